@@ -1,0 +1,77 @@
+"""Kills one member of a running demo and checks that the rest ends soon, says so, and leaves nothing behind.
+
+use: kill_member.py SQUALL TRANSPORT"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+MEMBERS = 3
+ROUNDS = 1_000_000  # of the whole text: enough that the demo still runs when a member is killed
+RUN_SECONDS = 1.0  # before the kill
+END_SECONDS = 15  # within which the others must have ended
+
+
+def children(parent: int) -> list[int]:
+    """The processes whose parent is `parent`."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as stat:
+                fields = stat.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent and fields[0] != "Z":
+            found.append(int(entry))
+    return sorted(found)
+
+
+def left_behind() -> set[str]:
+    return {f"{folder}/{name}" for folder in ("/dev/shm", "/tmp") for name in os.listdir(folder) if "squall" in name}
+
+
+def wait_for_members(demo: subprocess.Popen) -> list[int]:
+    until = time.monotonic() + END_SECONDS
+    while time.monotonic() < until and demo.poll() is None:
+        members = children(demo.pid)
+        if len(members) >= MEMBERS:
+            return members
+        time.sleep(0.01)
+    raise SystemExit(f"the demo has no {MEMBERS} member processes (exit status {demo.poll()})")
+
+
+def main() -> int:
+    squall, transport = sys.argv[1:]
+    before = left_behind()
+    command = [squall, "demo", "--members", str(MEMBERS), "--transport", transport, "--rounds", str(ROUNDS)]
+    demo = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        members = wait_for_members(demo)
+        time.sleep(RUN_SECONDS)
+        if demo.poll() is not None:
+            raise SystemExit("the demo was over before a member could be killed: raise ROUNDS")
+        os.kill(members[-1], signal.SIGKILL)
+        killed = time.monotonic()
+        output = demo.communicate(timeout=END_SECONDS)[0].decode(errors="replace")
+    finally:
+        demo.kill()
+    seconds = time.monotonic() - killed
+    print(f"{transport}: the demo ended {seconds:.1f} s after the kill with status {demo.returncode}, saying:")
+    print("\n".join(output.splitlines()[-8:]))
+    faults = []
+    if demo.returncode <= 0:
+        faults.append("the exit status does not tell that the demo failed")
+    if "panicked" in output:
+        faults.append("somebody panicked")
+    alive = [member for member in members if os.path.exists(f"/proc/{member}")]
+    if alive:
+        faults.append(f"processes still run: {alive}")
+    if left_behind() - before:
+        faults.append(f"left behind: {sorted(left_behind() - before)}")
+    print("; ".join(faults) if faults else "nothing is left behind")
+    return 1 if faults else 0
+
+
+sys.exit(main())

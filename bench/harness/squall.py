@@ -1,0 +1,68 @@
+"""Squall itself, and the bare limit that it is compared with."""
+
+from .case import LATENCY, Case, Figure
+from .contestant import Contestant
+from .process import BUILD, ROOT, json_of, run
+
+# Slots of a sender's ring, by message size: about as many as pay, measured with the limit program.
+WINDOWS = {8: 4096, 64: 4096, 256: 4096, 1024: 1024, 10240: 256}
+
+
+def window(size: int) -> int:
+    return WINDOWS.get(size, max(4, min(4096, (4 << 20) // size)))
+
+
+def messages(size: int, latency: bool, fast: float) -> int:
+    """Messages of each sender for a run of about a second, if `fast` million small messages pass in a second."""
+    if latency:
+        return 100_000 if size <= 10240 else 2_000
+    return max(200, int(1e6 * fast / (1 + size / 128)))
+
+
+class Squall(Contestant):
+    """`squall bench multicast`; the arguments name the transport."""
+
+    def __init__(self, transport: str, binary: str | None = None, fast: float = 20.0):
+        self.name = f"squall {transport}"
+        self.guarantee = "atomic multicast: total order, delivered when all members have it"
+        self.transport = transport
+        self.binary = binary
+        self.fast = fast
+
+    def build(self) -> None:
+        if self.binary is None:
+            run(["cargo", "build", "--release", "--locked", "--package", "squall-cli"], cwd=ROOT, timeout=1800)
+            target = json_of(run(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=ROOT))
+            self.binary = f"{target['target_directory']}/release/squall"
+
+    def takes(self, case: Case) -> bool:
+        return True
+
+    def measure(self, case: Case) -> Figure:
+        latency = case.kind == LATENCY
+        command = [self.binary, "bench", "multicast", "--transport", self.transport, "--members", case.members]
+        command += ["--senders", "one" if latency else case.senders, "--size", case.size, "--window", window(case.size)]
+        command += ["--messages", messages(case.size, latency, self.fast), "--json"]
+        result = json_of(run(command + (["--latency"] if latency else [])))
+        return result["latency_ns"]["p50"] if latency else result["messages_per_second"]
+
+
+class Limit(Contestant):
+    """`limits/multicast.c`: the least that has to be done."""
+
+    name = "limit"
+    guarantee = "none: no safety, no recovery, fixed members"
+
+    def build(self) -> None:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        source = ROOT / "bench" / "limits" / "multicast.c"
+        run(["cc", "-O3", "-march=native", "-o", BUILD / "multicast", source])
+
+    def takes(self, case: Case) -> bool:
+        return case.kind == LATENCY or case.senders == "all"
+
+    def measure(self, case: Case) -> Figure:
+        latency = case.kind == LATENCY
+        count = messages(case.size, latency, 40.0)
+        result = json_of(run([BUILD / "multicast", case.members, case.size, count, window(case.size), 1, int(latency)]))
+        return result["latency_ns"]["p50"] if latency else result["messages_per_second"]

@@ -1,0 +1,14 @@
+"""The peers: programs of others that do something like what Squall does, each behind the same small interface."""
+
+from .aeron import AeronCluster, AeronIpc
+from .corosync import Corosync
+from .etcd import Etcd
+from .iceoryx2 import Iceoryx2
+from .jgroups import JGroups
+from .zeromq import ZeroMq
+
+# Systems that order messages totally, on three nodes.
+ORDER = [AeronCluster(), JGroups(), Corosync(), Etcd()]
+
+# One publisher, some subscribers.
+PUBLISH = [AeronIpc(), Iceoryx2(), ZeroMq()]

@@ -1,0 +1,91 @@
+//! How a group ended before its work was done.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+use super::process::Process;
+
+/// The exit status after Ctrl-C, as shells expect it.
+pub(crate) const INTERRUPTED_STATUS: u8 = 130;
+
+/// Somebody pressed Ctrl-C, or asked this process to terminate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted; all members have ended")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Which members died, and what the others said.
+#[derive(Debug)]
+pub(crate) struct Death {
+    /// One line for each member that has something to tell: first those that died, then those that noticed.
+    lines: Vec<String>,
+}
+
+impl Death {
+    /// Of the members as they are now.
+    pub(super) fn of(processes: &mut [Process]) -> Self {
+        let members = processes.iter_mut().enumerate().map(|(rank, process)| {
+            let status = process.status();
+            (rank, process.pid(), status, process.last_words.clone())
+        });
+        Self::told(members.collect())
+    }
+
+    fn told(members: Vec<(usize, u32, Option<ExitStatus>, Option<String>)>) -> Self {
+        let (mut died, mut said) = (Vec::new(), Vec::new());
+        for (rank, pid, status, last_words) in members {
+            let name = format!("member {rank} (pid {pid})");
+            match (last_words, status) {
+                (Some(words), _) => said.push(format!("{name} ended: {words}")),
+                (None, Some(status)) => died.push(format!("{name} died: {}", cause(status))),
+                (None, None) => {}
+            }
+        }
+        died.extend(said);
+        Self { lines: died }
+    }
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines.join("\n"))
+    }
+}
+
+impl std::error::Error for Death {}
+
+fn cause(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(9), _) => "killed (signal 9)".into(),
+        (Some(signal), _) => format!("ended by signal {signal}"),
+        (None, code) => format!("exit status {}", code.unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_died_comes_before_who_noticed() {
+        let killed = ExitStatus::from_raw(9);
+        let failed = ExitStatus::from_raw(1 << 8);
+        let death = Death::told(vec![
+            (0, 100, Some(failed), Some("member 2 is gone".into())),
+            (1, 101, None, None),
+            (2, 102, Some(killed), None),
+            (3, 103, Some(ExitStatus::from_raw(101 << 8)), None),
+        ]);
+        let expected = "member 2 (pid 102) died: killed (signal 9)\n\
+                        member 3 (pid 103) died: exit status 101\n\
+                        member 0 (pid 100) ended: member 2 is gone";
+        assert_eq!(death.to_string(), expected);
+    }
+}

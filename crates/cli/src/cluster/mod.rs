@@ -1,0 +1,240 @@
+//! The parent's side: starts members as processes of this program, brings them together, watches them, ends them.
+//!
+//! Member 0 is started first and tells where it listens; then the others. Each has a process group of its own, so
+//! that Ctrl-C reaches the parent alone, which ends them all; if the parent is killed, they end themselves. Whatever
+//! happens, every member is reaped before the command returns.
+
+mod death;
+mod process;
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::control::{Command, Event, GroupJob, IdleName, Job, Report, TransportName, Work};
+use crate::cores;
+use death::Death;
+pub(crate) use death::{INTERRUPTED_STATUS, Interrupted};
+use process::Process;
+
+/// The time for members to come together, a little more than their own.
+const READY_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// The time for members to end when they are told to.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time in which the others notice that a member has died and say so.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) transport: TransportName,
+    pub(crate) members: usize,
+    pub(crate) idle: IdleName,
+    pub(crate) work: Work,
+}
+
+/// What happens, for whoever shows it.
+pub(crate) trait Observer {
+    /// Member `rank` runs as process `pid`.
+    fn on_started(&mut self, rank: usize, pid: u32);
+    /// So many have joined.
+    fn on_joined(&mut self, joined: usize);
+    /// Member `rank` has done so much.
+    fn on_progress(&mut self, rank: usize, done: u64);
+}
+
+/// What a member's pipe brings.
+enum Notice {
+    Event(usize, Event),
+    /// The pipe has closed, or brought nonsense.
+    Closed(usize, Option<String>),
+    Interrupted,
+}
+
+/// Members that run. Dropping it kills and reaps them.
+pub(crate) struct Cluster<'o> {
+    processes: Vec<Process>,
+    notices: Receiver<Notice>,
+    sender: Sender<Notice>,
+    observer: &'o mut dyn Observer,
+}
+
+impl<'o> Cluster<'o> {
+    /// Starts the members, lets them do their work, and returns what each has done.
+    ///
+    /// # Errors
+    /// If a member dies or fails: which, how, and what the others say. All have ended then.
+    pub(crate) fn run(
+        plan: &Plan,
+        interrupts: &Interrupts,
+        observer: &'o mut dyn Observer,
+    ) -> Result<Vec<Report>> {
+        let (sender, notices) = channel();
+        let to_cluster = sender.clone();
+        // Fails if the cluster has gone, and then there is nothing to interrupt.
+        interrupts.set(move || drop(to_cluster.send(Notice::Interrupted)));
+        let mut cluster = Self { processes: Vec::new(), notices, sender, observer };
+        cluster.assemble(plan)?;
+        cluster.tell_all(Command::Go);
+        let reports = cluster.await_reports()?;
+        cluster.stop();
+        Ok(reports)
+    }
+
+    fn assemble(&mut self, plan: &Plan) -> Result<()> {
+        let name = unique_name();
+        let secret = random_secret()?;
+        let cores = cores::for_members(plan.members);
+        let mut contact = None;
+        for (rank, core) in cores.into_iter().enumerate() {
+            let (name, secret, contact_of_this) = (name.clone(), secret.clone(), contact.clone());
+            let (transport, members, idle) = (plan.transport, plan.members, plan.idle);
+            let group =
+                GroupJob { name, secret, transport, members, rank, contact: contact_of_this, core, idle };
+            let process = Process::start(&Job { group, work: plan.work.clone() }, &self.sender)?;
+            self.observer.on_started(rank, process.pid());
+            self.processes.push(process);
+            if rank == 0 {
+                contact = Some(self.await_address()?);
+            }
+        }
+        self.await_ready()
+    }
+
+    /// Waits until member 0 listens.
+    fn await_address(&mut self) -> Result<String> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        loop {
+            if let Some((_, Event::Listening { address })) = self.next_event(deadline)? {
+                return Ok(address);
+            }
+        }
+    }
+
+    fn await_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        let mut ready = 0;
+        while ready < self.processes.len() {
+            match self.next_event(deadline)? {
+                Some((0, Event::Joined { joined })) => self.observer.on_joined(joined),
+                Some((_, Event::Ready)) => ready += 1,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn await_reports(&mut self) -> Result<Vec<Report>> {
+        let mut reports: Vec<Option<Report>> = self.processes.iter().map(|_| None).collect();
+        while reports.iter().any(Option::is_none) {
+            match self.next_event(Instant::now() + Duration::from_secs(1 << 32))? {
+                Some((rank, Event::Progress { done })) => self.observer.on_progress(rank, done),
+                Some((rank, Event::Done(report))) => {
+                    self.observer.on_progress(rank, report.delivered);
+                    reports[rank] = Some(*report);
+                    self.processes[rank].done = true;
+                }
+                _ => {}
+            }
+        }
+        Ok(reports.into_iter().flatten().collect())
+    }
+
+    /// What a member says next; a member that fails ends all.
+    fn next_event(&mut self, deadline: Instant) -> Result<Option<(usize, Event)>> {
+        let notice = match self.notices.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(notice) => notice,
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("the members did not come together within {READY_TIMEOUT:?}")
+            }
+            Err(RecvTimeoutError::Disconnected) => unreachable!("this side holds a sender"),
+        };
+        match notice {
+            Notice::Interrupted => Err(Interrupted.into()),
+            Notice::Event(rank, Event::Failed { message }) => {
+                self.processes[rank].last_words = Some(message);
+                Err(self.await_last_words().into())
+            }
+            Notice::Event(rank, event) => Ok(Some((rank, event))),
+            Notice::Closed(rank, nonsense) => {
+                self.processes[rank].close(nonsense);
+                Err(self.await_last_words().into())
+            }
+        }
+    }
+
+    /// Something is wrong with a member: collects how each ends and what it says about it, so that the one that died
+    /// can be told from those that only noticed.
+    fn await_last_words(&mut self) -> Death {
+        let deadline = Instant::now() + LAST_WORDS_TIMEOUT;
+        while self.processes.iter_mut().any(Process::may_speak) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            match self.notices.recv_timeout(left.min(Duration::from_millis(20))) {
+                Ok(Notice::Event(rank, Event::Failed { message })) => {
+                    self.processes[rank].last_words = Some(message);
+                }
+                Ok(Notice::Closed(rank, nonsense)) => self.processes[rank].close(nonsense),
+                Ok(Notice::Interrupted) => break,
+                _ => {}
+            }
+        }
+        Death::of(&mut self.processes)
+    }
+
+    fn tell_all(&mut self, command: Command) {
+        for process in &mut self.processes {
+            process.tell(command);
+        }
+    }
+
+    /// Lets the members leave.
+    fn stop(&mut self) {
+        self.tell_all(Command::Stop);
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while self.processes.iter_mut().any(Process::is_running) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Where Ctrl-C and requests to terminate go.
+pub(crate) struct Interrupts(std::sync::Arc<std::sync::Mutex<Box<dyn FnMut() + Send>>>);
+
+impl Interrupts {
+    /// Takes the signals of this process, once.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn take() -> Result<Self> {
+        let nobody: Box<dyn FnMut() + Send> = Box::new(|| std::process::exit(INTERRUPTED_STATUS.into()));
+        let target = std::sync::Arc::new(std::sync::Mutex::new(nobody));
+        let shared = std::sync::Arc::clone(&target);
+        ctrlc::set_handler(move || shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)())?;
+        Ok(Self(target))
+    }
+
+    fn set(&self, target: impl FnMut() + Send + 'static) {
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Box::new(target);
+    }
+}
+
+fn random_secret() -> Result<String> {
+    use std::io::Read as _;
+    let mut bytes = [0; 32];
+    let mut source = std::fs::File::open("/dev/urandom").context("cannot make a secret")?;
+    source.read_exact(&mut bytes).context("cannot make a secret")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A name that no other run on this host has.
+fn unique_name() -> String {
+    use squall_fabric::atomics::{AtomicU64, Ordering};
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    format!("{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed))
+}

@@ -1,0 +1,108 @@
+//! One member's process and its pipes.
+
+use std::io::BufReader;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, ChildStdout, Command as Program, ExitStatus, Stdio};
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context as _, Result};
+
+use super::Notice;
+use crate::control::{Command, Job, read_line, write_line};
+
+/// A member as the parent sees it. Dropping it kills and reaps it.
+pub(super) struct Process {
+    child: Child,
+    commands: ChildStdin,
+    status: Option<ExitStatus>,
+    /// It has said all that it will ever say.
+    closed: bool,
+    /// It has reported all its work.
+    pub(super) done: bool,
+    /// Why it cannot go on, in its own words.
+    pub(super) last_words: Option<String>,
+}
+
+impl Process {
+    /// Starts a member and gives it its job. What it says goes to `notices`.
+    pub(super) fn start(job: &Job, notices: &Sender<Notice>) -> Result<Self> {
+        let program = std::env::current_exe().context("cannot find this program's file")?;
+        let mut child = Program::new(program)
+            .args(["member", "--parent", &std::process::id().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .context("cannot start a member")?;
+        let commands = child.stdin.take().expect("it was asked for");
+        let events = child.stdout.take().expect("it was asked for");
+        let mut process =
+            Self { child, commands, status: None, closed: false, done: false, last_words: None };
+        let (rank, notices) = (job.group.rank, notices.clone());
+        std::thread::spawn(move || forward(rank, events, &notices));
+        write_line(&mut process.commands, job).context("a member ended before it had its job")?;
+        Ok(process)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// If it has gone, its other pipe says so.
+    pub(super) fn tell(&mut self, command: Command) {
+        let _ = write_line(&mut self.commands, &command);
+    }
+
+    /// Notes that its pipe has closed, perhaps after a line that made no sense.
+    pub(super) fn close(&mut self, nonsense: Option<String>) {
+        self.closed = true;
+        if self.last_words.is_none() {
+            self.last_words = nonsense;
+        }
+    }
+
+    /// Whether it may still say why it cannot go on. Those that are done only wait to be told to stop.
+    pub(super) fn may_speak(&mut self) -> bool {
+        let is_over = self.closed && !self.is_running();
+        !self.done && self.last_words.is_none() && !is_over
+    }
+
+    pub(super) fn is_running(&mut self) -> bool {
+        self.status().is_none()
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn status(&mut self) -> Option<ExitStatus> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.is_running() {
+            // It fails only if the member has ended meanwhile.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Forwards what a member says until its pipe closes.
+fn forward(rank: usize, events: ChildStdout, notices: &Sender<Notice>) {
+    let mut events = BufReader::new(events);
+    loop {
+        let notice = match read_line(&mut events) {
+            Ok(Some(event)) => Notice::Event(rank, event),
+            Ok(None) => Notice::Closed(rank, None),
+            Err(error) => Notice::Closed(rank, Some(format!("{error:#}"))),
+        };
+        let closed = matches!(notice, Notice::Closed(..));
+        // Nobody listens any more when the cluster has ended.
+        if notices.send(notice).is_err() || closed {
+            return;
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! `squall bench multicast`: throughput and latency of one subgroup.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use squall::config::quantity;
+use squall_simulator::figures::{self, Experiment};
+
+use crate::Verdict;
+use crate::cluster::{Cluster, Interrupts, Plan};
+use crate::control::{IdleName, ModeName, MulticastJob, Report, TransportName, Work};
+use crate::latency::{Latencies, Percentiles};
+use crate::member::subgroup;
+use crate::progress::Display;
+use crate::{output, table, units};
+
+/// Measure the multicast: every sender sends as fast as it can, or one message at a time
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// How the members reach each other
+    #[arg(long, value_enum, default_value = "shm")]
+    transport: Fabric,
+    /// Processes
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
+    members: u64,
+    /// Who sends: all, half, one, or a number
+    #[arg(long, default_value = "all", value_parser = parse_senders)]
+    senders: Senders,
+    /// Bytes of a message, like 64, 1KiB or 10KB
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
+    size: usize,
+    /// Messages of each sender [default: 1000000; one at a time 100000; simulated 300]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    messages: Option<u64>,
+    /// When and in which order messages are delivered
+    #[arg(long, value_enum, default_value = "atomic")]
+    mode: ModeName,
+    /// Messages that each sender may have under way
+    #[arg(long, value_name = "MESSAGES", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=32768))]
+    window: u64,
+    /// Bytes that each sender may have under way
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    window_bytes: Option<usize>,
+    /// Handle one message at a time at every stage
+    #[arg(long)]
+    no_batching: bool,
+    /// Send one message at a time
+    #[arg(long)]
+    no_send_batching: bool,
+    /// Acknowledge one message at a time
+    #[arg(long)]
+    no_receive_batching: bool,
+    /// Deliver one message at a time
+    #[arg(long)]
+    no_delivery_batching: bool,
+    /// Let senders without messages hold up the others
+    #[arg(long)]
+    no_nulls: bool,
+    /// Let each sender wait for the delivery of its message before it sends the next, and measure how long it takes
+    #[arg(long)]
+    latency: bool,
+    /// What a member does when there is nothing to do
+    #[arg(long, value_enum, default_value = "auto")]
+    idle: IdleName,
+    /// Run so many times and print the median
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    runs: u64,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str =
+    "Rates are what each member delivers, at the slowest member. The payload is written by the sender and
+read by every member. Processes are bound to cores if there is a core for each.
+
+Examples:
+  squall bench multicast --members 2 --size 1KiB
+  squall bench multicast --transport tcp --members 3 --size 256 --messages 500000 --json
+  squall bench multicast --latency --senders one --messages 100000
+  squall bench multicast --size 10KB --no-batching --no-nulls   (without Spindle)";
+
+/// What the messages travel through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Fabric {
+    /// Shared memory
+    Shm,
+    /// TCP over the loopback interface
+    Tcp,
+    /// The simulated fabric with the cost model of Spindle's testbed, in virtual time
+    Sim,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Senders {
+    All,
+    Half,
+    Number(usize),
+}
+
+impl Senders {
+    fn among(self, members: usize) -> Result<usize> {
+        match self {
+            Self::All => Ok(members),
+            Self::Half => Ok(members.div_ceil(2)),
+            Self::Number(number) => {
+                ensure!(number <= members, "{number} senders among {members} members: raise --members");
+                Ok(number)
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Outcome {
+    transport: Fabric,
+    members: usize,
+    senders: usize,
+    size: usize,
+    /// Delivered by each member.
+    messages: u64,
+    seconds: f64,
+    messages_per_second: f64,
+    bytes_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency_ns: Option<Percentiles>,
+    mode: ModeName,
+    window: usize,
+    /// What the protocol did, for each member.
+    counters: Vec<std::collections::BTreeMap<String, u64>>,
+    /// Of all runs, if there were several; the figures above are of the median one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    runs_messages_per_second: Vec<f64>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    let members = usize::try_from(arguments.members).expect("at most 64");
+    let job = job(arguments, members)?;
+    let outcome = match arguments.transport.real() {
+        Some(transport) => median(measure(arguments, transport, members, &job)?),
+        None => predict(arguments, members, &job)?,
+    };
+    if arguments.json {
+        output::line(serde_json::to_string(&outcome)?);
+    } else {
+        print(&outcome);
+    }
+    Ok(Verdict::Good)
+}
+
+/// Runs the members as processes, as often as was asked for.
+fn measure(
+    arguments: &Arguments,
+    transport: TransportName,
+    members: usize,
+    job: &MulticastJob,
+) -> Result<Vec<Outcome>> {
+    let interrupts = Interrupts::take()?;
+    let total = job.messages * job.senders as u64;
+    let plan = Plan { transport, members, idle: arguments.idle, work: Work::Multicast(job.clone()) };
+    let mut outcomes = Vec::new();
+    for _ in 0..arguments.runs {
+        let mut display = Display::new(members, total, "messages", arguments.json);
+        let reports = Cluster::run(&plan, &interrupts, &mut display)?;
+        display.finish();
+        outcomes.push(outcome(arguments.transport, job, &reports));
+    }
+    Ok(outcomes)
+}
+
+/// Runs the same protocol in virtual time, under the cost model of Spindle's testbed.
+fn predict(arguments: &Arguments, members: usize, job: &MulticastJob) -> Result<Outcome> {
+    let settings = subgroup(job).settings(members);
+    settings.check(members)?;
+    let singly = job.latency;
+    let experiment = Experiment { settings, messages: job.messages, singly, ..Experiment::spindle(members) };
+    let prediction = figures::predict(&experiment);
+    let mut latencies = Latencies::default();
+    prediction.latency_ns.iter().for_each(|nanos| latencies.record(Duration::from_nanos(*nanos)));
+    let report = Report { seconds: prediction.seconds, latencies, ..Report::default() };
+    Ok(Outcome { members, ..outcome(arguments.transport, job, &[report]) })
+}
+
+fn job(arguments: &Arguments, members: usize) -> Result<MulticastJob> {
+    let batching = !arguments.no_batching;
+    Ok(MulticastJob {
+        senders: arguments.senders.among(members)?,
+        size: arguments.size,
+        messages: arguments.messages.unwrap_or(match arguments.transport {
+            Fabric::Sim => 300,
+            Fabric::Shm | Fabric::Tcp => {
+                if arguments.latency {
+                    100_000
+                } else {
+                    1_000_000
+                }
+            }
+        }),
+        mode: arguments.mode,
+        window: usize::try_from(arguments.window).expect("at most 32768"),
+        window_bytes: arguments.window_bytes,
+        send_batching: batching && !arguments.no_send_batching,
+        receive_batching: batching && !arguments.no_receive_batching,
+        delivery_batching: batching && !arguments.no_delivery_batching,
+        null_sends: !arguments.no_nulls,
+        latency: arguments.latency,
+    })
+}
+
+fn outcome(transport: Fabric, job: &MulticastJob, reports: &[Report]) -> Outcome {
+    let mut latencies = Latencies::default();
+    reports.iter().for_each(|report| latencies.merge(&report.latencies));
+    let seconds = reports.iter().map(|report| report.seconds).fold(0.0, f64::max);
+    let messages = job.messages * job.senders as u64;
+    let rate = messages as f64 / seconds;
+    Outcome {
+        transport,
+        members: reports.len(),
+        senders: job.senders,
+        size: job.size,
+        messages,
+        seconds,
+        messages_per_second: rate,
+        bytes_per_second: rate * job.size as f64,
+        latency_ns: latencies.percentiles(),
+        mode: job.mode,
+        window: job.window,
+        counters: reports.iter().map(|report| report.counters.clone()).collect(),
+        runs_messages_per_second: Vec::new(),
+    }
+}
+
+/// The run with the median rate, or with latencies the one with the median latency.
+fn median(mut outcomes: Vec<Outcome>) -> Outcome {
+    let rates: Vec<_> = outcomes.iter().map(|outcome| outcome.messages_per_second).collect();
+    outcomes.sort_by(|a, b| {
+        let by_rate = a.messages_per_second.total_cmp(&b.messages_per_second);
+        let p50 = |outcome: &Outcome| outcome.latency_ns.map(|latency| latency.p50);
+        p50(a).cmp(&p50(b)).then(by_rate)
+    });
+    let mut median = outcomes.swap_remove(outcomes.len() / 2);
+    if rates.len() > 1 {
+        median.runs_messages_per_second = rates;
+    }
+    median
+}
+
+fn print(outcome: &Outcome) {
+    let header = ["members", "senders", "size", "messages", "seconds", "messages/s", "bytes/s"];
+    let row = vec![
+        outcome.members.to_string(),
+        outcome.senders.to_string(),
+        format!("{} B", outcome.size),
+        units::grouped(outcome.messages),
+        format!("{:.3}", outcome.seconds),
+        units::count(outcome.messages_per_second),
+        units::bytes(outcome.bytes_per_second),
+    ];
+    table::lines(&[header.map(String::from).to_vec(), row]).iter().for_each(output::line);
+    if let Some(latency) = outcome.latency_ns {
+        output::line(format_args!("from sending to own delivery: {latency}"));
+    }
+    if let Some(most) = outcome.runs_messages_per_second.iter().copied().reduce(f64::max) {
+        let least = outcome.runs_messages_per_second.iter().copied().fold(most, f64::min);
+        let runs = outcome.runs_messages_per_second.len();
+        output::line(format_args!(
+            "the median of {runs} runs; rates from {} to {}",
+            units::count(least),
+            units::count(most)
+        ));
+    }
+}
+
+impl Fabric {
+    const fn real(self) -> Option<TransportName> {
+        match self {
+            Self::Shm => Some(TransportName::Shm),
+            Self::Tcp => Some(TransportName::Tcp),
+            Self::Sim => None,
+        }
+    }
+}
+
+fn parse_senders(text: &str) -> Result<Senders, String> {
+    match text {
+        "all" => Ok(Senders::All),
+        "half" => Ok(Senders::Half),
+        "one" => Ok(Senders::Number(1)),
+        _ => match text.parse() {
+            Ok(number) if number > 0 => Ok(Senders::Number(number)),
+            _ => Err("write all, half, one, or a number above 0".into()),
+        },
+    }
+}
+
+fn parse_size(text: &str) -> Result<usize, String> {
+    let bytes = quantity::bytes(text)?;
+    usize::try_from(bytes).ok().filter(|bytes| *bytes < 1 << 32).ok_or_else(|| "write less than 4 GiB".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senders_are_named_or_counted() {
+        let among = |text: &str, members| parse_senders(text).unwrap().among(members).ok();
+        assert_eq!(
+            [among("all", 5), among("half", 5), among("one", 5), among("4", 5)],
+            [5, 3, 1, 4].map(Some)
+        );
+        assert_eq!(among("6", 5), None);
+        assert!(["0", "-1", "some", ""].iter().all(|text| parse_senders(text).is_err()));
+    }
+
+    #[test]
+    fn the_median_run_is_shown_with_all_rates() {
+        let job = MulticastJob {
+            senders: 1,
+            size: 8,
+            messages: 100,
+            mode: ModeName::Atomic,
+            window: 1,
+            window_bytes: None,
+            send_batching: true,
+            receive_batching: true,
+            delivery_batching: true,
+            null_sends: true,
+            latency: false,
+        };
+        let of = |seconds| outcome(Fabric::Shm, &job, &[Report { seconds, ..Report::default() }]);
+        let median_of = median(vec![of(1.0), of(4.0), of(2.0)]);
+        assert_eq!(median_of.messages_per_second, 50.0);
+        assert_eq!(median_of.runs_messages_per_second, [100.0, 25.0, 50.0]);
+        assert!(median(vec![of(1.0)]).runs_messages_per_second.is_empty());
+    }
+
+    /// Scripts rely on these keys.
+    #[test]
+    fn the_json_has_its_keys() {
+        let arguments =
+            <ArgumentsForTest as clap::Parser>::parse_from(["bench", "--latency", "--senders", "one"]);
+        let job = job(&arguments.inner, 2).unwrap();
+        let mut report = Report { seconds: 0.5, ..Report::default() };
+        report.latencies.record(std::time::Duration::from_micros(1));
+        let json = serde_json::to_value(outcome(Fabric::Tcp, &job, &[report.clone(), report])).unwrap();
+        for key in
+            ["members", "senders", "size", "messages", "seconds", "messages_per_second", "bytes_per_second"]
+        {
+            assert!(json[key].is_number(), "{key} in {json}");
+        }
+        for key in ["p50", "p99", "p999", "max"] {
+            assert_eq!(json["latency_ns"][key], 1000, "{key} in {json}");
+        }
+        assert_eq!(json["messages_per_second"], 200_000.0);
+    }
+
+    #[derive(clap::Parser)]
+    struct ArgumentsForTest {
+        #[command(flatten)]
+        inner: Arguments,
+    }
+}

@@ -1,0 +1,86 @@
+//! `squall bench sst`: how fast members see each other's rows.
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+
+use crate::Verdict;
+use crate::cluster::{Cluster, Interrupts, Plan};
+use crate::control::{IdleName, SstJob, TransportName, Work};
+use crate::latency::{Latencies, Percentiles};
+use crate::output;
+use crate::progress::Display;
+use crate::units;
+
+/// Measure the shared state table: each member raises its column and waits until all have, round by round
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// How the members reach each other
+    #[arg(long, value_enum, default_value = "shm")]
+    transport: TransportName,
+    /// Processes
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
+    members: u64,
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: u64,
+    /// What a member does when there is nothing to do
+    #[arg(long, value_enum, default_value = "auto")]
+    idle: IdleName,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str =
+    "A round takes as long as a store needs to be seen by all members, and theirs to be seen here.
+
+Examples:
+  squall bench sst
+  squall bench sst --members 3 --transport tcp --rounds 20000 --json";
+
+#[derive(Debug, Serialize)]
+struct Outcome {
+    transport: TransportName,
+    members: usize,
+    rounds: u64,
+    seconds: f64,
+    rounds_per_second: f64,
+    latency_ns: Option<Percentiles>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    let members = usize::try_from(arguments.members).expect("at most 64");
+    let interrupts = Interrupts::take()?;
+    let work = Work::Sst(SstJob { rounds: arguments.rounds });
+    let plan = Plan { transport: arguments.transport, members, idle: arguments.idle, work };
+    let mut display = Display::new(members, arguments.rounds, "rounds", arguments.json);
+    let reports = Cluster::run(&plan, &interrupts, &mut display)?;
+    display.finish();
+
+    let mut latencies = Latencies::default();
+    reports.iter().for_each(|report| latencies.merge(&report.latencies));
+    let seconds = reports.iter().map(|report| report.seconds).fold(0.0, f64::max);
+    let outcome = Outcome {
+        transport: arguments.transport,
+        members,
+        rounds: arguments.rounds,
+        seconds,
+        rounds_per_second: arguments.rounds as f64 / seconds,
+        latency_ns: latencies.percentiles(),
+    };
+    if arguments.json {
+        output::line(serde_json::to_string(&outcome)?);
+    } else {
+        let rate = units::count(outcome.rounds_per_second);
+        output::line(format_args!(
+            "{} rounds among {members} members: {rate} rounds/s",
+            units::grouped(outcome.rounds)
+        ));
+        if let Some(latency) = outcome.latency_ns {
+            output::line(format_args!("{latency}"));
+        }
+    }
+    Ok(Verdict::Good)
+}

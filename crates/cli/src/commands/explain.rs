@@ -1,0 +1,31 @@
+//! `squall explain`: what happened in the run of one seed.
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::Verdict;
+use crate::commands::simulate::scenario;
+use crate::output;
+
+/// Show what happened in one simulated run
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The seed
+    seed: u64,
+    /// What was simulated
+    #[arg(long, value_name = "NAME", default_value = "multicast")]
+    scenario: String,
+}
+
+const EXAMPLES: &str =
+    "Prints the run's plan, shrunk as far as it still breaks the same invariant, and a timeline of its end.
+
+Examples:
+  squall explain 42
+  squall explain 42 --scenario multicast";
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    output::write(&scenario(&arguments.scenario)?.explain(arguments.seed));
+    Ok(Verdict::Good)
+}

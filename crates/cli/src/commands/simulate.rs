@@ -1,0 +1,161 @@
+//! `squall simulate`: many runs of a scenario under an adversary, one for each seed.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use squall_simulator::{Scenario, Summary, scenarios, sweep};
+
+use crate::{Verdict, output, units};
+
+/// Run the protocols in virtual time, under an adversarial network
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// What to simulate; `list` says what there is
+    #[arg(long, value_name = "NAME", default_value = "multicast")]
+    scenario: String,
+    /// The seeds, first and end; each is one run, always the same
+    #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = parse_seeds)]
+    seeds: Range<u64>,
+    /// Stop after so many runs that broke an invariant
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    failures: u64,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str =
+    "The exit status is 1 if a run broke an invariant. `squall explain SEED` shows what happened in it.
+
+Examples:
+  squall simulate --scenario list
+  squall simulate --scenario multicast --seeds 0..100000";
+
+#[derive(Debug, Serialize)]
+struct Outcome {
+    scenario: String,
+    seeds: u64,
+    seconds: f64,
+    seeds_per_second: f64,
+    virtual_hours: f64,
+    delivered: u64,
+    failures: Vec<Failure>,
+}
+
+#[derive(Debug, Serialize)]
+struct Failure {
+    seed: u64,
+    checker: String,
+    text: String,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    if arguments.scenario == "list" {
+        scenarios()
+            .iter()
+            .for_each(|scenario| output::line(format_args!("{:12}  {}", scenario.name(), scenario.about())));
+        return Ok(Verdict::Good);
+    }
+    let scenario = scenario(&arguments.scenario)?;
+    let bar = bar(arguments);
+    let begun = Instant::now();
+    let failures_max = usize::try_from(arguments.failures).unwrap_or(usize::MAX);
+    let summary = sweep(scenario.as_ref(), arguments.seeds.clone(), failures_max, |_, summary| {
+        bar.set_position(summary.seeds);
+        true
+    });
+    bar.finish_and_clear();
+    let outcome = outcome(&arguments.scenario, &summary, begun.elapsed());
+    if arguments.json {
+        output::line(serde_json::to_string(&outcome)?);
+    } else {
+        print(&outcome);
+    }
+    Ok(if outcome.failures.is_empty() { Verdict::Good } else { Verdict::Bad })
+}
+
+/// The scenario of this name.
+pub(crate) fn scenario(name: &str) -> Result<Box<dyn Scenario>> {
+    let names: Vec<_> = scenarios().iter().map(|scenario| scenario.name()).collect();
+    let found = scenarios().into_iter().find(|scenario| scenario.name() == name);
+    found.with_context(|| format!("there is no scenario `{name}`; there are {}", names.join(", ")))
+}
+
+fn bar(arguments: &Arguments) -> ProgressBar {
+    if arguments.json {
+        return ProgressBar::hidden();
+    }
+    let seeds = arguments.seeds.end - arguments.seeds.start;
+    // Hidden where there is no terminal.
+    let bar = ProgressBar::with_draw_target(Some(seeds), ProgressDrawTarget::stderr_with_hz(10));
+    let style = ProgressStyle::with_template("{bar:32} {pos} of {len} seeds  {per_sec}  {eta} left");
+    bar.with_style(style.expect("the template is right").progress_chars("━━─"))
+}
+
+fn outcome(scenario: &str, summary: &Summary, elapsed: Duration) -> Outcome {
+    let failures = summary.failures.iter().map(|(seed, violation)| Failure {
+        seed: *seed,
+        checker: violation.checker.into(),
+        text: violation.text.clone(),
+    });
+    Outcome {
+        scenario: scenario.into(),
+        seeds: summary.seeds,
+        seconds: elapsed.as_secs_f64(),
+        seeds_per_second: summary.seeds as f64 / elapsed.as_secs_f64(),
+        virtual_hours: summary.elapsed.as_secs_f64() / 3600.0,
+        delivered: summary.delivered,
+        failures: failures.collect(),
+    }
+}
+
+fn print(outcome: &Outcome) {
+    output::line(format_args!(
+        "{}: {} seeds in {:.1} s ({} seeds/s), {:.3} h of virtual time, {} deliveries",
+        outcome.scenario,
+        units::grouped(outcome.seeds),
+        outcome.seconds,
+        units::count(outcome.seeds_per_second),
+        outcome.virtual_hours,
+        units::grouped(outcome.delivered)
+    ));
+    for failure in &outcome.failures {
+        let verdict = format!("seed {} violates {}:", failure.seed, failure.checker);
+        output::line(format_args!("{} {}", console::style(verdict).red().bold(), failure.text));
+        output::line(format_args!("  squall explain {} --scenario {}", failure.seed, outcome.scenario));
+    }
+    if outcome.failures.is_empty() {
+        output::line(console::style("No run broke an invariant.").green().bold());
+    }
+}
+
+fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
+    let seeds = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
+    seeds
+        .filter(|seeds: &Range<u64>| !seeds.is_empty())
+        .ok_or_else(|| "write the first seed, two dots, and the seed behind the last, like 0..1000".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_range() {
+        assert_eq!(parse_seeds("0..1000"), Ok(0..1000));
+        for text in ["", "7", "5..5", "9..3", "a..b", "-1..3", "0...3"] {
+            assert!(parse_seeds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_scenario_is_answered_with_the_known_ones() {
+        let error = scenario("none").err().unwrap().to_string();
+        assert!(error.contains("`none`") && error.contains("multicast"), "{error}");
+    }
+}

@@ -1,0 +1,219 @@
+//! What the parent and its members say to each other: one JSON object per line, over the members' pipes.
+//!
+//! The parent writes a [`Job`], then [`Command`]s; a member answers with [`Event`]s. The job travels by pipe and not
+//! as an argument, so that the secret is not seen in the list of processes.
+
+use std::io::{BufRead, Write};
+
+use anyhow::{Context as _, Result, bail};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::latency::Latencies;
+
+/// All that a member needs to know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    /// How to find the others.
+    pub(crate) group: GroupJob,
+    /// What to do then.
+    pub(crate) work: Work,
+}
+
+/// How a member finds the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct GroupJob {
+    /// Of this one run; no other has it.
+    pub(crate) name: String,
+    pub(crate) secret: String,
+    pub(crate) transport: TransportName,
+    pub(crate) members: usize,
+    pub(crate) rank: usize,
+    /// Where member 0 listens; unknown to itself.
+    pub(crate) contact: Option<String>,
+    /// The core that the member is bound to.
+    pub(crate) core: Option<usize>,
+    pub(crate) idle: IdleName,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TransportName {
+    /// Shared memory
+    Shm,
+    /// TCP over the loopback interface
+    Tcp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum IdleName {
+    /// As suits the number of cores
+    Auto,
+    /// Poll on and keep the core busy
+    Spin,
+    /// Poll on, but let others run between
+    Yield,
+    /// Sleep soon
+    Park,
+}
+
+/// What the members do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Work {
+    Demo(DemoJob),
+    Multicast(MulticastJob),
+    Sst(SstJob),
+}
+
+/// Every member sends its share of the lines and keeps a digest of what it delivers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DemoJob {
+    /// The text, or the one that ships with the program.
+    pub(crate) input: Option<std::path::PathBuf>,
+    pub(crate) rounds: u64,
+    /// Lines times rounds.
+    pub(crate) messages: u64,
+    pub(crate) message_max: usize,
+    pub(crate) window: usize,
+    /// The folder for the members' logs.
+    pub(crate) keep: Option<std::path::PathBuf>,
+}
+
+/// Senders send as fast as they can, or one message at a time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MulticastJob {
+    /// Members of lower rank send.
+    pub(crate) senders: usize,
+    pub(crate) size: usize,
+    /// Of each sender.
+    pub(crate) messages: u64,
+    pub(crate) mode: ModeName,
+    pub(crate) window: usize,
+    pub(crate) window_bytes: Option<usize>,
+    pub(crate) send_batching: bool,
+    pub(crate) receive_batching: bool,
+    pub(crate) delivery_batching: bool,
+    pub(crate) null_sends: bool,
+    /// One message at a time.
+    pub(crate) latency: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ModeName {
+    /// Total order, delivered when all members have received
+    Atomic,
+    /// In the order of each sender, delivered at receipt
+    Unordered,
+    /// As unordered, with no promise when a member fails
+    Raw,
+}
+
+/// Members raise a column in turn and wait until all have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SstJob {
+    pub(crate) rounds: u64,
+}
+
+/// What the parent tells a member after its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Command {
+    /// All are ready: begin.
+    Go,
+    /// All are done: leave.
+    Stop,
+}
+
+/// What a member tells the parent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Event {
+    /// Where this member can be reached.
+    Listening { address: String },
+    /// So many have joined.
+    Joined { joined: usize },
+    /// All have attached: messages can flow.
+    Ready,
+    /// So many messages (or rounds) of the total are done.
+    Progress { done: u64 },
+    /// The work is done.
+    Done(Box<Report>),
+    /// It cannot go on.
+    Failed { message: String },
+}
+
+/// What a member has done.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Messages sent.
+    pub(crate) sent: u64,
+    /// Messages (or rounds) delivered.
+    pub(crate) delivered: u64,
+    /// Bytes delivered.
+    pub(crate) bytes: u64,
+    /// From the word to go to the last delivery.
+    pub(crate) seconds: f64,
+    /// From sending to own delivery.
+    pub(crate) latencies: Latencies,
+    /// Of the delivered sequence, and of each sender's part of it.
+    pub(crate) log: Option<LogReport>,
+    /// What the protocol did, by name.
+    pub(crate) counters: std::collections::BTreeMap<String, u64>,
+}
+
+/// Digests of a delivered log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogReport {
+    /// Of all messages in the order of delivery.
+    pub(crate) digest: String,
+    /// Of each sender's messages in the order of delivery.
+    pub(crate) by_sender: Vec<String>,
+    /// Of the messages that this member sent, in the order of sending.
+    pub(crate) sent: String,
+}
+
+/// Writes one line.
+///
+/// # Errors
+/// If the other end has gone.
+pub(crate) fn write_line(pipe: &mut impl Write, message: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_vec(message).context("a message cannot be written as JSON")?;
+    line.push(b'\n');
+    pipe.write_all(&line)?;
+    Ok(pipe.flush()?)
+}
+
+/// Reads one line; `None` if the other end has closed.
+///
+/// # Errors
+/// If the line is not what was expected.
+pub(crate) fn read_line<T: DeserializeOwned>(pipe: &mut impl BufRead) -> Result<Option<T>> {
+    let mut line = String::new();
+    if pipe.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    match serde_json::from_str(&line) {
+        Ok(message) => Ok(Some(message)),
+        Err(error) => bail!("an unexpected line `{}`: {error}", line.trim_end()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut pipe = Vec::new();
+        write_line(&mut pipe, &Command::Go).unwrap();
+        write_line(&mut pipe, &Event::Joined { joined: 2 }).unwrap();
+        let mut pipe = &pipe[..];
+        assert_eq!(read_line::<Command>(&mut pipe).unwrap(), Some(Command::Go));
+        assert!(matches!(read_line::<Event>(&mut pipe).unwrap(), Some(Event::Joined { joined: 2 })));
+        assert!(read_line::<Event>(&mut pipe).unwrap().is_none());
+        assert!(read_line::<Event>(&mut &b"panic\n"[..]).unwrap_err().to_string().contains("`panic`"));
+    }
+}

@@ -1,0 +1,123 @@
+//! The `squall` command: demonstrations, benchmarks and the simulator.
+//!
+//! Exit status: 0 all is well; 1 members died, disagree, or a simulated run broke an invariant; 2 the command line is
+//! wrong; 130 interrupted.
+
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod commands;
+mod control;
+mod cores;
+mod digest;
+mod latency;
+mod member;
+mod output;
+mod progress;
+mod table;
+mod text;
+mod units;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use commands::{bench_multicast, bench_sst, demo, explain, simulate};
+
+/// Group communication at memory speed
+#[derive(Debug, Parser)]
+#[command(name = "squall", version, after_help = EXAMPLES, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  squall demo                                      three processes replicate a text in one order
+  squall bench multicast --members 2 --size 1KiB   how fast is it here?
+  squall simulate --seeds 0..1000                  does it keep its promises on a hostile network?
+  squall help bench multicast                      all about one command";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Arguments),
+    /// Measure a part of the system on this machine
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+    Simulate(simulate::Arguments),
+    Explain(explain::Arguments),
+    /// A member that another `squall` has started
+    #[command(hide = true)]
+    Member {
+        /// The process that has started it
+        #[arg(long)]
+        parent: u32,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    Multicast(bench_multicast::Arguments),
+    Sst(bench_sst::Arguments),
+}
+
+/// How a command ended that did what it was asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    /// It found what should not be; it has been printed.
+    Bad,
+}
+
+fn main() -> ExitCode {
+    match perform(Arguments::parse().command) {
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Bad) => ExitCode::FAILURE,
+        Err(error) => {
+            output::note(format_args!("{} {error:#}", console::style("squall:").for_stderr().red().bold()));
+            let interrupted = error.is::<cluster::Interrupted>();
+            if interrupted { ExitCode::from(cluster::INTERRUPTED_STATUS) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn perform(command: Command) -> Result<Verdict> {
+    match command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Bench { what: Bench::Multicast(arguments) } => bench_multicast::run(&arguments),
+        Command::Bench { what: Bench::Sst(arguments) } => bench_sst::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Member { parent } => std::process::exit(member::run(parent)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    /// Every command that people see has an example in its help.
+    #[test]
+    fn every_command_has_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+                check(inner, &path);
+            }
+            if !command.has_subcommands() {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains(path.trim()), "{path} has no example of itself");
+            }
+        }
+        check(&Arguments::command(), "");
+    }
+}

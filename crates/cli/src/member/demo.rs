@@ -1,0 +1,283 @@
+//! The work of `squall demo`: every member sends its share of the lines and digests what it delivers.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use squall::Message;
+use squall::config::SubgroupConfig;
+use squall_fabric::atomics::{AtomicU64, Ordering};
+
+use super::lifeline::Lifeline;
+use super::{Ended, GroupMember, Inbox, Multicast, Ticker, finish, say};
+use crate::control::{DemoJob, Event, GroupJob, LogReport, Report};
+use crate::digest::SequenceDigest;
+use crate::latency::Latencies;
+use crate::text::Text;
+
+/// Lines sent between two polls.
+const BURST: usize = 16;
+
+pub(super) fn perform(group: &GroupJob, job: &DemoJob, lifeline: &Lifeline) -> Result<Ended> {
+    let text = Text::read(job.input.as_deref())?;
+    let desk = Arc::new(Desk::new(job.window));
+    let log = Log::open(group, job, Arc::clone(&desk))?;
+    let mut member = GroupMember::join(group, subgroup(job), log)?;
+    say(&Event::Ready);
+    lifeline.await_go()?;
+    let outcome = send_and_log(&mut member, group, job, &text, &desk);
+    let outcome = outcome.map(|report| Report { counters: member.counters(), ..report });
+    Ok(finish(member, outcome, lifeline))
+}
+
+fn subgroup(job: &DemoJob) -> SubgroupConfig {
+    let usual = SubgroupConfig::default();
+    SubgroupConfig {
+        window: job.window,
+        message_max: job.message_max,
+        window_bytes: usual.window_bytes.max(4 * job.message_max),
+        ..usual
+    }
+}
+
+/// What the sending side and the log share, both on one thread.
+struct Desk {
+    delivered: AtomicU64,
+    origin: Instant,
+    /// When the own lines under way were sent: line `n` at place `n % sent_at_ns.len()`. There is one place more
+    /// than the window has, so that the next line's is free even when the window is full.
+    sent_at_ns: Vec<AtomicU64>,
+    /// What the log holds at the end.
+    closed: Mutex<Option<Result<ClosedLog>>>,
+}
+
+impl Desk {
+    fn new(window: usize) -> Self {
+        Self {
+            delivered: AtomicU64::new(0),
+            origin: Instant::now(),
+            sent_at_ns: (0..=window).map(|_| AtomicU64::new(0)).collect(),
+            closed: Mutex::new(None),
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn sent_at(&self, line: u64) -> &AtomicU64 {
+        let place = line % self.sent_at_ns.len() as u64;
+        &self.sent_at_ns[usize::try_from(place).expect("below the length")]
+    }
+}
+
+struct ClosedLog {
+    digest: String,
+    by_sender: Vec<String>,
+    bytes: u64,
+    latencies: Latencies,
+}
+
+/// What this member has delivered.
+struct Log {
+    rank: usize,
+    /// The log is closed after so many lines.
+    messages: u64,
+    delivered: u64,
+    own: u64,
+    bytes: u64,
+    /// `None` once the log is closed.
+    digests: Option<Digests>,
+    latencies: Latencies,
+    file: Option<BufWriter<File>>,
+    failure: Option<anyhow::Error>,
+    desk: Arc<Desk>,
+}
+
+struct Digests {
+    whole: SequenceDigest,
+    by_sender: Vec<SequenceDigest>,
+}
+
+impl Log {
+    fn open(group: &GroupJob, job: &DemoJob, desk: Arc<Desk>) -> Result<Self> {
+        let file = job.keep.as_deref().map(|folder| create_log(folder, group.rank)).transpose()?;
+        let by_sender = vec![SequenceDigest::new(); group.members];
+        Ok(Self {
+            rank: group.rank,
+            messages: job.messages,
+            delivered: 0,
+            own: 0,
+            bytes: 0,
+            digests: Some(Digests { whole: SequenceDigest::new(), by_sender }),
+            latencies: Latencies::default(),
+            file,
+            failure: None,
+            desk,
+        })
+    }
+
+    fn write(&mut self, message: &Message<'_>) {
+        let Some(file) = &mut self.file else { return };
+        let outcome = write!(file, "{}\t", message.sender)
+            .and_then(|()| file.write_all(message.bytes))
+            .and_then(|()| file.write_all(b"\n"));
+        self.keep_failure(outcome);
+    }
+
+    fn keep_failure(&mut self, outcome: std::io::Result<()>) {
+        if let (Err(error), None) = (outcome, &self.failure) {
+            self.failure = Some(anyhow::Error::new(error).context("cannot write the log"));
+        }
+    }
+
+    fn close(&mut self) {
+        let Some(digests) = self.digests.take() else { return };
+        if let Some(mut file) = self.file.take() {
+            let outcome = file.flush();
+            self.keep_failure(outcome);
+        }
+        let closed = match self.failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(ClosedLog {
+                digest: digests.whole.finish(),
+                by_sender: digests.by_sender.into_iter().map(SequenceDigest::finish).collect(),
+                bytes: self.bytes,
+                latencies: std::mem::take(&mut self.latencies),
+            }),
+        };
+        *self.desk.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
+    }
+}
+
+impl Inbox for Log {
+    fn on_message(&mut self, message: Message<'_>) {
+        let Some(digests) = &mut self.digests else { return };
+        digests.whole.append(message.sender, message.bytes);
+        digests.by_sender[message.sender].append(message.sender, message.bytes);
+        self.bytes += message.bytes.len() as u64;
+        if message.sender == self.rank {
+            let latency = self.desk.now_ns() - self.desk.sent_at(self.own).load(Ordering::Relaxed);
+            self.latencies.record(Duration::from_nanos(latency));
+            self.own += 1;
+        }
+        self.write(&message);
+        self.delivered += 1;
+        if self.delivered == self.messages {
+            self.close();
+        }
+    }
+
+    fn on_batch_end(&mut self) {
+        self.desk.delivered.store(self.delivered, Ordering::Relaxed);
+    }
+}
+
+/// Sends this member's lines and logs everybody's.
+fn send_and_log(
+    member: &mut impl Multicast,
+    group: &GroupJob,
+    job: &DemoJob,
+    text: &Text,
+    desk: &Desk,
+) -> Result<Report> {
+    let mut lines = text.share(group.rank, group.members, job.rounds).peekable();
+    let mut sent = 0;
+    let mut sent_digest = SequenceDigest::new();
+    let mut ticker = Ticker::new();
+    let begun = Instant::now();
+    while desk.delivered.load(Ordering::Relaxed) < job.messages {
+        for _ in 0..BURST {
+            let Some(line) = lines.peek() else { break };
+            desk.sent_at(sent).store(desk.now_ns(), Ordering::Relaxed);
+            if !member.try_send(line.len(), |slot| slot.copy_from_slice(line))? {
+                break;
+            }
+            sent_digest.append(group.rank, line);
+            sent += 1;
+            lines.next();
+        }
+        member.step()?;
+        ticker.tick(desk.delivered.load(Ordering::Relaxed));
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let closed = desk.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let closed = closed.context("the log was not closed")??;
+    Ok(Report {
+        sent,
+        delivered: job.messages,
+        bytes: closed.bytes,
+        seconds,
+        latencies: closed.latencies,
+        log: Some(LogReport {
+            digest: closed.digest,
+            by_sender: closed.by_sender,
+            sent: sent_digest.finish(),
+        }),
+        ..Report::default()
+    })
+}
+
+fn create_log(folder: &Path, rank: usize) -> Result<BufWriter<File>> {
+    let path = folder.join(format!("member-{rank}.log"));
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(BufWriter::with_capacity(1 << 16, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{IdleName, TransportName};
+    use crate::member::loopback::Loopback;
+
+    fn run(rounds: u64, keep: Option<&Path>) -> Report {
+        let text = Text::read(None).unwrap();
+        let group = GroupJob {
+            name: "test".into(),
+            secret: "at least sixteen bytes".into(),
+            transport: TransportName::Shm,
+            members: 1,
+            rank: 0,
+            contact: None,
+            core: None,
+            idle: IdleName::Auto,
+        };
+        let job = DemoJob {
+            input: None,
+            rounds,
+            messages: rounds * text.lines() as u64,
+            message_max: text.longest(),
+            window: 5,
+            keep: keep.map(Into::into),
+        };
+        let desk = Arc::new(Desk::new(job.window));
+        let log = Log::open(&group, &job, Arc::clone(&desk)).unwrap();
+        send_and_log(&mut Loopback::new(job.window, log), &group, &job, &text, &desk).unwrap()
+    }
+
+    #[test]
+    fn the_log_holds_what_was_sent() {
+        let report = run(3, None);
+        assert_eq!((report.sent, report.delivered), (3 * 272, 3 * 272));
+        let log = report.log.unwrap();
+        assert_eq!(log.by_sender, std::slice::from_ref(&log.sent));
+        assert_eq!(log.digest, log.sent, "one member alone sends the whole log");
+        assert!(report.latencies.percentiles().is_some());
+        assert_ne!(run(2, None).log.unwrap().digest, log.digest);
+    }
+
+    #[test]
+    fn a_log_that_is_kept_holds_every_line() {
+        let folder = std::env::temp_dir().join(format!("squall-keep-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        run(1, Some(&folder));
+        let kept = std::fs::read_to_string(folder.join("member-0.log"));
+        std::fs::remove_dir_all(&folder).unwrap();
+        let lines: String =
+            include_str!("../../assets/sea.txt").lines().map(|line| format!("0\t{line}\n")).collect();
+        assert_eq!(kept.unwrap(), lines);
+    }
+}

@@ -1,0 +1,67 @@
+//! What ties a member to its parent: it never outlives it.
+//!
+//! The kernel kills the member when the parent dies, however that dies; and the pipe of commands closes. Either is
+//! enough.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use anyhow::{Result, anyhow};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use squall_fabric::atomics::{AtomicBool, Ordering};
+
+use crate::control::{Command, read_line};
+
+/// The exit status of a member whose parent has gone; nobody is there to see it.
+const PARENT_GONE: i32 = 3;
+
+/// Asks the kernel to kill this process when the parent dies.
+pub(crate) fn die_with(parent: u32) {
+    // Where the system does not know the call, the pipe remains.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let is_parent = |pid: Pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(parent);
+    if !getppid().is_some_and(is_parent) {
+        // It died before we asked.
+        std::process::exit(PARENT_GONE);
+    }
+}
+
+/// The parent's commands.
+pub(crate) struct Lifeline {
+    go: Receiver<()>,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Lifeline {
+    /// Reads commands on a thread of its own from now on.
+    pub(crate) fn watch() -> Self {
+        let (sender, go) = channel();
+        let stopped = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&stopped);
+        std::thread::spawn(move || {
+            let mut pipe = std::io::stdin().lock();
+            loop {
+                match read_line(&mut pipe) {
+                    // Nobody waits for it any more if the work has failed meanwhile.
+                    Ok(Some(Command::Go)) => drop(sender.send(())),
+                    Ok(Some(Command::Stop)) => stop.store(true, Ordering::Relaxed),
+                    Ok(None) | Err(_) => std::process::exit(PARENT_GONE),
+                }
+            }
+        });
+        Self { go, stopped }
+    }
+
+    /// Waits until all members are ready.
+    ///
+    /// # Errors
+    /// If the parent goes instead.
+    pub(crate) fn await_go(&self) -> Result<()> {
+        self.go.recv().map_err(|_| anyhow!("the parent has gone"))
+    }
+
+    /// Whether all members are done.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}

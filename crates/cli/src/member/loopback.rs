@@ -1,0 +1,54 @@
+//! A group of one without a network: what is sent is delivered at the next step.
+
+use std::collections::VecDeque;
+
+use anyhow::Result;
+use squall::Message;
+
+use super::{Inbox, Multicast, Polled};
+
+pub(crate) struct Loopback<I> {
+    inbox: I,
+    window: usize,
+    under_way: VecDeque<Vec<u8>>,
+    index: u64,
+    /// The message whose content is changed on the way.
+    pub(crate) spoil: Option<u64>,
+}
+
+impl<I: Inbox> Loopback<I> {
+    pub(crate) fn new(window: usize, inbox: I) -> Self {
+        Self { inbox, window, under_way: VecDeque::new(), index: 0, spoil: None }
+    }
+}
+
+impl<I: Inbox> Multicast for Loopback<I> {
+    fn try_send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<bool> {
+        if self.under_way.len() == self.window {
+            return Ok(false);
+        }
+        let mut slot = vec![0; length];
+        fill(&mut slot);
+        self.under_way.push_back(slot);
+        Ok(true)
+    }
+}
+
+impl<I: Inbox> Polled for Loopback<I> {
+    fn step(&mut self) -> Result<()> {
+        while let Some(mut bytes) = self.under_way.pop_front() {
+            if self.spoil == Some(self.index) {
+                bytes[0] ^= 1;
+            }
+            let message = Message { sender: 0, index: self.index, sequence: self.index, bytes: &bytes };
+            self.inbox.on_message(message);
+            self.index += 1;
+        }
+        self.inbox.on_batch_end();
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<()> {
+        self.step()
+    }
+}

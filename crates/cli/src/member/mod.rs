@@ -1,0 +1,274 @@
+//! A member: a process of its own that the parent has started, does its work and tells the parent.
+
+mod demo;
+mod lifeline;
+#[cfg(test)]
+mod loopback;
+mod multicast;
+mod sst;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use squall::config::{Batching, Config, IdlePolicy, Mode, Secret, Transport};
+use squall::{Group, Message, Node, Progress, SendError, Sender};
+
+use crate::control::{
+    Event, GroupJob, IdleName, Job, ModeName, Report, TransportName, Work, read_line, write_line,
+};
+use lifeline::Lifeline;
+pub(crate) use multicast::subgroup;
+
+/// The time for all members to come together; they start at once, so this is for a very busy machine.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a member that has failed waits for the parent to end it.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// The one subgroup of the command's groups.
+const SUBGROUP: &str = "all";
+
+/// Runs this process as a member of the parent `parent`. All that goes wrong is told to the parent; the exit status
+/// is that of the process.
+pub(crate) fn run(parent: u32) -> i32 {
+    lifeline::die_with(parent);
+    // Not inside `match`, which would keep standard input locked against the lifeline.
+    let job = read_line::<Job>(&mut std::io::stdin().lock());
+    match job {
+        Ok(Some(job)) => match perform(&job, &Lifeline::watch()) {
+            Ok(Ended::Well) => 0,
+            Ok(Ended::Badly) => 1,
+            Err(error) => {
+                say(&Event::Failed { message: format!("{error:#}") });
+                1
+            }
+        },
+        // The parent has gone already.
+        Ok(None) => 1,
+        Err(error) => {
+            say(&Event::Failed { message: format!("{error:#}") });
+            1
+        }
+    }
+}
+
+fn perform(job: &Job, lifeline: &Lifeline) -> Result<Ended> {
+    if let Some(core) = job.group.core {
+        squall_transports::runner::pin(core);
+    }
+    match &job.work {
+        Work::Demo(work) => demo::perform(&job.group, work, lifeline),
+        Work::Multicast(work) => multicast::perform(&job.group, work, lifeline),
+        Work::Sst(work) => sst::perform(&job.group, work, lifeline),
+    }
+}
+
+/// Tells the parent. Where it has gone, the lifeline ends this process.
+pub(crate) fn say(event: &Event) {
+    let _ = write_line(&mut std::io::stdout().lock(), event);
+}
+
+/// Takes what a subgroup delivers, on the thread that polls.
+pub(crate) trait Inbox: Send + 'static {
+    fn on_message(&mut self, message: Message<'_>);
+
+    /// After a run of messages that were delivered together.
+    fn on_batch_end(&mut self);
+}
+
+/// What moves on when it is polled.
+pub(crate) trait Polled {
+    /// Moves on, and waits a little if there was nothing to do.
+    fn step(&mut self) -> Result<()>;
+
+    /// Moves on without waiting.
+    fn poll(&mut self) -> Result<()>;
+}
+
+/// What a member's work needs of a group; tests have one without a network.
+pub(crate) trait Multicast: Polled {
+    /// Sends a message that `fill` writes in place; false if the window is full now.
+    fn try_send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<bool>;
+}
+
+/// A member of a real group, polled by the thread that sends.
+pub(crate) struct GroupMember {
+    node: Node,
+    sender: Option<Sender>,
+    /// Leaves the group when dropped.
+    _group: Group,
+}
+
+impl GroupMember {
+    /// Joins and waits until messages can flow.
+    pub(crate) fn join(
+        job: &GroupJob,
+        subgroup: squall::config::SubgroupConfig,
+        mut inbox: impl Inbox,
+    ) -> Result<Self> {
+        let config = config(job)?.subgroup(SUBGROUP, subgroup);
+        let builder = Group::builder(config).on_progress(tell).on_batch(SUBGROUP, move |batch| {
+            batch.for_each(|message| inbox.on_message(message));
+            inbox.on_batch_end();
+        });
+        let (mut group, node) = builder.join_polled()?;
+        let sender = group.subgroup(SUBGROUP)?.sender().ok();
+        let mut member = Self { node, sender, _group: group };
+        let deadline = Instant::now() + JOIN_TIMEOUT;
+        while !member.node.is_ready() {
+            member.poll()?;
+            anyhow::ensure!(Instant::now() < deadline, "not all members have begun within {JOIN_TIMEOUT:?}");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(member)
+    }
+
+    /// What the protocol has done, by name.
+    pub(crate) fn counters(&self) -> std::collections::BTreeMap<String, u64> {
+        let mut counters: Vec<(&str, u64)> = vec![("parks", self.node.parks())];
+        if let Some(multicast) = self.node.counters(SUBGROUP) {
+            counters.extend([
+                ("polls", multicast.polls),
+                ("send_batches", multicast.send_batches),
+                ("messages_sent", multicast.messages_sent),
+                ("nulls_sent", multicast.nulls_sent),
+                ("receive_batches", multicast.receive_batches),
+                ("delivery_batches", multicast.delivery_batches),
+                ("posts", multicast.posts),
+            ]);
+        }
+        if let Some(tcp) = self.node.tcp_counters() {
+            counters.extend([
+                ("tcp_frames_sent", tcp.frames_sent),
+                ("tcp_send_calls", tcp.send_calls),
+                ("tcp_receive_calls", tcp.receive_calls),
+                ("tcp_poll_calls", tcp.poll_calls),
+            ]);
+        }
+        counters.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+}
+
+impl Multicast for GroupMember {
+    #[inline]
+    fn try_send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<bool> {
+        let sender = self.sender.as_mut().context("this member does not send")?;
+        match sender.send(length, fill) {
+            Ok(()) => Ok(true),
+            Err(SendError::Full) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Polled for GroupMember {
+    #[inline]
+    fn step(&mut self) -> Result<()> {
+        self.node.step();
+        self.node.failure().map_or(Ok(()), |failure| Err(failure.into()))
+    }
+
+    fn poll(&mut self) -> Result<()> {
+        self.node.poll();
+        self.node.failure().map_or(Ok(()), |failure| Err(failure.into()))
+    }
+}
+
+/// Reports what was done, and goes on acknowledging for the others until all are done. Where the work has failed,
+/// says so, and does not leave before the others have found out by themselves: else they would take this member for
+/// the one that died.
+fn finish(mut member: impl Polled, outcome: Result<Report>, lifeline: &Lifeline) -> Ended {
+    match outcome {
+        Ok(report) => {
+            say(&Event::Done(Box::new(report)));
+            while !lifeline.is_stopped() {
+                // Whoever fails now fails after the work is done; the parent sees to it.
+                let _ = member.poll();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ended::Well
+        }
+        Err(error) => {
+            say(&Event::Failed { message: format!("{error:#}") });
+            let deadline = Instant::now() + LINGER;
+            while !lifeline.is_stopped() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ended::Badly
+        }
+    }
+}
+
+/// How a member's work has ended; the parent knows.
+enum Ended {
+    Well,
+    Badly,
+}
+
+/// The configuration of the group, without its subgroup.
+pub(crate) fn config(job: &GroupJob) -> Result<Config> {
+    let mut config = Config::local(&job.name, job.members).for_rank(job.rank);
+    config.secret = Secret::new(&job.secret)?;
+    if job.transport == TransportName::Tcp {
+        config.transport = Transport::Tcp;
+        config.listen = "127.0.0.1:0".parse()?;
+        let contact = job.contact.as_ref().map(|contact| contact.parse()).transpose()?;
+        config.contacts = contact.into_iter().collect();
+    }
+    config.idle = match job.idle {
+        IdleName::Auto => IdlePolicy::Auto,
+        IdleName::Spin => IdlePolicy::Spin,
+        IdleName::Yield => IdlePolicy::Yield,
+        IdleName::Park => IdlePolicy::Park,
+    };
+    config.timeout = JOIN_TIMEOUT;
+    Ok(config)
+}
+
+impl From<ModeName> for Mode {
+    fn from(mode: ModeName) -> Self {
+        match mode {
+            ModeName::Atomic => Self::Atomic,
+            ModeName::Unordered => Self::Unordered,
+            ModeName::Raw => Self::Raw,
+        }
+    }
+}
+
+/// Which stages take all that is there.
+const fn batching(send: bool, receive: bool, delivery: bool) -> Batching {
+    Batching { send, receive, delivery }
+}
+
+/// Tells the parent what happens while the members find each other.
+pub(crate) fn tell(progress: Progress) {
+    match progress {
+        Progress::Listening { address } => say(&Event::Listening { address: address.to_string() }),
+        Progress::Joined { joined, .. } => say(&Event::Joined { joined: joined as usize }),
+        _ => {}
+    }
+}
+
+/// Says how far the work has come, a few times a second and at little cost.
+pub(crate) struct Ticker {
+    steps: u32,
+    next: Instant,
+}
+
+impl Ticker {
+    const PERIOD: Duration = Duration::from_millis(100);
+
+    pub(crate) fn new() -> Self {
+        Self { steps: 0, next: Instant::now() + Self::PERIOD }
+    }
+
+    /// To be called after each step.
+    #[inline]
+    pub(crate) fn tick(&mut self, done: u64) {
+        self.steps = self.steps.wrapping_add(1);
+        if self.steps.is_multiple_of(64) && Instant::now() >= self.next {
+            self.next = Instant::now() + Self::PERIOD;
+            say(&Event::Progress { done });
+        }
+    }
+}

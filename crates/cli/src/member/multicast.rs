@@ -1,0 +1,236 @@
+//! The work of `squall bench multicast`: senders send, everybody delivers and reads.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use squall::Message;
+use squall::config::SubgroupConfig;
+use squall_fabric::atomics::{AtomicU64, Ordering};
+
+use super::lifeline::Lifeline;
+use super::{Ended, GroupMember, Inbox, Multicast, Ticker, batching, finish, say};
+use crate::control::{Event, GroupJob, MulticastJob, Report};
+use crate::latency::Latencies;
+
+/// Messages sent between two polls: enough to spread the cost of a poll, and a quarter of the usual window, so that
+/// deliveries are not held back.
+const BURST: u32 = 64;
+
+/// Bytes that come into a core's cache together; one of each is read.
+const LINE_BYTES: usize = 64;
+
+pub(super) fn perform(group: &GroupJob, job: &MulticastJob, lifeline: &Lifeline) -> Result<Ended> {
+    let tally = Arc::new(Tally::new());
+    let inbox = Reader::new(group, job, Arc::clone(&tally));
+    let mut member = GroupMember::join(group, subgroup(job), inbox)?;
+    say(&Event::Ready);
+    lifeline.await_go()?;
+    let outcome = send_and_deliver(&mut member, group.rank, job, &tally);
+    let outcome = outcome.map(|report| Report { counters: member.counters(), ..report });
+    Ok(finish(member, outcome, lifeline))
+}
+
+/// The configuration of the subgroup that is measured.
+pub(crate) fn subgroup(job: &MulticastJob) -> SubgroupConfig {
+    let usual = SubgroupConfig::default();
+    SubgroupConfig {
+        senders: squall::config::Ranks::These((0..job.senders).collect()),
+        mode: job.mode.into(),
+        window: job.window,
+        message_max: job.size.max(1),
+        window_bytes: job.window_bytes.unwrap_or_else(|| usual.window_bytes.max(4 * job.size)),
+        batching: batching(job.send_batching, job.receive_batching, job.delivery_batching),
+        null_sends: job.null_sends,
+        ..usual
+    }
+}
+
+/// What the inbox has seen; the same thread reads it, so no order is needed.
+struct Tally {
+    delivered: AtomicU64,
+    bytes: AtomicU64,
+    /// Messages whose content was not what their sender had written.
+    faults: AtomicU64,
+    /// One message at a time: when the one under way was sent, and how many of the own have come back.
+    origin: Instant,
+    sent_at_ns: AtomicU64,
+    returned: AtomicU64,
+    latencies: Mutex<Latencies>,
+}
+
+impl Tally {
+    fn new() -> Self {
+        Self {
+            delivered: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            origin: Instant::now(),
+            sent_at_ns: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
+            latencies: Mutex::default(),
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Counts messages and reads each, so that their bytes come into this core's cache.
+struct Reader {
+    rank: usize,
+    latency: bool,
+    delivered: u64,
+    bytes: u64,
+    faults: u64,
+    /// The content that the next message of each sender has.
+    next: Vec<u8>,
+    tally: Arc<Tally>,
+}
+
+impl Reader {
+    fn new(group: &GroupJob, job: &MulticastJob, tally: Arc<Tally>) -> Self {
+        let next = vec![0; job.senders];
+        Self { rank: group.rank, latency: job.latency, delivered: 0, bytes: 0, faults: 0, next, tally }
+    }
+}
+
+impl Inbox for Reader {
+    #[inline]
+    fn on_message(&mut self, message: Message<'_>) {
+        let expected = self.next[message.sender];
+        self.next[message.sender] = expected.wrapping_add(1);
+        let mut differing = 0;
+        let mut place = 0;
+        // A plain loop: `step_by` costs more than a small message.
+        while let Some(byte) = message.bytes.get(place) {
+            differing |= byte ^ expected;
+            place += LINE_BYTES;
+        }
+        self.faults += u64::from(differing != 0);
+        self.delivered += 1;
+        self.bytes += message.bytes.len() as u64;
+        if self.latency && message.sender == self.rank {
+            let latency = self.tally.now_ns() - self.tally.sent_at_ns.load(Ordering::Relaxed);
+            let mut latencies = self.tally.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+            latencies.record(Duration::from_nanos(latency));
+            self.tally.returned.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn on_batch_end(&mut self) {
+        self.tally.delivered.store(self.delivered, Ordering::Relaxed);
+        self.tally.bytes.store(self.bytes, Ordering::Relaxed);
+        self.tally.faults.store(self.faults, Ordering::Relaxed);
+    }
+}
+
+/// Sends this member's messages and delivers everybody's.
+fn send_and_deliver(
+    member: &mut impl Multicast,
+    rank: usize,
+    job: &MulticastJob,
+    tally: &Tally,
+) -> Result<Report> {
+    let total = job.messages * job.senders as u64;
+    let to_send = if rank < job.senders { job.messages } else { 0 };
+    let burst = if job.latency { 1 } else { BURST };
+    let mut sent = 0;
+    let mut ticker = Ticker::new();
+    let begun = Instant::now();
+    while tally.delivered.load(Ordering::Relaxed) < total {
+        let mut room = burst;
+        while room > 0 && sent < to_send {
+            if job.latency {
+                if tally.returned.load(Ordering::Relaxed) < sent {
+                    break;
+                }
+                tally.sent_at_ns.store(tally.now_ns(), Ordering::Relaxed);
+            }
+            #[expect(clippy::cast_possible_truncation, reason = "the content is the low byte of the number")]
+            if !member.try_send(job.size, |slot| slot.fill(sent as u8))? {
+                break;
+            }
+            sent += 1;
+            room -= 1;
+        }
+        member.step()?;
+        ticker.tick(tally.delivered.load(Ordering::Relaxed));
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let faults = tally.faults.load(Ordering::Relaxed);
+    ensure!(faults == 0, "{faults} messages did not hold what their senders had written");
+    Ok(Report {
+        sent,
+        delivered: tally.delivered.load(Ordering::Relaxed),
+        bytes: tally.bytes.load(Ordering::Relaxed),
+        seconds,
+        latencies: std::mem::take(&mut tally.latencies.lock().unwrap_or_else(PoisonError::into_inner)),
+        ..Report::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{IdleName, ModeName, TransportName};
+    use crate::member::loopback::Loopback;
+
+    fn jobs(latency: bool) -> (GroupJob, MulticastJob) {
+        let group = GroupJob {
+            name: "test".into(),
+            secret: "at least sixteen bytes".into(),
+            transport: TransportName::Shm,
+            members: 1,
+            rank: 0,
+            contact: None,
+            core: None,
+            idle: IdleName::Auto,
+        };
+        let job = MulticastJob {
+            senders: 1,
+            size: 100,
+            messages: 1000,
+            mode: ModeName::Atomic,
+            window: 10,
+            window_bytes: None,
+            send_batching: true,
+            receive_batching: true,
+            delivery_batching: true,
+            null_sends: true,
+            latency,
+        };
+        (group, job)
+    }
+
+    fn run(latency: bool, spoil: Option<u64>) -> Result<Report> {
+        let (group, job) = jobs(latency);
+        let tally = Arc::new(Tally::new());
+        let inbox = Reader::new(&group, &job, Arc::clone(&tally));
+        let mut member = Loopback::new(job.window, inbox);
+        member.spoil = spoil;
+        send_and_deliver(&mut member, 0, &job, &tally)
+    }
+
+    #[test]
+    fn everything_sent_is_delivered_and_counted() {
+        let report = run(false, None).unwrap();
+        assert_eq!((report.sent, report.delivered, report.bytes), (1000, 1000, 100_000));
+        assert_eq!(report.latencies.percentiles(), None);
+    }
+
+    #[test]
+    fn one_at_a_time_has_a_latency_each() {
+        let report = run(true, None).unwrap();
+        assert_eq!(report.delivered, 1000);
+        assert!(report.latencies.percentiles().is_some_and(|percentiles| percentiles.p50 > 0));
+    }
+
+    #[test]
+    fn a_spoilt_message_is_noticed() {
+        let error = run(false, Some(500)).unwrap_err();
+        assert_eq!(error.to_string(), "1 messages did not hold what their senders had written");
+    }
+}

@@ -1,0 +1,153 @@
+//! The work of `squall bench sst`: each member raises its column and waits until all have, round by round
+//! (Derecho §3.2: the shared state table as a barrier).
+
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+use squall::config::Config;
+use squall_fabric::{Column, Event as FabricEvent, Layout, MirrorKey, NodeId};
+use squall_protocols::sst::Table;
+use squall_transports::Transport;
+use squall_transports::bootstrap::{Link, Listener, assemble};
+use squall_transports::runner::{Driven, Runner};
+use squall_transports::shm::ShmFabric;
+use squall_transports::tcp::TcpFabric;
+
+use super::lifeline::Lifeline;
+use super::{Ended, JOIN_TIMEOUT, Polled, Ticker, config, finish, say, tell};
+use crate::control::{Event, GroupJob, Report, SstJob, TransportName};
+use crate::latency::Latencies;
+
+pub(super) fn perform(group: &GroupJob, job: &SstJob, lifeline: &Lifeline) -> Result<Ended> {
+    let config = config(group)?;
+    match group.transport {
+        TransportName::Shm => {
+            let (node, members, streams) = meet::<UnixStream>(&config)?;
+            perform_on(ShmFabric::new(node, streams)?, &members, &config, job, lifeline)
+        }
+        TransportName::Tcp => {
+            let (node, members, streams) = meet::<TcpStream>(&config)?;
+            perform_on(TcpFabric::new(node, streams)?, &members, &config, job, lifeline)
+        }
+    }
+}
+
+type Met<S> = (NodeId, Vec<NodeId>, Vec<(NodeId, S)>);
+
+fn meet<S: Link>(config: &Config) -> Result<Met<S>> {
+    let listener = Listener::<S>::bind(&config.listen)?;
+    let assembly = assemble(&config.plan(), &listener, &mut tell)?;
+    let members = assembly.members.iter().map(|member| member.node).collect();
+    Ok((assembly.node, members, assembly.streams))
+}
+
+fn perform_on<T: Transport>(
+    mut fabric: T,
+    members: &[NodeId],
+    config: &Config,
+    job: &SstJob,
+    lifeline: &Lifeline,
+) -> Result<Ended> {
+    let mut layout = Layout::new();
+    let round = layout.column();
+    let table = Table::new(&mut fabric, MirrorKey(1), members, layout.words());
+    let runner = Runner::new(config.idle_for(members.len()));
+    let rows = Rows { fabric, table, round, seen: 0, lost: None };
+    let mut bench = Bench { rows, runner };
+    bench.await_ready()?;
+    say(&Event::Ready);
+    lifeline.await_go()?;
+    let outcome = bench.raise_and_wait(job);
+    Ok(finish(bench, outcome, lifeline))
+}
+
+struct Bench<T> {
+    rows: Rows<T>,
+    runner: Runner,
+}
+
+struct Rows<T> {
+    fabric: T,
+    table: Table,
+    round: Column<u64>,
+    /// The sum of all members' rounds at the last look: while it grows there is work, so the runner does not park.
+    seen: u64,
+    lost: Option<NodeId>,
+}
+
+impl<T: Transport> Driven for Rows<T> {
+    type Transport = T;
+
+    fn transport(&mut self) -> &mut T {
+        &mut self.fabric
+    }
+
+    fn poll(&mut self) -> usize {
+        let (table, lost) = (&mut self.table, &mut self.lost);
+        let work = self.fabric.poll(&mut |event| {
+            table.handle_event(&event);
+            if let FabricEvent::PeerLost { peer, .. } = event {
+                lost.get_or_insert(peer);
+            }
+        });
+        let seen = self.table.rows().iter().map(|row| self.round.load(row)).sum();
+        let grown = std::mem::replace(&mut self.seen, seen) != seen;
+        work + usize::from(grown)
+    }
+}
+
+impl<T: Transport> Bench<T> {
+    fn await_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + JOIN_TIMEOUT;
+        while !self.rows.table.is_ready() {
+            self.poll()?;
+            ensure!(Instant::now() < deadline, "not all members have begun within {JOIN_TIMEOUT:?}");
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    fn raise_and_wait(&mut self, job: &SstJob) -> Result<Report> {
+        let mut latencies = Latencies::default();
+        let mut ticker = Ticker::new();
+        let begun = Instant::now();
+        for round in 1..=job.rounds {
+            let raised = Instant::now();
+            self.rows.table.raise(self.rows.round, round);
+            self.rows.table.flush(&mut self.rows.fabric);
+            while !self.all_have(round) {
+                self.step()?;
+            }
+            latencies.record(raised.elapsed());
+            ticker.tick(round);
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        Ok(Report { delivered: job.rounds, seconds, latencies, ..Report::default() })
+    }
+
+    #[inline]
+    fn all_have(&self, round: u64) -> bool {
+        self.rows.table.rows().iter().all(|row| self.rows.round.load(row) >= round)
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.rows.lost {
+            Some(peer) => bail!("member {} is gone", peer.0),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<T: Transport> Polled for Bench<T> {
+    fn step(&mut self) -> Result<()> {
+        self.runner.step(&mut self.rows);
+        self.check()
+    }
+
+    fn poll(&mut self) -> Result<()> {
+        self.rows.poll();
+        self.check()
+    }
+}

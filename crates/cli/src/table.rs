@@ -1,0 +1,31 @@
+//! Tables for people: columns as wide as they need to be, numbers to the right.
+
+/// Lines of a table whose first row is the header. Columns but the first are set to the right.
+pub(crate) fn lines(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| letters(cell)).max();
+    let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            let space = " ".repeat(width - letters(cell));
+            if column == 0 { format!("{cell}{space}") } else { format!("{space}{cell}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+fn letters(cell: &str) -> usize {
+    cell.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_they_need_to_be() {
+        let rows = [["name", "µs"], ["a", "12345"]].map(|row| row.map(String::from).to_vec());
+        assert_eq!(lines(&rows), ["name     µs", "a     12345"]);
+    }
+}

@@ -1,0 +1,275 @@
+//! The command with its real member processes: they agree, they are measured, and they never outlive it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The time for anything that should happen soon, on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+fn squall(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
+    command.args(arguments.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+fn output(arguments: &str) -> Output {
+    squall(arguments).output().expect("the program can be started")
+}
+
+/// What a command that succeeds prints, as JSON.
+fn json(arguments: &str) -> serde_json::Value {
+    let output = output(arguments);
+    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// A folder for one test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("squall-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The processes that `parent` has started and that still run, oldest first.
+fn children(parent: u32) -> Vec<Pid> {
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        fields.next() != Some("Z") && fields.next() == Some(parent.to_string().as_str())
+    };
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<i32> = pids.filter(is_child).collect();
+    pids.sort_unstable();
+    pids.into_iter().filter_map(Pid::from_raw).collect()
+}
+
+fn runs(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // A process that nobody reaps because its parent was killed is as good as gone.
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+fn soon(what: &str, mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !happened() {
+        assert!(Instant::now() < deadline, "{what} did not happen within {SOON:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A demo that goes on for hours, and its members, some time after they have begun.
+fn endless_demo(transport: &str) -> (Child, Vec<Pid>) {
+    let mut command = squall(&format!("demo --members 3 --transport {transport} --rounds 1000000000"));
+    let mut demo = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    soon("three members", || children(demo.id()).len() == 3 || demo.try_wait().unwrap().is_some());
+    std::thread::sleep(Duration::from_millis(700));
+    let members = children(demo.id());
+    assert_eq!(members.len(), 3, "all members still run");
+    (demo, members)
+}
+
+fn end(demo: Child) -> (Option<i32>, String) {
+    let output = demo.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn the_demo_agrees_on_every_transport() {
+    for transport in ["shm", "tcp"] {
+        let result = json(&format!("demo --transport {transport} --rounds 3 --json"));
+        assert_eq!(result["agree"], true, "{result}");
+        assert_eq!((&result["members"], &result["messages"]), (&3.into(), &816.into()));
+        assert_eq!(result["digests"].as_array().unwrap().len(), 3);
+        assert!(result["latency_ns"]["p50"].as_u64() > Some(0), "{result}");
+    }
+}
+
+#[test]
+fn the_demo_says_so_to_people() {
+    let output = output("demo --members 2 --rounds 1");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("All 2 logs are the same: 272 lines"), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colour where there is no terminal");
+}
+
+/// The logs that are kept are the input, each line once, each sender's lines in their order.
+#[test]
+fn the_logs_hold_the_input() {
+    let folder = Folder::new("logs");
+    let input = folder.0.join("input.txt");
+    let lines: Vec<String> = (0..5000).map(|number| format!("line {number} of the input")).collect();
+    std::fs::write(&input, lines.join("\n")).unwrap();
+    let logs = folder.0.join("logs");
+    let arguments = format!("demo --members 3 --input {} --keep {} --json", input.display(), logs.display());
+    assert_eq!(json(&arguments)["messages"], 5000);
+
+    let read = |rank: usize| std::fs::read_to_string(logs.join(format!("member-{rank}.log"))).unwrap();
+    let log = read(0);
+    assert!(log == read(1) && log == read(2), "all logs are the same");
+    for sender in 0..3 {
+        let prefix = format!("{sender}\t");
+        let sent: Vec<_> = log.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
+        let expected: Vec<_> = lines.iter().skip(sender).step_by(3).collect();
+        assert_eq!(sent, expected, "the lines of sender {sender}");
+    }
+}
+
+#[test]
+fn a_killed_member_is_named() {
+    for transport in ["shm", "tcp"] {
+        let (demo, members) = endless_demo(transport);
+        kill_process(members[2], Signal::KILL).unwrap();
+        let (status, said) = end(demo);
+        assert_eq!(status, Some(1), "{said}");
+        let name = format!("member 2 (pid {}) died: killed (signal 9)", members[2].as_raw_nonzero());
+        assert!(said.contains(&name), "{transport}: {said}");
+        for (rank, other) in members[..2].iter().enumerate() {
+            let words = format!("member {rank} (pid {}) ended: member 2 is gone", other.as_raw_nonzero());
+            assert!(said.contains(&words), "{transport}: {said}");
+        }
+        assert!(!said.contains("panicked"), "{said}");
+        assert!(members.into_iter().all(|member| !runs(member)));
+    }
+}
+
+#[test]
+fn an_interrupt_ends_all() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let (demo, members) = endless_demo("shm");
+        kill_process(Pid::from_child(&demo), signal).unwrap();
+        let (status, said) = end(demo);
+        assert_eq!(status, Some(130), "{said}");
+        assert!(said.contains("interrupted; all members have ended"), "{said}");
+        assert!(members.into_iter().all(|member| !runs(member)), "they are reaped before the command ends");
+    }
+}
+
+/// Nobody can tell the members then; they find out by themselves.
+#[test]
+fn members_do_not_outlive_a_killed_parent() {
+    let (mut demo, members) = endless_demo("tcp");
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    soon("the end of all members", || members.iter().all(|member| !runs(*member)));
+}
+
+/// Scripts rely on these keys.
+#[test]
+fn the_benchmark_prints_its_keys() {
+    for transport in ["shm", "tcp", "sim"] {
+        let arguments = "--members 2 --senders all --size 100 --messages 500 --json";
+        let result = json(&format!("bench multicast --transport {transport} {arguments}"));
+        let number = |key: &str| result[key].as_f64().unwrap_or_else(|| panic!("{key} in {result}"));
+        assert_eq!(["members", "senders", "size", "messages"].map(number), [2.0, 2.0, 100.0, 1000.0]);
+        assert!(number("seconds") > 0.0);
+        let (messages, bytes) = (number("messages_per_second"), number("bytes_per_second"));
+        assert!(
+            (messages * number("seconds") - 1000.0).abs() < 1.0 && (bytes / messages - 100.0).abs() < 0.01
+        );
+    }
+}
+
+#[test]
+fn latency_is_measured_one_at_a_time() {
+    for transport in ["shm", "tcp", "sim"] {
+        let arguments = "--latency --senders one --messages 200 --json";
+        let result = json(&format!("bench multicast --transport {transport} {arguments}"));
+        let latency = ["p50", "p99", "p999", "max"].map(|key| result["latency_ns"][key].as_u64().unwrap());
+        assert!(latency[0] > 0 && latency.is_sorted(), "{result}");
+    }
+}
+
+/// Every switch works on its own, with every mode.
+#[test]
+fn every_optimisation_can_be_switched_off() {
+    let switches = [
+        "--no-batching",
+        "--no-send-batching",
+        "--no-receive-batching",
+        "--no-delivery-batching",
+        "--no-nulls",
+    ];
+    for (mode, switch) in ["atomic", "unordered", "raw"].iter().cycle().zip(switches) {
+        let arguments = format!("--mode {mode} {switch} --members 2 --window 7 --messages 300 --json");
+        assert_eq!(json(&format!("bench multicast {arguments}"))["messages"], 600, "{mode} {switch}");
+    }
+}
+
+#[test]
+fn the_table_is_measured() {
+    for transport in ["shm", "tcp"] {
+        let result = json(&format!("bench sst --transport {transport} --members 3 --rounds 300 --json"));
+        assert_eq!((&result["members"], &result["rounds"]), (&3.into(), &300.into()));
+        assert!(
+            result["rounds_per_second"].as_f64() > Some(0.0)
+                && result["latency_ns"]["p50"].as_u64() > Some(0)
+        );
+    }
+}
+
+#[test]
+fn seeds_are_simulated_and_explained() {
+    let result = json("simulate --scenario multicast --seeds 0..20 --json");
+    assert_eq!((&result["seeds"], &result["failures"]), (&20.into(), &serde_json::json!([])));
+    let explained = output("explain 3");
+    assert!(explained.status.success());
+    assert_eq!(explained.stdout, output("explain 3").stdout, "the same seed is the same run");
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let cases = [
+        ("demo --members 0", 2, "0 is not in 1..=64"),
+        ("demo --input /nonexistent/file", 1, "cannot read the input /nonexistent/file"),
+        ("demo --transport rdma", 2, "[possible values: shm, tcp]"),
+        ("bench multicast --senders 3 --members 2", 1, "3 senders among 2 members: raise --members"),
+        ("bench multicast --size 10kilo", 2, "write a number of bytes"),
+        ("simulate --seeds 5", 2, "like 0..1000"),
+        ("simulate --scenario none", 1, "there is no scenario `none`"),
+        ("", 2, "Usage: squall <COMMAND>"),
+    ];
+    for (arguments, status, expected) in cases {
+        let output = output(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{arguments}: {said}");
+        assert!(said.contains(expected), "{arguments}: {said}");
+    }
+}
+
+/// A member that somebody starts by hand ends at once.
+#[test]
+fn a_member_without_its_parent_ends() {
+    let output = output("member --parent 1");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(Path::new(env!("CARGO_BIN_EXE_squall")).exists());
+}
+
+/// As in `squall demo | head -1`.
+#[test]
+fn a_reader_that_has_gone_is_no_panic() {
+    for arguments in ["explain 3", "demo --members 2 --rounds 1", "bench sst --rounds 10 --json"] {
+        let mut child = squall(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            (output.status.code(), said.contains("panicked")),
+            (Some(141), false),
+            "{arguments}: {said}"
+        );
+    }
+}

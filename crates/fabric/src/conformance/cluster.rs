@@ -1,0 +1,192 @@
+//! The cluster under test: polls all nodes, keeps their events, and gives up after a bounded time.
+
+use std::collections::VecDeque;
+
+use super::Harness;
+use crate::{
+    Channel, ConnId, Duration, Event, Fabric, Grant, Instant, NodeId, PostError, Region, Source, Token, Write,
+};
+
+/// A [`Harness`] with the events that its nodes have yielded and that no test has taken yet.
+#[derive(Debug)]
+pub struct Cluster<H: Harness> {
+    harness: H,
+    events: Vec<VecDeque<Event>>,
+    alive: Vec<bool>,
+    rounds: usize,
+}
+
+/// A connection from `writer` to `owner` with a grant over one whole region of `owner`.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Who writes.
+    pub writer: u32,
+    /// Whose memory it is.
+    pub owner: u32,
+    /// The connection as the writer names it.
+    pub conn: ConnId,
+    /// The connection as the owner names it.
+    pub owner_conn: ConnId,
+    /// The owner's memory; the suite looks into it directly.
+    pub target: Region,
+    /// The right to write all of it.
+    pub grant: Grant,
+}
+
+impl<H: Harness> Cluster<H> {
+    /// `nodes` nodes that can reach each other.
+    #[must_use]
+    pub fn new(nodes: u32) -> Self {
+        let events = (0..nodes).map(|_| VecDeque::new()).collect();
+        Self { harness: H::new(nodes), events, alive: vec![true; nodes as usize], rounds: 0 }
+    }
+
+    /// Node `i`'s access to the network.
+    pub fn node(&mut self, i: u32) -> &mut H::Fabric {
+        assert!(self.alive[i as usize], "node {i} is dead");
+        self.harness.node(i)
+    }
+
+    /// Ends node `i` as `kill -9` would.
+    pub fn kill(&mut self, i: u32) {
+        self.alive[i as usize] = false;
+        self.harness.kill(i);
+    }
+
+    /// Polls node `i` once and keeps its events.
+    pub fn poll(&mut self, i: u32) {
+        let events = &mut self.events[i as usize];
+        self.harness.node(i).poll(&mut |event| events.push_back(event));
+    }
+
+    /// Lets some time pass without polling.
+    pub fn step(&mut self) {
+        self.harness.step();
+    }
+
+    /// Polls every node once, then lets some time pass.
+    pub fn round(&mut self) {
+        let nodes = self.alive.len();
+        for turn in self.rounds..self.rounds + nodes {
+            let i = turn % nodes;
+            if self.alive[i] {
+                self.poll(u32::try_from(i).expect("few nodes"));
+            }
+        }
+        self.rounds += 1;
+        self.step();
+    }
+
+    /// So many rounds.
+    pub fn rounds(&mut self, count: usize) {
+        for _ in 0..count {
+            self.round();
+        }
+    }
+
+    /// Rounds until `done`; before each, `done` looks at the cluster and may post.
+    ///
+    /// # Panics
+    /// If it takes too long.
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let begin = self.now();
+        for round in 0..ROUNDS_MAX {
+            if done(self) {
+                return;
+            }
+            self.round();
+            assert!(
+                round < ROUNDS_MIN || self.now().since(begin) < PATIENCE,
+                "waited {PATIENCE:?} for: {what}"
+            );
+        }
+        panic!("waited {ROUNDS_MAX} rounds for: {what}");
+    }
+
+    /// Takes the first event of node `i` that matches, if it has come.
+    pub fn take(&mut self, i: u32, matches: impl FnMut(&Event) -> bool) -> Option<Event> {
+        let events = &mut self.events[i as usize];
+        let at = events.iter().position(matches)?;
+        events.remove(at)
+    }
+
+    /// Rounds until node `i` yields an event that matches; takes it.
+    ///
+    /// # Panics
+    /// If it takes too long.
+    pub fn expect(&mut self, i: u32, what: &str, mut matches: impl FnMut(&Event) -> bool) -> Event {
+        let mut found = None;
+        self.until(what, |cluster| {
+            found = cluster.take(i, &mut matches);
+            found.is_some()
+        });
+        found.expect("`until` returns when it is found")
+    }
+
+    /// Opens `channel` between `a` and `b` and waits until both are connected.
+    pub fn connect(&mut self, a: u32, b: u32, channel: u32) -> (ConnId, ConnId) {
+        let conn_a = self.node(a).open(NodeId(b), Channel(channel));
+        let conn_b = self.node(b).open(NodeId(a), Channel(channel));
+        self.expect(a, "Connected", |event| *event == Event::Connected { conn: conn_a, peer: NodeId(b) });
+        self.expect(b, "Connected", |event| *event == Event::Connected { conn: conn_b, peer: NodeId(a) });
+        (conn_a, conn_b)
+    }
+
+    /// A connection and a grant over `words` new words of `owner`.
+    pub fn link(&mut self, writer: u32, owner: u32, channel: u32, words: usize) -> Link {
+        let (conn, owner_conn) = self.connect(writer, owner, channel);
+        let target = self.node(owner).register(words);
+        let grant = self.node(owner).grant(&target, 0..words, NodeId(writer));
+        Link { writer, owner, conn, owner_conn, target, grant }
+    }
+
+    /// Posts, with rounds in between as long as the queue is full.
+    ///
+    /// # Panics
+    /// If the connection is not connected.
+    pub fn write(&mut self, i: u32, conn: ConnId, write: &Write<'_>) {
+        self.until("a place in the queue", |cluster| match cluster.node(i).write(conn, write.clone()) {
+            Ok(()) => true,
+            Err(PostError::Full) => false,
+            Err(error) => panic!("{error}"),
+        });
+    }
+
+    /// Waits until the signalled post `token` of node `i` is done.
+    pub fn done(&mut self, i: u32, conn: ConnId, token: Token) {
+        self.expect(i, "Done", |event| *event == Event::Done { conn, token });
+    }
+
+    /// The clock of a node that lives.
+    fn now(&mut self) -> Instant {
+        let living = self.alive.iter().position(|alive| *alive).expect("somebody lives");
+        self.harness.node(u32::try_from(living).expect("few nodes")).now()
+    }
+}
+
+impl Link {
+    /// A write of `words` by value at word `offset`.
+    #[must_use]
+    pub fn value<'a>(&'a self, offset: usize, words: &'a [u64]) -> Write<'a> {
+        Write { source: Source::Value(words), grant: &self.grant, offset, immediate: None, signal: None }
+    }
+
+    /// A write of `range` of `source` by reference at word `offset`.
+    #[must_use]
+    pub fn reference<'a>(
+        &'a self,
+        offset: usize,
+        source: &'a Region,
+        range: std::ops::Range<usize>,
+    ) -> Write<'a> {
+        let source = Source::Region(source, range);
+        Write { source, grant: &self.grant, offset, immediate: None, signal: None }
+    }
+}
+
+/// Long enough for a death to be noticed by silence and for a receiver that is not ready.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Fewer rounds than this are never too long, whatever the clock says (a debugger, a paused machine).
+const ROUNDS_MIN: usize = 1_000;
+/// Stops a fabric whose clock stands still.
+const ROUNDS_MAX: usize = 20_000_000;

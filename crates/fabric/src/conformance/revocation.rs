@@ -1,0 +1,183 @@
+//! Revocation and the refusal that follows it: F9 and F10, the fencing of RamCast.
+
+use super::{Cluster, Harness, Link};
+use crate::{Event, Fabric, NodeId, PostError, Region, Token, Write};
+
+/// F9: after `Revoked` nothing lands any more, however hard the writer tries.
+pub fn f9_nothing_lands_after_revoked<H: Harness>() {
+    for warm_up in [0, 1, 7, 40] {
+        let mut cluster = Cluster::<H>::new(2);
+        let link = cluster.link(0, 1, 1, WORDS);
+        let mut writer = Persistent::new(&mut cluster, &link);
+        fence(&mut cluster, &link, &mut writer, warm_up);
+    }
+}
+
+/// F9: revoking one peer's grant does not disturb another's, even within the same line.
+pub fn f9_neighbours_keep_writing<H: Harness>() {
+    let mut cluster = Cluster::<H>::new(3);
+    let target = cluster.node(2).register(4);
+    let links = [0, 1].map(|i| {
+        let (conn, owner_conn) = cluster.connect(i, 2, 1);
+        let word = 1 + i as usize;
+        let grant = cluster.node(2).grant(&target, word..word + 1, NodeId(i));
+        Link { writer: i, owner: 2, conn, owner_conn, target: target.clone(), grant }
+    });
+    for k in 1..=200u64 {
+        target.store(0, k);
+        cluster.write(1, links[1].conn, &links[1].value(0, &[k]));
+        match cluster.node(0).write(links[0].conn, links[0].value(0, &[k])) {
+            Ok(()) | Err(PostError::Full) => {}
+            Err(PostError::NotConnected) => assert!(k > 100, "refused before the revocation"),
+        }
+        if k == 100 {
+            cluster.node(2).revoke(&links[0].grant);
+        }
+        cluster.round();
+    }
+    cluster.expect(2, "Revoked", |event| *event == Event::Revoked { grant: links[0].grant });
+    cluster.until("the neighbour's last word", |_| target.load(2) == 200);
+    assert_eq!([target.load(0), target.load(3)], [200, 0]);
+}
+
+/// F10: what was reported as done, before the revocation or ever, was visible to the owner at `Revoked`.
+pub fn f10_done_means_placed_before_the_revocation<H: Harness>() {
+    for warm_up in [0, 3, 20] {
+        let mut cluster = Cluster::<H>::new(2);
+        let link = cluster.link(0, 1, 1, WORDS);
+        let mut writer = Persistent::new(&mut cluster, &link);
+        let placed = fence(&mut cluster, &link, &mut writer, warm_up);
+        cluster.rounds(50);
+        writer.collect(&mut cluster);
+        assert!(writer.done <= placed[COUNTER], "write {} was done, but {placed:?} was placed", writer.done);
+    }
+}
+
+/// F10: the refused writer's connection is unusable; a new incarnation with a new grant works, with the old
+/// grant it is refused again.
+pub fn f10_a_refusal_breaks_until_opened_again<H: Harness>() {
+    let mut cluster = Cluster::<H>::new(2);
+    let mut link = cluster.link(0, 1, 1, WORDS);
+    for lap in 0..3 {
+        let mut writer = Persistent::new(&mut cluster, &link);
+        fence(&mut cluster, &link, &mut writer, 5);
+        let ended = |event: &Event| matches!(event, Event::Broken { conn, .. } if *conn == link.owner_conn);
+        cluster.expect(1, "Broken at the owner", ended);
+        assert_eq!(cluster.node(0).write(link.conn, link.value(0, &[1])), Err(PostError::NotConnected));
+        assert_eq!(cluster.node(0).send(link.conn, b"", None), Err(PostError::NotConnected));
+        let (conn, owner_conn) = cluster.connect(0, 1, 1);
+        link = Link { conn, owner_conn, ..link };
+        if lap == 1 {
+            // The old grant stays dead on the new connection.
+            cluster.write(0, conn, &link.value(0, &[u64::MAX]));
+            cluster.expect(0, "Refused", |event| *event == Event::Refused { conn });
+            cluster.expect(
+                1,
+                "Broken",
+                |event| matches!(event, Event::Broken { conn, .. } if *conn == owner_conn),
+            );
+            assert_ne!(link.target.load(0), u64::MAX, "a write under a revoked grant landed");
+            (link.conn, link.owner_conn) = cluster.connect(0, 1, 1);
+        }
+        link.grant = cluster.node(1).grant(&link.target, 0..WORDS, NodeId(0));
+        cluster.write(0, link.conn, &Write { signal: Some(Token(0)), ..link.value(COUNTER, &[0]) });
+        cluster.done(0, link.conn, Token(0));
+        assert_eq!(link.target.load(COUNTER), 0, "the new grant on the new connection works");
+    }
+}
+
+/// A writer that writes its block and its counter for as long as it may.
+struct Persistent {
+    link: Link,
+    source: Region,
+    posted: u64,
+    done: u64,
+    refused: bool,
+}
+
+impl Persistent {
+    fn new<H: Harness>(cluster: &mut Cluster<H>, link: &Link) -> Self {
+        let source = cluster.node(link.writer).register(COUNTER);
+        Self { link: link.clone(), source, posted: 0, done: 0, refused: false }
+    }
+
+    /// Posts one block by reference and its number by value.
+    fn post<H: Harness>(&mut self, cluster: &mut Cluster<H>) {
+        let number = [self.posted + 1];
+        (0..COUNTER).for_each(|word| self.source.store_relaxed(word, number[0]));
+        let block = self.link.reference(0, &self.source, 0..COUNTER);
+        let counter = Write { signal: Some(Token(number[0])), ..self.link.value(COUNTER, &number) };
+        let node = cluster.node(self.link.writer);
+        if node.write(self.link.conn, block).is_ok() && node.write(self.link.conn, counter).is_ok() {
+            self.posted += 1;
+        }
+        self.collect(cluster);
+    }
+
+    /// Takes completions and the refusal.
+    fn collect<H: Harness>(&mut self, cluster: &mut Cluster<H>) {
+        let conn = self.link.conn;
+        while let Some(event) = cluster.take(self.link.writer, |event| match event {
+            Event::Done { conn: of, .. } | Event::Refused { conn: of } => *of == conn,
+            _ => false,
+        }) {
+            match event {
+                Event::Done { token, .. } => {
+                    assert!(!self.refused, "{token:?} is done after the refusal");
+                    self.done = token.0;
+                }
+                _ => self.refused = true,
+            }
+        }
+    }
+}
+
+/// Revokes while the writer writes; returns what the owner saw at `Revoked`, which never changes again.
+fn fence<H: Harness>(
+    cluster: &mut Cluster<H>,
+    link: &Link,
+    writer: &mut Persistent,
+    warm_up: usize,
+) -> Vec<u64> {
+    for _ in 0..warm_up {
+        writer.post(cluster);
+        cluster.round();
+    }
+    assert!(!writer.refused, "refused before the revocation");
+    cluster.node(link.owner).revoke(&link.grant);
+    let mut placed = None;
+    cluster.until("Revoked and Refused", |cluster| {
+        let revoked = Event::Revoked { grant: link.grant };
+        if cluster.take(link.owner, |event| *event == revoked).is_some() {
+            placed = Some(snapshot(&link.target));
+        }
+        if let Some(placed) = &placed {
+            assert!(
+                writer.done <= placed[COUNTER],
+                "write {} was done but not visible at Revoked",
+                writer.done
+            );
+        }
+        writer.post(cluster);
+        writer.refused && placed.is_some()
+    });
+    let placed = placed.expect("`until` returns when it is there");
+    let block = placed[..COUNTER].iter().min().expect("a block");
+    assert!(*block >= placed[COUNTER], "the counter {} was placed before its block", placed[COUNTER]);
+    for _ in 0..100 {
+        assert!(snapshot(&link.target) == placed, "a write landed after Revoked");
+        writer.post(cluster);
+        cluster.round();
+    }
+    placed
+}
+
+fn snapshot(target: &Region) -> Vec<u64> {
+    let mut words = vec![0; target.words()];
+    target.copy_out(0, &mut words);
+    words
+}
+
+/// A block of more than a page, then its counter.
+const WORDS: usize = 601;
+const COUNTER: usize = 600;

@@ -1,0 +1,32 @@
+//! The network as Squall's protocols see it: RDMA's one-sided writes, two-sided sends, grants and mirrors
+//! (Derecho §3.1–3.2, Spindle §2.2), with every promise written down as an axiom in [`model`].
+//!
+//! Protocols know only this crate. It holds the memory types ([`Region`], [`Column`], [`window`]), the
+//! [`Fabric`] trait that every backend implements, the [`Core`] trait that every protocol implements, the
+//! simulated fabric and the conformance suite that all backends pass.
+
+pub mod atomics;
+pub mod conformance;
+mod core;
+mod event;
+mod fabric;
+mod grant;
+pub mod layout;
+pub mod region;
+pub mod sim;
+mod time;
+pub mod window;
+
+#[doc = include_str!("model.md")]
+pub mod model {}
+
+pub use crate::core::Core;
+pub use crate::event::{BreakReason, Event, Token};
+pub use crate::fabric::{
+    Capabilities, Channel, ConnId, Fabric, MirrorId, MirrorKey, NodeId, PostError, SEND_BYTES_MAX, Source,
+    Write,
+};
+pub use crate::grant::{GRANT_BYTES, Grant, GrantError};
+pub use crate::layout::{Column, Layout};
+pub use crate::region::{Region, RegionId};
+pub use crate::time::{Duration, Instant};

@@ -1,0 +1,371 @@
+//! Memory that other processes write or read while we do.
+//!
+//! The unit of concurrent access is one `AtomicU64` [F3]. `Region` is one concrete type whatever holds the
+//! memory (heap, shared mapping, registered memory), so that reading is the same inlined code everywhere.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::atomics::{AtomicU64, Ordering};
+
+/// Names a region within its fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId(pub u64);
+
+/// Whether this process may store into a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads and stores.
+    ReadWrite,
+    /// Loads only: a view of another node's mirror.
+    ReadOnly,
+}
+
+/// A range of 8-byte words, shared by reference: clones name the same memory.
+#[derive(Clone)]
+pub struct Region {
+    base: NonNull<AtomicU64>,
+    words: usize,
+    access: Access,
+    id: RegionId,
+    /// Keeps the memory alive.
+    memory: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the words are atomics, which any thread may access, and `memory` keeps them alive.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({}, {} words, {:?})", self.id.0, self.words, self.access)
+    }
+}
+
+impl Region {
+    /// Zeroed memory of this process.
+    #[must_use]
+    pub fn heap(id: RegionId, words: usize) -> Self {
+        let memory: Arc<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let base = NonNull::from(&memory[..]).cast();
+        Self { base, words, access: Access::ReadWrite, id, memory: Arc::new(memory) }
+    }
+
+    /// A region over memory that `memory` keeps alive.
+    ///
+    /// # Safety
+    /// `base` is 8-byte aligned and valid for loads (and stores, if `access` says so) of `words` words for as
+    /// long as `memory` lives; all access to it in this process goes through regions.
+    #[must_use]
+    pub unsafe fn from_raw(
+        id: RegionId,
+        base: NonNull<AtomicU64>,
+        words: usize,
+        access: Access,
+        memory: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self { base, words, access, id, memory }
+    }
+
+    /// The same memory, for loads only.
+    #[must_use]
+    pub fn read_only(&self) -> Self {
+        Self { access: Access::ReadOnly, ..self.clone() }
+    }
+
+    /// The region's name within its fabric.
+    #[must_use]
+    pub const fn id(&self) -> RegionId {
+        self.id
+    }
+
+    /// The number of words.
+    #[inline]
+    #[must_use]
+    pub const fn words(&self) -> usize {
+        self.words
+    }
+
+    /// Whether stores are allowed.
+    #[must_use]
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The address of `word`, for a transport's system calls.
+    ///
+    /// # Panics
+    /// If `word` is beyond the end.
+    #[must_use]
+    pub fn pointer(&self, word: usize) -> NonNull<AtomicU64> {
+        assert!(word <= self.words, "word {word} of {}", self.words);
+        // SAFETY: `word` is inside the allocation or one past its end.
+        unsafe { self.base.add(word) }
+    }
+
+    #[inline]
+    fn word(&self, word: usize) -> &AtomicU64 {
+        assert!(word < self.words, "word {word} of {}", self.words);
+        // SAFETY: checked above; `from_raw` promises that the address is valid and aligned.
+        let pointer = unsafe { self.base.add(word) };
+        // SAFETY: as above, and `memory` keeps it alive as long as `self`.
+        unsafe { pointer.as_ref() }
+    }
+
+    /// Reads a word; what its writer stored before is visible afterwards [F4].
+    #[inline]
+    #[must_use]
+    pub fn load(&self, word: usize) -> u64 {
+        // SYNC: pairs with the releasing `store` of the word's owner, in this process or another.
+        self.word(word).load(Ordering::Acquire)
+    }
+
+    /// Reads a word that guards nothing, or that an acquired guard covers.
+    #[inline]
+    #[must_use]
+    pub fn load_relaxed(&self, word: usize) -> u64 {
+        self.word(word).load(Ordering::Relaxed)
+    }
+
+    /// Stores a word; who loads it also sees everything stored before.
+    ///
+    /// # Panics
+    /// If the region is read-only or `word` is beyond its end.
+    #[inline]
+    pub fn store(&self, word: usize, value: u64) {
+        assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
+        // SYNC: pairs with the acquiring `load` of readers, in this process or another.
+        self.word(word).store(value, Ordering::Release);
+    }
+
+    /// Stores a word that a later releasing store announces.
+    ///
+    /// # Panics
+    /// As [`Region::store`].
+    #[inline]
+    pub fn store_relaxed(&self, word: usize, value: u64) {
+        assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
+        self.word(word).store(value, Ordering::Relaxed);
+    }
+
+    /// Copies words out, each whole, but with no order among them [F2].
+    ///
+    /// # Panics
+    /// If the range ends beyond the region.
+    pub fn copy_out(&self, first: usize, target: &mut [u64]) {
+        for (i, word) in target.iter_mut().enumerate() {
+            *word = self.load_relaxed(first + i);
+        }
+    }
+
+    /// Copies words in, each whole, but with no order among them [F2].
+    ///
+    /// # Panics
+    /// If the range ends beyond the region or the region is read-only.
+    pub fn copy_in(&self, first: usize, source: &[u64]) {
+        for (i, word) in source.iter().enumerate() {
+            self.store_relaxed(first + i, *word);
+        }
+    }
+
+    /// Copies the words of `range` of another region in, each whole, but with no order among them [F2].
+    ///
+    /// # Panics
+    /// If a range ends beyond its region or this region is read-only.
+    pub fn copy_words(&self, first: usize, source: &Self, range: Range<usize>) {
+        assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
+        source.check(&range);
+        self.check(&(first..first + range.len()));
+        for i in 0..range.len() {
+            // SAFETY: `range` is inside the source, checked above.
+            let from = unsafe { source.base.add(range.start + i) };
+            // SAFETY: the range is inside this region, checked above.
+            let to = unsafe { self.base.add(first + i) };
+            // SAFETY: valid and aligned as `from_raw` promises; `memory` keeps it alive.
+            let from = unsafe { from.as_ref() };
+            // SAFETY: as above.
+            let to = unsafe { to.as_ref() };
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Copies bytes out, beginning at the first byte of word `first`.
+    ///
+    /// # Panics
+    /// If the bytes end beyond the region.
+    pub fn copy_bytes_out(&self, first: usize, target: &mut [u8]) {
+        for (i, chunk) in target.chunks_mut(8).enumerate() {
+            chunk.copy_from_slice(&self.load_relaxed(first + i).to_le_bytes()[..chunk.len()]);
+        }
+    }
+
+    /// Copies bytes in, beginning at the first byte of word `first`; the last word is filled with zeros.
+    ///
+    /// # Panics
+    /// If the bytes end beyond the region or the region is read-only.
+    pub fn copy_bytes_in(&self, first: usize, source: &[u8]) {
+        for (i, chunk) in source.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.store_relaxed(first + i, u64::from_le_bytes(word));
+        }
+    }
+
+    /// Copies a range that its writer brackets with a version word: odd, words, even. Returns the version if
+    /// the copy is of one version, else `None`: try again.
+    ///
+    /// # Panics
+    /// If a range ends beyond the region.
+    #[must_use]
+    pub fn read_versioned(&self, version: usize, first: usize, target: &mut [u64]) -> Option<u64> {
+        let before = self.load(version);
+        if !before.is_multiple_of(2) {
+            return None;
+        }
+        for (i, word) in target.iter_mut().enumerate() {
+            // Acquiring, so that the second load of the version cannot move before it.
+            *word = self.load(first + i);
+        }
+        (self.load_relaxed(version) == before).then_some(before)
+    }
+
+    /// [`Region::load_relaxed`] without the check.
+    ///
+    /// # Safety
+    /// `word` lies inside the region.
+    #[inline]
+    #[must_use]
+    pub(crate) unsafe fn load_unchecked(&self, word: usize) -> u64 {
+        debug_assert!(word < self.words, "word {word} of {}", self.words);
+        // SAFETY: the caller promises that `word` lies inside.
+        let pointer = unsafe { self.base.add(word) };
+        // SAFETY: valid and aligned as `from_raw` promises, and `memory` keeps it alive.
+        unsafe { pointer.as_ref() }.load(Ordering::Relaxed)
+    }
+
+    /// [`Region::store_relaxed`] without the check.
+    ///
+    /// # Safety
+    /// `word` lies inside the region, which is not read-only.
+    #[inline]
+    pub(crate) unsafe fn store_unchecked(&self, word: usize, value: u64) {
+        debug_assert!(word < self.words && self.access == Access::ReadWrite, "word {word} of {}", self.words);
+        // SAFETY: the caller promises that `word` lies inside.
+        let pointer = unsafe { self.base.add(word) };
+        // SAFETY: valid and aligned as `from_raw` promises, and `memory` keeps it alive.
+        unsafe { pointer.as_ref() }.store(value, Ordering::Relaxed);
+    }
+
+    /// Asks the processor to fetch the cache line of `word`; out of range, it asks for nothing.
+    #[inline]
+    pub fn prefetch(&self, word: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if word < self.words {
+            // SAFETY: inside the allocation, checked above.
+            let pointer = unsafe { self.base.add(word) };
+            // SAFETY: a prefetch has no effect but on the cache.
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(pointer.as_ptr().cast())
+            };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = word;
+    }
+
+    /// Bytes in place.
+    ///
+    /// # Safety
+    /// Nobody writes the words that hold these bytes while the slice lives: the window rule [O5] holds the
+    /// slot back until the lease is released.
+    ///
+    /// # Panics
+    /// If the bytes end beyond the region.
+    #[inline]
+    #[must_use]
+    pub unsafe fn bytes(&self, first: usize, length: usize) -> &[u8] {
+        self.check_bytes(first, length);
+        // SAFETY: inside the allocation, checked above.
+        let start = unsafe { self.base.add(first) }.cast::<u8>();
+        // SAFETY: valid for `length` bytes, checked above; the caller promises that nobody writes them.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
+    }
+
+    /// Bytes in place, to be filled.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the words that hold these bytes while the slice lives: they belong to a
+    /// reservation that is not yet announced.
+    ///
+    /// # Panics
+    /// If the bytes end beyond the region or the region is read-only.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::mut_from_ref, reason = "regions are shared memory; the caller promises exclusiveness")]
+    pub unsafe fn bytes_mut(&self, first: usize, length: usize) -> &mut [u8] {
+        assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
+        self.check_bytes(first, length);
+        // SAFETY: inside the allocation, checked above.
+        let start = unsafe { self.base.add(first) }.cast::<u8>();
+        // SAFETY: valid for `length` bytes, checked above; the caller promises exclusiveness.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) }
+    }
+
+    #[inline]
+    fn check_bytes(&self, first: usize, length: usize) {
+        assert!(
+            first <= self.words && length.div_ceil(8) <= self.words - first,
+            "{length} bytes from word {first} of {}",
+            self.words
+        );
+    }
+
+    /// Panics unless `range` lies inside the region.
+    ///
+    /// # Panics
+    /// That is its purpose.
+    pub fn check(&self, range: &Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.words, "words {range:?} of {}", self.words);
+    }
+
+    /// Whatever keeps the memory alive, for a transport that must find its own.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_words_are_the_same_memory() {
+        let region = Region::heap(RegionId(1), 4);
+        region.copy_bytes_in(1, b"memory speed");
+        let mut out = [0; 12];
+        region.copy_bytes_out(1, &mut out);
+        assert_eq!(&out, b"memory speed");
+        assert_eq!(region.load(1), u64::from_le_bytes(*b"memory s"));
+        // SAFETY: this thread alone holds the region.
+        assert_eq!(unsafe { region.bytes(1, 12) }, b"memory speed");
+    }
+
+    #[test]
+    fn an_odd_version_is_not_read() {
+        let region = Region::heap(RegionId(1), 4);
+        region.store(0, 1);
+        assert_eq!(region.read_versioned(0, 1, &mut [0; 2]), None);
+        region.store(0, 2);
+        assert_eq!(region.read_versioned(0, 1, &mut [0; 2]), Some(2));
+    }
+
+    #[test]
+    #[should_panic(expected = "read-only")]
+    fn a_view_cannot_be_stored_into() {
+        Region::heap(RegionId(1), 1).read_only().store(0, 1);
+    }
+}

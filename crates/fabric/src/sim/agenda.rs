@@ -1,0 +1,88 @@
+//! The agenda of the world: what will happen at which virtual time.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use super::connection::{Broke, EndId};
+use super::grants::GrantIndex;
+use super::link::LaneId;
+use super::mirror::ViewId;
+use crate::BreakReason;
+
+/// Something that will happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action {
+    /// The first post of a lane may move on.
+    Lane(LaneId),
+    /// Completions of a connection's end are due.
+    Completions(EndId),
+    /// Both ends are open.
+    Connect(EndId),
+    /// The end learns that its connection is broken.
+    Break(EndId, Broke),
+    /// The oldest post of the lane (its number is given) has waited long enough for a receive.
+    ReceiverNotReady(LaneId, u64),
+    /// Reader and owner of a mirror have found each other.
+    Attach(ViewId),
+    /// A reader that shares the owner's memory sees what is stored there.
+    Glimpse { owner: u32, reader: u32 },
+    /// No write under the grant lands any more.
+    Revoked(GrantIndex),
+    /// A node learns that another is gone.
+    Lose { node: u32, peer: u32, reason: BreakReason },
+    /// Two nodes have been cut off from each other since the partition of that number.
+    Unreachable { nodes: [u32; 2], partition: u32 },
+    /// A rule's time has come.
+    Rule(usize),
+    /// A paused node goes on, unless it was paused again or resumed since (the pause's number is given).
+    Resume { node: u32, pause: u32 },
+}
+
+/// Actions in order of time; of two at the same time the one entered first comes first.
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    entries: BinaryHeap<Reverse<Entry>>,
+    entered: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: u64,
+    number: u64,
+    action: Action,
+}
+
+impl Agenda {
+    /// Enters `action` for the time `at`.
+    pub(super) fn enter(&mut self, at: u64, action: Action) {
+        self.entries.push(Reverse(Entry { at, number: self.entered, action }));
+        self.entered += 1;
+    }
+
+    /// The time of the next action.
+    pub(super) fn next_at(&self) -> Option<u64> {
+        self.entries.peek().map(|Reverse(entry)| entry.at)
+    }
+
+    /// Takes the next action.
+    pub(super) fn take(&mut self) -> Option<(u64, Action)> {
+        self.entries.pop().map(|Reverse(entry)| (entry.at, entry.action))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+impl Eq for Entry {}

@@ -1,0 +1,169 @@
+//! Faults: crashes, pauses, partitions and breaks, and how nodes learn of them [F11].
+
+use super::World;
+use super::adversary::Adversary;
+use super::agenda::Action;
+use super::connection::{Broke, EndState};
+use super::node::NodeState;
+use crate::{BreakReason, Duration, Event, NodeId};
+
+impl World {
+    /// Ends a node. What it posted lands up to some point; the others learn of it one by one.
+    pub(super) fn crash(&mut self, node: u32) {
+        if !self.lives(node) {
+            return;
+        }
+        let state = &mut self.nodes[node as usize];
+        (state.state, state.ready_at) = (NodeState::Crashed, None);
+        state.inbox.clear();
+        for end in 0..self.ends.len() {
+            if self.ends[end].node == node && self.ends[end].state != EndState::Over {
+                self.end_is_over(end);
+            }
+        }
+        self.abandon_mirrors(node);
+        for peer in (0..self.node_count()).filter(|peer| *peer != node) {
+            if let Some(lane) = self.path(peer, node).mirror_lane {
+                self.close_lane(lane);
+            }
+            if let Some(lane) = self.path(node, peer).mirror_lane {
+                self.strand_lane(lane);
+            }
+            let at = self.now + self.loss_delay();
+            let reason = self.loss_reason();
+            self.agenda.enter(at, Action::Lose { node: peer, peer: node, reason });
+        }
+    }
+
+    /// `node` learns that `peer` is gone.
+    pub(super) fn on_lose(&mut self, node: u32, peer: u32, reason: BreakReason) {
+        if !self.lives(node) || std::mem::replace(&mut self.path_mut(node, peer).lost, true) {
+            return;
+        }
+        let lost = Event::PeerLost { peer: NodeId(peer), reason };
+        let first = self.config.adversary.is_some() && self.prng.chance(500);
+        if first {
+            self.push_event(node, lost.clone());
+        }
+        for end in 0..self.ends.len() {
+            if self.ends[end].node == node && self.ends[end].peer == peer {
+                self.break_end(end, Broke::Broken(reason));
+            }
+        }
+        self.forget_mirrors(node, peer);
+        if !first {
+            self.push_event(node, lost);
+        }
+    }
+
+    /// Stops a node's processor, for `span` or until it is resumed.
+    pub(super) fn pause(&mut self, node: u32, span: Option<Duration>) {
+        if !self.lives(node) {
+            return;
+        }
+        let state = &mut self.nodes[node as usize];
+        state.state = NodeState::Paused;
+        state.pause += 1;
+        if let Some(span) = span {
+            let resume = Action::Resume { node, pause: state.pause };
+            self.agenda.enter(self.now + nanos(span), resume);
+        }
+    }
+
+    pub(super) fn resume(&mut self, node: u32) {
+        if self.nodes[node as usize].state == NodeState::Paused {
+            self.nodes[node as usize].state = NodeState::Running;
+            self.touch(node);
+        }
+    }
+
+    pub(super) fn on_resume(&mut self, node: u32, pause: u32) {
+        if self.nodes[node as usize].pause == pause {
+            self.resume(node);
+        }
+    }
+
+    /// Cuts all paths between different groups, and joins all others.
+    pub(super) fn partition(&mut self, groups: &[Vec<u32>]) {
+        self.partitions += 1;
+        let group = |node: u32| groups.iter().position(|group| group.contains(&node));
+        for a in 0..self.node_count() {
+            for b in (0..self.node_count()).filter(|b| *b != a) {
+                let cut = group(a) != group(b);
+                self.path_mut(a, b).cut = cut;
+                if cut && a < b {
+                    let at = self.now + nanos(self.config.unreachable_after) + self.notice_delay();
+                    self.agenda.enter(at, Action::Unreachable { nodes: [a, b], partition: self.partitions });
+                }
+            }
+        }
+        self.wake_paths();
+    }
+
+    /// Joins all paths.
+    pub(super) fn heal(&mut self) {
+        self.partition(&[(0..self.node_count()).collect()]);
+    }
+
+    /// What waited on paths goes on where they are joined.
+    fn wake_paths(&mut self) {
+        for action in std::mem::take(&mut self.delayed) {
+            self.agenda.enter(self.now, action);
+        }
+        for lane in 0..self.lanes.len() {
+            self.nudge_lane(lane);
+        }
+    }
+
+    /// Two nodes have not heard of each other for too long.
+    pub(super) fn on_unreachable(&mut self, nodes: [u32; 2], partition: u32) {
+        let [a, b] = nodes;
+        if self.partitions != partition || !self.path(a, b).cut {
+            return;
+        }
+        for (node, peer) in [(a, b), (b, a)] {
+            let at = self.now + self.notice_delay();
+            self.agenda.enter(at, Action::Lose { node, peer, reason: BreakReason::Unreachable });
+        }
+    }
+
+    /// Breaks all connections between two living nodes.
+    pub(super) fn break_between(&mut self, a: u32, b: u32) {
+        for end in 0..self.ends.len() {
+            let of_pair = [[a, b], [b, a]].contains(&[self.ends[end].node, self.ends[end].peer]);
+            if of_pair && self.ends[end].state == EndState::Connected {
+                let lane = self.ends[end].lane.expect("connected");
+                self.strand_lane(lane);
+                self.sever(end, Broke::Broken(BreakReason::Unreachable));
+            }
+        }
+    }
+
+    /// How late notices of the fabric come.
+    pub(super) fn notice_delay(&mut self) -> u64 {
+        match &self.config.adversary {
+            Some(adversary) => Adversary::wait_ns(&mut self.prng, adversary.late_notice_max),
+            None => 0,
+        }
+    }
+
+    /// How long until one node learns of another's death.
+    fn loss_delay(&mut self) -> u64 {
+        match self.config.adversary.is_some() {
+            true => Adversary::wait_ns(&mut self.prng, self.config.loss_noticed_after),
+            false => nanos(self.config.loss_noticed_after),
+        }
+    }
+
+    /// A crash and a cut look alike [F11].
+    fn loss_reason(&mut self) -> BreakReason {
+        match self.config.adversary.is_some() && self.prng.chance(500) {
+            true => BreakReason::Unreachable,
+            false => BreakReason::PeerClosed,
+        }
+    }
+}
+
+pub(super) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 4)
+}

@@ -1,0 +1,84 @@
+//! The grants that a world has given, and which of them are valid [F8].
+
+use super::World;
+use super::agenda::Action;
+use super::prng::mix;
+use super::trace::Happening;
+use crate::{Event, Grant, NodeId, RegionId};
+
+/// Where a grant stands in the table: the lower half of its key.
+pub(super) type GrantIndex = u32;
+
+/// All grants ever given.
+#[derive(Debug, Default)]
+pub(super) struct Grants {
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    grant: Grant,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Valid,
+    /// `revoke` was called; writes may still land [F9].
+    Revoking,
+    Revoked,
+}
+
+impl Grants {
+    /// Gives a new grant, with a key that nobody guesses by counting.
+    pub(super) fn give(
+        &mut self,
+        owner: u32,
+        peer: u32,
+        region: RegionId,
+        range: std::ops::Range<usize>,
+    ) -> Grant {
+        let index = self.entries.len() as u64;
+        let key = mix(index + 1) << 32 | index;
+        let [owner, peer] = [owner, peer].map(NodeId);
+        let grant = Grant { owner, peer, region, first: range.start as u64, words: range.len() as u64, key };
+        self.entries.push(Entry { grant, state: State::Valid });
+        grant
+    }
+
+    /// The first word that a write of `words` words at `offset` may land on; `None` if it is refused [F10].
+    pub(super) fn admit(&self, grant: &Grant, from: u32, to: u32, offset: u64, words: u64) -> Option<usize> {
+        let entry = self.entries.get(usize::try_from(grant.key & 0xffff_ffff).ok()?)?;
+        let valid = entry.state != State::Revoked && entry.grant == *grant;
+        let ends = grant.peer.0 == from && grant.owner.0 == to;
+        let inside = offset.checked_add(words).is_some_and(|end| end <= grant.words);
+        let first = grant.first.checked_add(offset)?;
+        (valid && ends && inside).then(|| usize::try_from(first).expect("inside a region"))
+    }
+
+    fn index(grant: &Grant) -> GrantIndex {
+        u32::try_from(grant.key & 0xffff_ffff).expect("masked")
+    }
+}
+
+impl World {
+    /// Begins to revoke.
+    pub(super) fn revoke(&mut self, node: u32, grant: &Grant) {
+        let index = Grants::index(grant);
+        let entry = self.grants.entries.get_mut(index as usize).expect("a grant that this world gave");
+        assert!(entry.grant == *grant && grant.owner.0 == node, "{grant:?} is not a grant of node {node}");
+        assert!(entry.state == State::Valid, "{grant:?} is revoked already");
+        entry.state = State::Revoking;
+        let at = self.local_now(node) + self.config.cost.revoke_ns + self.notice_delay();
+        self.agenda.enter(at, Action::Revoked(index));
+    }
+
+    /// From now on nothing lands under the grant; what landed is visible.
+    pub(super) fn on_revoked(&mut self, index: GrantIndex) {
+        let entry = &mut self.grants.entries[index as usize];
+        entry.state = State::Revoked;
+        let grant = entry.grant;
+        self.trace.add(self.now, grant.owner.0, Happening::Revoked { peer: grant.peer.0 });
+        self.push_event(grant.owner.0, Event::Revoked { grant });
+    }
+}

@@ -1,0 +1,232 @@
+//! Lanes: what one node has posted towards another, landing in post order [F1].
+//!
+//! Each direction of a connection is a lane, and so is each pair of owner and reader for all mirrors of the
+//! owner [M1]. A lane moves its first post only: see [`super::landing`].
+
+use std::collections::VecDeque;
+use std::mem;
+
+use super::adversary::Adversary;
+use super::agenda::Action;
+use super::connection::EndId;
+use super::mirror::ViewId;
+use super::trace::Happening;
+use super::{CostModel, Memory, World};
+use crate::{Grant, Token};
+
+pub(super) type LaneId = usize;
+
+/// One direction between two nodes.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    /// The ends of the connection: the poster's and the target's. `None` for mirrors.
+    pub(super) ends: Option<[EndId; 2]>,
+    pub(super) posts: VecDeque<Post>,
+    /// The number of the first post.
+    pub(super) first_post: u64,
+    /// Posts that hold a place in the poster's queue: those that have not landed, and those that are signalled
+    /// and not yet reported.
+    pub(super) outstanding: usize,
+    pub(super) stage: Stage,
+    /// What has yet to land of the first post, the next piece last.
+    pub(super) pieces: Vec<(u32, u32)>,
+    /// Whether the agenda holds `Action::Lane` for it.
+    pub(super) scheduled: bool,
+    /// Nothing lands any more.
+    pub(super) closed: bool,
+    /// The poster's end is over or breaking: what it posts from now on never lands, so that what landed is a prefix
+    /// of its posts [F11].
+    is_stranded: bool,
+    delay_ns: u64,
+    last_arrival_at: u64,
+    /// Completions of the lane come in order: no earlier than this.
+    pub(super) last_done_at: u64,
+}
+
+/// Where the first post is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Travelling,
+    /// Through the link of the receiver.
+    Received,
+    Landing,
+    /// All words have landed; a receive is needed.
+    NeedsReceive,
+    /// As above, and the time is running.
+    Stalled,
+}
+
+/// One write, send or push.
+#[derive(Debug)]
+pub(super) struct Post {
+    pub(super) source: Payload,
+    pub(super) words: u32,
+    pub(super) target: Target,
+    pub(super) immediate: Option<u32>,
+    pub(super) signal: Option<Token>,
+    /// When its last byte reaches the receiver's link.
+    pub(super) arrive_at: u64,
+}
+
+/// Where the words come from.
+#[derive(Debug)]
+pub(super) enum Payload {
+    /// By reference to a registered region (its index): read when they land.
+    Reference { memory: usize, first: usize },
+    /// By value.
+    Value([u64; crate::Source::VALUE_WORDS_MAX]),
+    /// Captured at post time although posted by reference, or when the poster crashed.
+    Captured(Box<[u64]>),
+    /// A send.
+    Bytes(Box<[u8]>),
+}
+
+/// Where the words go.
+#[derive(Debug)]
+pub(super) enum Target {
+    Granted { grant: Grant, offset: u64 },
+    View { view: ViewId, first: usize },
+    Receive,
+}
+
+impl Post {
+    /// What it takes on a link.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.words) * 8
+    }
+}
+
+impl CostModel {
+    /// When the first byte of a post reaches the receiver's link, if that is free.
+    pub(super) fn first_byte_at(&self, post: &Post) -> u64 {
+        post.arrive_at.saturating_sub(self.link_ns(post.bytes()))
+    }
+}
+
+impl Lane {
+    fn new(from: u32, to: u32, ends: Option<[EndId; 2]>, delay_ns: u64) -> Self {
+        Self {
+            from,
+            to,
+            ends,
+            posts: VecDeque::new(),
+            first_post: 0,
+            outstanding: 0,
+            stage: Stage::Travelling,
+            pieces: Vec::new(),
+            scheduled: false,
+            closed: false,
+            is_stranded: false,
+            delay_ns,
+            last_arrival_at: 0,
+            last_done_at: 0,
+        }
+    }
+}
+
+impl World {
+    pub(super) fn add_lane(&mut self, from: u32, to: u32, ends: Option<[EndId; 2]>) -> LaneId {
+        let delay_ns = match &self.config.adversary {
+            Some(adversary) => Adversary::wait_ns(&mut self.prng, adversary.delay_max),
+            None => 0,
+        };
+        self.lanes.push(Lane::new(from, to, ends, delay_ns));
+        self.lanes.len() - 1
+    }
+
+    /// Puts a post on its way; the poster's processor has been charged.
+    pub(super) fn enqueue(&mut self, id: LaneId, mut post: Post) {
+        let cost = &self.config.cost;
+        let lane = &mut self.lanes[id];
+        lane.outstanding += 1;
+        let bytes = match &post.source {
+            Payload::Bytes(bytes) => bytes.len() as u64,
+            _ => u64::from(post.words) * 8,
+        };
+        let poster = &mut self.nodes[lane.from as usize];
+        poster.counters.posts += 1;
+        poster.counters.posted_bytes += bytes;
+        self.trace.add(self.now, lane.from, Happening::Posted { to: lane.to, words: post.words });
+        if lane.closed || lane.is_stranded {
+            return;
+        }
+        let is_packet = bytes <= cost.packet_bytes;
+        let departs_at = poster.egress.take(poster.clock.max(self.now), cost.link_ns(bytes), is_packet);
+        let path = &self.paths[lane.from as usize][lane.to as usize];
+        let mut arrive_at = departs_at + cost.wire_ns(bytes) + path.extra.as_nanos() as u64;
+        if let Some(adversary) = &self.config.adversary {
+            arrive_at += lane.delay_ns + adversary.post_delay_ns(&mut self.prng);
+            self.capture_early(id, &mut post);
+        }
+        let lane = &mut self.lanes[id];
+        post.arrive_at = arrive_at.max(lane.last_arrival_at);
+        lane.last_arrival_at = post.arrive_at;
+        let at = self.config.cost.first_byte_at(&post);
+        lane.posts.push_back(post);
+        if lane.posts.len() == 1 {
+            self.schedule_lane(id, at);
+        }
+    }
+
+    /// The adversary may read source words at once [F5].
+    fn capture_early(&mut self, _id: LaneId, post: &mut Post) {
+        let late = self.config.adversary.as_ref().map_or(1000, |adversary| adversary.late_source_per_mille);
+        if !self.prng.chance(late) {
+            capture(&self.memories, post);
+        }
+    }
+
+    pub(super) fn schedule_lane(&mut self, id: LaneId, at: u64) {
+        let lane = &mut self.lanes[id];
+        if !mem::replace(&mut lane.scheduled, true) {
+            self.agenda.enter(at, Action::Lane(id));
+        }
+    }
+
+    /// Lets a lane that may have waited look again.
+    pub(super) fn nudge_lane(&mut self, id: LaneId) {
+        if !self.lanes[id].posts.is_empty() {
+            self.schedule_lane(id, self.now);
+        }
+    }
+
+    /// The receiver takes nothing more: what has not landed never will.
+    pub(super) fn close_lane(&mut self, id: LaneId) {
+        let lane = &mut self.lanes[id];
+        lane.closed = true;
+        lane.posts.clear();
+        lane.pieces.clear();
+        lane.stage = Stage::Travelling;
+    }
+
+    /// The poster is gone or has given up: some prefix of what it posted still lands [F11], with the words that
+    /// its memory holds now [F5].
+    pub(super) fn strand_lane(&mut self, id: LaneId) {
+        if self.config.adversary.is_none() {
+            return self.close_lane(id);
+        }
+        let lane = &mut self.lanes[id];
+        lane.is_stranded = true;
+        let kept = self.prng.index(lane.posts.len() + 1);
+        lane.posts.truncate(kept);
+        if kept == 0 {
+            lane.pieces.clear();
+            lane.stage = Stage::Travelling;
+        }
+        for post in &mut lane.posts {
+            capture(&self.memories, post);
+            post.signal = None;
+        }
+    }
+}
+
+/// Reads the source words of a post once for all.
+fn capture(memories: &[Memory], post: &mut Post) {
+    if let Payload::Reference { memory, first } = post.source {
+        let mut words = vec![0; post.words as usize];
+        memories[memory].region.copy_out(first, &mut words);
+        post.source = Payload::Captured(words.into());
+    }
+}

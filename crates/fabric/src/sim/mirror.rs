@@ -1,0 +1,281 @@
+//! Mirrors in the simulated world: copies that pushes reach with delays, or memory that readers share [M2].
+//!
+//! With early sight, all that a reader sees of an owner is brought up to date from time to time, as a whole: of
+//! memory that is shared only moments of the owner's store order can be seen, and in one thread a whole copy is such
+//! a moment. It costs a comparison of all words, so large windows simulate slower that way.
+
+use std::ops::Range;
+
+use super::adversary::Adversary;
+use super::agenda::Action;
+use super::link::{LaneId, Payload, Post, Target};
+use super::{Memory, World};
+use crate::{BreakReason, Event, MirrorId, MirrorKey, NodeId, Region};
+
+pub(super) type ViewId = usize;
+
+/// A published mirror.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    owner: u32,
+    memory: usize,
+    readers: Vec<u32>,
+    /// The views that pushes reach.
+    pub(super) attached: Vec<ViewId>,
+}
+
+/// One reader's view of a mirror.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) reader: u32,
+    pub(super) owner: u32,
+    key: MirrorKey,
+    /// The reader's copy.
+    pub(super) memory: usize,
+    /// The owner's region, once attached.
+    source: Option<usize>,
+    lane: Option<LaneId>,
+    pub(super) frozen: bool,
+    /// The reader has lost the owner, or the owner is dead and shows nothing more.
+    pub(super) lost: bool,
+}
+
+impl View {
+    /// Whether its words may still change.
+    pub(super) fn is_fed(&self) -> bool {
+        self.source.is_some() && !self.frozen && !self.lost
+    }
+}
+
+impl World {
+    pub(super) fn publish(
+        &mut self,
+        owner: u32,
+        key: MirrorKey,
+        region: &Region,
+        readers: &[NodeId],
+    ) -> MirrorId {
+        let memory = self.memory_of(region);
+        assert!(self.memories[memory].owner == owner, "node {owner} can publish its own regions only");
+        let id = self.mirrors.len();
+        let readers: Vec<u32> = readers.iter().map(|reader| reader.0).collect();
+        assert!(!readers.contains(&owner), "node {owner} needs no view of its own mirror");
+        let twin = self.mirror_keys.insert((owner, key.0), id);
+        assert!(twin.is_none(), "node {owner} has published {key:?} already");
+        for reader in &readers {
+            if let Some(&view) = self.view_keys.get(&(owner, key.0, *reader)) {
+                let at = self.local_now(owner) + self.config.cost.connect_ns + self.notice_delay();
+                self.agenda.enter(at, Action::Attach(view));
+            }
+        }
+        self.mirrors.push(Mirror { owner, memory, readers, attached: Vec::new() });
+        MirrorId(u32::try_from(id).expect("few mirrors"))
+    }
+
+    pub(super) fn attach(&mut self, reader: u32, owner: u32, key: MirrorKey, words: usize) -> Region {
+        assert!(reader != owner, "node {owner} needs no view of its own mirror");
+        let region = self.register(reader, words);
+        let memory = self.memory_of(&region);
+        let id = self.views.len();
+        let twin = self.view_keys.insert((owner, key.0, reader), id);
+        assert!(twin.is_none(), "node {reader} has attached {key:?} of node {owner} already");
+        self.views.push(View {
+            reader,
+            owner,
+            key,
+            memory,
+            source: None,
+            lane: None,
+            frozen: false,
+            lost: false,
+        });
+        self.memories[memory].view = Some(id);
+        if self.mirror_keys.contains_key(&(owner, key.0)) {
+            let at = self.local_now(reader) + self.config.cost.connect_ns + self.notice_delay();
+            self.agenda.enter(at, Action::Attach(id));
+        }
+        region.read_only()
+    }
+
+    /// Reader and owner have found each other.
+    pub(super) fn on_attach(&mut self, id: ViewId) {
+        let View { reader, owner, key, memory, source, lost, .. } = self.views[id];
+        let mirror = self.mirror_keys[&(owner, key.0)];
+        let Mirror { memory: region, readers, .. } = &self.mirrors[mirror];
+        let region = *region;
+        let wanted = source.is_none() && !lost && readers.contains(&reader);
+        if !wanted || !self.lives(owner) || !self.lives(reader) {
+            return;
+        }
+        if self.path(owner, reader).cut {
+            return self.delayed.push(Action::Attach(id));
+        }
+        if self.memories[memory].region.words() != self.memories[region].region.words() {
+            self.lose_both(reader, owner, BreakReason::Protocol, BreakReason::PeerClosed);
+            return;
+        }
+        let lane = match self.path(owner, reader).mirror_lane {
+            Some(lane) => lane,
+            None => self.add_lane(owner, reader, None),
+        };
+        self.path_mut(owner, reader).mirror_lane = Some(lane);
+        (self.views[id].lane, self.views[id].source) = (Some(lane), Some(region));
+        self.mirrors[mirror].attached.push(id);
+        self.path_mut(owner, reader).views.push(id);
+        self.push_event(owner, Event::Attached { key, reader: NodeId(reader) });
+    }
+
+    /// Pushes words of `range` by reference, or with `value` that one word by value.
+    pub(super) fn push(&mut self, node: u32, mirror: MirrorId, range: Range<usize>, by_value: bool) {
+        let id = mirror.0 as usize;
+        assert!(
+            self.mirrors.get(id).is_some_and(|mirror| mirror.owner == node),
+            "{mirror:?} is not of node {node}"
+        );
+        let memory = self.mirrors[id].memory;
+        self.memories[memory].region.check(&range);
+        if self.config.early_sight {
+            return self.show(node, id);
+        }
+        let readers = self.mirrors[id].attached.len();
+        let rotate =
+            if self.config.adversary.is_some() && readers > 1 { self.prng.index(readers) } else { 0 };
+        for i in 0..readers {
+            // The owner may die between two posts, and lose a reader.
+            let Some(&view) = self.mirrors[id].attached.get((i + rotate) % readers) else { continue };
+            if !self.begin_post(node) {
+                return;
+            }
+            let source = match by_value {
+                true => Payload::Value([self.memories[memory].region.load(range.start), 0, 0, 0, 0, 0, 0, 0]),
+                false => Payload::Reference { memory, first: range.start },
+            };
+            let lane = self.views[view].lane.expect("attached");
+            self.enqueue(
+                lane,
+                Post {
+                    source,
+                    words: u32::try_from(range.len()).expect("a push fits 32 GiB"),
+                    target: Target::View { view, first: range.start },
+                    immediate: None,
+                    signal: None,
+                    arrive_at: 0,
+                },
+            );
+        }
+    }
+
+    /// A push where memory is shared: it posts nothing; all readers see it after a while.
+    fn show(&mut self, node: u32, mirror: usize) {
+        if !self.begin_free_post(node) {
+            return;
+        }
+        for i in 0..self.mirrors[mirror].attached.len() {
+            let reader = self.views[self.mirrors[mirror].attached[i]].reader;
+            self.chance_glimpse(node, reader);
+            let late = match &self.config.adversary {
+                Some(adversary) => Adversary::wait_ns(&mut self.prng, adversary.delay_max),
+                None => self.config.cost.coherence_ns,
+            };
+            if !std::mem::replace(&mut self.path_mut(node, reader).glimpse_scheduled, true) {
+                self.agenda.enter(self.local_now(node) + late, Action::Glimpse { owner: node, reader });
+            }
+        }
+    }
+
+    pub(super) fn on_glimpse(&mut self, owner: u32, reader: u32) {
+        if self.path(owner, reader).cut {
+            return self.delayed.push(Action::Glimpse { owner, reader });
+        }
+        self.path_mut(owner, reader).glimpse_scheduled = false;
+        self.glimpse(owner, reader);
+    }
+
+    /// Perhaps shows the reader what is stored now, pushed or not.
+    fn chance_glimpse(&mut self, owner: u32, reader: u32) {
+        let chance = self.config.adversary.as_ref().map_or(0, |adversary| adversary.glimpse_per_mille);
+        if self.prng.chance(chance) && !self.path(owner, reader).cut {
+            self.glimpse(owner, reader);
+        }
+    }
+
+    /// Brings all that the reader sees of the owner up to date.
+    fn glimpse(&mut self, owner: u32, reader: u32) {
+        let mut changed = false;
+        for id in &self.paths[owner as usize][reader as usize].views {
+            let view = &self.views[*id];
+            let Some(source) = view.source.filter(|_| view.is_fed()) else { continue };
+            changed |= bring_up(&self.memories[view.memory].region, &self.memories[source].region);
+        }
+        if changed {
+            self.touch(reader);
+        }
+    }
+
+    /// A poll of a reader may show it what its owners store.
+    pub(super) fn glimpse_at_poll(&mut self, reader: u32) {
+        for owner in 0..self.node_count() {
+            if !self.path(owner, reader).views.is_empty() {
+                self.chance_glimpse(owner, reader);
+            }
+        }
+    }
+
+    /// Stops a view.
+    pub(super) fn freeze(&mut self, node: u32, region: &Region) {
+        let Memory { view, owner, .. } = self.memories[self.memory_of(region)];
+        let view = view.filter(|_| owner == node).expect("a view of this node");
+        self.views[view].frozen = true;
+    }
+
+    /// What `node` published shows nothing more at `peer`, and the other way round, as far as `node` decides.
+    pub(super) fn forget_mirrors(&mut self, node: u32, peer: u32) {
+        for view in &mut self.views {
+            view.lost |= view.reader == node && view.owner == peer;
+        }
+        for mirror in self.mirrors.iter_mut().filter(|mirror| mirror.owner == node) {
+            let views = &self.views;
+            mirror.attached.retain(|view| views[*view].reader != peer);
+        }
+        if let Some(lane) = self.path(peer, node).mirror_lane {
+            self.close_lane(lane);
+        }
+        if let Some(lane) = self.path_mut(node, peer).mirror_lane.take() {
+            self.strand_lane(lane);
+        }
+    }
+
+    /// The owner's process has ended: what its readers share with it stands still, after a last look or not.
+    pub(super) fn abandon_mirrors(&mut self, owner: u32) {
+        if !self.config.early_sight {
+            return;
+        }
+        for reader in 0..self.node_count() {
+            if self.prng.chance(500) && !self.path(owner, reader).cut {
+                self.glimpse(owner, reader);
+            }
+        }
+        self.views.iter_mut().filter(|view| view.owner == owner).for_each(|view| view.lost = true);
+    }
+
+    /// Both nodes lose each other.
+    fn lose_both(&mut self, a: u32, b: u32, reason_at_a: BreakReason, reason_at_b: BreakReason) {
+        for (node, peer, reason) in [(a, b, reason_at_a), (b, a, reason_at_b)] {
+            let at = self.now + self.notice_delay();
+            self.agenda.enter(at, Action::Lose { node, peer, reason });
+        }
+    }
+}
+
+/// Copies what differs; true if anything did.
+fn bring_up(view: &Region, source: &Region) -> bool {
+    let mut changed = false;
+    for word in 0..source.words() {
+        let value = source.load_relaxed(word);
+        if view.load_relaxed(word) != value {
+            view.store_relaxed(word, value);
+            changed = true;
+        }
+    }
+    changed
+}

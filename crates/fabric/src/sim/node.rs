@@ -1,0 +1,283 @@
+//! One node's access to the simulated network.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::World;
+use super::connection::Receive;
+use super::fault::nanos;
+use super::link::{LaneId, Payload, Post, Target};
+use super::rule::Counted;
+use crate::{
+    Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
+    PostError, Region, SEND_BYTES_MAX, Source, Token, Write,
+};
+
+/// What the world knows of a node.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// When its processor will have done all that it was charged with.
+    pub(super) clock: u64,
+    /// How far its clock is ahead of the world's.
+    pub(super) clock_offset: u64,
+    /// When it polls next; `None` while it sleeps and while it polls.
+    pub(super) ready_at: Option<u64>,
+    pub(super) state: NodeState,
+    /// How often it was paused.
+    pub(super) pause: u32,
+    /// Events that its next poll yields.
+    pub(super) inbox: VecDeque<Event>,
+    /// Lanes whose first post waits for a poll [F12].
+    pub(super) arrivals: Vec<LaneId>,
+    pub(super) egress: Direction,
+    pub(super) ingress: Direction,
+    /// Posts so far, as rules count them.
+    pub(super) posts: u64,
+    pub(super) post_rules: Counted,
+    pub(super) counters: Counters,
+}
+
+/// One direction of a node's link.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Direction {
+    /// When all that has come so far is through, and when all posts of a single packet are.
+    free_at: u64,
+    packets_free_at: u64,
+}
+
+impl Direction {
+    /// Takes a post that is there at `at` and keeps the link busy for `busy_ns`; returns when its first byte goes.
+    pub(super) fn take(&mut self, at: u64, busy_ns: u64, is_packet: bool) -> u64 {
+        let free_at = if is_packet { &mut self.packets_free_at } else { &mut self.free_at };
+        let begin = at.max(*free_at);
+        *free_at = begin + busy_ns;
+        if is_packet {
+            // It takes its time from whatever is longer.
+            self.free_at = if self.free_at > begin { self.free_at + busy_ns } else { self.packets_free_at };
+        }
+        begin
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeState {
+    Running,
+    Paused,
+    Crashed,
+}
+
+/// What a node has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Writes and sends posted; a push counts once for each reader.
+    pub posts: u64,
+    /// Bytes posted.
+    pub posted_bytes: u64,
+    /// Time that the processor spent posting.
+    pub posting_ns: u64,
+    /// Calls of [`Fabric::poll`].
+    pub polls: u64,
+}
+
+impl Node {
+    pub(super) fn new(clock_offset: u64, now: u64) -> Self {
+        Self {
+            clock: now,
+            clock_offset,
+            ready_at: Some(now),
+            state: NodeState::Running,
+            pause: 0,
+            inbox: VecDeque::new(),
+            arrivals: Vec::new(),
+            egress: Direction::default(),
+            ingress: Direction::default(),
+            posts: 0,
+            post_rules: Counted::new(),
+            counters: Counters::default(),
+        }
+    }
+}
+
+/// One node's access to the simulated network; see [`super::SimWorld::fabric`].
+///
+/// After its node has crashed all its calls are without effect, so that a core whose node dies in the middle of
+/// a poll runs on to the end of that poll, unheard.
+#[derive(Debug)]
+pub struct SimFabric {
+    world: Rc<RefCell<World>>,
+    node: u32,
+    /// Reused by `poll`, which must not hold the world while it yields.
+    yielded: Vec<Event>,
+}
+
+impl SimFabric {
+    pub(super) fn new(world: Rc<RefCell<World>>, node: u32) -> Self {
+        Self { world, node, yielded: Vec::new() }
+    }
+
+    /// Lets this node's processor work for `span`: its clock and its next poll are that much later.
+    pub fn charge(&mut self, span: Duration) {
+        self.world.borrow_mut().charge(self.node, nanos(span));
+    }
+
+    /// Charges what the cost model says for looking at `words` of shared memory.
+    pub fn charge_loads(&mut self, words: u64) {
+        let mut world = self.world.borrow_mut();
+        let span = world.config.cost.loads_ns(words);
+        world.charge(self.node, span);
+    }
+
+    /// Charges what the cost model says for copying `bytes`.
+    pub fn charge_copy(&mut self, bytes: u64) {
+        let mut world = self.world.borrow_mut();
+        let span = world.config.cost.copy_ns(bytes);
+        world.charge(self.node, span);
+    }
+
+    /// When this node's processor will have done all that it was charged with, by its own clock.
+    #[must_use]
+    pub fn busy_until(&self) -> Instant {
+        self.world.borrow().clock(self.node)
+    }
+
+    /// What this node has done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.world.borrow().nodes[self.node as usize].counters
+    }
+}
+
+impl Fabric for SimFabric {
+    fn node(&self) -> NodeId {
+        NodeId(self.node)
+    }
+
+    fn now(&self) -> Instant {
+        self.world.borrow().clock(self.node)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let config = &self.world.borrow().config;
+        Capabilities { one_sided_progress: config.one_sided_progress, early_sight: config.early_sight }
+    }
+
+    fn register(&mut self, words: usize) -> Region {
+        self.world.borrow_mut().register(self.node, words)
+    }
+
+    fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
+        self.world.borrow_mut().open(self.node, peer.0, channel)
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        let mut world = self.world.borrow_mut();
+        let end = world.end_of(self.node, conn);
+        world.close_end(end);
+    }
+
+    fn grant(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+        let mut world = self.world.borrow_mut();
+        region.check(&range);
+        let memory = &world.memories[world.memory_of(region)];
+        assert!(
+            memory.owner == self.node && memory.view.is_none(),
+            "node {} grants its own regions only",
+            self.node
+        );
+        world.grants.give(self.node, peer.0, region.id(), range)
+    }
+
+    fn revoke(&mut self, grant: &Grant) {
+        self.world.borrow_mut().revoke(self.node, grant);
+    }
+
+    fn write(&mut self, conn: ConnId, write: Write<'_>) -> Result<(), PostError> {
+        let mut world = self.world.borrow_mut();
+        let words = u32::try_from(write.source.words()).expect("a write fits 32 GiB");
+        let source = match write.source {
+            Source::Value(words) => by_value(words),
+            Source::Region(region, range) => {
+                region.check(&range);
+                Payload::Reference { memory: world.memory_of(region), first: range.start }
+            }
+        };
+        let target = Target::Granted { grant: *write.grant, offset: write.offset as u64 };
+        let post =
+            Post { source, words, target, immediate: write.immediate, signal: write.signal, arrive_at: 0 };
+        world.post(self.node, conn, post)
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
+        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes, at most {SEND_BYTES_MAX}", bytes.len());
+        let words = u32::try_from(bytes.len().div_ceil(8)).expect("checked above");
+        let source = Payload::Bytes(bytes.into());
+        let post = Post { source, words, target: Target::Receive, immediate: None, signal, arrive_at: 0 };
+        self.world.borrow_mut().post(self.node, conn, post)
+    }
+
+    fn post_receive(
+        &mut self,
+        conn: ConnId,
+        region: &Region,
+        range: Range<usize>,
+        token: Token,
+    ) -> Result<(), PostError> {
+        let mut world = self.world.borrow_mut();
+        region.check(&range);
+        let memory = world.memory_of(region);
+        let cost = world.config.cost.post_receive_ns;
+        world.charge(self.node, cost);
+        world.post_receive(self.node, conn, Receive { memory, range, token })
+    }
+
+    fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
+        self.world.borrow_mut().publish(self.node, key, region, readers)
+    }
+
+    fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
+        self.world.borrow_mut().attach(self.node, owner.0, key, words)
+    }
+
+    fn push(&mut self, mirror: MirrorId, range: Range<usize>) {
+        self.world.borrow_mut().push(self.node, mirror, range, false);
+    }
+
+    fn push_word(&mut self, mirror: MirrorId, word: usize) {
+        self.world.borrow_mut().push(self.node, mirror, word..word + 1, true);
+    }
+
+    fn freeze(&mut self, view: &Region) {
+        self.world.borrow_mut().freeze(self.node, view);
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+        let mut yielded = std::mem::take(&mut self.yielded);
+        let work = self.world.borrow_mut().poll(self.node, &mut yielded);
+        yielded.drain(..).for_each(sink);
+        self.yielded = yielded;
+        work
+    }
+}
+
+impl World {
+    /// Posts to a connection.
+    fn post(&mut self, node: u32, conn: ConnId, post: Post) -> Result<(), PostError> {
+        if !self.lives(node) {
+            return Ok(());
+        }
+        let lane = self.lane_for_post(node, conn)?;
+        if self.begin_post(node) {
+            self.enqueue(lane, post);
+        }
+        Ok(())
+    }
+}
+
+fn by_value(words: &[u64]) -> Payload {
+    let mut value = [0; Source::VALUE_WORDS_MAX];
+    assert!(words.len() <= value.len(), "{} words by value, at most {}", words.len(), value.len());
+    value[..words.len()].copy_from_slice(words);
+    Payload::Value(value)
+}

@@ -1,0 +1,171 @@
+//! Faults as data: when something shall happen, and what. A trace prints them, a shrinker removes them.
+
+use std::fmt;
+
+use super::World;
+use super::agenda::Action;
+use super::trace::Happening;
+use crate::{Duration, Instant};
+
+/// One fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// When it strikes; each rule strikes once.
+    pub when: When,
+    /// What happens then.
+    pub what: Verdict,
+}
+
+/// When a rule strikes. Posts and pieces are counted from 1, from the beginning of the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At a virtual time.
+    At(Instant),
+    /// Just before a node's `nth` post, which is then posted only if the node lives. A push counts as one post for
+    /// each reader, so that a node can die in the middle of a push.
+    Post {
+        /// The poster.
+        node: u32,
+        /// Which of its posts.
+        nth: u64,
+    },
+    /// Just before the `nth` piece of a write from one node lands at another, so that a connection can break after
+    /// any word.
+    Piece {
+        /// The writer.
+        from: u32,
+        /// The target.
+        to: u32,
+        /// Which piece on this path, over all its connections and mirrors.
+        nth: u64,
+    },
+}
+
+/// What a rule does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Ends a node, as `kill -9` would; what it posted lands up to some point.
+    Crash(u32),
+    /// Stops a node's processor for a while, as SIGSTOP would; its memory stays open to writes.
+    Pause {
+        /// The node.
+        node: u32,
+        /// For how long.
+        span: Duration,
+    },
+    /// Cuts all paths between different groups. Nodes that are in none form a group of their own.
+    Partition(Vec<Vec<u32>>),
+    /// Ends all partitions.
+    Heal,
+    /// Makes one direction of a path slower.
+    Slow {
+        /// The writer.
+        from: u32,
+        /// The target.
+        to: u32,
+        /// By how much; zero ends it.
+        extra: Duration,
+    },
+    /// Breaks all connections between two nodes, which stay alive and can open them again.
+    Break {
+        /// One end.
+        a: u32,
+        /// The other end.
+        b: u32,
+    },
+}
+
+impl Verdict {
+    /// The first node that the verdict names.
+    fn node(&self) -> u32 {
+        match self {
+            Self::Crash(node) | Self::Pause { node, .. } => *node,
+            Self::Slow { from, .. } => *from,
+            Self::Break { a, .. } => *a,
+            Self::Partition(groups) => groups.iter().flatten().copied().next().unwrap_or(0),
+            Self::Heal => 0,
+        }
+    }
+}
+
+impl World {
+    /// Takes a rule into the run.
+    pub(super) fn add_rule(&mut self, rule: Rule) {
+        let index = self.rules.len();
+        match rule.when {
+            When::At(at) => self.agenda.enter(at.as_nanos().max(self.now), Action::Rule(index)),
+            When::Post { node, nth } => insert(&mut self.nodes[node as usize].post_rules, nth, index),
+            When::Piece { from, to, nth } => insert(&mut self.path_mut(from, to).piece_rules, nth, index),
+        }
+        self.rules.push(rule);
+    }
+
+    /// Lets a rule strike.
+    pub(super) fn on_rule(&mut self, index: usize) {
+        let verdict = self.rules[index].what.clone();
+        self.strike(&verdict);
+    }
+
+    /// Carries out a fault.
+    pub(super) fn strike(&mut self, verdict: &Verdict) {
+        self.trace.add(self.now, verdict.node(), Happening::Fault(verdict.clone()));
+        match verdict {
+            Verdict::Crash(node) => self.crash(*node),
+            Verdict::Pause { node, span } => self.pause(*node, Some(*span)),
+            Verdict::Partition(groups) => self.partition(groups),
+            Verdict::Heal => self.heal(),
+            Verdict::Slow { from, to, extra } => self.path_mut(*from, *to).extra = *extra,
+            Verdict::Break { a, b } => self.break_between(*a, *b),
+        }
+    }
+}
+
+/// Rules of one counter, in the order in which they strike.
+pub(super) type Counted = std::collections::VecDeque<(u64, usize)>;
+
+fn insert(rules: &mut Counted, nth: u64, index: usize) {
+    let at = rules.partition_point(|(other, _)| *other <= nth);
+    rules.insert(at, (nth, index));
+}
+
+/// Takes the next rule that strikes at `count`.
+pub(super) fn due(rules: &mut Counted, count: u64) -> Option<usize> {
+    let (nth, index) = *rules.front()?;
+    (nth <= count).then(|| {
+        rules.pop_front();
+        index
+    })
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.when, self.what)
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(at) => write!(f, "at {} ns", at.as_nanos()),
+            Self::Post { node, nth } => write!(f, "before post {nth} of node {node}"),
+            Self::Piece { from, to, nth } => {
+                write!(f, "before piece {nth} from node {from} lands at node {to}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Crash(node) => write!(f, "node {node} crashes"),
+            Self::Pause { node, span } => write!(f, "node {node} pauses for {span:?}"),
+            Self::Partition(groups) => write!(f, "the network parts into {groups:?}"),
+            Self::Heal => f.write_str("the network heals"),
+            Self::Slow { from, to, extra } => {
+                write!(f, "the path from node {from} to node {to} is {extra:?} slower")
+            }
+            Self::Break { a, b } => write!(f, "the connections between node {a} and node {b} break"),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The trace of a run: what happened, to whom, at which virtual time; and a hash of all of it.
+//!
+//! The hash covers the whole run, always. The happenings themselves are kept only as far as the configuration
+//! asks, the latest ones.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use super::Verdict;
+use super::prng::mix;
+use crate::Event;
+
+/// One line of a trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Virtual time since the beginning of the world, in nanoseconds.
+    pub at_ns: u64,
+    /// The node to which it happened.
+    pub node: u32,
+    /// What happened.
+    pub what: Happening,
+}
+
+/// What can happen.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Happening {
+    /// The node posted a write, a send or a push.
+    Posted {
+        /// The receiver.
+        to: u32,
+        /// Words of payload.
+        words: u32,
+    },
+    /// Words landed in the node's memory: a whole write or a piece of one.
+    Landed {
+        /// The writer.
+        from: u32,
+        /// The first word, within the region.
+        first: usize,
+        /// How many words.
+        words: u32,
+        /// The value of the first word.
+        value: u64,
+    },
+    /// The node refused a write.
+    RefusedWrite {
+        /// The writer.
+        from: u32,
+    },
+    /// A revocation by this node took effect.
+    Revoked {
+        /// Whose right ended.
+        peer: u32,
+    },
+    /// A poll yielded an event.
+    Yielded(Event),
+    /// A fault struck (the node is the first that it names).
+    Fault(Verdict),
+    /// A driver's remark.
+    Note(String),
+}
+
+/// What a world remembers of its run.
+#[derive(Debug)]
+pub(super) struct Trace {
+    hash: u64,
+    records_max: usize,
+    records: VecDeque<Record>,
+}
+
+impl Trace {
+    pub(super) fn new(records_max: usize) -> Self {
+        Self { hash: 0, records_max, records: VecDeque::new() }
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, at_ns: u64, node: u32, what: Happening) {
+        let [kind, a, b] = what.digest();
+        self.fold(at_ns);
+        self.fold(u64::from(node) << 8 | kind);
+        self.fold(a);
+        self.fold(b);
+        if self.records_max > 0 {
+            self.keep(Record { at_ns, node, what });
+        }
+    }
+
+    #[inline]
+    fn fold(&mut self, value: u64) {
+        self.hash = (self.hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    fn keep(&mut self, record: Record) {
+        if self.records.len() == self.records_max {
+            self.records.pop_front();
+        }
+        self.records.push_back(record);
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        mix(self.hash)
+    }
+
+    pub(super) fn records(&self) -> Vec<Record> {
+        self.records.iter().cloned().collect()
+    }
+}
+
+impl Happening {
+    /// Three words that differ where happenings differ.
+    fn digest(&self) -> [u64; 3] {
+        match self {
+            Self::Posted { to, words } => [1, u64::from(*to), u64::from(*words)],
+            Self::Landed { from, first, words, value } => {
+                [2, u64::from(*from) << 32 | u64::from(*words), mix(*first as u64) ^ value]
+            }
+            Self::RefusedWrite { from } => [3, u64::from(*from), 0],
+            Self::Revoked { peer } => [4, u64::from(*peer), 0],
+            Self::Yielded(event) => digest_event(event),
+            Self::Fault(verdict) => [6, text_digest(&verdict.to_string()), 0],
+            Self::Note(text) => [7, text_digest(text), 0],
+        }
+    }
+}
+
+fn digest_event(event: &Event) -> [u64; 3] {
+    match event {
+        Event::Connected { conn, peer } => [16, conn.0, u64::from(peer.0)],
+        Event::Attached { key, reader } => [17, key.0, u64::from(reader.0)],
+        Event::Done { conn, token } => [18, conn.0, token.0],
+        Event::Arrived { conn, token, immediate } => [19, conn.0 << 32 | u64::from(*immediate), token.0],
+        Event::Received { conn, token, length } => [20, mix(conn.0) ^ *length as u64, token.0],
+        Event::Revoked { grant } => [21, grant.key, grant.region.0],
+        Event::Refused { conn } => [22, conn.0, 0],
+        Event::Broken { conn, reason } => [23, conn.0, *reason as u64],
+        Event::PeerLost { peer, reason } => [24, u64::from(peer.0), *reason as u64],
+    }
+}
+
+fn text_digest(text: &str) -> u64 {
+    text.bytes().fold(text.len() as u64, |digest, byte| mix(digest ^ u64::from(byte)))
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (micros, nanos) = (self.at_ns / 1000, self.at_ns % 1000);
+        write!(f, "{micros:>9}.{nanos:03} µs  node {:<3} {}", self.node, self.what)
+    }
+}
+
+impl fmt::Display for Happening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Posted { to, words } => write!(f, "posts {words} words to node {to}"),
+            Self::Landed { from, first, words, value } => {
+                write!(f, "has {words} words of node {from} land at word {first}, beginning with {value:#x}")
+            }
+            Self::RefusedWrite { from } => write!(f, "refuses a write of node {from}"),
+            Self::Revoked { peer } => write!(f, "has revoked a grant of node {peer}"),
+            Self::Yielded(event) => write!(f, "gets {event:?}"),
+            Self::Fault(verdict) => write!(f, "FAULT: {verdict}"),
+            Self::Note(text) => f.write_str(text),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The world: all nodes, what lies between them, and the passing of virtual time.
+
+use std::collections::BTreeMap;
+
+use super::agenda::{Action, Agenda};
+use super::connection::{End, EndId};
+use super::grants::Grants;
+use super::link::{Lane, LaneId};
+use super::mirror::{Mirror, View, ViewId};
+use super::node::{Node, NodeState};
+use super::rule::Counted;
+use super::trace::{Happening, Trace};
+use super::{Prng, Rule, SimConfig};
+use crate::{Duration, Event, Region, RegionId};
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) config: SimConfig,
+    pub(super) prng: Prng,
+    /// Virtual time in nanoseconds; never goes back.
+    pub(super) now: u64,
+    pub(super) agenda: Agenda,
+    pub(super) nodes: Vec<Node>,
+    /// `paths[from][to]`.
+    pub(super) paths: Vec<Vec<Path>>,
+    pub(super) memories: Vec<Memory>,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) ends: Vec<End>,
+    /// The latest end of (node, peer, channel).
+    pub(super) openings: BTreeMap<(u32, u32, u32), EndId>,
+    pub(super) grants: Grants,
+    pub(super) mirrors: Vec<Mirror>,
+    /// By owner and key.
+    pub(super) mirror_keys: BTreeMap<(u32, u64), usize>,
+    pub(super) views: Vec<View>,
+    /// By owner, key and reader.
+    pub(super) view_keys: BTreeMap<(u32, u64, u32), ViewId>,
+    /// What waits for paths to be joined again.
+    pub(super) delayed: Vec<Action>,
+    /// How often the network was parted or joined.
+    pub(super) partitions: u32,
+    pub(super) rules: Vec<Rule>,
+    /// The node that polls now, for fabrics without one-sided progress [F12].
+    pub(super) polling: Option<u32>,
+    pub(super) trace: Trace,
+}
+
+/// One direction between two nodes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Path {
+    pub(super) cut: bool,
+    pub(super) extra: Duration,
+    /// The target has noticed that the other is gone: `paths[node][peer].lost` is what `node` knows.
+    pub(super) lost: bool,
+    /// The lane of all mirrors of `from` that `to` reads.
+    pub(super) mirror_lane: Option<LaneId>,
+    /// The views that `to` has attached of mirrors of `from`.
+    pub(super) views: Vec<ViewId>,
+    pub(super) glimpse_scheduled: bool,
+    /// Pieces of writes that have come to land.
+    pub(super) pieces: u64,
+    pub(super) piece_rules: Counted,
+}
+
+/// A region of some node.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) owner: u32,
+    pub(super) region: Region,
+    /// Whether it is a view.
+    pub(super) view: Option<ViewId>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, config: SimConfig, nodes: u32) -> Self {
+        let trace = Trace::new(config.trace_records_max);
+        let rules = config.rules.clone();
+        let mut world = Self {
+            config,
+            prng: Prng::new(seed),
+            now: 0,
+            agenda: Agenda::default(),
+            nodes: Vec::new(),
+            paths: Vec::new(),
+            memories: Vec::new(),
+            lanes: Vec::new(),
+            ends: Vec::new(),
+            openings: BTreeMap::new(),
+            grants: Grants::default(),
+            mirrors: Vec::new(),
+            mirror_keys: BTreeMap::new(),
+            views: Vec::new(),
+            view_keys: BTreeMap::new(),
+            delayed: Vec::new(),
+            partitions: 0,
+            rules: Vec::new(),
+            polling: None,
+            trace,
+        };
+        for _ in 0..nodes {
+            world.add_node();
+        }
+        rules.into_iter().for_each(|rule| world.add_rule(rule));
+        world
+    }
+
+    /// A further node, reachable from all others.
+    pub(super) fn add_node(&mut self) -> u32 {
+        let offset = self.draw_clock_offset();
+        self.nodes.push(Node::new(offset, self.now));
+        for row in &mut self.paths {
+            row.push(Path::default());
+        }
+        self.paths.push(vec![Path::default(); self.nodes.len()]);
+        self.node_count() - 1
+    }
+
+    pub(super) fn node_count(&self) -> u32 {
+        u32::try_from(self.nodes.len()).expect("few nodes")
+    }
+
+    /// Takes the next action from the agenda; false if there is none.
+    pub(super) fn act(&mut self) -> bool {
+        let Some((at, action)) = self.agenda.take() else { return false };
+        self.now = self.now.max(at);
+        match action {
+            Action::Lane(lane) => self.on_lane(lane),
+            Action::Completions(end) => self.on_completions(end),
+            Action::Connect(end) => self.on_connect(end),
+            Action::Break(end, broke) => self.on_break(end, broke),
+            Action::ReceiverNotReady(lane, post) => self.on_receiver_not_ready(lane, post),
+            Action::Attach(view) => self.on_attach(view),
+            Action::Glimpse { owner, reader } => self.on_glimpse(owner, reader),
+            Action::Revoked(grant) => self.on_revoked(grant),
+            Action::Lose { node, peer, reason } => self.on_lose(node, peer, reason),
+            Action::Unreachable { nodes, partition } => self.on_unreachable(nodes, partition),
+            Action::Rule(rule) => self.on_rule(rule),
+            Action::Resume { node, pause } => self.on_resume(node, pause),
+        }
+        true
+    }
+
+    /// Lets time pass, with all that happens on the way.
+    pub(super) fn advance_to(&mut self, at: u64) {
+        while self.agenda.next_at().is_some_and(|next| next <= at) {
+            self.act();
+        }
+        self.now = self.now.max(at);
+    }
+
+    pub(super) fn register(&mut self, owner: u32, words: usize) -> Region {
+        let id = RegionId(self.memories.len() as u64);
+        let region = Region::heap(id, words);
+        self.memories.push(Memory { owner, region: region.clone(), view: None });
+        region
+    }
+
+    /// The index of a region that this world has registered.
+    pub(super) fn memory_of(&self, region: &Region) -> usize {
+        let index = usize::try_from(region.id().0).expect("a region of this world");
+        let known =
+            self.memories.get(index).is_some_and(|memory| memory.region.pointer(0) == region.pointer(0));
+        assert!(known, "{region:?} is not a region of this world");
+        index
+    }
+
+    pub(super) fn path(&self, from: u32, to: u32) -> &Path {
+        &self.paths[from as usize][to as usize]
+    }
+
+    pub(super) fn path_mut(&mut self, from: u32, to: u32) -> &mut Path {
+        &mut self.paths[from as usize][to as usize]
+    }
+
+    pub(super) fn lives(&self, node: u32) -> bool {
+        self.nodes[node as usize].state != NodeState::Crashed
+    }
+
+    /// Hands an event to a node; its next poll yields it.
+    pub(super) fn push_event(&mut self, node: u32, event: Event) {
+        if self.lives(node) {
+            self.nodes[node as usize].inbox.push_back(event);
+            self.touch(node);
+        }
+    }
+
+    /// Counts and charges a post; false if the node dies before it.
+    pub(super) fn begin_post(&mut self, node: u32) -> bool {
+        self.charge(node, self.config.cost.post_ns);
+        self.nodes[node as usize].counters.posting_ns += self.config.cost.post_ns;
+        self.begin_free_post(node)
+    }
+
+    /// Counts a post that costs nothing; false if the node dies before it.
+    pub(super) fn begin_free_post(&mut self, node: u32) -> bool {
+        let state = &mut self.nodes[node as usize];
+        if state.state == NodeState::Crashed {
+            return false;
+        }
+        state.posts += 1;
+        let count = state.posts;
+        while let Some(rule) = super::rule::due(&mut self.nodes[node as usize].post_rules, count) {
+            self.on_rule(rule);
+        }
+        self.lives(node)
+    }
+
+    /// Polls a node's events into `yielded`; returns the amount of work done.
+    pub(super) fn poll(&mut self, node: u32, yielded: &mut Vec<Event>) -> usize {
+        if self.nodes[node as usize].state != NodeState::Running {
+            return 0;
+        }
+        self.charge(node, self.config.cost.poll_ns);
+        self.nodes[node as usize].counters.polls += 1;
+        if self.config.early_sight && self.config.adversary.is_some() {
+            self.glimpse_at_poll(node);
+        }
+        let moved = self.land_arrivals(node);
+        let waiting = self.nodes[node as usize].inbox.len();
+        let partial = self.config.adversary.as_ref().map_or(0, |adversary| adversary.partial_poll_per_mille);
+        let count = if waiting > 1 && self.prng.chance(partial) { self.prng.index(waiting) } else { waiting };
+        self.charge(node, self.config.cost.event_ns * count as u64);
+        for _ in 0..count {
+            let event = self.nodes[node as usize].inbox.pop_front().expect("counted");
+            if let Event::Done { conn, .. } = event {
+                let lane = self.ends[self.end_of(node, conn)].lane.expect("it was connected");
+                self.lanes[lane].outstanding -= 1;
+            }
+            self.trace.add(self.now, node, Happening::Yielded(event.clone()));
+            yielded.push(event);
+        }
+        count + moved
+    }
+
+    /// Without one-sided progress writes land while their target polls [F12].
+    fn land_arrivals(&mut self, node: u32) -> usize {
+        let arrivals = std::mem::take(&mut self.nodes[node as usize].arrivals);
+        self.polling = Some(node);
+        for lane in &arrivals {
+            self.run_lane(*lane);
+        }
+        self.polling = None;
+        arrivals.len()
+    }
+}

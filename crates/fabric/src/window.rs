@@ -1,0 +1,747 @@
+//! The window: a sender's ring of messages inside its mirror (Spindle §2.3, SMC).
+//!
+//! A sender writes messages in place, its polling thread announces them with one word, and every reader walks
+//! them in place. Three handles share one ring:
+//!
+//! * [`Writer`], for the application thread: reserve, fill, commit (one release store, no lock).
+//! * [`Publisher`], for the polling thread: gives committed messages their indexes, announces, frees.
+//! * [`Reader`], one per reader of the mirror, in any process: walks announced messages in index order.
+//!
+//! **Records.** A message is a record of whole words: its index, its length in bytes, its payload. Records lie
+//! one behind the other; one that begins below the ring's capacity is never split, because as many words as the
+//! longest record needs are kept behind the capacity. The next one then begins at the start again. So memory
+//! and traffic follow the bytes used, and a batch is one contiguous write, or two if it wraps.
+//! `Deviation:` Spindle has slots of one fixed size and pushes them whole.
+//!
+//! **Indexes.** A sender's messages and nulls share one count; message or null `i` takes place in round `i` of
+//! the total order. Nulls have no record: the announcement is raised past them. A message gets its index when it
+//! is committed, by the nulls that the writer knows of, and the publisher corrects it if there have been more: so
+//! a message that is reserved but not committed never holds back a null [N1], and without nulls the publisher does
+//! not touch the records.
+//!
+//! **Announcement.** One word per sender, the only one that readers poll: how many indexes are sent (48 bits) and
+//! the low 16 bits of how many records there are. So a reader knows for sure whether a record is there, and a
+//! record that is there must carry the expected index or a later one: anything else is corruption [O6].
+//!
+//! **Invariants.** `freed <= published <= ready <= freed + records_max`. The words of a record are written only
+//! between reservation and publication, and again only when it has been freed, which is when all members of
+//! the view have delivered it [O5]. That is what makes handing out `&[u8]` of these words sound: in this process
+//! the [`Writer`] keeps off until [`Publisher::free`]; other processes are trusted to keep the same rule, as
+//! members that have proved the cluster's secret.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::Region;
+use crate::atomics::{AtomicBool, AtomicU64, Ordering};
+use crate::layout::Word;
+use crate::region::Access;
+
+/// Words of a record before its payload: index, length.
+pub const HEADER_WORDS: usize = 2;
+
+/// The most records that a window may hold: the announcement's count has 16 bits, and half of its range keeps
+/// "ahead" and "behind" apart.
+pub const RECORDS_MAX: usize = 1 << 15;
+
+/// The indexes that one view can hold; at ten million messages a second, 162 days. An announcement has room for
+/// twice as many, so that a peer that claims more can be told from one that is right.
+pub const INDEXES_MAX: u64 = 1 << 47;
+
+/// The size and place of a window within its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// First word of the ring.
+    pub first: usize,
+    /// Records begin below this word, counted from `first`.
+    pub capacity: usize,
+    /// The longest message in bytes.
+    pub message_max: usize,
+    /// The most records at a time; `1 <= records_max <= RECORDS_MAX`.
+    pub records_max: usize,
+}
+
+impl Geometry {
+    /// A window of `records_max` messages of up to `message_max` bytes each, but of at most `bytes_max` bytes
+    /// (and always of room for two of the longest).
+    ///
+    /// # Panics
+    /// If `records_max` is 0 or above [`RECORDS_MAX`], or `message_max` is 4 GiB or more.
+    #[must_use]
+    pub fn new(first: usize, records_max: usize, message_max: usize, bytes_max: usize) -> Self {
+        assert!((1..=RECORDS_MAX).contains(&records_max), "a window of {records_max} records");
+        assert!(u32::try_from(message_max).is_ok(), "messages of {message_max} bytes");
+        let longest = record_words(message_max);
+        let capacity = (records_max * longest).min((bytes_max / 8).max(2 * longest));
+        Self { first, capacity, message_max, records_max }
+    }
+
+    /// The words that the ring takes.
+    #[must_use]
+    pub fn words(&self) -> usize {
+        self.capacity + record_words(self.message_max)
+    }
+
+    /// Where the record behind one of `words` words at `position` begins.
+    #[inline]
+    fn behind(&self, position: usize, words: usize) -> usize {
+        let next = position + words;
+        if next < self.capacity { next } else { 0 }
+    }
+}
+
+/// The words of a record with `length` bytes of payload.
+#[inline]
+#[must_use]
+pub const fn record_words(length: usize) -> usize {
+    HEADER_WORDS + length.div_ceil(8)
+}
+
+/// What a sender has sent, in one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Announcement {
+    /// Messages and nulls sent; below [`INDEXES_MAX`].
+    pub indexes: u64,
+    /// The low bits of the number of records sent.
+    pub records: u16,
+}
+
+impl Word for Announcement {
+    #[inline]
+    fn to_word(self) -> u64 {
+        self.indexes << 16 | u64::from(self.records)
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits are what is wanted")]
+    fn from_word(word: u64) -> Self {
+        Self { indexes: word >> 16, records: word as u16 }
+    }
+}
+
+/// What the writer and the publisher of one window share.
+#[derive(Debug)]
+struct Shared {
+    /// Records committed; stored by the writer.
+    ready: Line,
+    /// Records freed; stored by the publisher.
+    freed: Line,
+    /// Nulls sent; stored by the publisher. Rarely changes while messages flow.
+    nulls: Line,
+    /// Where each outstanding record begins, by record number modulo the length (a power of two); stored by the
+    /// writer, covered by `ready`.
+    starts: Box<[AtomicU64]>,
+    /// The writer found no room since the last time that anything was freed.
+    starved: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl Shared {
+    /// Where record `number` begins.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a place within the ring")]
+    fn start(&self, number: u64) -> usize {
+        self.starts[mask(number, self.starts.len())].load(Ordering::Relaxed) as usize
+    }
+}
+
+/// A counter in cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// Makes the two local handles of the window at `geometry` of `region`.
+///
+/// # Panics
+/// If the window ends beyond the region, or the region is read-only.
+#[must_use]
+pub fn window(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
+    assert!(region.access() == Access::ReadWrite, "a window lies in its owner's own region");
+    region.check(&(geometry.first..geometry.first + geometry.words()));
+    let shared = Arc::new(Shared {
+        ready: Line::default(),
+        freed: Line::default(),
+        nulls: Line::default(),
+        starts: (0..geometry.records_max.next_power_of_two()).map(|_| AtomicU64::new(0)).collect(),
+        starved: AtomicBool::new(false),
+        closed: AtomicBool::new(false),
+    });
+    let writer = Writer {
+        region: region.clone(),
+        geometry,
+        shared: Arc::clone(&shared),
+        reserved: 0,
+        freed: 0,
+        head: 0,
+    };
+    let mut runs = VecDeque::with_capacity(geometry.records_max + 2);
+    runs.push_back(Run { first: 0, nulls: 0 });
+    let publisher =
+        Publisher { region: region.clone(), geometry, shared, runs, doubtful: false, published: 0, freed: 0 };
+    (writer, publisher)
+}
+
+/// Why a message cannot be reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReserveError {
+    /// The window is full until all members have delivered older messages.
+    Full,
+    /// The message is longer than the window was made for.
+    TooLong {
+        /// The message's bytes.
+        length: usize,
+        /// The longest message in bytes.
+        message_max: usize,
+    },
+    /// The window's group has ended; nothing is sent any more.
+    Closed,
+}
+
+impl fmt::Display for ReserveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("the window is full: members have yet to deliver older messages"),
+            Self::TooLong { length, message_max } => {
+                write!(
+                    f,
+                    "a message of {length} bytes is above message_max ({message_max}): raise it in the configuration"
+                )
+            }
+            Self::Closed => f.write_str("the group has ended; nothing can be sent any more"),
+        }
+    }
+}
+
+impl std::error::Error for ReserveError {}
+
+/// The application's end of a window. Owned by one thread at a time.
+#[derive(Debug)]
+pub struct Writer {
+    region: Region,
+    geometry: Geometry,
+    shared: Arc<Shared>,
+    /// Records committed; `freed <= reserved <= freed + records_max`.
+    reserved: u64,
+    /// Records freed, as last seen.
+    freed: u64,
+    /// Where the next record begins; below the capacity.
+    head: usize,
+}
+
+impl Writer {
+    /// The longest message in bytes.
+    #[must_use]
+    pub const fn message_max(&self) -> usize {
+        self.geometry.message_max
+    }
+
+    /// Reserves a message of `length` bytes, to be filled in place. Its bytes are whatever was there before.
+    /// Dropping the reservation gives it back.
+    ///
+    /// # Errors
+    /// [`ReserveError`]: try again when members have delivered, send something shorter, or stop.
+    #[inline(always)]
+    pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, ReserveError> {
+        if length > self.geometry.message_max {
+            return Err(ReserveError::TooLong { length, message_max: self.geometry.message_max });
+        }
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return Err(ReserveError::Closed);
+        }
+        let words = record_words(length);
+        if !self.has_room(words) {
+            // SYNC: pairs with the release in `Publisher::free`: all readers are done with what is freed.
+            self.freed = self.shared.freed.0.load(Ordering::Acquire);
+            if !self.has_room(words) {
+                self.shared.starved.store(true, Ordering::Relaxed);
+                return Err(ReserveError::Full);
+            }
+        }
+        Ok(Reservation { writer: self, length })
+    }
+
+    /// Reserves, fills and commits a message.
+    ///
+    /// # Errors
+    /// As [`Writer::reserve`].
+    #[inline]
+    pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), ReserveError> {
+        let mut reservation = self.reserve(length)?;
+        fill(&mut reservation);
+        reservation.commit();
+        Ok(())
+    }
+
+    /// Whether the group behind the window has ended.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether all messages committed so far have been delivered by all members.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        // SYNC: pairs with the release in `Publisher::free`.
+        self.shared.freed.0.load(Ordering::Acquire) == self.reserved
+    }
+
+    /// Room for a record of `words` words, as far as `freed` tells.
+    #[inline]
+    fn has_room(&self, words: usize) -> bool {
+        let outstanding = self.reserved - self.freed;
+        if outstanding == 0 {
+            return true;
+        }
+        let tail = self.shared.start(self.freed);
+        outstanding < self.geometry.records_max as u64 && (self.head > tail || self.head + words <= tail)
+    }
+}
+
+/// A message under construction. Dereferences to its bytes.
+#[derive(Debug)]
+pub struct Reservation<'a> {
+    writer: &'a mut Writer,
+    length: usize,
+}
+
+impl Reservation<'_> {
+    /// Commits the message: from now on the polling thread may send it.
+    #[inline]
+    pub fn commit(self) {
+        let writer = self.writer;
+        let place = writer.geometry.first + writer.head;
+        let index = writer.reserved + writer.shared.nulls.0.load(Ordering::Relaxed);
+        // SAFETY: `head` is below the capacity, behind which a whole record has room; `window` checked the access.
+        unsafe { writer.region.store_unchecked(place, index + 1) };
+        // SAFETY: as above.
+        unsafe { writer.region.store_unchecked(place + 1, self.length as u64) };
+        let slot = mask(writer.reserved, writer.shared.starts.len());
+        writer.shared.starts[slot].store(writer.head as u64, Ordering::Relaxed);
+        writer.head = writer.geometry.behind(writer.head, record_words(self.length));
+        writer.reserved += 1;
+        // SYNC: pairs with the acquire in `Publisher::ready`.
+        writer.shared.ready.0.store(writer.reserved, Ordering::Release);
+    }
+}
+
+impl std::ops::Deref for Reservation<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let start = self.writer.geometry.first + self.writer.head + HEADER_WORDS;
+        // SAFETY: `has_room` says that these words are freed, and only this reservation may write them.
+        unsafe { self.writer.region.bytes(start, self.length) }
+    }
+}
+
+impl std::ops::DerefMut for Reservation<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let start = self.writer.geometry.first + self.writer.head + HEADER_WORDS;
+        // SAFETY: `has_room` says that these words are freed, and only this reservation may write them.
+        unsafe { self.writer.region.bytes_mut(start, self.length) }
+    }
+}
+
+/// Consecutive records with the same number of nulls before them: record `p` has index `p + nulls`.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// The first record of the run.
+    first: u64,
+    nulls: u64,
+}
+
+/// The polling thread's end of a window.
+#[derive(Debug)]
+pub struct Publisher {
+    region: Region,
+    geometry: Geometry,
+    shared: Arc<Shared>,
+    /// The runs of outstanding records and the present one, in order; never empty.
+    runs: VecDeque<Run>,
+    /// The writer may not have seen the latest nulls when it gave the next record its index.
+    doubtful: bool,
+    /// Records announced; `freed <= published <= ready`.
+    published: u64,
+    freed: u64,
+}
+
+impl Publisher {
+    /// Messages that are committed but not yet published.
+    #[inline]
+    #[must_use]
+    pub fn ready(&self) -> u64 {
+        // SYNC: pairs with the release in `Reservation::commit`.
+        self.shared.ready.0.load(Ordering::Acquire) - self.published
+    }
+
+    /// What has been published and raised so far.
+    #[inline]
+    #[must_use]
+    pub fn announcement(&self) -> Announcement {
+        Announcement { indexes: self.published + self.nulls(), records: low_bits(self.published) }
+    }
+
+    /// Messages that are published but not yet freed.
+    #[inline]
+    #[must_use]
+    pub const fn outstanding(&self) -> u64 {
+        self.published - self.freed
+    }
+
+    /// Whether freeing is worth a look at the other members: half of the window is taken, or the writer waits.
+    #[inline]
+    #[must_use]
+    pub fn wants_room(&self) -> bool {
+        2 * self.outstanding() >= self.geometry.records_max as u64
+            || self.shared.starved.load(Ordering::Relaxed)
+    }
+
+    /// Publishes up to `count` committed messages and calls `pushed` for each contiguous range of words that must
+    /// reach the readers, at most twice. The caller then announces [`Publisher::announcement`].
+    ///
+    /// # Panics
+    /// If the view's indexes are used up ([`INDEXES_MAX`]).
+    #[inline]
+    pub fn publish(&mut self, count: u64, mut pushed: impl FnMut(Range<usize>)) -> u64 {
+        let count = self.ready().min(count);
+        if count == 0 {
+            return 0;
+        }
+        let (from, to) = (self.published, self.published + count);
+        if self.doubtful {
+            self.correct_indexes(from..to);
+        }
+        let (first, last) = (self.shared.start(from), self.shared.start(to - 1));
+        if last >= first {
+            pushed(self.words(first, to - 1));
+        } else {
+            let wrapped =
+                (from + 1..to).find(|number| self.shared.start(*number) < first).expect("it has wrapped");
+            pushed(self.words(first, wrapped - 1));
+            pushed(self.words(0, to - 1));
+        }
+        self.published = to;
+        assert!(self.announcement().indexes < INDEXES_MAX, "a view ends before its indexes do");
+        count
+    }
+
+    /// Counts nulls up to `indexes`; returns how many.
+    ///
+    /// # Panics
+    /// If the view's indexes are used up ([`INDEXES_MAX`]).
+    pub fn raise(&mut self, indexes: u64) -> u64 {
+        assert!(indexes < INDEXES_MAX, "a view ends before its indexes do");
+        let more = indexes.saturating_sub(self.announcement().indexes);
+        if more == 0 {
+            return 0;
+        }
+        let nulls = self.nulls() + more;
+        match self.runs.back_mut() {
+            Some(run) if run.first == self.published => run.nulls = nulls,
+            _ => self.runs.push_back(Run { first: self.published, nulls }),
+        }
+        self.doubtful = true;
+        self.shared.nulls.0.store(nulls, Ordering::Relaxed);
+        more
+    }
+
+    /// Frees all messages with an index below `indexes`: all members have delivered them [O5]. Returns how many.
+    pub fn free(&mut self, indexes: u64) -> u64 {
+        let before = self.freed;
+        loop {
+            let end = self.runs.get(1).map_or(self.published, |next| next.first);
+            self.freed = indexes.saturating_sub(self.runs[0].nulls).clamp(self.freed, end);
+            if self.freed < end || self.runs.len() == 1 {
+                break;
+            }
+            self.runs.pop_front();
+        }
+        if self.freed > before {
+            self.shared.starved.store(false, Ordering::Relaxed);
+            // SYNC: pairs with the acquire in `Writer::reserve`.
+            self.shared.freed.0.store(self.freed, Ordering::Release);
+        }
+        self.freed - before
+    }
+
+    /// Gives records their indexes anew if the writer did not know of the latest nulls. It learns of them once for
+    /// all, so the first record that is right ends the doubt.
+    fn correct_indexes(&mut self, records: Range<u64>) {
+        for number in records {
+            let place = self.geometry.first + self.shared.start(number);
+            let index = number + self.nulls();
+            if self.region.load_relaxed(place) == index + 1 {
+                self.doubtful = false;
+                break;
+            }
+            self.region.store_relaxed(place, index + 1);
+        }
+    }
+
+    /// Nulls sent so far.
+    #[inline]
+    fn nulls(&self) -> u64 {
+        self.runs.back().expect("never empty").nulls
+    }
+
+    /// The words from `first` of the ring to the end of record `last`.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "our own record's length, at most message_max")]
+    fn words(&self, first: usize, last: u64) -> Range<usize> {
+        let start = self.geometry.first + self.shared.start(last);
+        let length = self.region.load_relaxed(start + 1) as usize;
+        self.geometry.first + first..start + record_words(length)
+    }
+
+    /// Ends the window: the writer gets [`ReserveError::Closed`] from now on.
+    pub fn close(&self) {
+        self.shared.closed.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A record that is not what its place and announcement require: the memory or the transport is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CorruptRecord {
+    /// The word where the record begins.
+    pub word: usize,
+    /// The index that was expected.
+    pub expected: u64,
+    /// The index found.
+    pub found: u64,
+    /// The length found, in bytes.
+    pub length: u64,
+}
+
+impl fmt::Display for CorruptRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the record at word {} has index {} and {} bytes where index {} or a later one was announced",
+            self.word, self.found, self.length, self.expected
+        )
+    }
+}
+
+impl std::error::Error for CorruptRecord {}
+
+/// How many records ahead a reader fetches into its cache; never beyond what is announced, since fetching a line
+/// that its sender still writes would slow both down.
+const PREFETCH_RECORDS: u16 = 12;
+
+/// A reader's walk over a window.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    region: Region,
+    geometry: Geometry,
+    /// Where the next record begins.
+    head: usize,
+    /// Records taken; at most `records_max` behind what is announced.
+    records: u64,
+}
+
+impl Reader {
+    /// A reader at the beginning of the window at `geometry` of `region`.
+    ///
+    /// # Panics
+    /// If the window ends beyond the region.
+    #[must_use]
+    pub fn new(region: &Region, geometry: Geometry) -> Self {
+        region.check(&(geometry.first..geometry.first + geometry.words()));
+        Self { region: region.clone(), geometry, head: 0, records: 0 }
+    }
+
+    /// Takes index `index`: its record, or `None` for a null. Indexes are taken in order, each once, and only
+    /// after an announcement that covers them was loaded from the sender's row.
+    ///
+    /// # Errors
+    /// [`CorruptRecord`]: stop delivering [O6].
+    #[inline(always)]
+    pub fn take(&mut self, index: u64, announced: Announcement) -> Result<Option<Record>, CorruptRecord> {
+        let waiting = announced.records.wrapping_sub(low_bits(self.records));
+        if waiting == 0 {
+            return Ok(None);
+        }
+        let place = self.geometry.first + self.head;
+        // SAFETY: `head` is below the capacity, behind which a whole record has room; `new` checked the region.
+        // Stored plus one, so that memory that was never written is not index 0.
+        let found = unsafe { self.region.load_unchecked(place) }.wrapping_sub(1);
+        // SAFETY: as above.
+        let length = unsafe { self.region.load_unchecked(place + 1) };
+        if found != index {
+            if found > index && found < announced.indexes {
+                return Ok(None);
+            }
+            return Err(CorruptRecord { word: place, expected: index, found, length });
+        }
+        let bytes = match usize::try_from(length) {
+            Ok(bytes) if bytes <= self.geometry.message_max => bytes,
+            _ => return Err(CorruptRecord { word: place, expected: index, found, length }),
+        };
+        let words = record_words(bytes);
+        if waiting > PREFETCH_RECORDS {
+            // Where a record lies is only known when the one before it has been read, so the processor cannot
+            // look ahead by itself; messages are mostly of one length, so we can.
+            self.region.prefetch(place + usize::from(PREFETCH_RECORDS) * words);
+        }
+        self.head = self.geometry.behind(self.head, words);
+        self.records += 1;
+        Ok(Some(Record { first: place + HEADER_WORDS, length: bytes }))
+    }
+
+    /// The payload of a record that this reader has taken, in place. It must not be used any more once its index
+    /// has been reported as delivered [O5].
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self, record: Record) -> &[u8] {
+        // SAFETY: the record is announced and not yet reported as delivered, so its owner does not write it.
+        unsafe { self.region.bytes(record.first, record.length) }
+    }
+}
+
+/// Where a message lies: made by [`Reader::take`] for the same reader's [`Reader::bytes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    first: usize,
+    length: usize,
+}
+
+/// The place of record `number` in a table of `length` (a power of two) entries.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "masked to the table's length")]
+fn mask(number: u64, length: usize) -> usize {
+    number as usize & (length - 1)
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the low 16 bits are what is wanted")]
+fn low_bits(records: u64) -> u16 {
+    records as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RegionId;
+
+    /// Draws numbers below `below`; good enough to vary lengths.
+    struct Draw(u64);
+
+    impl Draw {
+        fn below(&mut self, below: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) % below
+        }
+    }
+
+    fn ring(records: usize, message_max: usize, bytes: usize) -> (Region, Geometry, Writer, Publisher) {
+        let geometry = Geometry::new(3, records, message_max, bytes);
+        let region = Region::heap(RegionId(1), 3 + geometry.words());
+        let (writer, publisher) = window(&region, geometry);
+        (region, geometry, writer, publisher)
+    }
+
+    /// Messages of all lengths, nulls anywhere, a window that is full most of the time: what is taken is what
+    /// was sent, in place and in order, over many laps.
+    #[test]
+    fn readers_take_what_was_sent() {
+        for seed in 0..200 {
+            let mut draw = Draw(seed);
+            let (records, longest) = (1 + draw.below(20) as usize, draw.below(100) as usize);
+            let (region, geometry, mut writer, mut publisher) =
+                ring(records, longest, 1 + draw.below(2000) as usize);
+            let mut reader = Reader::new(&region, geometry);
+            let (mut sent, mut taken, mut index) = (0u64, 0u64, 0u64);
+            for _ in 0..2000 {
+                let length = draw.below(longest as u64 + 1) as usize;
+                if writer.send(length, |bytes| bytes.fill(sent as u8)).is_ok() {
+                    sent += 1;
+                }
+                if draw.below(3) == 0 {
+                    publisher.publish(draw.below(5), |words| assert!(words.end <= region.words()));
+                }
+                if draw.below(5) == 0 {
+                    publisher.raise(publisher.announcement().indexes + draw.below(3));
+                }
+                while index < publisher.announcement().indexes && draw.below(4) > 0 {
+                    if let Some(record) = reader.take(index, publisher.announcement()).unwrap() {
+                        let bytes = reader.bytes(record);
+                        assert!(bytes.iter().all(|byte| *byte == taken as u8), "seed {seed}");
+                        taken += 1;
+                    }
+                    index += 1;
+                }
+                if draw.below(3) == 0 {
+                    publisher.free(index);
+                }
+            }
+            assert!(sent > 50 && taken + 2 * records as u64 >= sent, "seed {seed}: {taken} of {sent}");
+        }
+    }
+
+    #[test]
+    fn a_full_window_is_a_value_and_a_long_message_an_error() {
+        let (_, _, mut writer, mut publisher) = ring(2, 8, 1000);
+        writer.send(8, |_| ()).unwrap();
+        writer.send(8, |_| ()).unwrap();
+        assert_eq!(writer.send(8, |_| ()), Err(ReserveError::Full));
+        assert_eq!(writer.send(9, |_| ()), Err(ReserveError::TooLong { length: 9, message_max: 8 }));
+        publisher.publish(u64::MAX, |_| ());
+        publisher.free(1);
+        writer.send(0, |_| ()).unwrap();
+        publisher.close();
+        assert_eq!(writer.send(8, |_| ()), Err(ReserveError::Closed));
+    }
+
+    /// [N1] a reservation that is given back leaves no trace; [N6] an empty message is not a null.
+    #[test]
+    fn a_dropped_reservation_is_not_sent_and_an_empty_message_is() {
+        let (region, geometry, mut writer, mut publisher) = ring(4, 8, 1000);
+        let _ = writer.reserve(8).unwrap();
+        assert_eq!(publisher.ready(), 0);
+        publisher.raise(1);
+        writer.send(0, |_| ()).unwrap();
+        publisher.publish(u64::MAX, |_| ());
+        let mut reader = Reader::new(&region, geometry);
+        assert_eq!(reader.take(0, publisher.announcement()), Ok(None));
+        let record = reader.take(1, publisher.announcement()).unwrap().unwrap();
+        assert_eq!(reader.bytes(record), []);
+    }
+
+    /// [O6] a record that never arrived is found out: it is not taken for a null.
+    #[test]
+    fn a_lost_record_is_corrupt() {
+        let (region, geometry, mut writer, mut publisher) = ring(4, 8, 1000);
+        writer.send(8, |_| ()).unwrap();
+        publisher.publish(u64::MAX, |_| ());
+        region.store(3, 0);
+        let mut reader = Reader::new(&region, geometry);
+        assert!(reader.take(0, publisher.announcement()).is_err());
+    }
+
+    /// A batch is one contiguous range, or two if it wraps (Spindle §3.2).
+    #[test]
+    fn a_batch_that_wraps_is_pushed_in_two() {
+        let (_, _, mut writer, mut publisher) = ring(3, 8, 1000);
+        let mut pushes = Vec::new();
+        for _ in 0..2 {
+            writer.send(8, |_| ()).unwrap();
+        }
+        publisher.publish(u64::MAX, |words| pushes.push(words));
+        publisher.free(2);
+        for _ in 0..2 {
+            writer.send(8, |_| ()).unwrap();
+        }
+        publisher.publish(u64::MAX, |words| pushes.push(words));
+        assert_eq!(pushes, [3..9, 9..12, 3..6]);
+    }
+}

@@ -1,0 +1,12 @@
+//! The protocols of the papers as pure cores (Derecho §3, Spindle §3, RDMC §3, EXS §III): they own no clock, thread,
+//! random source or socket, see only [`squall_fabric`], and run unchanged in the simulator and on real machines.
+//!
+//! Their numbered promises stand in docs/invariants.md: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O6] and [N1]–[N7],
+//! [`rdmc`] [B1]–[B7], [`stream`] [E1]–[E10].
+#![forbid(unsafe_code)]
+
+pub mod multicast;
+pub mod mutation;
+pub mod rdmc;
+pub mod sst;
+pub mod stream;

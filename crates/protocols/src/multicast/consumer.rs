@@ -1,0 +1,347 @@
+//! Delivery: walking stable messages in place, in order (Derecho §3.4, Spindle §3.1, §3.5).
+//!
+//! A [`Consumer`] holds one reader per sender. The polling thread owns one for upcalls; an application thread
+//! may own it instead and pull, so that a slow consumer fills the window but never holds up acknowledgements.
+//!
+//! **Lanes.** In total order there is one lane, which counts sequences; in the other modes each sender has a lane,
+//! which counts its indexes. `taken[lane]` says how far the walk has come.
+
+use std::fmt;
+
+use squall_fabric::window::{Announcement, CorruptRecord, Reader, Record};
+use squall_fabric::{Column, Region};
+
+use super::{Mode, Row, Settings};
+use crate::mutation::{Mutation, is_on};
+use crate::sst::Table;
+
+/// A message as it is delivered, in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// The sender's rank among the *members* of the subgroup.
+    pub sender: usize,
+    /// The place among the sender's messages and nulls.
+    pub index: u64,
+    /// The place in the total order, nulls counted; in the other modes the same as `index`.
+    pub sequence: u64,
+    /// The payload, valid until it is reported as delivered.
+    pub bytes: &'a [u8],
+}
+
+/// Takes deliveries by upcall from the polling thread. It should be brief: the whole node waits (Spindle §3.5).
+pub trait Deliver {
+    /// Takes the next message.
+    fn deliver(&mut self, message: Message<'_>);
+
+    /// Takes all messages that are deliverable now, nulls left out. What is not taken comes again.
+    fn deliver_batch(&mut self, batch: Batch<'_>) {
+        batch.for_each(|message| self.deliver(message));
+    }
+}
+
+impl<T: FnMut(Message<'_>)> Deliver for T {
+    #[inline]
+    fn deliver(&mut self, message: Message<'_>) {
+        self(message);
+    }
+}
+
+impl Deliver for Box<dyn Deliver + Send> {
+    fn deliver(&mut self, message: Message<'_>) {
+        (**self).deliver(message);
+    }
+
+    /// One indirect call for the whole batch.
+    fn deliver_batch(&mut self, batch: Batch<'_>) {
+        (**self).deliver_batch(batch);
+    }
+}
+
+/// Messages that are deliverable now, in order.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    consumer: &'a mut Consumer,
+    lane: usize,
+    limit: u64,
+    corrupt: &'a mut Option<Corrupt>,
+}
+
+impl Batch<'_> {
+    /// Takes all messages.
+    #[inline]
+    pub fn for_each(self, mut deliver: impl FnMut(Message<'_>)) {
+        *self.corrupt = self.consumer.walk(self.lane, self.limit, &mut deliver).err();
+    }
+
+    /// Takes the next message; its bytes stay valid while the upcall lasts.
+    pub fn next_message(&mut self) -> Option<Message<'_>> {
+        match self.consumer.take_next(self.lane, self.limit) {
+            Ok(taken) => taken.map(|taken| self.consumer.message(taken)),
+            Err(corrupt) => {
+                *self.corrupt = Some(corrupt);
+                None
+            }
+        }
+    }
+}
+
+/// How far each lane has come; one lane in total order, one per sender else.
+pub type Lanes = Box<[u64]>;
+
+/// A walk over all senders' windows.
+#[derive(Debug)]
+pub struct Consumer {
+    senders: Vec<Source>,
+    /// Whether there is one lane for all senders.
+    ordered: bool,
+    /// Sequences or indexes taken, by lane.
+    taken: Lanes,
+    /// In total order: the next sequence is index `round` of sender `turn`.
+    round: u64,
+    turn: usize,
+    /// Messages and bytes handed over, nulls not counted.
+    messages: u64,
+    bytes: u64,
+}
+
+/// A message that has been taken and not yet looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    sender: usize,
+    index: u64,
+    sequence: u64,
+    record: Record,
+}
+
+impl Taken {
+    /// How many of its lane come before it.
+    pub(crate) const fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
+#[derive(Debug)]
+struct Source {
+    /// Rank among the members.
+    member: usize,
+    row: Region,
+    column: Column<Announcement>,
+    announced: Announcement,
+    reader: Reader,
+}
+
+impl Consumer {
+    /// A walk from the beginning of the view.
+    #[must_use]
+    pub fn new(table: &Table, row: &Row, settings: &Settings) -> Self {
+        let senders = settings.senders.iter().map(|member| Source {
+            member: *member,
+            row: table.row(*member).clone(),
+            column: row.announced,
+            announced: Announcement::default(),
+            reader: Reader::new(table.row(*member), row.window),
+        });
+        let mut senders: Vec<Source> = senders.collect();
+        if is_on(Mutation::OrderOfOneMember) && table.rank() == 1 {
+            senders.reverse();
+        }
+        Self {
+            senders,
+            ordered: settings.mode == Mode::Atomic,
+            taken: vec![0; settings.lanes()].into_boxed_slice(),
+            round: 0,
+            turn: 0,
+            messages: 0,
+            bytes: 0,
+        }
+    }
+
+    /// How far each lane has come.
+    #[inline]
+    #[must_use]
+    pub fn taken(&self) -> &[u64] {
+        &self.taken
+    }
+
+    /// Messages and bytes handed over, nulls not counted.
+    #[must_use]
+    pub const fn handed_over(&self) -> (u64, u64) {
+        (self.messages, self.bytes)
+    }
+
+    /// Hands over the messages of `lane` up to `limit`, but at most `count` sequences or indexes. Returns how many
+    /// were taken.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: nothing more may be delivered [O6].
+    #[inline]
+    pub fn consume<D: Deliver>(
+        &mut self,
+        lane: usize,
+        limit: u64,
+        count: u64,
+        deliver: &mut D,
+    ) -> Result<u64, Corrupt> {
+        let before = self.taken[lane];
+        let limit = limit.min(before.saturating_add(count));
+        let mut corrupt = None;
+        deliver.deliver_batch(Batch { consumer: self, lane, limit, corrupt: &mut corrupt });
+        corrupt.map_or(Ok(self.taken[lane] - before), Err)
+    }
+
+    /// Hands over all messages of `lane` up to `limit`.
+    #[inline]
+    fn walk(
+        &mut self,
+        lane: usize,
+        limit: u64,
+        deliver: &mut impl FnMut(Message<'_>),
+    ) -> Result<(), Corrupt> {
+        let before = self.taken[lane];
+        let mut walk = Walk { turn: lane, round: before, messages: 0, bytes: 0, taken: before };
+        if self.ordered {
+            (walk.turn, walk.round) = (self.turn, self.round);
+        }
+        let result = walk.run(&mut self.senders, self.ordered, limit, deliver);
+        if self.ordered {
+            (self.turn, self.round) = (walk.turn, walk.round);
+        }
+        self.taken[lane] = walk.taken;
+        self.messages += walk.messages;
+        self.bytes += walk.bytes;
+        result
+    }
+
+    /// Takes the next message of `lane` below `limit`, if there is one; nulls are passed over.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: nothing more may be delivered [O6].
+    pub fn take_next(&mut self, lane: usize, limit: u64) -> Result<Option<Taken>, Corrupt> {
+        while self.taken[lane] < limit {
+            let sequence = self.taken[lane];
+            let (sender, index) = self.step(lane, sequence);
+            if let Some(record) = self.senders[sender].take(index)? {
+                return Ok(Some(Taken { sender, index, sequence, record }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A message that [`Consumer::take_next`] has taken, in place.
+    pub fn message(&mut self, taken: Taken) -> Message<'_> {
+        let source = &self.senders[taken.sender];
+        let bytes = source.reader.bytes(taken.record);
+        self.messages += 1;
+        self.bytes += bytes.len() as u64;
+        Message { sender: source.member, index: taken.index, sequence: taken.sequence, bytes }
+    }
+
+    /// Counts one sequence of `lane` as taken and says whose and which index it is.
+    #[inline]
+    fn step(&mut self, lane: usize, sequence: u64) -> (usize, u64) {
+        self.taken[lane] = sequence + 1;
+        if !self.ordered {
+            return (lane, sequence);
+        }
+        let step = (self.turn, self.round);
+        self.turn += 1;
+        if self.turn == self.senders.len() {
+            self.turn = 0;
+            self.round += 1;
+        }
+        step
+    }
+}
+
+/// The state of one batch, apart from the consumer's so that it stays in registers.
+struct Walk {
+    turn: usize,
+    round: u64,
+    messages: u64,
+    bytes: u64,
+    /// Counts what has been taken without an error.
+    taken: u64,
+}
+
+impl Walk {
+    #[inline]
+    fn run(
+        &mut self,
+        senders: &mut [Source],
+        ordered: bool,
+        limit: u64,
+        deliver: &mut impl FnMut(Message<'_>),
+    ) -> Result<(), Corrupt> {
+        while self.taken < limit {
+            let source = &mut senders[self.turn];
+            if let Some(record) = source.take(self.round)? {
+                let bytes = source.reader.bytes(record);
+                self.messages += 1;
+                self.bytes += bytes.len() as u64;
+                let (sender, index, sequence) = (source.member, self.round, self.taken);
+                deliver(Message { sender, index, sequence, bytes });
+            }
+            self.taken += 1;
+            if ordered {
+                self.turn += 1;
+            }
+            if !ordered || self.turn == senders.len() {
+                self.round += 1;
+            }
+            if self.turn == senders.len() {
+                self.turn = 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Source {
+    // Called for each message from one place only; its result would go through memory.
+    #[inline(always)]
+    fn take(&mut self, index: u64) -> Result<Option<Record>, Corrupt> {
+        if self.announced.indexes <= index {
+            self.announced = self.column.load(&self.row);
+            if self.announced.indexes <= index {
+                return Err(Corrupt::Announcement { member: self.member, index });
+            }
+        }
+        let taken = self.reader.take(index, self.announced);
+        if is_on(Mutation::EmptyIsNull) {
+            return Ok(taken.unwrap_or(None).filter(|record| !self.reader.bytes(*record).is_empty()));
+        }
+        taken.map_err(|record| Corrupt::Record { member: self.member, record })
+    }
+}
+
+/// Memory that is not as the protocol requires: the transport, the memory or a member is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Corrupt {
+    /// A record is not the one that was announced.
+    Record {
+        /// The sender's rank among the members.
+        member: usize,
+        /// What was found.
+        record: CorruptRecord,
+    },
+    /// An announcement went back [S1].
+    Announcement {
+        /// The sender's rank among the members.
+        member: usize,
+        /// The index that had been announced before.
+        index: u64,
+    },
+}
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Record { member, record } => write!(f, "messages of member {member}: {record}"),
+            Self::Announcement { member, index } => {
+                write!(f, "member {member} took back its announcement of index {index}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Corrupt {}

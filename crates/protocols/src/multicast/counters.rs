@@ -1,0 +1,28 @@
+//! What a subgroup has done, for figures and for cost models (Spindle §4.1.1 reports the same).
+
+/// Counts since the subgroup began. Plain numbers: reading them disturbs nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Evaluations of the subgroup's predicates.
+    pub polls: u64,
+    /// Words of other members' rows that were loaded.
+    pub words_polled: u64,
+    /// Evaluations that sent something, and the messages sent by them.
+    pub send_batches: u64,
+    /// Messages sent.
+    pub messages_sent: u64,
+    /// Nulls sent.
+    pub nulls_sent: u64,
+    /// Times that `received` was published.
+    pub receive_batches: u64,
+    /// Sequences received.
+    pub sequences_received: u64,
+    /// Times that `delivered` was published.
+    pub delivery_batches: u64,
+    /// Messages delivered, nulls not counted.
+    pub messages_delivered: u64,
+    /// Bytes delivered.
+    pub bytes_delivered: u64,
+    /// Posts handed to the fabric: each is one write per reader on fabrics that copy.
+    pub posts: u64,
+}

@@ -1,0 +1,147 @@
+//! Pulled deliveries: an application thread walks stable messages in place, at its own pace (Spindle §3.1, §3.5).
+//!
+//! The polling thread says how far messages are stable; the consumer says how far it has given them back, and only
+//! that counts as delivered. So a slow consumer fills the senders' windows and holds up nothing else.
+
+use std::sync::Arc;
+
+use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
+
+use super::consumer::Taken;
+use super::{Consumer, Corrupt, Deliver, Message};
+use crate::mutation::{Mutation, is_on};
+
+/// What the polling thread and a pulling consumer share, by lane: `released <= limit`.
+#[derive(Debug)]
+pub(super) struct Handoff {
+    limit: Vec<AtomicU64>,
+    released: Vec<AtomicU64>,
+    closed: AtomicBool,
+}
+
+impl Handoff {
+    pub(super) fn new(lanes: usize) -> Self {
+        let zeros = || (0..lanes).map(|_| AtomicU64::new(0)).collect();
+        Self { limit: zeros(), released: zeros(), closed: AtomicBool::new(false) }
+    }
+
+    /// Lets the consumer take what is below `limit`; returns whether that is news.
+    #[inline]
+    pub(super) fn offer(&self, lane: usize, limit: u64) -> bool {
+        let news = self.limit[lane].load(Ordering::Relaxed) != limit;
+        if news {
+            // SYNC: pairs with the acquire in `Pull::limit`.
+            self.limit[lane].store(limit, Ordering::Release);
+        }
+        news
+    }
+
+    /// How far the consumer has given back.
+    #[inline]
+    pub(super) fn released(&self, lane: usize) -> u64 {
+        if is_on(Mutation::ReleaseUnread) {
+            return self.limit[lane].load(Ordering::Relaxed);
+        }
+        // SYNC: pairs with the release in `Pull::release`: leases below are given back.
+        self.released[lane].load(Ordering::Acquire)
+    }
+
+    pub(super) fn close(&self) {
+        // SYNC: pairs with the acquire in `Pull::is_closed`: limits stored before are seen.
+        self.closed.store(true, Ordering::Release);
+    }
+}
+
+/// The upcall of a subgroup whose deliveries are pulled: there is none.
+#[derive(Debug)]
+pub enum NoUpcall {}
+
+impl Deliver for NoUpcall {
+    fn deliver(&mut self, _message: Message<'_>) {
+        match *self {}
+    }
+}
+
+/// The consuming end of a subgroup whose deliveries are pulled. Messages are read in place; they keep their place
+/// in the senders' windows until [`Pull::release`].
+#[derive(Debug)]
+pub struct Pull {
+    consumer: Consumer,
+    handoff: Arc<Handoff>,
+    /// A message that has been looked for and not yet handed over, and its lane.
+    found: Option<(usize, Taken)>,
+}
+
+impl Pull {
+    pub(super) const fn new(consumer: Consumer, handoff: Arc<Handoff>) -> Self {
+        Self { consumer, handoff, found: None }
+    }
+
+    /// Whether there is a message now.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: nothing more may be delivered [O6].
+    pub fn has_message(&mut self) -> Result<bool, Corrupt> {
+        for lane in 0..self.handoff.limit.len() {
+            if self.found.is_some() {
+                break;
+            }
+            let limit = self.limit(lane);
+            self.found = self.consumer.take_next(lane, limit)?.map(|taken| (lane, taken));
+        }
+        Ok(self.found.is_some())
+    }
+
+    /// The next message, in place, if there is one now. Until [`Pull::release`] its words are not reused.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: nothing more may be delivered [O6].
+    pub fn next_message(&mut self) -> Result<Option<Message<'_>>, Corrupt> {
+        self.has_message()?;
+        Ok(self.found.take().map(|(_, taken)| self.consumer.message(taken)))
+    }
+
+    /// Hands over all that is stable, then releases it; returns how many messages.
+    ///
+    /// # Errors
+    /// [`Corrupt`]: nothing more may be delivered [O6].
+    pub fn consume<D: Deliver>(&mut self, deliver: &mut D) -> Result<u64, Corrupt> {
+        let before = self.consumer.handed_over().0;
+        if let Some((_, taken)) = self.found.take() {
+            deliver.deliver(self.consumer.message(taken));
+        }
+        for lane in 0..self.handoff.limit.len() {
+            let limit = self.limit(lane);
+            if limit > self.consumer.taken()[lane] {
+                self.consumer.consume(lane, limit, u64::MAX, deliver)?;
+            }
+        }
+        self.release();
+        Ok(self.consumer.handed_over().0 - before)
+    }
+
+    /// Gives everything handed over so far back to its senders.
+    pub fn release(&mut self) {
+        for (lane, released) in self.handoff.released.iter().enumerate() {
+            let taken = match &self.found {
+                Some((found, message)) if *found == lane => message.sequence(),
+                _ => self.consumer.taken()[lane],
+            };
+            // SYNC: pairs with the acquire in `Handoff::released`.
+            released.store(taken, Ordering::Release);
+        }
+    }
+
+    /// Whether the subgroup has ended; what is stable can still be taken.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        // SYNC: pairs with the release in `Handoff::close`.
+        self.handoff.closed.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn limit(&self, lane: usize) -> u64 {
+        // SYNC: pairs with the release in `Handoff::offer`.
+        self.handoff.limit[lane].load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,133 @@
+//! What can be chosen for a subgroup (Spindle §3, §4).
+
+use std::fmt;
+
+use squall_fabric::window::RECORDS_MAX;
+
+/// When and in which order messages are delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Total order, when all members have received (Derecho's atomic multicast).
+    #[default]
+    Atomic,
+    /// FIFO per sender, at receipt; a view change cleans up what is under way.
+    Unordered,
+    /// FIFO per sender, at receipt, and no promise across a view change.
+    Raw,
+}
+
+/// Which stages take all that is there, instead of one message at a time (Spindle §3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batching {
+    /// Send all committed messages by one push.
+    pub send: bool,
+    /// Acknowledge all received messages by one push.
+    pub receive: bool,
+    /// Deliver all stable messages and acknowledge them by one push.
+    pub delivery: bool,
+}
+
+impl Batching {
+    /// All stages on.
+    pub const ALL: Self = Self { send: true, receive: true, delivery: true };
+    /// All stages off: the baseline of Spindle's figures.
+    pub const NONE: Self = Self { send: false, receive: false, delivery: false };
+}
+
+/// The settings of a subgroup, the same at all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// When and in which order messages are delivered.
+    pub mode: Mode,
+    /// The most messages that a sender may have under way; `1..=RECORDS_MAX`.
+    pub window: usize,
+    /// The longest message in bytes.
+    pub message_max: usize,
+    /// The most bytes that a sender may have under way; at least two of the longest messages fit in any case.
+    pub window_bytes: usize,
+    /// Which stages take all that is there.
+    pub batching: Batching,
+    /// Whether a sender without messages fills the rounds that others have begun (Spindle §3.3).
+    pub null_sends: bool,
+    /// The ranks of the members that send, ascending; not empty.
+    pub senders: Vec<usize>,
+}
+
+impl Settings {
+    /// Atomic, all optimisations on, a window of 256 messages and at most 16 MiB, and all of `members` members
+    /// send.
+    #[must_use]
+    pub fn new(members: usize, message_max: usize) -> Self {
+        Self {
+            mode: Mode::Atomic,
+            window: 256,
+            message_max,
+            window_bytes: 16 << 20,
+            batching: Batching::ALL,
+            null_sends: true,
+            senders: (0..members).collect(),
+        }
+    }
+
+    /// Checks that the settings make sense for `members` members.
+    ///
+    /// # Errors
+    /// The first thing that does not.
+    pub fn check(&self, members: usize) -> Result<(), SettingsError> {
+        if !(1..=RECORDS_MAX).contains(&self.window) {
+            return Err(SettingsError::Window(self.window));
+        }
+        if u32::try_from(self.message_max).is_err() {
+            return Err(SettingsError::MessageMax(self.message_max));
+        }
+        if self.senders.is_empty() || !self.senders.is_sorted_by(|a, b| a < b) {
+            return Err(SettingsError::Senders);
+        }
+        match self.senders.last() {
+            Some(last) if *last >= members => Err(SettingsError::UnknownSender { rank: *last, members }),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many `delivered` counts a member has: one in total order, else one per sender.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        match self.mode {
+            Mode::Atomic => 1,
+            Mode::Unordered | Mode::Raw => self.senders.len(),
+        }
+    }
+}
+
+/// What is wrong with a subgroup's settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingsError {
+    /// The window is 0 or too large.
+    Window(usize),
+    /// The longest message is 4 GiB or more.
+    MessageMax(usize),
+    /// No senders, or not in ascending order.
+    Senders,
+    /// A sender that is not a member.
+    UnknownSender {
+        /// The rank that was named.
+        rank: usize,
+        /// The number of members.
+        members: usize,
+    },
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Window(window) => write!(f, "a window of {window} messages: choose 1 to {RECORDS_MAX}"),
+            Self::MessageMax(bytes) => write!(f, "message_max of {bytes} bytes: choose less than 4 GiB"),
+            Self::Senders => f.write_str("senders: name at least one, in ascending order, each once"),
+            Self::UnknownSender { rank, members } => {
+                write!(f, "sender {rank} is not among the {members} members (ranks begin at 0)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}

@@ -1,0 +1,440 @@
+//! The core of a subgroup: send, receive, deliver and free, as predicates over its table (Spindle §2.4, §3).
+//!
+//! See the module above for the step order and the invariants.
+
+use std::fmt;
+use std::sync::Arc;
+
+use squall_fabric::window::{Announcement, INDEXES_MAX, Publisher, Writer, window};
+use squall_fabric::{Core, Event, Fabric, MirrorKey, NodeId};
+
+use super::pull::{Handoff, NoUpcall, Pull};
+use super::{
+    Consumer, Corrupt, Counters, Deliver, Mode, Row, Settings, indexes_below, indexes_owed,
+    sequences_complete,
+};
+use crate::mutation::{Mutation, is_on};
+use crate::sst::Table;
+
+/// A subgroup of a fixed list of members, as one member sees it.
+#[derive(Debug)]
+pub struct Subgroup<D> {
+    table: Table,
+    row: Row,
+    settings: Settings,
+    /// The own window, if this member sends, and its rank among the senders.
+    publisher: Option<(Publisher, usize)>,
+    /// Announcements as last seen, by sender.
+    announced: Vec<Announcement>,
+    /// Their indexes, as far as they count as received: `indexes[i] <= announced[i].indexes`.
+    indexes: Vec<u64>,
+    /// `0 <= delivered <= stable <= received` in total order.
+    received: u64,
+    stable: u64,
+    outlet: Outlet<D>,
+    /// The least `delivered` of all members that was last freed up to.
+    freed: u64,
+    failure: Option<Failure>,
+    counters: Counters,
+}
+
+/// Where deliveries go.
+#[derive(Debug)]
+enum Outlet<D> {
+    /// To an upcall on the polling thread.
+    Upcall { consumer: Consumer, deliver: D },
+    /// To whoever holds the [`Pull`].
+    Pull(Arc<Handoff>),
+}
+
+/// Why a subgroup has stopped. Nothing wrong was delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Memory is not as the protocol requires [O6].
+    Corrupt(Corrupt),
+    /// The indexes of this view are used up, or a member claims so.
+    Exhausted,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Corrupt(corrupt) => write!(f, "{corrupt}; delivery has stopped before it"),
+            Self::Exhausted => f.write_str("the message numbers of this view are used up: start a new view"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl<D: Deliver> Subgroup<D> {
+    /// Joins the subgroup `key` of `members`; deliveries go to `deliver`, on the thread that polls. The writer is
+    /// there if this member sends.
+    ///
+    /// # Panics
+    /// If the settings do not fit the members ([`Settings::check`]), or this node is not a member.
+    pub fn new<F: Fabric>(
+        fabric: &mut F,
+        key: MirrorKey,
+        members: &[NodeId],
+        settings: Settings,
+        deliver: D,
+    ) -> (Self, Option<Writer>) {
+        Self::build(fabric, key, members, settings, |table, row, settings| Outlet::Upcall {
+            consumer: Consumer::new(table, row, settings),
+            deliver,
+        })
+    }
+
+    fn build<F: Fabric>(
+        fabric: &mut F,
+        key: MirrorKey,
+        members: &[NodeId],
+        settings: Settings,
+        outlet: impl FnOnce(&Table, &Row, &Settings) -> Outlet<D>,
+    ) -> (Self, Option<Writer>) {
+        settings.check(members.len()).expect("the caller has checked the settings");
+        let row = Row::new(&settings);
+        let table = Table::new(fabric, key, members, row.words);
+        let (writer, publisher) = match settings.senders.iter().position(|member| *member == table.rank()) {
+            Some(sender) => {
+                let (writer, publisher) = window(table.own(), row.window);
+                (Some(writer), Some((publisher, sender)))
+            }
+            None => (None, None),
+        };
+        let outlet = outlet(&table, &row, &settings);
+        let senders = settings.senders.len();
+        let subgroup = Self {
+            table,
+            row,
+            settings,
+            publisher,
+            announced: vec![Announcement::default(); senders],
+            indexes: vec![0; senders],
+            received: 0,
+            stable: 0,
+            outlet,
+            freed: 0,
+            failure: None,
+            counters: Counters::default(),
+        };
+        (subgroup, writer)
+    }
+
+    /// Whether all members have attached: messages flow from now on.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.table.is_ready()
+    }
+
+    /// Why the subgroup has stopped, if it has.
+    #[must_use]
+    pub const fn failure(&self) -> Option<Failure> {
+        self.failure
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The table of rows, for checkers and tools.
+    #[must_use]
+    pub const fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Where things are in each row.
+    #[must_use]
+    pub const fn row(&self) -> &Row {
+        &self.row
+    }
+
+    /// The members by rank.
+    #[must_use]
+    pub fn members(&self) -> &[NodeId] {
+        self.table.members()
+    }
+
+    /// The settings.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The upcall, unless deliveries are pulled.
+    pub const fn deliver_mut(&mut self) -> Option<&mut D> {
+        match &mut self.outlet {
+            Outlet::Upcall { deliver, .. } => Some(deliver),
+            Outlet::Pull(_) => None,
+        }
+    }
+
+    /// Ends the subgroup at this member: the writer and a pulling consumer learn that it is closed.
+    pub fn close(&mut self) {
+        if let Some((publisher, _)) = &self.publisher {
+            publisher.close();
+        }
+        if let Outlet::Pull(handoff) = &self.outlet {
+            handoff.close();
+        }
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.failure = Some(failure);
+        self.close();
+    }
+
+    /// Sends what the application has committed; returns how many messages.
+    fn send(&mut self) -> u64 {
+        let Some((publisher, _)) = &mut self.publisher else { return 0 };
+        let count = if self.settings.batching.send { u64::MAX } else { 1 };
+        let table = &mut self.table;
+        let mut pushes = 0;
+        let sent = publisher.publish(count, |words| {
+            pushes += 1;
+            if pushes == 1 || !is_on(Mutation::HalfOfWrappedBatch) {
+                table.append(words);
+            }
+        });
+        if sent == 0 {
+            return 0;
+        }
+        table.raise(self.row.announced, publisher.announcement());
+        self.counters.send_batches += 1;
+        self.counters.messages_sent += sent;
+        if publisher.announcement().indexes >= INDEXES_MAX - self.settings.window as u64 {
+            self.fail(Failure::Exhausted);
+        }
+        sent
+    }
+
+    /// Looks at all announcements, fills rounds by nulls, publishes `received`.
+    fn receive(&mut self, sent: u64) -> usize {
+        let mut work = 0;
+        for sender in 0..self.announced.len() {
+            let row = self.table.row(self.settings.senders[sender]);
+            let announced = self.row.announced.load(row);
+            let seen = self.announced[sender].indexes;
+            if announced.indexes == seen {
+                continue;
+            }
+            if announced.indexes < seen || announced.indexes >= INDEXES_MAX {
+                let member = self.settings.senders[sender];
+                self.fail(Failure::Corrupt(Corrupt::Announcement { member, index: seen }));
+                return work;
+            }
+            self.announced[sender] = announced;
+            work = 1;
+        }
+        self.counters.words_polled += self.announced.len() as u64;
+        if self.settings.batching.receive {
+            for (indexes, announced) in self.indexes.iter_mut().zip(&self.announced) {
+                *indexes = announced.indexes;
+            }
+            if work > 0 || !is_on(Mutation::OneNullPerReceipt) {
+                self.fill_rounds(sent);
+            }
+            self.acknowledge();
+        } else {
+            work = work.max(self.receive_singly(sent));
+        }
+        work
+    }
+
+    /// Receive without batching: one message of each sender, each with its own acknowledgement.
+    fn receive_singly(&mut self, sent: u64) -> usize {
+        let mut work = 0;
+        for sender in 0..self.indexes.len() {
+            if self.indexes[sender] < self.announced[sender].indexes {
+                self.indexes[sender] += 1;
+                self.fill_rounds(sent);
+                self.acknowledge();
+                work = 1;
+            }
+        }
+        work
+    }
+
+    /// Null-sends (Spindle §3.3): committed messages go first; what is still owed is filled by nulls [N1]. A sender
+    /// that has just sent at least as much as it still owes keeps pace: it is not helped, since every null is a
+    /// round that its next message could have taken. If it stops, the next evaluation fills the gap.
+    #[inline]
+    fn fill_rounds(&mut self, sent: u64) {
+        let Some((publisher, sender)) = &mut self.publisher else { return };
+        if !self.settings.null_sends || is_on(Mutation::NoNulls) {
+            return;
+        }
+        let mut owed = indexes_owed(*sender, &self.indexes);
+        let present = publisher.announcement().indexes;
+        if is_on(Mutation::NullTooMany) && owed >= present && owed > 0 {
+            owed += 1;
+        }
+        if is_on(Mutation::OneNullPerReceipt) {
+            owed = owed.min(present + 1);
+        }
+        if owed <= publisher.announcement().indexes + sent || publisher.ready() > 0 {
+            return;
+        }
+        self.counters.nulls_sent += publisher.raise(owed);
+        let announcement = publisher.announcement();
+        self.table.raise(self.row.announced, announcement);
+        self.announced[*sender] = announcement;
+        self.indexes[*sender] = announcement.indexes;
+    }
+
+    /// Publishes `received` if it has grown. Without a total order nobody waits for it.
+    #[inline]
+    fn acknowledge(&mut self) {
+        if self.settings.mode != Mode::Atomic {
+            return;
+        }
+        let complete = sequences_complete(&self.indexes);
+        if complete > self.received {
+            self.counters.sequences_received += complete - self.received;
+            self.counters.receive_batches += 1;
+            self.received = complete;
+            self.table.raise(self.row.received, complete);
+        }
+    }
+
+    /// The least `received` of all members: everything below is stable [O4].
+    #[inline]
+    fn update_stable(&mut self) {
+        if self.received == self.stable {
+            return;
+        }
+        let mut stable = self.received;
+        let last = self.table.members().len() - 1;
+        for (rank, row) in self.table.rows().iter().enumerate() {
+            let skipped =
+                is_on(Mutation::DeliverUnstable) || (is_on(Mutation::StableWithoutLast) && rank == last);
+            if rank != self.table.rank() && !skipped {
+                stable = stable.min(self.row.received.load(row));
+            }
+        }
+        self.counters.words_polled += self.table.members().len() as u64 - 1;
+        self.stable = self.stable.max(stable);
+    }
+
+    /// Hands over what is stable and publishes `delivered`.
+    fn deliver(&mut self) -> usize {
+        if self.settings.mode == Mode::Atomic {
+            self.update_stable();
+        }
+        let mut work = 0;
+        for lane in 0..self.row.delivered.count() {
+            let limit = match self.settings.mode {
+                Mode::Atomic => self.stable,
+                _ if is_on(Mutation::LaneOfNextSender) => self.indexes[(lane + 1) % self.indexes.len()],
+                Mode::Unordered | Mode::Raw => self.indexes[lane],
+            };
+            match self.deliver_lane(lane, limit) {
+                Ok(done) => work |= done,
+                Err(corrupt) => {
+                    self.fail(Failure::Corrupt(corrupt));
+                    return work;
+                }
+            }
+        }
+        work
+    }
+
+    fn deliver_lane(&mut self, lane: usize, limit: u64) -> Result<usize, Corrupt> {
+        let mut news = false;
+        let delivered = match &mut self.outlet {
+            Outlet::Upcall { consumer, deliver } => {
+                if limit == consumer.taken()[lane] {
+                    return Ok(0);
+                }
+                let count = if self.settings.batching.delivery { u64::MAX } else { 1 };
+                consumer.consume(lane, limit, count, deliver)?;
+                let (messages, bytes) = consumer.handed_over();
+                self.counters.messages_delivered = messages;
+                self.counters.bytes_delivered = bytes;
+                consumer.taken()[lane]
+            }
+            Outlet::Pull(handoff) => {
+                news = handoff.offer(lane, limit);
+                handoff.released(lane)
+            }
+        };
+        let column = self.row.delivered.column(lane);
+        if delivered == self.table.own().load_relaxed(column.word()) {
+            return Ok(usize::from(news && !is_on(Mutation::SilentWork)));
+        }
+        self.counters.delivery_batches += 1;
+        self.table.raise(column, delivered);
+        Ok(1)
+    }
+
+    /// Gives the words of messages that all members have delivered back to the writer [O5]. Looks at the other
+    /// members only when the window fills, or when there is nothing else to do: their counts are in cache lines
+    /// that change often.
+    fn free(&mut self, idle: bool) -> usize {
+        let Some((publisher, sender)) = &mut self.publisher else { return 0 };
+        if publisher.outstanding() == 0 || !(idle || publisher.wants_room()) {
+            return 0;
+        }
+        let lane = if self.settings.mode == Mode::Atomic { 0 } else { *sender };
+        let column = self.row.delivered.column(lane);
+        let mut least = self.table.rows().iter().map(|row| column.load(row)).min().unwrap_or(0);
+        if is_on(Mutation::ReuseAfterOwnDelivery) {
+            least = column.load(self.table.own());
+        }
+        self.counters.words_polled += self.table.members().len() as u64 - 1;
+        if least <= self.freed {
+            return 0;
+        }
+        self.freed = least;
+        let indexes = match self.settings.mode {
+            Mode::Atomic => indexes_below(least, *sender, self.settings.senders.len()),
+            Mode::Unordered | Mode::Raw => least,
+        };
+        usize::from(publisher.free(indexes) > 0)
+    }
+}
+
+impl Subgroup<NoUpcall> {
+    /// Joins like [`Subgroup::new`], but deliveries wait for whoever holds the [`Pull`], on any thread.
+    ///
+    /// # Panics
+    /// As [`Subgroup::new`].
+    pub fn pulled<F: Fabric>(
+        fabric: &mut F,
+        key: MirrorKey,
+        members: &[NodeId],
+        settings: Settings,
+    ) -> (Self, Option<Writer>, Pull) {
+        let lanes = settings.lanes();
+        let handoff = Arc::new(Handoff::new(lanes));
+        let mut consumer = None;
+        let (subgroup, writer) = Self::build(fabric, key, members, settings, |table, row, settings| {
+            consumer = Some(Consumer::new(table, row, settings));
+            Outlet::Pull(Arc::clone(&handoff))
+        });
+        (subgroup, writer, Pull::new(consumer.expect("built above"), handoff))
+    }
+}
+
+impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
+    fn handle_event(&mut self, _fabric: &mut F, event: &Event) {
+        self.table.handle_event(event);
+    }
+
+    #[inline]
+    fn poll(&mut self, fabric: &mut F) -> usize {
+        if !self.table.is_ready() || self.failure.is_some() {
+            return 0;
+        }
+        self.counters.polls += 1;
+        let sent = self.send();
+        let mut work = usize::from(sent > 0) + self.receive(sent) + self.deliver();
+        work += self.free(work == 0);
+        let posts = self.table.flush(fabric);
+        self.counters.posts += posts as u64;
+        if is_on(Mutation::SilentWork) { work } else { work + posts }
+    }
+}

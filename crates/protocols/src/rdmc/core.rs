@@ -1,0 +1,424 @@
+//! The core that drives all groups of a process over one link to each peer (RDMC §2, fig. 1; §3.2).
+//!
+//! See the module above for state, step order and invariants.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use squall_fabric::{Channel, ConnId, Core, Duration, Event, Fabric, Instant, NodeId, Token};
+
+use super::control::{self, Early};
+use super::group::Group;
+use super::link::{Links, Posted};
+use super::message::Message;
+use super::settings::BLOCKS_MAX;
+use super::slots::{self, Slots};
+use super::{Application, Cause, GroupId, Memory, Object, Settings, SettingsError, Unfinished};
+
+/// RDMC at one member.
+///
+/// **Law.** [`Rdmc::create`], [`Rdmc::send`] and the like are called between evaluations; what they begin is done by
+/// [`Core::poll`]. The application hears of everything through [`Application`], from inside `poll`.
+#[derive(Debug)]
+pub struct Rdmc<A> {
+    links: Links,
+    groups: BTreeMap<GroupId, Group>,
+    slots: Slots,
+    early: Early,
+    application: A,
+    counters: Counters,
+    /// The slot that posts first in the next evaluation.
+    turn: usize,
+    retry_at: Option<Instant>,
+}
+
+/// What a member has done so far, in all groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Blocks posted to others.
+    pub blocks_posted: u64,
+    /// Blocks that have arrived.
+    pub blocks_received: u64,
+}
+
+/// Why a group was not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateError {
+    /// The settings do not fit.
+    Settings(SettingsError),
+    /// This node is not in the list, or a node is in it twice.
+    Members,
+    /// There is, or was just now, a group of that number here.
+    Exists,
+    /// What is left of this object does not fit: its number is too low, or its blocks have another size.
+    Unfinished(u64),
+}
+
+impl fmt::Display for CreateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Settings(error) => write!(f, "{error}"),
+            Self::Members => f.write_str("the list of members must name this node, and each node once"),
+            Self::Exists => f.write_str("a group of this number exists here: choose another number"),
+            Self::Unfinished(number) => {
+                write!(
+                    f,
+                    "object {number} cannot be resumed: keep the block size and the numbers of the old group"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for CreateError {}
+
+/// Why an object was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// There is no such group here.
+    NoGroup,
+    /// Only rank 0 sends.
+    NotRoot,
+    /// The group has failed.
+    Failed(Cause),
+    /// The object has more than [`BLOCKS_MAX`] blocks.
+    TooManyBlocks(u64),
+    /// The memory is shorter than the object.
+    Memory,
+    /// No object of that number waits for memory.
+    NotAsked,
+    /// Objects are unfinished.
+    Unfinished,
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoGroup => f.write_str("there is no such group here: create it first"),
+            Self::NotRoot => f.write_str("only the root sends: create another group for another sender"),
+            Self::Failed(cause) => write!(f, "the group has failed: {cause}"),
+            Self::TooManyBlocks(blocks) => {
+                write!(f, "{blocks} blocks, at most {BLOCKS_MAX}: choose larger blocks")
+            }
+            Self::Memory => f.write_str("the memory is shorter than the object"),
+            Self::NotAsked => f.write_str("no object of this number waits for memory"),
+            Self::Unfinished => {
+                f.write_str("objects are under way: wait for their release, or wedge the group")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SendError {}
+
+impl<A> Rdmc<A> {
+    /// RDMC of `node`, which uses `channel` and the next one to all peers; they use the same.
+    pub const fn new(node: NodeId, channel: Channel, application: A) -> Self {
+        Self {
+            links: Links::new(node, channel),
+            groups: BTreeMap::new(),
+            slots: Slots::new(),
+            early: Early::new(),
+            application,
+            counters: Counters { blocks_posted: 0, blocks_received: 0 },
+            turn: 0,
+            retry_at: None,
+        }
+    }
+
+    /// Creates a group; all members do so with the same list, the root first, and the same settings.
+    ///
+    /// # Errors
+    /// [`CreateError`]. Differences between members are found later, and fail the group.
+    pub fn create<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        group: GroupId,
+        members: &[NodeId],
+        settings: Settings,
+    ) -> Result<(), CreateError> {
+        self.resume(fabric, group, members, settings, 0, Vec::new())
+    }
+
+    /// Creates a group that goes on where a failed one ended \[B7\]: its objects have the numbers of the old one,
+    /// from `first` on, and `unfinished` is what *this* member holds of them, as [`Application::on_failed`] has
+    /// told it, or, if it had finished an object, that object as a whole. The root sends the objects again (it must
+    /// have them as a whole); members get the blocks that they lack, and who has nothing of an object is asked for
+    /// memory as usual. All members give the same `first`.
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn resume<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        id: GroupId,
+        members: &[NodeId],
+        settings: Settings,
+        first: u64,
+        unfinished: Vec<Unfinished>,
+    ) -> Result<(), CreateError> {
+        settings.check(members.len()).map_err(CreateError::Settings)?;
+        if self.groups.contains_key(&id) {
+            return Err(CreateError::Exists);
+        }
+        let fits = |unfinished: &Unfinished| {
+            let Unfinished { object, memory, held } = unfinished;
+            let has_room = memory.as_ref().is_none_or(|memory| memory.holds(object.words()));
+            object.number >= first && held.blocks() == settings.blocks(object.bytes) && has_room
+        };
+        if let Some(unfit) = unfinished.iter().find(|unfinished| !fits(unfinished)) {
+            return Err(CreateError::Unfinished(unfit.object.number));
+        }
+        let mut nodes = members.to_vec();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let group = Group::new(id, fabric.node(), members, settings, first);
+        let mut group = group.filter(|_| nodes.len() == members.len()).ok_or(CreateError::Members)?;
+        if group.rank > 0 {
+            group.resumed = unfinished.into_iter().map(|left| (left.object.number, left)).collect();
+        }
+        self.join(fabric, group);
+        Ok(())
+    }
+
+    fn join<F: Fabric>(&mut self, fabric: &mut F, mut group: Group) {
+        let (id, digest) = (group.id, group.digest);
+        let peers: Vec<_> = group.neighbours.iter().map(|neighbour| neighbour.node).collect();
+        for peer in peers {
+            self.links.open(fabric, peer);
+            self.links.say(peer, Message::Join { group: id, digest });
+            if let Some(heard) = self.early.take(id, peer) {
+                group.on_heard(&mut self.links, peer, heard);
+            }
+        }
+        self.groups.insert(id, group);
+    }
+
+    /// Sends an object of `bytes` bytes that lies in `memory`, which must not change before
+    /// [`Application::on_released`]. Returns its number.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn send(&mut self, group: GroupId, memory: Memory, bytes: u64) -> Result<u64, SendError> {
+        let group = self.running(group)?;
+        let blocks = group.settings.blocks(bytes);
+        let words = Object { group: group.id, number: 0, bytes }.words();
+        match () {
+            () if group.rank > 0 => Err(SendError::NotRoot),
+            () if blocks > BLOCKS_MAX => Err(SendError::TooManyBlocks(blocks)),
+            () if !memory.holds(words) => Err(SendError::Memory),
+            () => Ok(group.send(memory, bytes)),
+        }
+    }
+
+    /// Gives memory to an object for which the application has answered [`super::Answer::Later`].
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn supply(&mut self, group: GroupId, number: u64, memory: Memory) -> Result<(), SendError> {
+        let group = self.running(group)?;
+        let multicast = group.multicasts.get_mut(&number).filter(|multicast| multicast.awaits_memory());
+        let multicast = multicast.ok_or(SendError::NotAsked)?;
+        if !memory.holds(multicast.object.words()) {
+            return Err(SendError::Memory);
+        }
+        multicast.give_empty(memory);
+        Ok(())
+    }
+
+    /// Stops a group everywhere; each member's application is told by [`Application::on_failed`].
+    ///
+    /// # Errors
+    /// If there is no such group or it has failed already.
+    pub fn wedge(&mut self, group: GroupId) -> Result<(), SendError> {
+        self.running(group)?;
+        let cause = Cause::Wedged(self.links.node());
+        self.groups.get_mut(&group).expect("just found").wedge(&mut self.links, cause);
+        Ok(())
+    }
+
+    /// Forgets a group that is idle, or whose failure has been reported.
+    ///
+    /// # Errors
+    /// [`SendError::Unfinished`] or [`SendError::NoGroup`].
+    pub fn destroy(&mut self, group: GroupId) -> Result<(), SendError> {
+        let found = self.groups.get(&group).ok_or(SendError::NoGroup)?;
+        if !found.is_idle() {
+            return Err(SendError::Unfinished);
+        }
+        self.groups.remove(&group);
+        Ok(())
+    }
+
+    /// What this member has done so far.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The application.
+    pub const fn application(&self) -> &A {
+        &self.application
+    }
+
+    /// The application.
+    pub const fn application_mut(&mut self) -> &mut A {
+        &mut self.application
+    }
+
+    fn running(&mut self, group: GroupId) -> Result<&mut Group, SendError> {
+        let group = self.groups.get_mut(&group).ok_or(SendError::NoGroup)?;
+        match group.cause() {
+            Some(cause) => Err(SendError::Failed(cause)),
+            None => Ok(group),
+        }
+    }
+
+    fn on_message<F: Fabric>(&mut self, fabric: &mut F, conn: ConnId, token: Token, length: usize) {
+        let Some(peer) = self.links.peer(conn) else { return };
+        let message = self.links.take_message(fabric, conn, token, length);
+        let is_sound = match message {
+            Ok(Message::Hello { credits }) => self.links.on_hello(conn, credits),
+            Ok(message) => {
+                control::on_group_message(&mut self.groups, &mut self.early, &mut self.links, peer, message)
+            }
+            Err(_) => false,
+        };
+        if !is_sound {
+            self.on_link_lost(fabric, peer, Cause::Breached(peer));
+        }
+    }
+
+    fn on_block<F: Fabric>(&mut self, fabric: &mut F, conn: ConnId, token: Token, immediate: u32) {
+        let Some(peer) = self.links.peer(conn) else { return };
+        self.links.post_receive(fabric, conn, token);
+        let (slot, block) = slots::slot_and_block(immediate);
+        let is_sound = self.slots.object(slot).is_some_and(|(group, number)| {
+            let group = self.groups.get_mut(&group).expect("slots are of objects of groups");
+            group.multicasts.get_mut(&number).is_some_and(|multicast| multicast.on_block(peer, block))
+        });
+        self.counters.blocks_received += u64::from(is_sound);
+        if !is_sound {
+            self.on_link_lost(fabric, peer, Cause::Breached(peer));
+        }
+    }
+
+    fn on_done(&mut self, conn: ConnId, token: Token) {
+        let (slot, target) = slots::slot_and_target(token);
+        let (Some(_), Some((group, number))) = (self.links.peer(conn), self.slots.object(slot)) else {
+            return;
+        };
+        let group = self.groups.get_mut(&group).expect("slots are of objects of groups");
+        group
+            .multicasts
+            .get_mut(&number)
+            .expect("a slot is free when nothing is in flight")
+            .outgoing
+            .on_done(target);
+    }
+
+    /// The link to `peer` is no more, or must not be.
+    fn on_link_lost<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId, cause: Cause) {
+        if !self.links.remove(fabric, peer) {
+            return;
+        }
+        self.early.forget(peer);
+        for group in self.groups.values_mut() {
+            group.on_lost(fabric, &mut self.links, peer, cause);
+        }
+    }
+}
+
+impl<A> Rdmc<A> {
+    fn open<F: Fabric>(&mut self, fabric: &mut F) -> usize
+    where
+        A: Application<F>,
+    {
+        let mut work = 0;
+        for group in self.groups.values_mut().filter(|group| group.is_running()) {
+            match group.open(fabric, &mut self.application, &mut self.links, &mut self.slots) {
+                Ok(done) => work += done,
+                Err(cause) => group.wedge(&mut self.links, cause),
+            }
+        }
+        work
+    }
+
+    /// Objects take turns, one block each, as long as any can post.
+    fn post_blocks<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let count = self.slots.len();
+        let mut work = 0;
+        self.turn = (self.turn + 1) % count.max(1);
+        loop {
+            let mut posted = 0;
+            for slot in (self.turn..count).chain(0..self.turn) {
+                let Some((group, number)) = self.slots.object(slot) else { continue };
+                let group = self.groups.get_mut(&group).expect("slots are of objects of groups");
+                posted += usize::from(group.post_next(fabric, &mut self.links, number) == Posted::Yes);
+            }
+            if posted == 0 {
+                self.counters.blocks_posted += work as u64;
+                return work;
+            }
+            work += posted;
+        }
+    }
+
+    fn finish<F: Fabric>(&mut self, fabric: &mut F) -> usize
+    where
+        A: Application<F>,
+    {
+        let mut work = 0;
+        let mut silent = Vec::new();
+        for group in self.groups.values_mut() {
+            work += if group.is_running() {
+                group.finish(fabric, &mut self.application, &mut self.slots)
+            } else {
+                silent.extend(group.silent_neighbours(fabric.now()));
+                group.report(fabric, &mut self.application, &mut self.slots)
+            };
+        }
+        for peer in silent {
+            self.on_link_lost(fabric, peer, Cause::Lost(peer));
+            work += 1;
+        }
+        work
+    }
+}
+
+impl<F: Fabric, A: Application<F>> Core<F> for Rdmc<A> {
+    fn handle_event(&mut self, fabric: &mut F, event: &Event) {
+        match event {
+            Event::Connected { conn, .. } => self.links.on_connected(*conn),
+            Event::Received { conn, token, length } => self.on_message(fabric, *conn, *token, *length),
+            Event::Arrived { conn, token, immediate } => self.on_block(fabric, *conn, *token, *immediate),
+            Event::Done { conn, token } => self.on_done(*conn, *token),
+            Event::Broken { conn, .. } | Event::Refused { conn } => {
+                if let Some(peer) = self.links.peer(*conn) {
+                    self.on_link_lost(fabric, peer, Cause::Lost(peer));
+                }
+            }
+            Event::Revoked { grant } => self.groups.values_mut().for_each(|group| group.on_revoked(grant)),
+            // Connections to a lost peer break one by one, and mirrors are not used here.
+            Event::PeerLost { .. } | Event::Attached { .. } => {}
+        }
+    }
+
+    fn poll(&mut self, fabric: &mut F) -> usize {
+        self.links.was_full = false;
+        let mut work = self.open(fabric);
+        work += self.links.flush(fabric);
+        work += self.post_blocks(fabric);
+        work += self.finish(fabric);
+        work += self.links.flush(fabric);
+        self.retry_at = self.links.was_full.then(|| fabric.now() + RETRY);
+        work
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let patience = self.groups.values().filter_map(Group::deadline);
+        self.retry_at.into_iter().chain(patience).min()
+    }
+}
+
+/// A full queue gives no event when it has room again.
+const RETRY: Duration = Duration::from_micros(10);

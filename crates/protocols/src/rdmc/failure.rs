@@ -1,0 +1,129 @@
+//! Failures: how a group stops, at every member, and what it leaves behind (RDMC §2; Derecho §3.1 "Failures"; [B7]).
+
+use squall_fabric::{Duration, Fabric, Grant, Instant, NodeId};
+
+use super::group::{Group, Neighbour, State};
+use super::link::Links;
+use super::message::Message;
+use super::mutation::{Mutation, is_on};
+use super::slots::Slots;
+use super::{Application, Cause, Failure, Unfinished};
+
+impl Group {
+    /// The group has failed: it posts no more blocks, and says so to its neighbours, on each connection after the
+    /// last block.
+    pub(super) fn wedge(&mut self, links: &mut Links, cause: Cause) {
+        if !self.is_running() {
+            return;
+        }
+        self.state = State::Wedged { cause, fences: Vec::new(), deadline: None };
+        for neighbour in &mut self.neighbours {
+            if !links.contains(neighbour.node) {
+                neighbour.has_stopped = true;
+            } else if !is_on(Mutation::KeepFailureSecret) {
+                links.say(neighbour.node, Message::Failed { group: self.id, cause });
+            }
+        }
+    }
+
+    /// A neighbour has said that it posts no more blocks.
+    pub(super) fn on_stopped(&mut self, peer: NodeId) {
+        if let Some(neighbour) = self.neighbour_mut(peer) {
+            neighbour.has_stopped = true;
+        }
+    }
+
+    /// The link to `peer` is no more: what it had posted may land until its rights are revoked [F9] [F11].
+    pub(super) fn on_lost<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        links: &mut Links,
+        peer: NodeId,
+        cause: Cause,
+    ) {
+        let Some(neighbour) = self.neighbour_mut(peer) else { return };
+        neighbour.has_stopped = true;
+        let mut lost = Vec::new();
+        for multicast in self.multicasts.values_mut() {
+            lost.extend(multicast.on_lost(peer));
+        }
+        self.wedge(links, cause);
+        lost.iter().for_each(|grant| fabric.revoke(grant));
+        if let State::Wedged { fences, .. } = &mut self.state {
+            fences.extend(lost);
+        }
+    }
+
+    /// No write under the right lands any more.
+    pub(super) fn on_revoked(&mut self, grant: &Grant) {
+        if let State::Wedged { fences, .. } = &mut self.state {
+            fences.retain(|fence| fence != grant);
+        }
+    }
+
+    /// The neighbours that have not stopped in time, or that do not take what was posted to them: links to them are
+    /// to be ended, since whoever is told of a failure answers at once, and without an answer nothing is at rest.
+    pub(super) fn silent_neighbours(&mut self, now: Instant) -> Vec<NodeId> {
+        let State::Wedged { deadline, .. } = &mut self.state else { return vec![] };
+        let is_due = deadline.is_some_and(|deadline| now >= deadline);
+        if is_due || deadline.is_none() {
+            *deadline = Some(now + STOP_PATIENCE);
+        }
+        if !is_due {
+            return vec![];
+        }
+        let takes_all =
+            |node: NodeId| self.multicasts.values().all(|multicast| multicast.outgoing.is_at_rest_to(node));
+        let silent =
+            self.neighbours.iter().filter(|neighbour| !neighbour.is_still() || !takes_all(neighbour.node));
+        silent.map(|neighbour| neighbour.node).collect()
+    }
+
+    /// When [`Group::silent_neighbours`] wants to look again.
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::Wedged { deadline, .. } => deadline,
+            State::Running | State::Reported { .. } => None,
+        }
+    }
+
+    /// Reports the failure if no write of the group is under way, to or from this member.
+    pub(super) fn report<F: Fabric, A: Application<F>>(
+        &mut self,
+        fabric: &mut F,
+        application: &mut A,
+        slots: &mut Slots,
+    ) -> usize {
+        let State::Wedged { cause, fences, .. } = &self.state else { return 0 };
+        let is_settled = fences.is_empty()
+            && self.neighbours.iter().all(Neighbour::is_still)
+            && self.multicasts.values().all(|multicast| multicast.outgoing.is_at_rest());
+        if !is_settled && !is_on(Mutation::ReportUnsettled) {
+            return 0;
+        }
+        let (group, cause) = (self.id, *cause);
+        self.state = State::Reported { cause };
+        let unfinished = self.unfinished(fabric, slots);
+        application.on_failed(Failure { group, cause, unfinished });
+        1
+    }
+
+    /// What is left of all objects, by number.
+    fn unfinished<F: Fabric>(&mut self, fabric: &mut F, slots: &mut Slots) -> Vec<Unfinished> {
+        let mut unfinished: Vec<_> = std::mem::take(&mut self.resumed).into_values().collect();
+        for mut multicast in std::mem::take(&mut self.multicasts).into_values() {
+            multicast.take_grants().for_each(|grant| fabric.revoke(&grant));
+            multicast.slot.into_iter().for_each(|slot| slots.free(slot));
+            let (object, memory, mut held) = (multicast.object, multicast.memory, multicast.held);
+            if is_on(Mutation::ForgetHeld) {
+                held.forget_last();
+            }
+            unfinished.push(Unfinished { object, memory, held });
+        }
+        unfinished.sort_by_key(|unfinished| unfinished.object.number);
+        unfinished
+    }
+}
+
+/// Longer than a healthy process is ever held up; shorter than somebody waits for an error message.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);

@@ -1,0 +1,323 @@
+//! A group: members, neighbours, and the objects that are open (RDMC §2, §3).
+
+use std::collections::BTreeMap;
+
+use squall_fabric::{Fabric, Grant, Instant, NodeId};
+
+use super::link::{Links, Posted};
+use super::multicast::Multicast;
+use super::mutation::{Mutation, is_on};
+use super::outgoing::Ready;
+use super::schedule::Plan;
+use super::settings::{BLOCKS_MAX, OBJECTS_AHEAD, Settings};
+use super::slots::{Slot, Slots};
+use super::{Application, Cause, GroupId, Held, Memory, Object, Unfinished};
+
+/// One group at one member.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) id: GroupId,
+    pub(super) members: Vec<NodeId>,
+    pub(super) rank: usize,
+    pub(super) settings: Settings,
+    pub(super) digest: u64,
+    /// All with whom blocks are ever exchanged, by node.
+    pub(super) neighbours: Vec<Neighbour>,
+    /// Objects from `finished` on that are known here; a number may lack for a while.
+    pub(super) multicasts: BTreeMap<u64, Multicast>,
+    /// Left over from a failed group, until the root sends it again [B7].
+    pub(super) resumed: BTreeMap<u64, Unfinished>,
+    /// Objects below are released.
+    pub(super) finished: u64,
+    pub(super) state: State,
+}
+
+/// A member with which blocks are exchanged.
+#[derive(Debug)]
+pub(super) struct Neighbour {
+    pub(super) node: NodeId,
+    /// It has created the group.
+    pub(super) has_joined: bool,
+    /// The group has failed, and no block of it comes from there any more.
+    pub(super) has_stopped: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    Running,
+    /// Failed; blocks may still land.
+    Wedged {
+        cause: Cause,
+        /// Rights of lost neighbours that are being revoked.
+        fences: Vec<Grant>,
+        /// When neighbours must have stopped; set in the first evaluation.
+        deadline: Option<Instant>,
+    },
+    /// Failed, and the application knows.
+    Reported {
+        cause: Cause,
+    },
+}
+
+impl Group {
+    pub(super) fn new(
+        id: GroupId,
+        node: NodeId,
+        members: &[NodeId],
+        settings: Settings,
+        first: u64,
+    ) -> Option<Self> {
+        let rank = members.iter().position(|member| *member == node)?;
+        let ranks = neighbours(&settings, members.len(), rank);
+        let neighbour =
+            |rank: usize| Neighbour { node: members[rank], has_joined: false, has_stopped: false };
+        let mut neighbours: Vec<_> = ranks.into_iter().map(neighbour).collect();
+        neighbours.sort_by_key(|neighbour| neighbour.node);
+        Some(Self {
+            id,
+            members: members.to_vec(),
+            rank,
+            digest: settings.digest(members, first),
+            settings,
+            neighbours,
+            multicasts: BTreeMap::new(),
+            resumed: BTreeMap::new(),
+            finished: first,
+            state: State::Running,
+        })
+    }
+
+    pub(super) const fn is_running(&self) -> bool {
+        matches!(self.state, State::Running)
+    }
+
+    /// Why it has failed, if it has.
+    pub(super) const fn cause(&self) -> Option<Cause> {
+        match self.state {
+            State::Running => None,
+            State::Wedged { cause, .. } | State::Reported { cause } => Some(cause),
+        }
+    }
+
+    pub(super) fn neighbour_mut(&mut self, node: NodeId) -> Option<&mut Neighbour> {
+        let at = self.neighbours.binary_search_by_key(&node, |neighbour| neighbour.node).ok()?;
+        Some(&mut self.neighbours[at])
+    }
+
+    /// Whether it can be forgotten.
+    pub(super) fn is_idle(&self) -> bool {
+        match self.state {
+            State::Running => self.multicasts.is_empty(),
+            State::Wedged { .. } => false,
+            State::Reported { .. } => true,
+        }
+    }
+
+    /// The root sends an object; its number is the next one.
+    pub(super) fn send(&mut self, memory: Memory, bytes: u64) -> u64 {
+        let number = self.multicasts.last_key_value().map_or(self.finished, |(last, _)| last + 1);
+        let object = Object { group: self.id, number, bytes };
+        let mut multicast = Multicast::new(object, &self.settings, &self.members, self.rank);
+        multicast.give(memory, Held::all(self.settings.blocks(bytes)));
+        self.multicasts.insert(number, multicast);
+        number
+    }
+
+    /// A source has an object for us.
+    pub(super) fn on_announce(
+        &mut self,
+        peer: NodeId,
+        number: u64,
+        bytes: u64,
+        slot: Slot,
+    ) -> Result<(), Cause> {
+        let breach = Err(Cause::Breached(peer));
+        let ahead = OBJECTS_AHEAD * (self.members.len() as u64 + 1);
+        let is_near = number >= self.finished && number - self.finished < ahead;
+        if self.rank == 0 || !is_near || self.settings.blocks(bytes) > BLOCKS_MAX {
+            return breach;
+        }
+        let object = Object { group: self.id, number, bytes };
+        let (settings, members, rank) = (&self.settings, &self.members, self.rank);
+        let multicast =
+            self.multicasts.entry(number).or_insert_with(|| Multicast::new(object, settings, members, rank));
+        match multicast.incoming.source_mut(peer) {
+            Some(source) if source.slot.is_none() => source.slot = Some(slot),
+            _ => return breach,
+        }
+        if multicast.object != object {
+            return breach;
+        }
+        self.take_up(peer, number)
+    }
+
+    /// Goes on with what a failed group has left of the object, if it is the same [B7].
+    fn take_up(&mut self, peer: NodeId, number: u64) -> Result<(), Cause> {
+        let Some(Unfinished { object, memory, held }) = self.resumed.remove(&number) else { return Ok(()) };
+        let multicast = self.multicasts.get_mut(&number).expect("just announced");
+        if object.bytes != multicast.object.bytes {
+            return Err(Cause::Disagreed(peer));
+        }
+        if let Some(memory) = memory {
+            let mut held = held;
+            held.cut_to_summary();
+            multicast.give(memory, held);
+        }
+        Ok(())
+    }
+
+    /// A target is ready for the blocks of an object.
+    pub(super) fn on_ready(&mut self, peer: NodeId, number: u64, ready: Ready) -> Result<(), Cause> {
+        let me = self.members[self.rank];
+        let multicast = self.multicasts.get_mut(&number).ok_or(Cause::Breached(peer))?;
+        let words = multicast.object.words() as u64;
+        let target = multicast.outgoing.target_mut(peer).ok_or(Cause::Breached(peer))?;
+        let is_right = ready.grant.owner == peer && ready.grant.peer == me && ready.grant.words >= words;
+        if !is_right || !target.is_announced || target.ready.is_some() {
+            return Err(Cause::Breached(peer));
+        }
+        target.ready = Some(ready);
+        Ok(())
+    }
+
+    /// Gives memory to the next objects, announces them and says ready; returns the work done.
+    pub(super) fn open<F: Fabric, A: Application<F>>(
+        &mut self,
+        fabric: &mut F,
+        application: &mut A,
+        links: &mut Links,
+        slots: &mut Slots,
+    ) -> Result<usize, Cause> {
+        let mut work = 0;
+        for number in self.finished..self.finished + OBJECTS_AHEAD {
+            let Some(multicast) = self.multicasts.get_mut(&number) else { break };
+            if multicast.slot.is_none() {
+                multicast.slot = slots.take(self.id, number);
+                work += 1;
+            }
+            work += multicast.announce(links, |node| has_joined(&self.neighbours, node));
+            if !multicast.ask(fabric, application) {
+                return Err(Cause::Refused(self.members[self.rank]));
+            }
+            if !multicast.is_open() {
+                break;
+            }
+            work += multicast.answer(fabric, links);
+            work += multicast.incoming.tell(fabric, links);
+        }
+        Ok(work)
+    }
+
+    /// Posts a block of an object, if all of the objects before are posted.
+    pub(super) fn post_next<F: Fabric>(&mut self, fabric: &mut F, links: &mut Links, number: u64) -> Posted {
+        let is_next = self.multicasts.range(..number).all(|(_, multicast)| multicast.outgoing.is_posted());
+        match self.multicasts.get_mut(&number) {
+            Some(multicast) if is_next && matches!(self.state, State::Running) => {
+                multicast.post_next(fabric, links)
+            }
+            _ => Posted::Later,
+        }
+    }
+
+    /// Hands over what is complete, in order, and releases what is finished; returns the work done.
+    pub(super) fn finish<F: Fabric, A: Application<F>>(
+        &mut self,
+        fabric: &mut F,
+        application: &mut A,
+        slots: &mut Slots,
+    ) -> usize {
+        let mut work = 0;
+        for (expected, (number, multicast)) in (self.finished..).zip(&mut self.multicasts) {
+            let is_next = *number == expected && multicast.is_complete();
+            if !is_next && !is_on(Mutation::HandOverUnordered) {
+                break;
+            }
+            if multicast.is_complete() && !multicast.is_handed_over {
+                multicast.is_handed_over = true;
+                multicast.hand_over(application, self.rank);
+                work += 1;
+            }
+        }
+        while let Some(entry) = self.multicasts.first_entry() {
+            if *entry.key() != self.finished || !entry.get().is_handed_over || !entry.get().is_finished() {
+                break;
+            }
+            let multicast = entry.remove();
+            self.finished += 1;
+            multicast.release(fabric, application, slots);
+            work += 1;
+        }
+        work
+    }
+}
+
+impl Neighbour {
+    /// Whether no block comes from there any more; none came from who has not joined.
+    pub(super) const fn is_still(&self) -> bool {
+        self.has_stopped || !self.has_joined
+    }
+}
+
+impl Multicast {
+    fn hand_over<F: Fabric, A: Application<F>>(&self, application: &mut A, rank: usize) {
+        let memory = self.memory.as_ref().expect("complete");
+        if rank > 0 {
+            application.on_received(&self.object, memory);
+        }
+    }
+
+    /// Everything has arrived and everything is placed: nobody uses the rights that were given.
+    fn release<F: Fabric, A: Application<F>>(
+        mut self,
+        fabric: &mut F,
+        application: &mut A,
+        slots: &mut Slots,
+    ) {
+        self.take_grants().for_each(|grant| fabric.revoke(&grant));
+        slots.free(self.slot.expect("complete"));
+        application.on_released(&self.object, self.memory.expect("complete"));
+    }
+}
+
+/// Whether the neighbour `node` has created the group.
+fn has_joined(neighbours: &[Neighbour], node: NodeId) -> bool {
+    let at = neighbours.binary_search_by_key(&node, |neighbour| neighbour.node);
+    neighbours[at.expect("a neighbour")].has_joined
+}
+
+/// With whom a member ever exchanges blocks: some only if there are several blocks, some only if there is one.
+fn neighbours(settings: &Settings, members: usize, rank: usize) -> Vec<usize> {
+    let many = 4 * u64::from(members.next_power_of_two().ilog2()) + 4;
+    let mut ranks = Vec::new();
+    for blocks in [1, many] {
+        let plan = Plan::new(&settings.schedule, members, blocks);
+        ranks.extend(plan.targets(rank));
+        ranks.extend(plan.sources(rank));
+    }
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schedule::Algorithm;
+    use super::*;
+
+    #[test]
+    fn peers_of_any_object_are_neighbours() {
+        for members in 1..=40 {
+            for algorithm in [Algorithm::Sequential, Algorithm::Chain, Algorithm::Tree, Algorithm::Pipeline] {
+                let settings = Settings { schedule: algorithm.into(), ..Settings::default() };
+                for rank in 0..members {
+                    let known = neighbours(&settings, members, rank);
+                    for blocks in (1..=12).chain([40, 64, 200]) {
+                        let plan = Plan::new(&settings.schedule, members, blocks);
+                        let peers = [plan.targets(rank), plan.sources(rank)].concat();
+                        assert!(peers.iter().all(|peer| known.contains(peer)), "{plan:?} of {rank}");
+                    }
+                }
+            }
+        }
+    }
+}

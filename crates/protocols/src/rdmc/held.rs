@@ -1,0 +1,124 @@
+//! Which blocks of an object a member holds (RDMC §3; resumption [B7]).
+
+use super::Summary;
+use super::message::WINDOW_BLOCKS;
+
+/// A set of blocks of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// A bit for each block.
+    bits: Vec<u64>,
+    blocks: u64,
+    /// `count <= blocks`.
+    count: u64,
+}
+
+impl Held {
+    /// None of `blocks` blocks.
+    #[must_use]
+    pub fn none(blocks: u64) -> Self {
+        Self { bits: vec![0; word(blocks + 63)], blocks, count: 0 }
+    }
+
+    /// All of `blocks` blocks.
+    #[must_use]
+    pub fn all(blocks: u64) -> Self {
+        let mut held = Self::none(blocks);
+        (0..blocks).for_each(|block| assert!(held.insert(block), "each once"));
+        held
+    }
+
+    /// How many blocks the object has.
+    #[must_use]
+    pub const fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// How many of them are held.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether all are held.
+    #[must_use]
+    pub const fn is_all(&self) -> bool {
+        self.count == self.blocks
+    }
+
+    /// Whether `block` is held.
+    #[must_use]
+    pub fn contains(&self, block: u64) -> bool {
+        block < self.blocks && self.bits[word(block)] >> (block % 64) & 1 == 1
+    }
+
+    /// Adds a block; false if it is there already or the object has no such block.
+    pub(super) fn insert(&mut self, block: u64) -> bool {
+        if block >= self.blocks || self.contains(block) {
+            return false;
+        }
+        self.bits[word(block)] |= 1 << (block % 64);
+        self.count += 1;
+        true
+    }
+
+    /// For a mutation: the last block that is held is not.
+    pub(super) fn forget_last(&mut self) {
+        if let Some(block) = (0..self.blocks).rev().find(|block| self.contains(*block)) {
+            self.bits[word(block)] &= !(1 << (block % 64));
+            self.count -= 1;
+        }
+    }
+
+    /// What of it a message can tell: all up to the first that lacks, and some after it.
+    pub(super) fn summary(&self) -> Summary {
+        let prefix = (0..self.blocks).find(|block| !self.contains(*block)).unwrap_or(self.blocks);
+        let mut summary = Summary { prefix, window: [0; WINDOW_BLOCKS as usize / 64] };
+        for i in (0..WINDOW_BLOCKS).filter(|i| self.contains(prefix + i)) {
+            summary.window[word(i)] |= 1 << (i % 64);
+        }
+        summary
+    }
+
+    /// Forgets what the summary cannot tell; the sources will send it again.
+    pub(super) fn cut_to_summary(&mut self) {
+        let summary = self.summary();
+        let mut held = Self::none(self.blocks);
+        for block in (0..self.blocks).filter(|block| self.contains(*block) && summary.contains(*block)) {
+            held.insert(block);
+        }
+        *self = held;
+    }
+}
+
+fn word(block: u64) -> usize {
+    usize::try_from(block / 64).expect("as many as fit memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_inserted_once() {
+        let mut held = Held::none(70);
+        assert!(held.insert(69) && !held.insert(69) && !held.insert(70));
+        assert!(held.contains(69) && !held.contains(5) && !held.contains(1 << 30));
+        assert_eq!((held.count(), held.is_all()), (1, false));
+        assert!(Held::all(70).is_all() && Held::none(0).is_all());
+    }
+
+    #[test]
+    fn a_summary_tells_the_beginning_and_some_more() {
+        let mut held = Held::none(2000);
+        (0..100).chain([101, 300, 611, 612, 613, 1999]).for_each(|block| assert!(held.insert(block)));
+        let summary = held.summary();
+        assert_eq!(summary.prefix, 100);
+        let told: Vec<u64> = (100..3000).filter(|block| summary.contains(*block)).collect();
+        assert_eq!(told, [101, 300, 611], "the window begins at the first that lacks and has 512 blocks");
+        held.cut_to_summary();
+        assert_eq!(held.count(), 103);
+        assert_eq!(held.summary(), summary);
+        assert!(Held::all(7).summary().contains(6) && !Held::none(7).summary().contains(0));
+    }
+}

@@ -1,0 +1,141 @@
+//! What comes: the sources of an object, and *ready for block* (RDMC §3.2, "Data Transfer Schedules").
+//!
+//! A receiver opens its receives in the order of the schedule's steps, a window of them at a time, and tells each
+//! source up to which step it may send. So nobody runs ahead of a receiver by more than the window: a source with
+//! time to spare (the root, which has nothing to receive) would else fill the link of a member with blocks of later
+//! steps, while the block that this member has to relay next stands behind them.
+
+use std::collections::VecDeque;
+
+use squall_fabric::{Fabric, Grant, NodeId};
+
+use super::link::{Links, Posted};
+use super::mutation::{Mutation, is_on};
+use super::schedule::{Plan, Transfer};
+use super::slots::Slot;
+use super::{Held, Memory};
+
+/// The receiving side of a multicast.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    /// Receives that are open and have yet to come, in the order of steps: at most `window`.
+    open: VecDeque<Transfer>,
+    /// Receives in earlier steps have come, are open, or are not needed.
+    listed: u64,
+    window: usize,
+    /// By rank.
+    pub(super) sources: Vec<Source>,
+}
+
+/// A member from which blocks of the object come.
+#[derive(Debug)]
+pub(super) struct Source {
+    rank: usize,
+    pub(super) node: NodeId,
+    /// The slot of the object there, once it has announced it.
+    pub(super) slot: Option<Slot>,
+    pub(super) is_answered: bool,
+    /// Given with the answer.
+    pub(super) grant: Option<Grant>,
+    /// It may send in steps below, and knows of those below `told`: `told <= bound`.
+    pub(super) bound: u64,
+    told: u64,
+    /// Open receives from it of which it knows, and of which it does not know.
+    waiting: usize,
+    untold: usize,
+}
+
+impl Incoming {
+    pub(super) fn new(plan: &Plan, rank: usize, members: &[NodeId], window: u64) -> Self {
+        let source = |rank: usize| Source {
+            rank,
+            node: members[rank],
+            slot: None,
+            is_answered: false,
+            grant: None,
+            bound: 0,
+            told: 0,
+            waiting: 0,
+            untold: 0,
+        };
+        let window = usize::try_from(window).expect("small");
+        let sources = plan.sources(rank).into_iter().map(source).collect();
+        Self { open: VecDeque::with_capacity(window), listed: 0, window, sources }
+    }
+
+    pub(super) fn source_mut(&mut self, node: NodeId) -> Option<&mut Source> {
+        self.sources.iter_mut().find(|source| source.node == node)
+    }
+
+    /// Opens the next receives, as far as the window reaches; what is held is not needed.
+    pub(super) fn open(&mut self, plan: &Plan, rank: usize, held: &Held) {
+        while self.open.len() < self.window {
+            let Some(transfer) = plan.next_receive(rank, self.listed) else { return };
+            self.listed = transfer.step + 1;
+            if !held.contains(transfer.block) || is_on(Mutation::SendHeld) {
+                self.open.push_back(transfer);
+                let at = self.sources.binary_search_by_key(&transfer.peer, |source| source.rank);
+                let source = &mut self.sources[at.expect("sources are those of the plan")];
+                source.bound = transfer.step + 1;
+                source.untold += 1;
+            }
+        }
+    }
+
+    /// A block has come; false if it was not expected from there.
+    pub(super) fn on_block(&mut self, node: NodeId, block: u64) -> bool {
+        let expected = self.open.iter().position(|transfer| transfer.block == block);
+        let Some(source) = self.sources.iter_mut().find(|source| source.node == node) else { return false };
+        let Some(at) = expected.filter(|at| self.open[*at].peer == source.rank && source.waiting > 0) else {
+            return false;
+        };
+        source.waiting -= 1;
+        self.open.remove(at);
+        true
+    }
+
+    /// The answer to those that have announced the object: a right to its memory, and how far they may go.
+    pub(super) fn answer<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        memory: &Memory,
+        words: usize,
+        mut say: impl FnMut(NodeId, Grant, u64),
+    ) -> usize {
+        let mut work = 0;
+        for source in self.sources.iter_mut().filter(|source| source.slot.is_some() && !source.is_answered) {
+            source.is_answered = true;
+            work += 1;
+            if words > 0 {
+                let grant = fabric.grant(&memory.region, memory.first..memory.first + words, source.node);
+                source.grant = Some(grant);
+                say(source.node, grant, source.bound);
+                source.has_told();
+            }
+        }
+        work
+    }
+
+    /// Tells sources how far they may go by now; returns how many writes that took.
+    pub(super) fn tell<F: Fabric>(&mut self, fabric: &mut F, links: &mut Links) -> usize {
+        let batch = (self.window / 4).max(1);
+        let mut work = 0;
+        for source in self.sources.iter_mut().filter(|source| source.is_answered && source.untold > 0) {
+            let is_worth_it = source.untold >= batch || source.waiting < batch;
+            let slot = source.slot.expect("answered");
+            if is_worth_it && links.tell_bound(fabric, source.node, slot, source.bound) == Posted::Yes {
+                source.has_told();
+                work += 1;
+            }
+        }
+        work
+    }
+}
+
+impl Source {
+    const fn has_told(&mut self) {
+        self.told = self.bound;
+        self.waiting += self.untold;
+        self.untold = 0;
+    }
+}

@@ -1,0 +1,308 @@
+//! Links: two connections to each peer, shared by all groups, with credits for receives (RDMC §3.2).
+//!
+//! One connection carries blocks and messages. A write with immediate and a send consume a receive of the peer [F7].
+//! Each end posts [`RECEIVES`] of them before it connects, posts each again as soon as it is consumed, and now and
+//! then writes their total number into a word of the peer, by value. In the same way targets tell how far a source
+//! may go with the object of each slot. These words need no receive, so neither end ever waits for the other's credits
+//! in a circle; and they have a connection of their own, so that none waits behind a block [F1].
+
+use std::collections::{BTreeMap, VecDeque};
+
+use squall_fabric::layout::LINE_WORDS;
+use squall_fabric::{Channel, ConnId, Fabric, Grant, NodeId, PostError, Region, Source, Token, Write};
+
+use super::message::{MESSAGE_BYTES_MAX, MalformedMessage, Message};
+use super::mutation::{Mutation, is_on};
+use super::settings::RECEIVES;
+use super::slots::{SLOTS_MAX, Slot};
+
+/// All links of this member.
+#[derive(Debug)]
+pub(super) struct Links {
+    node: NodeId,
+    channel: Channel,
+    by_peer: BTreeMap<NodeId, Link>,
+    peers: BTreeMap<ConnId, NodeId>,
+    /// A post was refused for want of room in a queue: try again soon.
+    pub(super) was_full: bool,
+}
+
+#[derive(Debug)]
+struct Link {
+    /// For blocks and messages.
+    conn: ConnId,
+    is_connected: bool,
+    /// For words.
+    words: ConnId,
+    /// The memory of the receives, then the words that the peer writes: how many receives it has posted, and how far
+    /// we may go with the object of each slot.
+    memory: Region,
+    /// The peer's right to those words.
+    credits: Grant,
+    /// Where to tell the peer.
+    peer_credits: Option<Grant>,
+    /// What has been posted here that consumes a receive of the peer: `used <= allowed()`.
+    used: u64,
+    /// Receives posted here, and how many of them the peer knows of: `told <= posted`.
+    posted: u64,
+    told: u64,
+    /// Control messages that wait for a credit or for room.
+    waiting: VecDeque<Message>,
+}
+
+/// What became of a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Posted {
+    /// It is on its way.
+    Yes,
+    /// No credit, no room, or no connection yet: later.
+    Later,
+}
+
+impl Links {
+    pub(super) const fn new(node: NodeId, channel: Channel) -> Self {
+        Self { node, channel, by_peer: BTreeMap::new(), peers: BTreeMap::new(), was_full: false }
+    }
+
+    /// This member.
+    pub(super) const fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Opens a link to `peer` if there is none.
+    pub(super) fn open<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId) {
+        if self.by_peer.contains_key(&peer) {
+            return;
+        }
+        let link = Link::open(fabric, peer, self.channel);
+        self.peers.insert(link.conn, peer);
+        self.peers.insert(link.words, peer);
+        self.by_peer.insert(peer, link);
+    }
+
+    /// Whose link `conn` is; `None` if it is none, or not any more.
+    pub(super) fn peer(&self, conn: ConnId) -> Option<NodeId> {
+        self.peers.get(&conn).copied()
+    }
+
+    /// Both ends are there: the peer may have the word for credits.
+    pub(super) fn on_connected(&mut self, conn: ConnId) {
+        let Some(link) = self.link_mut(conn).filter(|link| link.conn == conn) else { return };
+        link.is_connected = true;
+        let hello = Message::Hello { credits: link.credits };
+        link.waiting.push_front(hello);
+    }
+
+    /// The peer has said where to tell it of receives; false if it has said so before.
+    pub(super) fn on_hello(&mut self, conn: ConnId, credits: Grant) -> bool {
+        let Some(link) = self.link_mut(conn) else { return true };
+        credits.words >= TOLD_WORDS as u64 && link.peer_credits.replace(credits).is_none()
+    }
+
+    /// Ends the link to `peer`, if there is one. The caller tells the groups.
+    pub(super) fn remove<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId) -> bool {
+        let Some(link) = self.by_peer.remove(&peer) else { return false };
+        for conn in [link.conn, link.words] {
+            self.peers.remove(&conn);
+            fabric.close(conn);
+        }
+        fabric.revoke(&link.credits);
+        true
+    }
+
+    /// A receive was consumed: reads the message in it and posts it again.
+    pub(super) fn take_message<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        conn: ConnId,
+        token: Token,
+        length: usize,
+    ) -> Result<Message, MalformedMessage> {
+        let link = self.link_mut(conn).ok_or(MalformedMessage)?;
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let message = match bytes.get_mut(..length) {
+            Some(bytes) => {
+                link.memory.copy_bytes_out(receive_words(token.0).start, bytes);
+                Message::decode(bytes)
+            }
+            None => Err(MalformedMessage),
+        };
+        link.post_receive(fabric, token.0);
+        message
+    }
+
+    /// A receive was consumed by a block: posts it again.
+    pub(super) fn post_receive<F: Fabric>(&mut self, fabric: &mut F, conn: ConnId, token: Token) {
+        if let Some(link) = self.link_mut(conn) {
+            link.post_receive(fabric, token.0);
+        }
+    }
+
+    /// Says something to a peer, as soon as there is a credit. Without a link it is lost, and the groups are told
+    /// of that elsewhere.
+    pub(super) fn say(&mut self, peer: NodeId, message: Message) {
+        if let Some(link) = self.by_peer.get_mut(&peer) {
+            link.waiting.push_back(message);
+        }
+    }
+
+    pub(super) fn contains(&self, peer: NodeId) -> bool {
+        self.by_peer.contains_key(&peer)
+    }
+
+    /// Posts a block, if the peer has a receive to spare.
+    pub(super) fn post_block<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId, write: Write<'_>) -> Posted {
+        let Some(link) = self.by_peer.get_mut(&peer) else { return Posted::Later };
+        // What waits goes first: a control message that was said before must not be overtaken for ever.
+        if !link.is_connected || !link.waiting.is_empty() || !link.has_credit(CREDITS_RESERVED) {
+            return Posted::Later;
+        }
+        let posted = fabric.write(link.conn, write);
+        link.count(posted, &mut self.was_full)
+    }
+
+    /// How far `peer` has said that we may go with the object of `slot`.
+    pub(super) fn bound(&self, peer: NodeId, slot: Slot) -> u64 {
+        let word = |link: &Link| link.memory.load(CREDIT_WORD + told_word(slot));
+        self.by_peer.get(&peer).map_or(0, |link| slot.bound(word(link)))
+    }
+
+    /// Tells `peer` how far it may go with the object of its `slot`.
+    pub(super) fn tell_bound<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        peer: NodeId,
+        slot: Slot,
+        bound: u64,
+    ) -> Posted {
+        let Some(link) = self.by_peer.get_mut(&peer) else { return Posted::Later };
+        link.write(fabric, told_word(slot), slot.word(bound), &mut self.was_full)
+    }
+
+    /// Sends what waits and tells peers of new receives; returns how much was posted.
+    pub(super) fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let mut work = 0;
+        for link in self.by_peer.values_mut().filter(|link| link.is_connected) {
+            work += link.flush(fabric, &mut self.was_full);
+        }
+        work
+    }
+
+    fn link_mut(&mut self, conn: ConnId) -> Option<&mut Link> {
+        self.by_peer.get_mut(self.peers.get(&conn)?)
+    }
+}
+
+impl Link {
+    fn open<F: Fabric>(fabric: &mut F, peer: NodeId, channel: Channel) -> Self {
+        let conn = fabric.open(peer, channel);
+        let words = fabric.open(peer, Channel(channel.0 + 1));
+        let memory = fabric.register((CREDIT_WORD + TOLD_WORDS).next_multiple_of(LINE_WORDS));
+        let credits = fabric.grant(&memory, CREDIT_WORD..CREDIT_WORD + TOLD_WORDS, peer);
+        let mut link = Self {
+            conn,
+            is_connected: false,
+            words,
+            memory,
+            credits,
+            peer_credits: None,
+            used: 0,
+            posted: 0,
+            told: RECEIVES,
+            waiting: VecDeque::new(),
+        };
+        (0..RECEIVES).for_each(|receive| link.post_receive(fabric, receive));
+        link
+    }
+
+    fn post_receive<F: Fabric>(&mut self, fabric: &mut F, receive: u64) {
+        match fabric.post_receive(self.conn, &self.memory, receive_words(receive), Token(receive)) {
+            Ok(()) => self.posted += 1,
+            // The connection is broken; its event will come.
+            Err(PostError::NotConnected) => {}
+            Err(PostError::Full) => unreachable!("a fabric has room for {RECEIVES} receives"),
+        }
+    }
+
+    /// Receives that the peer has posted, as far as it has told.
+    fn allowed(&self) -> u64 {
+        self.memory.load(CREDIT_WORD).max(RECEIVES)
+    }
+
+    fn has_credit(&self, reserve: u64) -> bool {
+        is_on(Mutation::NoCredits) || self.used + reserve < self.allowed()
+    }
+
+    fn count(&mut self, posted: Result<(), PostError>, was_full: &mut bool) -> Posted {
+        match posted {
+            Ok(()) => {
+                self.used += 1;
+                return Posted::Yes;
+            }
+            Err(PostError::Full) => *was_full = true,
+            Err(PostError::NotConnected) => self.is_connected = false,
+        }
+        Posted::Later
+    }
+
+    fn flush<F: Fabric>(&mut self, fabric: &mut F, was_full: &mut bool) -> usize {
+        let mut work = 0;
+        while let Some(message) = self.waiting.front().filter(|_| self.has_credit(0)) {
+            let (bytes, length) = message.encode();
+            let posted = fabric.send(self.conn, &bytes[..length], None);
+            if self.count(posted, was_full) == Posted::Later {
+                return work;
+            }
+            self.waiting.pop_front();
+            work += 1;
+        }
+        work + self.tell(fabric, was_full)
+    }
+
+    fn tell<F: Fabric>(&mut self, fabric: &mut F, was_full: &mut bool) -> usize {
+        let posted = self.posted;
+        if posted - self.told < TELL_EVERY || self.write(fabric, 0, posted, was_full) == Posted::Later {
+            return 0;
+        }
+        self.told = posted;
+        1
+    }
+
+    /// Writes one of the words that the peer has for us, by value.
+    fn write<F: Fabric>(&mut self, fabric: &mut F, word: usize, value: u64, was_full: &mut bool) -> Posted {
+        let Some(grant) = self.peer_credits else { return Posted::Later };
+        let source = [value];
+        let write = Write {
+            source: Source::Value(&source),
+            grant: &grant,
+            offset: word,
+            immediate: None,
+            signal: None,
+        };
+        match fabric.write(self.words, write) {
+            Ok(()) => return Posted::Yes,
+            Err(PostError::Full) => *was_full = true,
+            // Its `Connected` or `Broken` will come.
+            Err(PostError::NotConnected) => {}
+        }
+        Posted::Later
+    }
+}
+
+fn told_word(slot: Slot) -> usize {
+    1 + usize::from(slot.index)
+}
+
+fn receive_words(receive: u64) -> std::ops::Range<usize> {
+    let first = usize::try_from(receive % RECEIVES).expect("small") * MESSAGE_WORDS;
+    first..first + MESSAGE_WORDS
+}
+
+const MESSAGE_WORDS: usize = MESSAGE_BYTES_MAX.div_ceil(8).next_multiple_of(LINE_WORDS / 2);
+const CREDIT_WORD: usize = RECEIVES as usize * MESSAGE_WORDS;
+/// The number of receives, and a bound for each slot.
+const TOLD_WORDS: usize = 1 + SLOTS_MAX;
+/// Blocks leave some credits to control messages.
+const CREDITS_RESERVED: u64 = 4;
+/// Less than what blocks leave unused is never worth a write.
+const TELL_EVERY: u64 = RECEIVES / 4;

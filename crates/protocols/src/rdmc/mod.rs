@@ -1,0 +1,75 @@
+//! RDMC: bulk multicast of large objects (RDMC §2–3, app. A; Derecho §3.1).
+//!
+//! A *group* is a list of members, the *root* first; only the root sends. Objects of a group have numbers and are
+//! received in their order. An object is cut into blocks of one size (the last may be shorter), which travel by
+//! one-sided writes, straight from the memory of one application into that of another, as a [`schedule`] says.
+//! One [`Rdmc`] in each process drives all groups; they share one connection to each peer.
+//!
+//! **State.** A *link* is the connection to a peer, with credits for its receives. A *group* has its neighbours: the
+//! members with which it ever exchanges blocks. A *multicast* is one object on its way through this member: memory,
+//! the blocks that it holds, for each target what the target is ready for, and the next transfer of the schedule.
+//!
+//! **An object's way.** The root announces number and size to its targets in the schedule. Who hears of an object
+//! asks the application for memory (an upcall) and announces it to its own targets; with memory, it answers each
+//! announcement by *ready for blocks*: a grant over the object's memory, and what it holds already. Then blocks flow:
+//! each is one write, whose immediate value names the object (as the receiver said) and the block.
+//!
+//! **Step order** of one evaluation ([`squall_fabric::Core::poll`]), after all events have been taken:
+//! 1. *Open*: give memory to the next objects, announce, say ready.
+//! 2. *Post blocks*: multicasts take turns, one block each; none has more than its share in flight.
+//! 3. *Finish*: objects that are complete are handed over, in order; those that all targets have been given are
+//!    released.
+//! 4. *Report*: a wedged group whose memory is at rest is reported, with what is held.
+//! 5. Send the control messages that have gathered and tell peers of new receives.
+//!
+//! **Invariants.**
+//! - \[B1\]–\[B6\] of [`schedule`]; at the receiver every block arrives exactly once, and a block that is not expected
+//!   is a breach that ends the group ([`Cause::Breached`]).
+//! - Every write with immediate and every send is covered by a receive of the peer: `used <= allowed` \[F7\]. Receives
+//!   are posted again at once, whatever became of what they received, so credits always come back.
+//! - A block is posted only when it is held and its target is ready; the blocks of an object are posted in the order
+//!   of the schedule's steps, and objects of a group one after the other.
+//! - `finished <= received`: an object is released when it is complete here, everything is posted *and placed*, and
+//!   every source and target has been heard; until then the fabric may read its memory \[F5\].
+//! - At most [`OBJECTS_AHEAD`] objects of a group are open at a member, so neighbours differ by a bounded number.
+//! - \[B7\] When a member is lost, its neighbours stop and tell their neighbours, and so on: every member learns of it,
+//!   since a group less its dead falls into parts each of which has a neighbour of a dead one. A member reports the
+//!   failure when no write of the group can land any more: every neighbour has said, on the same connection after its
+//!   last block, that it has stopped, or its connection broke and its grants are revoked \[F9\]; the connection to a
+//!   neighbour that does not answer is ended. So what it reports as
+//!   held is exact and its memory is at rest. A new group of the survivors takes over what they hold
+//!   ([`Rdmc::resume`]): it has a schedule of its own, and blocks that a target holds are left out.
+//!
+//! `Deviation:` (RDMC §3.2) size and number travel in an announcement, not in the immediate value of the first block:
+//! 32 bits do not hold the size of a large object, the first block would have to land elsewhere and be copied, and
+//! every source needs the target's grant before its first write anyway. The price is one round trip for each object,
+//! not for each level of the schedule.
+//! `Deviation:` (§3) blocks are one-sided writes with immediate, not two-sided sends, so a slow receiver processor
+//! does not hold up its sources; *ready for block* is a grant, once for each object, and credits for receives.
+//! `Deviation:` (§2, property 5) after a failure the survivors resume \[B7\]; the paper leaves it to the application to
+//! begin again.
+
+mod application;
+mod control;
+mod core;
+mod failure;
+mod group;
+mod held;
+mod incoming;
+mod link;
+mod message;
+mod multicast;
+mod mutation;
+mod outgoing;
+pub mod schedule;
+mod settings;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+pub use application::{Answer, Application, Cause, Failure, Memory, Object, Unfinished};
+pub use core::{Counters, CreateError, Rdmc, SendError};
+pub use held::Held;
+pub use message::{MalformedMessage, Message, Summary};
+pub use settings::{BLOCKS_MAX, GroupId, OBJECTS_AHEAD, RECEIVES, Settings, SettingsError};
+pub use slots::Slot;

@@ -1,0 +1,164 @@
+//! A multicast: one object on its way through this member (RDMC §3.2, "Data Transfer Schedules").
+
+use squall_fabric::{Fabric, Grant, NodeId};
+
+use super::incoming::Incoming;
+use super::link::{Links, Posted};
+use super::message::Message;
+use super::mutation::{Mutation, is_on};
+use super::outgoing::{Outgoing, Stock};
+use super::schedule::Plan;
+use super::settings::Settings;
+use super::slots::Slot;
+use super::{Answer, Application, Held, Memory, Object};
+
+/// One object at one member.
+#[derive(Debug)]
+pub(super) struct Multicast {
+    pub(super) object: Object,
+    plan: Plan,
+    rank: usize,
+    block_words: usize,
+    /// Names the object in tokens here, in immediate values that come, and in what targets tell.
+    pub(super) slot: Option<Slot>,
+    /// Given by the application; the root's from the beginning. It has room for the object.
+    pub(super) memory: Option<Memory>,
+    /// The application was asked for memory.
+    asked: bool,
+    pub(super) held: Held,
+    /// The application has been told that it is complete.
+    pub(super) is_handed_over: bool,
+    pub(super) incoming: Incoming,
+    pub(super) outgoing: Outgoing,
+}
+
+impl Multicast {
+    /// The way of `object` through the member of rank `rank`, which holds nothing yet.
+    pub(super) fn new(object: Object, settings: &Settings, members: &[NodeId], rank: usize) -> Self {
+        let blocks = settings.blocks(object.bytes);
+        // An empty object has no block, but is announced on the way of a single one [B5].
+        let plan = Plan::new(&settings.schedule, members.len(), blocks.max(1));
+        let in_flight_max = settings.in_flight_max();
+        let mut outgoing = Outgoing::new(&plan, rank, members, in_flight_max);
+        if blocks > 0 {
+            outgoing.look_ahead(&plan, rank);
+        }
+        Self {
+            object,
+            rank,
+            block_words: usize::try_from(settings.block_bytes / 8).expect("a block fits memory"),
+            slot: None,
+            memory: None,
+            asked: false,
+            held: Held::none(blocks),
+            is_handed_over: false,
+            incoming: Incoming::new(&plan, rank, members, in_flight_max),
+            outgoing,
+            plan,
+        }
+    }
+
+    /// Whether blocks may move.
+    pub(super) const fn is_open(&self) -> bool {
+        self.slot.is_some() && self.memory.is_some()
+    }
+
+    /// Whether all blocks are here.
+    pub(super) fn is_complete(&self) -> bool {
+        let blocks =
+            self.held.blocks() - u64::from(is_on(Mutation::ReceivedTooSoon) && self.held.blocks() > 1);
+        self.is_open() && self.held.count() >= blocks
+    }
+
+    /// Whether this member has nothing more to do with the object.
+    pub(super) fn is_finished(&self) -> bool {
+        let sources_are_done = self.incoming.sources.iter().all(|source| source.is_answered);
+        self.is_complete() && sources_are_done && self.outgoing.is_finished(self.held.blocks())
+    }
+
+    /// Takes memory, and with it what is known to lie there.
+    pub(super) fn give(&mut self, memory: Memory, held: Held) {
+        assert!(memory.holds(self.object.words()), "{:?} does not fit {memory:?}", self.object);
+        self.memory = Some(memory);
+        self.held = held;
+        if self.held.blocks() > 0 {
+            self.incoming.open(&self.plan, self.rank, &self.held);
+        }
+    }
+
+    /// Takes memory in which nothing lies.
+    pub(super) fn give_empty(&mut self, memory: Memory) {
+        self.give(memory, Held::none(self.held.blocks()));
+    }
+
+    /// Whether the application has yet to give memory for which it was asked.
+    pub(super) const fn awaits_memory(&self) -> bool {
+        self.asked && self.memory.is_none()
+    }
+
+    /// Tells the targets that have created the group.
+    pub(super) fn announce(&mut self, links: &mut Links, has_joined: impl Fn(NodeId) -> bool) -> usize {
+        let Object { group, number, bytes } = self.object;
+        let Some(slot) = self.slot else { return 0 };
+        let mut work = 0;
+        for target in self.outgoing.targets.iter_mut().filter(|target| !target.is_announced) {
+            if has_joined(target.node) {
+                target.is_announced = true;
+                links.say(target.node, Message::Announce { group, number, bytes, slot });
+                work += 1;
+            }
+        }
+        work
+    }
+
+    /// Asks the application for memory, once; false if it refuses.
+    pub(super) fn ask<F: Fabric, A: Application<F>>(&mut self, fabric: &mut F, application: &mut A) -> bool {
+        if self.memory.is_some() || std::mem::replace(&mut self.asked, true) {
+            return true;
+        }
+        match application.memory(fabric, &self.object) {
+            Answer::Memory(memory) => self.give_empty(memory),
+            Answer::Later => {}
+            Answer::Refuse => return false,
+        }
+        true
+    }
+
+    /// *Ready for block*, to the sources that have announced the object.
+    pub(super) fn answer<F: Fabric>(&mut self, fabric: &mut F, links: &mut Links) -> usize {
+        let (Some(slot), Some(memory)) = (self.slot, &self.memory) else { return 0 };
+        let Object { group, number, .. } = self.object;
+        let held = self.held.summary();
+        self.incoming.answer(fabric, memory, self.object.words(), |node, grant, bound| {
+            links.say(node, Message::Ready { group, number, slot: slot.index, grant, bound, held });
+        })
+    }
+
+    /// A block has landed; false if it was not expected from there.
+    pub(super) fn on_block(&mut self, peer: NodeId, block: u64) -> bool {
+        if !self.incoming.on_block(peer, block) || !self.held.insert(block) {
+            return is_on(Mutation::SendTwice);
+        }
+        self.incoming.open(&self.plan, self.rank, &self.held);
+        true
+    }
+
+    /// Posts the next block that can go.
+    pub(super) fn post_next<F: Fabric>(&mut self, fabric: &mut F, links: &mut Links) -> Posted {
+        let (Some(slot), Some(memory)) = (self.slot, &self.memory) else { return Posted::Later };
+        let Self { plan, rank, object, held, block_words, .. } = self;
+        let stock = Stock { plan, rank: *rank, object, slot, memory, held, block_words: *block_words };
+        self.outgoing.post_next(fabric, links, &stock)
+    }
+
+    /// The link to `node` is no more. Returns the right that `node` had, if any.
+    pub(super) fn on_lost(&mut self, node: NodeId) -> Option<Grant> {
+        self.outgoing.on_lost(node);
+        self.incoming.source_mut(node)?.grant.take()
+    }
+
+    /// All rights that were given.
+    pub(super) fn take_grants(&mut self) -> impl Iterator<Item = Grant> {
+        self.incoming.sources.iter_mut().filter_map(|source| source.grant.take())
+    }
+}

@@ -1,0 +1,90 @@
+//! Mutations: mistakes that tests put back into the protocol, one at a time, to see that a check catches them
+//! (RDMC §3.2; invariants [B1]–[B7]).
+//!
+//! Outside tests [`is_on`] is `false` at compile time and the protocol holds no trace of this.
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests make mistakes"))]
+pub(super) enum Mutation {
+    /// \[F7\] Posts do not wait for the peer's receives.
+    NoCredits,
+    /// \[B1\] A block goes to another target than the schedule says.
+    WrongPartner,
+    /// \[B1\] A block is relayed before it is held.
+    SendUnheld,
+    /// \[B1\] The last block of an object is left out.
+    DropLast,
+    /// What a target has told of another object in the same slot is believed.
+    StaleBound,
+    /// A block that arrives again is taken for a new one, without a check; and is sent twice.
+    SendTwice,
+    /// An object counts as received when its last-but-one block is here.
+    ReceivedTooSoon,
+    /// Objects are handed over as they are completed, not in order.
+    HandOverUnordered,
+    /// \[F5\] Memory is released when everything is posted, not when it is placed.
+    ReleaseUnplaced,
+    /// \[B7\] A member that learns of a failure does not tell its neighbours.
+    KeepFailureSecret,
+    /// \[B7\] A failure is reported while blocks may still land.
+    ReportUnsettled,
+    /// \[B7\] The last block that was held is reported as not held.
+    ForgetHeld,
+    /// \[B7\] What a target holds is sent all the same.
+    SendHeld,
+    /// \[B7\] A target is believed to hold more than it says.
+    OmitUnheld,
+}
+
+#[cfg(test)]
+impl Mutation {
+    pub(super) const ALL: [Self; 14] = [
+        Self::NoCredits,
+        Self::WrongPartner,
+        Self::SendUnheld,
+        Self::DropLast,
+        Self::StaleBound,
+        Self::SendTwice,
+        Self::ReceivedTooSoon,
+        Self::HandOverUnordered,
+        Self::ReleaseUnplaced,
+        Self::KeepFailureSecret,
+        Self::ReportUnsettled,
+        Self::ForgetHeld,
+        Self::SendHeld,
+        Self::OmitUnheld,
+    ];
+}
+
+#[cfg(test)]
+thread_local! {
+    static ACTIVE: std::cell::Cell<Option<Mutation>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether `mutation` is on in this thread.
+#[cfg(test)]
+pub(super) fn is_on(mutation: Mutation) -> bool {
+    ACTIVE.get() == Some(mutation)
+}
+
+/// Whether `mutation` is on: never.
+#[cfg(not(test))]
+#[inline]
+pub(super) const fn is_on(_: Mutation) -> bool {
+    false
+}
+
+/// Runs `run` with `mutation` on, in this thread.
+#[cfg(test)]
+pub(super) fn with<T>(mutation: Mutation, run: impl FnOnce() -> T) -> T {
+    struct Off;
+    impl Drop for Off {
+        fn drop(&mut self) {
+            ACTIVE.set(None);
+        }
+    }
+    ACTIVE.set(Some(mutation));
+    let _off = Off;
+    run()
+}

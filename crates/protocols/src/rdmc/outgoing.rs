@@ -1,0 +1,218 @@
+//! What goes: the targets of an object and the next sends of the schedule (RDMC §3.2, "Data Transfer Schedules").
+
+use std::collections::VecDeque;
+
+use squall_fabric::{Fabric, Grant, NodeId, Source as Words, Write};
+
+use super::link::{Links, Posted};
+use super::message::Summary;
+use super::mutation::{Mutation, is_on};
+use super::schedule::{Plan, Transfer};
+use super::slots::{self, Slot};
+use super::{Held, Memory, Object};
+
+/// The sending side of a multicast.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    /// The next sends of the schedule, as many as it looks ahead; empty when all are posted.
+    upcoming: VecDeque<Transfer>,
+    /// Sends in earlier steps are posted or among `upcoming`.
+    listed: u64,
+    /// The sum of the targets' `in_flight`: `in_flight <= in_flight_max`.
+    in_flight: u64,
+    in_flight_max: u64,
+    /// By rank.
+    pub(super) targets: Vec<Target>,
+}
+
+/// A member that gets blocks of the object from here.
+#[derive(Debug)]
+pub(super) struct Target {
+    rank: usize,
+    pub(super) node: NodeId,
+    pub(super) is_announced: bool,
+    pub(super) ready: Option<Ready>,
+    /// Posted and not yet placed.
+    in_flight: u64,
+}
+
+/// *Ready for block*: where to write, in which slot, what not, and in which steps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ready {
+    pub(super) grant: Grant,
+    pub(super) slot: u8,
+    pub(super) held: Summary,
+    /// Steps below, at first; later the target writes a greater bound into the link.
+    pub(super) bound: u64,
+}
+
+/// What posting a block needs to know of the object.
+pub(super) struct Stock<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) rank: usize,
+    pub(super) object: &'a Object,
+    pub(super) slot: Slot,
+    pub(super) memory: &'a Memory,
+    pub(super) held: &'a Held,
+    pub(super) block_words: usize,
+}
+
+impl Outgoing {
+    pub(super) fn new(plan: &Plan, rank: usize, members: &[NodeId], in_flight_max: u64) -> Self {
+        let target = |rank: usize| Target {
+            rank,
+            node: members[rank],
+            is_announced: false,
+            ready: None,
+            in_flight: 0,
+        };
+        let targets = plan.targets(rank).into_iter().map(target).collect();
+        let upcoming = VecDeque::with_capacity(LOOK_AHEAD);
+        Self { upcoming, listed: 0, in_flight: 0, in_flight_max, targets }
+    }
+
+    pub(super) fn target_mut(&mut self, node: NodeId) -> Option<&mut Target> {
+        self.targets.iter_mut().find(|target| target.node == node)
+    }
+
+    /// Whether all sends are posted.
+    pub(super) fn is_posted(&self) -> bool {
+        self.upcoming.is_empty()
+    }
+
+    /// Whether all sends of an object of so many blocks are placed, and all targets have been heard.
+    pub(super) fn is_finished(&self, blocks: u64) -> bool {
+        let is_heard =
+            |target: &Target| if blocks == 0 { target.is_announced } else { target.ready.is_some() };
+        let is_placed = self.in_flight == 0 || is_on(Mutation::ReleaseUnplaced);
+        self.is_posted() && is_placed && self.targets.iter().all(is_heard)
+    }
+
+    /// Whether no block is under way.
+    pub(super) const fn is_at_rest(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// Whether no block is under way to `node`.
+    pub(super) fn is_at_rest_to(&self, node: NodeId) -> bool {
+        self.targets.iter().all(|target| target.node != node || target.in_flight == 0)
+    }
+
+    /// Fills up the list of the next sends.
+    pub(super) fn look_ahead(&mut self, plan: &Plan, rank: usize) {
+        while self.upcoming.len() < LOOK_AHEAD {
+            let Some(transfer) = plan.next_send(rank, self.listed) else { return };
+            self.listed = transfer.step + 1;
+            self.upcoming.push_back(transfer);
+        }
+    }
+
+    /// Posts the next block of the schedule that can go: it is held and its target is ready for it. Blocks that
+    /// their targets hold are left out.
+    ///
+    /// If nothing is in flight, it looks some steps ahead for a block that can go, so that a late member does not
+    /// hold up the sends that do not depend on it (RDMC app. A (2)).
+    pub(super) fn post_next<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        links: &mut Links,
+        stock: &Stock<'_>,
+    ) -> Posted {
+        let mut i = 0;
+        while i < self.upcoming.len() && (i == 0 || self.in_flight == 0) {
+            let Transfer { step, peer, block } = self.upcoming[i];
+            let at = self.targets.binary_search_by_key(&peer, |target| target.rank);
+            let at = self.mutated_target(at.expect("targets are those of the plan"));
+            let target = &self.targets[at];
+            let Some(ready) = target.ready else {
+                i += 1;
+                continue;
+            };
+            if !ready.lacks(block) || is_left_out(block, stock.held) {
+                self.pass(i, stock);
+                continue;
+            }
+            let bound = ready.bound.max(links.bound(target.node, stock.slot));
+            if step < bound && self.post(fabric, links, stock, at, block) == Posted::Yes {
+                if !(is_on(Mutation::SendTwice) && block == 3 && self.in_flight % 2 == 1) {
+                    self.pass(i, stock);
+                }
+                return Posted::Yes;
+            }
+            i += 1;
+        }
+        Posted::Later
+    }
+
+    /// The `i`th of the next sends is done.
+    fn pass(&mut self, i: usize, stock: &Stock<'_>) {
+        self.upcoming.remove(i);
+        self.look_ahead(stock.plan, stock.rank);
+    }
+
+    fn post<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        links: &mut Links,
+        stock: &Stock<'_>,
+        at: usize,
+        block: u64,
+    ) -> Posted {
+        let is_held = stock.held.contains(block) || is_on(Mutation::SendUnheld);
+        if !is_held || self.in_flight >= self.in_flight_max {
+            return Posted::Later;
+        }
+        let target = &mut self.targets[at];
+        let Some(ready) = &target.ready else { return Posted::Later };
+        let offset = usize::try_from(block).expect("fits memory") * stock.block_words;
+        let end = (offset + stock.block_words).min(stock.object.words());
+        let first = stock.memory.first;
+        let write = Write {
+            source: Words::Region(&stock.memory.region, first + offset..first + end),
+            grant: &ready.grant,
+            offset,
+            immediate: Some(slots::immediate(ready.slot, block)),
+            signal: Some(slots::token(stock.slot.index, at)),
+        };
+        if links.post_block(fabric, target.node, write) == Posted::Later {
+            return Posted::Later;
+        }
+        target.in_flight += 1;
+        self.in_flight += 1;
+        Posted::Yes
+    }
+
+    /// A block is placed at the `at`th target [F6].
+    pub(super) fn on_done(&mut self, at: usize) {
+        self.targets[at].in_flight -= 1;
+        self.in_flight -= 1;
+    }
+
+    /// Nothing of what is in flight to `node` will be heard of [F11].
+    pub(super) fn on_lost(&mut self, node: NodeId) {
+        if let Some(target) = self.targets.iter_mut().find(|target| target.node == node) {
+            self.in_flight -= std::mem::take(&mut target.in_flight);
+        }
+    }
+
+    fn mutated_target(&self, at: usize) -> usize {
+        let other = (at + 1) % self.targets.len();
+        if is_on(Mutation::WrongPartner) && self.targets[other].ready.is_some() { other } else { at }
+    }
+}
+
+fn is_left_out(block: u64, held: &Held) -> bool {
+    is_on(Mutation::DropLast) && block + 1 == held.blocks()
+}
+
+impl Ready {
+    fn lacks(&self, block: u64) -> bool {
+        if is_on(Mutation::OmitUnheld) && self.held.prefix > 0 && block == self.held.prefix {
+            return false;
+        }
+        is_on(Mutation::SendHeld) || !self.held.contains(block)
+    }
+}
+
+/// How many sends it looks ahead.
+const LOOK_AHEAD: usize = 4;

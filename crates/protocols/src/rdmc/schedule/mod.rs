@@ -1,0 +1,268 @@
+//! Schedules: who sends which block to whom in which step (RDMC §3, fig. 3).
+//!
+//! A schedule cuts a multicast into steps. In one step a member sends at most one block and receives at most one.
+//! Everything here is a pure function of (schedule, members, blocks, rank, step): each member computes its own part
+//! and knows nothing of the others (RDMC app. A (1)). Steps are an order, not a clock: a session goes through its
+//! own sends in the order of steps and does each as soon as it holds the block, so some members run ahead of others
+//! (app. A (2)).
+//!
+//! **Invariants**, tested for every group of up to 130 members and up to 64 blocks:
+//! - \[B1\] each block reaches each member exactly once, nothing is sent before it is held, both ends agree;
+//! - \[B2\] in one step a member sends at most one block and receives at most one;
+//! - \[B3\] the binomial pipeline takes `blocks + ⌈log2 members⌉ − 1` steps, for every number of members, and with one
+//!   block it is a binomial tree;
+//! - \[B4\] in the binomial pipeline of two blocks or more all members but the root finish within one step of each
+//!   other;
+//! - \[B5\] one member, or no block, is a schedule of no steps;
+//! - \[B6\] the first block of a member always comes from the same peer, however many blocks there are.
+
+mod chain;
+mod chooser;
+mod hybrid;
+mod pipeline;
+mod sequential;
+#[cfg(test)]
+mod tests;
+mod topology;
+mod tree;
+
+pub use chooser::{Choice, Transport, choose};
+pub use hybrid::Hybrid;
+pub use topology::Topology;
+
+use chain::Chain;
+use pipeline::Pipeline;
+use sequential::Sequential;
+use tree::Tree;
+
+/// One block from one member to another in one step, as one of the two sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The step, from 0.
+    pub step: u64,
+    /// The rank of the other.
+    pub peer: usize,
+    /// The block, from 0.
+    pub block: u64,
+}
+
+/// A way to turn a multicast into unicasts (RDMC §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Algorithm {
+    /// The root sends the whole object to one member after the other.
+    Sequential,
+    /// A bucket brigade: each member passes each block on to the next.
+    Chain,
+    /// Whole objects along a binomial tree: the holders double in each round.
+    Tree,
+    /// Blocks along rotating binomial trees in a hypercube (app. A): everybody sends and receives all the time.
+    Pipeline,
+}
+
+/// How a group multicasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// One algorithm over all members.
+    Flat(Algorithm),
+    /// Two levels: one algorithm between racks, one within each (§3.1).
+    Hybrid(Hybrid),
+}
+
+impl From<Algorithm> for Schedule {
+    fn from(algorithm: Algorithm) -> Self {
+        Self::Flat(algorithm)
+    }
+}
+
+/// A schedule for a number of members and blocks. Rank 0 is the root, which holds all blocks at the beginning.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    levels: Levels,
+}
+
+#[derive(Clone, Debug)]
+enum Levels {
+    One(Flat),
+    Two { hybrid: Hybrid, blocks: u64 },
+}
+
+impl Plan {
+    /// The plan of `schedule` for `members` members and `blocks` blocks.
+    ///
+    /// # Panics
+    /// If there is no member, or the topology of a hybrid is one of another number of members.
+    #[must_use]
+    pub fn new(schedule: &Schedule, members: usize, blocks: u64) -> Self {
+        assert!(members > 0, "a group has members");
+        let levels = match schedule {
+            Schedule::Flat(algorithm) => Levels::One(Flat::new(*algorithm, members, blocks)),
+            Schedule::Hybrid(hybrid) => {
+                assert_eq!(hybrid.topology().members(), members, "the topology names each member once");
+                Levels::Two { hybrid: hybrid.clone(), blocks }
+            }
+        };
+        Self { levels }
+    }
+
+    /// The number of steps.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        match &self.levels {
+            Levels::One(flat) => flat.steps(),
+            Levels::Two { hybrid, blocks } => hybrid.steps(*blocks),
+        }
+    }
+
+    /// What `rank` sends in `step`.
+    #[must_use]
+    pub fn send(&self, rank: usize, step: u64) -> Option<Transfer> {
+        self.next_send(rank, step).filter(|transfer| transfer.step == step)
+    }
+
+    /// What `rank` receives in `step`.
+    #[must_use]
+    pub fn receive(&self, rank: usize, step: u64) -> Option<Transfer> {
+        self.next_receive(rank, step).filter(|transfer| transfer.step == step)
+    }
+
+    /// The first send of `rank` in step `from` or later.
+    #[must_use]
+    pub fn next_send(&self, rank: usize, from: u64) -> Option<Transfer> {
+        match &self.levels {
+            Levels::One(flat) => flat.next_send(rank, from),
+            Levels::Two { hybrid, blocks } => hybrid.next_send(*blocks, rank, from),
+        }
+    }
+
+    /// The first receive of `rank` in step `from` or later.
+    #[must_use]
+    pub fn next_receive(&self, rank: usize, from: u64) -> Option<Transfer> {
+        match &self.levels {
+            Levels::One(flat) => flat.next_receive(rank, from),
+            Levels::Two { hybrid, blocks } => hybrid.next_receive(*blocks, rank, from),
+        }
+    }
+
+    /// All that `rank` sends, in the order of steps.
+    pub fn sends(&self, rank: usize) -> impl Iterator<Item = Transfer> {
+        successors(move |from| self.next_send(rank, from))
+    }
+
+    /// All that `rank` receives, in the order of steps.
+    pub fn receives(&self, rank: usize) -> impl Iterator<Item = Transfer> {
+        successors(move |from| self.next_receive(rank, from))
+    }
+
+    /// The ranks to which `rank` sends at least one block, ascending.
+    #[must_use]
+    pub fn targets(&self, rank: usize) -> Vec<usize> {
+        ascending(match &self.levels {
+            Levels::One(flat) => flat.targets(rank),
+            Levels::Two { hybrid, blocks } => hybrid.targets(*blocks, rank),
+        })
+    }
+
+    /// The ranks from which `rank` receives at least one block, ascending.
+    #[must_use]
+    pub fn sources(&self, rank: usize) -> Vec<usize> {
+        ascending(match &self.levels {
+            Levels::One(flat) => flat.sources(rank),
+            Levels::Two { hybrid, blocks } => hybrid.sources(*blocks, rank),
+        })
+    }
+}
+
+/// A plan of one level.
+#[derive(Clone, Copy, Debug)]
+enum Flat {
+    Sequential(Sequential),
+    Chain(Chain),
+    Tree(Tree),
+    Pipeline(Pipeline),
+}
+
+macro_rules! each {
+    ($self:expr, $plan:ident => $call:expr) => {
+        match $self {
+            Flat::Sequential($plan) => $call,
+            Flat::Chain($plan) => $call,
+            Flat::Tree($plan) => $call,
+            Flat::Pipeline($plan) => $call,
+        }
+    };
+}
+
+impl Flat {
+    fn new(algorithm: Algorithm, members: usize, blocks: u64) -> Self {
+        // One member, or no block, is a schedule of no steps [B5].
+        let blocks = if members == 1 { 0 } else { blocks };
+        match algorithm {
+            Algorithm::Sequential => Self::Sequential(Sequential { members, blocks }),
+            Algorithm::Chain => Self::Chain(Chain { members, blocks }),
+            Algorithm::Tree => Self::Tree(Tree { members, blocks }),
+            Algorithm::Pipeline => Self::Pipeline(Pipeline::new(members, blocks)),
+        }
+    }
+
+    fn steps(&self) -> u64 {
+        each!(self, plan => if plan.blocks == 0 { 0 } else { plan.steps() })
+    }
+
+    fn next_send(&self, rank: usize, from: u64) -> Option<Transfer> {
+        each!(self, plan => first(self.steps(), from, |from| plan.sends_from(rank, from), |step| plan.send(rank, step)))
+    }
+
+    fn next_receive(&self, rank: usize, from: u64) -> Option<Transfer> {
+        each!(self, plan => {
+            first(self.steps(), from, |from| plan.receives_from(rank, from), |step| plan.receive(rank, step))
+        })
+    }
+
+    fn targets(&self, rank: usize) -> Vec<usize> {
+        if self.steps() == 0 { vec![] } else { each!(self, plan => plan.targets(rank)) }
+    }
+
+    fn sources(&self, rank: usize) -> Vec<usize> {
+        if self.steps() == 0 { vec![] } else { each!(self, plan => plan.sources(rank)) }
+    }
+
+    /// Block `b` is at `rank` after step `b + lag`, for every `b`.
+    fn lag(&self, rank: usize) -> u64 {
+        if rank == 0 || self.steps() == 0 { 0 } else { each!(self, plan => plan.lag(rank)) }
+    }
+}
+
+/// The first transfer in step `from` or later; `jump` skips steps in which there is surely none.
+fn first(
+    steps: u64,
+    from: u64,
+    jump: impl Fn(u64) -> u64,
+    transfer: impl Fn(u64) -> Option<(usize, u64)>,
+) -> Option<Transfer> {
+    let mut step = if from < steps { jump(from) } else { NEVER };
+    while step < steps {
+        if let Some((peer, block)) = transfer(step) {
+            return Some(Transfer { step, peer, block });
+        }
+        step = jump(step + 1);
+    }
+    None
+}
+
+fn successors(mut next: impl FnMut(u64) -> Option<Transfer>) -> impl Iterator<Item = Transfer> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let transfer = next(from)?;
+        from = transfer.step + 1;
+        Some(transfer)
+    })
+}
+
+fn ascending(mut ranks: Vec<usize>) -> Vec<usize> {
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
+/// A step that never comes.
+const NEVER: u64 = u64::MAX;

@@ -1,0 +1,61 @@
+//! Topology: which members stand in which rack (RDMC §3.1).
+
+/// Members by rack. The first member of a rack is its leader; the first rack is the root's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// `racks[rack]` lists ranks, ascending; each rank stands in exactly one rack, and no rack is empty.
+    racks: Vec<Vec<usize>>,
+    /// `places[rank]` is (rack, place in the rack).
+    places: Vec<(usize, usize)>,
+}
+
+impl Topology {
+    /// The topology in which member `rank` stands in the rack that is called `rack_of[rank]`.
+    #[must_use]
+    pub fn new(rack_of: &[u32]) -> Self {
+        let mut names = Vec::new();
+        let mut racks: Vec<Vec<usize>> = Vec::new();
+        let mut places = Vec::with_capacity(rack_of.len());
+        for (rank, name) in rack_of.iter().enumerate() {
+            let rack = names.iter().position(|known| known == name).unwrap_or_else(|| {
+                names.push(*name);
+                racks.push(vec![]);
+                racks.len() - 1
+            });
+            places.push((rack, racks[rack].len()));
+            racks[rack].push(rank);
+        }
+        Self { racks, places }
+    }
+
+    /// The number of members.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The number of racks.
+    #[must_use]
+    pub fn racks(&self) -> usize {
+        self.racks.len()
+    }
+
+    /// The members of a rack, the leader first.
+    ///
+    /// # Panics
+    /// If there is no such rack.
+    #[must_use]
+    pub fn rack(&self, rack: usize) -> &[usize] {
+        &self.racks[rack]
+    }
+
+    /// The leader of a rack.
+    pub(super) fn leader(&self, rack: usize) -> usize {
+        self.racks[rack][0]
+    }
+
+    /// The rack of a member and its place in it.
+    pub(super) fn place(&self, rank: usize) -> (usize, usize) {
+        self.places[rank]
+    }
+}

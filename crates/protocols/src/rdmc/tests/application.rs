@@ -1,0 +1,176 @@
+//! The application under test: gives memory, now or later, and checks whatever it is told (RDMC §2).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use squall_fabric::sim::{Prng, SimFabric};
+
+use super::contents;
+use crate::rdmc::{Answer, Application, Failure, GroupId, Held, Memory, Object};
+
+/// What the checkers have found, at any member.
+pub(super) type Watch = Rc<RefCell<Option<String>>>;
+
+/// One member's application.
+pub(super) struct App {
+    pub(super) node: u32,
+    watch: Watch,
+    pub(super) streams: BTreeMap<GroupId, Stream>,
+    prng: Prng,
+    /// How often it answers `Later`, and never again before [`App::take_asked`].
+    pub(super) later_per_mille: u32,
+    /// The object for which it has no memory.
+    pub(super) refused: Option<(GroupId, u64)>,
+    asked: Vec<Object>,
+    /// What has been received in this turn.
+    pub(super) received: Vec<Object>,
+}
+
+/// One group at one member.
+pub(super) struct Stream {
+    pub(super) key: u64,
+    pub(super) block_bytes: u64,
+    /// The number of the next object, to be asked for, received and released.
+    pub(super) next_asked: u64,
+    pub(super) next_received: u64,
+    pub(super) next_released: u64,
+    /// Released objects keep their memory instead of being spoilt, since somebody may have to resume from them.
+    pub(super) kept: Option<BTreeMap<u64, (Object, Memory)>>,
+    pub(super) failure: Option<Failure>,
+    /// What lay in the memory of the remains when the failure was reported.
+    remains: Vec<Vec<u64>>,
+}
+
+impl App {
+    pub(super) fn new(node: u32, watch: &Watch, seed: u64) -> Self {
+        Self {
+            node,
+            watch: Rc::clone(watch),
+            streams: BTreeMap::new(),
+            prng: Prng::new(seed ^ u64::from(node) << 32),
+            later_per_mille: 0,
+            refused: None,
+            asked: Vec::new(),
+            received: Vec::new(),
+        }
+    }
+
+    pub(super) fn stream(&self, group: GroupId) -> &Stream {
+        &self.streams[&group]
+    }
+
+    /// Objects for which memory was promised.
+    pub(super) fn take_asked(&mut self) -> Vec<Object> {
+        std::mem::take(&mut self.asked)
+    }
+
+    pub(super) fn note(&self, result: Result<(), String>) {
+        if let Err(text) = result {
+            self.watch.borrow_mut().get_or_insert(format!("node {}: {text}", self.node));
+        }
+    }
+
+    fn expect(&self, what: &str, expected: u64, object: &Object) {
+        let is_right = object.number == expected;
+        self.note(if is_right { Ok(()) } else { Err(format!("{what} {object:?} instead of {expected}")) });
+    }
+}
+
+impl Stream {
+    pub(super) fn new(key: u64, block_bytes: u64, first: u64, keeps: bool) -> Self {
+        Self {
+            key,
+            block_bytes,
+            next_asked: first,
+            next_received: first,
+            next_released: first,
+            kept: keeps.then(BTreeMap::new),
+            failure: None,
+            remains: Vec::new(),
+        }
+    }
+
+    fn check(&self, object: &Object, memory: &Memory, held: &Held) -> Result<(), String> {
+        let block_words = usize::try_from(self.block_bytes / 8).expect("small");
+        contents::check(self.key, object, memory, held, block_words)
+    }
+
+    fn check_whole(&self, object: &Object, memory: &Memory) -> Result<(), String> {
+        self.check(object, memory, &Held::all(object.bytes.div_ceil(self.block_bytes)))
+    }
+
+    /// What is left is right, as far as it is held.
+    fn check_remains(&self) -> Result<(), String> {
+        let unfinished = self.failure.iter().flat_map(|failure| &failure.unfinished);
+        for left in unfinished {
+            if let Some(memory) = &left.memory {
+                self.check(&left.object, memory, &left.held)
+                    .map_err(|text| format!("[B7] left over: {text}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Since the failure was reported nothing has changed.
+    pub(super) fn check_at_rest(&self) -> Result<(), String> {
+        match self.remains == self.snapshot() {
+            true => Ok(()),
+            false => Err("[B7] the memory of the remains has changed since the failure was reported".into()),
+        }
+    }
+
+    fn snapshot(&self) -> Vec<Vec<u64>> {
+        let unfinished = self.failure.iter().flat_map(|failure| &failure.unfinished);
+        unfinished.filter_map(|left| Some(contents::snapshot(left.memory.as_ref()?))).collect()
+    }
+}
+
+impl Application<SimFabric> for App {
+    fn memory(&mut self, fabric: &mut SimFabric, object: &Object) -> Answer {
+        let stream = self.streams.get_mut(&object.group).expect("known");
+        let expected = stream.next_asked.max(object.number);
+        stream.next_asked = object.number + 1;
+        self.expect("asked for memory for", expected, object);
+        if self.refused == Some((object.group, object.number)) {
+            return Answer::Refuse;
+        }
+        if self.prng.chance(self.later_per_mille) {
+            self.asked.push(*object);
+            return Answer::Later;
+        }
+        Answer::Memory(contents::empty(fabric, object.words()))
+    }
+
+    fn on_received(&mut self, object: &Object, memory: &Memory) {
+        let stream = self.streams.get_mut(&object.group).expect("known");
+        let expected = stream.next_received;
+        stream.next_received += 1;
+        let result = stream.check_whole(object, memory);
+        self.received.push(*object);
+        self.expect("received", expected, object);
+        self.note(result);
+    }
+
+    fn on_released(&mut self, object: &Object, memory: Memory) {
+        let stream = self.streams.get_mut(&object.group).expect("known");
+        let expected = stream.next_released;
+        stream.next_released += 1;
+        let result = stream.check_whole(object, &memory);
+        match &mut stream.kept {
+            Some(kept) => drop(kept.insert(object.number, (*object, memory))),
+            None => contents::spoil(&memory),
+        }
+        self.expect("released", expected, object);
+        self.note(result);
+    }
+
+    fn on_failed(&mut self, failure: Failure) {
+        let stream = self.streams.get_mut(&failure.group).expect("known");
+        assert!(stream.failure.is_none(), "a failure is reported once");
+        stream.failure = Some(failure);
+        stream.remains = stream.snapshot();
+        let result = stream.check_remains();
+        self.note(result);
+    }
+}

@@ -1,0 +1,229 @@
+//! The cluster of a run: nodes with their cores and applications, and what must hold at its end (RDMC §2, §3).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
+use squall_fabric::{Channel, Core, Duration, Fabric, Instant, NodeId};
+
+use super::application::{App, Stream, Watch};
+use super::contents;
+use super::plan::{GroupPlan, Plan};
+use crate::rdmc::{Memory, Object, Rdmc, SendError, Unfinished};
+
+/// After the last fault everything is done within this virtual time.
+pub(super) const SETTLE: Duration = Duration::from_secs(2);
+
+/// The whole cluster.
+pub(super) struct Cluster {
+    pub(super) world: SimWorld,
+    pub(super) nodes: Vec<Node>,
+    pub(super) watch: Watch,
+}
+
+pub(super) struct Node {
+    pub(super) fabric: SimFabric,
+    pub(super) core: Rdmc<App>,
+    /// What the application will do, and when, by its own clock.
+    agenda: Vec<(Instant, Task)>,
+    prng: Prng,
+    /// Objects and when they were received here, by its own clock.
+    pub(super) received: Vec<(Object, Instant)>,
+}
+
+#[derive(Clone)]
+enum Task {
+    /// Create a group and, as its root, send all objects.
+    Create(GroupPlan, Vec<Unfinished>, bool),
+    /// Give memory that was promised.
+    Supply(Object),
+}
+
+impl Cluster {
+    pub(super) fn new(seed: u64, config: SimConfig, nodes: u32) -> Self {
+        let world = SimWorld::new(seed, config, nodes);
+        let watch: Watch = Rc::new(RefCell::new(None));
+        let node = |i: u32| Node {
+            fabric: world.fabric(i),
+            core: Rdmc::new(NodeId(i), Channel(3), App::new(i, &watch, seed)),
+            agenda: Vec::new(),
+            prng: Prng::new(seed ^ u64::from(i) << 40),
+            received: Vec::new(),
+        };
+        let nodes = (0..nodes).map(node).collect();
+        Self { world, nodes, watch }
+    }
+
+    /// A cluster on which a plan is about to run.
+    pub(super) fn of(plan: &Plan) -> Self {
+        let config = SimConfig { rules: plan.rules.clone(), ..SimConfig::adversarial(plan.seed) };
+        let mut cluster = Self::new(plan.seed, config, plan.nodes);
+        for group in &plan.groups {
+            for member in &group.members {
+                let node = &mut cluster.nodes[*member as usize];
+                node.core.application_mut().later_per_mille = plan.later_per_mille;
+                let delay = node.prng.below(1 + plan.create_within.as_nanos() as u64);
+                let at = node.fabric.now() + Duration::from_nanos(delay);
+                node.agenda.push((at, Task::Create(group.clone(), Vec::new(), plan.keeps)));
+            }
+        }
+        cluster
+    }
+
+    /// All members create the group now, with what each has left of its objects.
+    pub(super) fn create(&mut self, group: &GroupPlan, left: impl Fn(u32) -> Vec<Unfinished>) {
+        for member in &group.members {
+            self.create_at(*member, group, left(*member));
+        }
+    }
+
+    /// One member creates the group now.
+    pub(super) fn create_at(&mut self, member: u32, group: &GroupPlan, left: Vec<Unfinished>) {
+        let node = &mut self.nodes[member as usize];
+        node.agenda.push((node.fabric.now(), Task::Create(group.clone(), left, true)));
+        self.world.wake(member);
+    }
+
+    /// The root sends objects now, the first ones of the group; returns when, by all clocks.
+    pub(super) fn send(&mut self, group: &GroupPlan, sizes: &[u64]) -> Instant {
+        let root = group.members[0];
+        let node = &mut self.nodes[root as usize];
+        let now = node.fabric.now();
+        node.send(group, group.first, sizes);
+        self.world.wake(root);
+        now
+    }
+
+    /// Lets time pass until `done`, until all is quiet, or for `span`; an error is what a checker has found.
+    pub(super) fn run_until(
+        &mut self,
+        span: Duration,
+        mut done: impl FnMut(&Self) -> bool,
+    ) -> Result<(), String> {
+        let until = self.world.now() + span;
+        while let Some(i) = self.world.next_turn(until) {
+            let worked = self.nodes[i as usize].turn();
+            let deadline = self.nodes[i as usize].next_deadline();
+            self.world.rest(i, worked, deadline);
+            if let Some(violation) = self.watch.borrow().clone() {
+                return Err(violation);
+            }
+            if done(self) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn run(&mut self) -> Result<(), String> {
+        self.run_until(SETTLE, |_| false)
+    }
+
+    /// Everything that was sent was received and released everywhere, in order, and all is quiet.
+    pub(super) fn check_all_received(&self, group: &GroupPlan) -> Result<(), String> {
+        for member in &group.members {
+            let stream = self.nodes[*member as usize].core.application().stream(group.id);
+            if let Some(failure) = &stream.failure {
+                return Err(format!("node {member} reports that {} failed: {}", group.id, failure.cause));
+            }
+            let received = if *member == group.members[0] { group.end() } else { stream.next_received };
+            if [received, stream.next_released] != [group.end(); 2] {
+                let [next, end] = [stream.next_released, group.end()];
+                return Err(format!(
+                    "[B1] node {member} has received {received} and released {next} of {end} objects of {}",
+                    group.id
+                ));
+            }
+        }
+        match self.world.next_event_at() {
+            None => Ok(()),
+            Some(_) => Err(format!("there is still traffic {SETTLE:?} after the last object")),
+        }
+    }
+
+    /// Every living member has reported the failure, with exact remains.
+    pub(super) fn check_all_failed(&self, group: &GroupPlan) -> Result<(), String> {
+        for member in group.members.iter().filter(|member| self.world.lives(**member)) {
+            let stream = self.nodes[*member as usize].core.application().stream(group.id);
+            if stream.failure.is_none() {
+                return Err(format!("[B7] node {member} was not told that {} failed", group.id));
+            }
+            stream.check_at_rest().map_err(|text| format!("node {member}: {text}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    pub(super) fn turn(&mut self) -> bool {
+        let mut events = Vec::new();
+        let mut worked = self.fabric.poll(&mut |event| events.push(event)) > 0;
+        worked |= self.run_agenda();
+        for event in &events {
+            self.core.handle_event(&mut self.fabric, event);
+        }
+        worked |= self.core.poll(&mut self.fabric) > 0;
+        let now = self.fabric.now();
+        let received = std::mem::take(&mut self.core.application_mut().received);
+        self.received.extend(received.into_iter().map(|object| (object, now)));
+        for object in self.core.application_mut().take_asked() {
+            let at = self.fabric.now() + Duration::from_nanos(self.prng.below(100_000));
+            self.agenda.push((at, Task::Supply(object)));
+        }
+        worked
+    }
+
+    fn run_agenda(&mut self) -> bool {
+        let now = self.fabric.now();
+        let due: Vec<_> = self.agenda.extract_if(.., |(at, _)| *at <= now).collect();
+        let worked = !due.is_empty();
+        for (_, task) in due {
+            match task {
+                Task::Create(group, left, keeps) => self.create(&group, left, keeps),
+                Task::Supply(object) => {
+                    let memory = contents::empty(&mut self.fabric, object.words());
+                    // The group may have failed meanwhile.
+                    let _ = self.core.supply(object.group, object.number, memory);
+                }
+            }
+        }
+        worked
+    }
+
+    fn create(&mut self, group: &GroupPlan, left: Vec<Unfinished>, keeps: bool) {
+        let stream = Stream::new(group.key, group.settings.block_bytes, group.first, keeps);
+        self.core.application_mut().streams.insert(group.id, stream);
+        let members: Vec<NodeId> = group.members.iter().copied().map(NodeId).collect();
+        self.core
+            .resume(&mut self.fabric, group.id, &members, group.settings.clone(), group.first, left)
+            .expect("the plan is sound");
+        if self.fabric.node() != members[0] {
+            return;
+        }
+        self.send(group, group.first, &group.sizes);
+    }
+
+    /// Sends objects as the root; the first has the given number.
+    fn send(&mut self, group: &GroupPlan, first: u64, sizes: &[u64]) {
+        for (number, bytes) in (first..).zip(sizes) {
+            let memory: Memory = contents::full(&mut self.fabric, group.key, number, *bytes);
+            match self.core.send(group.id, memory, *bytes) {
+                Ok(sent) => assert_eq!(sent, number),
+                // Somebody may be lost already.
+                Err(error) => assert!(matches!(error, SendError::Failed(_)), "{error}"),
+            }
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let task = self.agenda.iter().map(|(at, _)| *at).min();
+        [task, Core::<SimFabric>::next_deadline(&self.core)].into_iter().flatten().min()
+    }
+}
+
+/// Runs a plan without deadly faults and checks all groups.
+pub(super) fn run_plan(plan: &Plan) -> Result<(), String> {
+    let mut cluster = Cluster::of(plan);
+    cluster.run()?;
+    plan.groups.iter().try_for_each(|group| cluster.check_all_received(group))
+}

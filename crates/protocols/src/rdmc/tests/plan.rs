@@ -1,0 +1,131 @@
+//! What a run does: groups, objects, habits of the applications, faults; all drawn from a seed (RDMC §3).
+
+use squall_fabric::sim::{Prng, Rule, Verdict, When};
+use squall_fabric::{Duration, Instant};
+
+use crate::rdmc::schedule::{Algorithm, Hybrid, Schedule, Topology};
+use crate::rdmc::{GroupId, Settings};
+
+/// One group of a run.
+#[derive(Clone, Debug)]
+pub(super) struct GroupPlan {
+    pub(super) id: GroupId,
+    /// Nodes, the root first.
+    pub(super) members: Vec<u32>,
+    pub(super) settings: Settings,
+    /// Names the contents of its objects.
+    pub(super) key: u64,
+    /// The number of the first object, and the sizes of all.
+    pub(super) first: u64,
+    pub(super) sizes: Vec<u64>,
+}
+
+impl GroupPlan {
+    pub(super) fn new(id: u64, members: &[u32], schedule: Schedule, block_bytes: u64, sizes: &[u64]) -> Self {
+        let settings = Settings { block_bytes, schedule, in_flight_bytes: 4 * block_bytes };
+        let (members, sizes) = (members.to_vec(), sizes.to_vec());
+        Self { id: GroupId(id), members, settings, key: id << 8, first: 0, sizes }
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.sizes.len() as u64
+    }
+}
+
+/// A whole run.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) nodes: u32,
+    pub(super) groups: Vec<GroupPlan>,
+    /// How long members wait before they create a group, at most.
+    pub(super) create_within: Duration,
+    pub(super) later_per_mille: u32,
+    /// Released memory is kept, to resume from.
+    pub(super) keeps: bool,
+    pub(super) rules: Vec<Rule>,
+}
+
+impl Plan {
+    /// A plan without faults that stop a group: pauses and slow links only.
+    pub(super) fn drawn(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0x4d3c);
+        let nodes = 1 + u32::try_from(prng.below(9)).expect("few");
+        let groups = 1 + prng.below(3);
+        let groups = (1..=groups).map(|id| drawn_group(&mut prng, id, nodes)).collect();
+        let create_within = Duration::from_nanos(prng.below(200_000));
+        let later_per_mille = [0, 0, 300, 1000][prng.index(4)];
+        let rules = (0..prng.below(4)).map(|_| hindrance(&mut prng, nodes)).collect();
+        Self { seed, nodes, groups, create_within, later_per_mille, keeps: false, rules }
+    }
+
+    /// One group of several members, one or two of which die just before one of their posts.
+    pub(super) fn with_death(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0xdead);
+        let nodes = 3 + u32::try_from(prng.below(7)).expect("few");
+        let group = drawn_group_of(&mut prng, 1, (0..nodes).collect());
+        let deaths = 1 + prng.below(2);
+        let rules = (0..deaths).map(|_| {
+            let victim = u32::try_from(prng.below(u64::from(nodes))).expect("few");
+            let when = When::Post { node: victim, nth: 1 + prng.below(60) };
+            Rule { when, what: Verdict::Crash(victim) }
+        });
+        let rules = rules.collect();
+        let create_within = Duration::from_nanos(prng.below(100_000));
+        let later_per_mille = [0, 300][prng.index(2)];
+        Self { seed, nodes, groups: vec![group], create_within, later_per_mille, keeps: true, rules }
+    }
+}
+
+fn drawn_group(prng: &mut Prng, id: u64, nodes: u32) -> GroupPlan {
+    let mut members: Vec<u32> = (0..nodes).collect();
+    prng.shuffle(&mut members);
+    members.truncate(1 + prng.index(members.len()));
+    drawn_group_of(prng, id, members)
+}
+
+fn drawn_group_of(prng: &mut Prng, id: u64, members: Vec<u32>) -> GroupPlan {
+    let block_bytes = 8 * (1 + prng.below(6));
+    let sizes: Vec<u64> = (0..1 + prng.below(4)).map(|_| drawn_size(prng, block_bytes)).collect();
+    let schedule = drawn_schedule(prng, members.len());
+    GroupPlan::new(id, &members, schedule, block_bytes, &sizes)
+}
+
+/// Empty, a byte, less than a block, a block, a byte more, some blocks, many.
+fn drawn_size(prng: &mut Prng, block_bytes: u64) -> u64 {
+    match prng.below(7) {
+        0 => 0,
+        1 => 1,
+        2 => prng.below(block_bytes),
+        3 => block_bytes,
+        4 => block_bytes + 1,
+        5 => prng.below(5 * block_bytes),
+        _ => prng.below(120 * block_bytes),
+    }
+}
+
+fn drawn_schedule(prng: &mut Prng, members: usize) -> Schedule {
+    let algorithms = [Algorithm::Sequential, Algorithm::Chain, Algorithm::Tree, Algorithm::Pipeline];
+    let mut drawn = || algorithms[prng.index(4)];
+    let (between, within) = (drawn(), drawn());
+    if prng.chance(400) {
+        return Algorithm::Pipeline.into();
+    }
+    if prng.chance(600) {
+        return between.into();
+    }
+    let racks: Vec<u32> = (0..members).map(|_| u32::try_from(prng.below(3)).expect("few")).collect();
+    Schedule::Hybrid(Hybrid::new(Topology::new(&racks), between, within))
+}
+
+fn hindrance(prng: &mut Prng, nodes: u32) -> Rule {
+    let node = |prng: &mut Prng| u32::try_from(prng.below(u64::from(nodes))).expect("few");
+    let (from, to) = (node(prng), node(prng));
+    // Sometimes longer than a fabric waits for a receive [F7].
+    let pause_max = [3_000_000, 40_000_000][prng.index(2)];
+    let what = match prng.chance(500) && from != to {
+        true => Verdict::Slow { from, to, extra: Duration::from_nanos(prng.below(300_000)) },
+        false => Verdict::Pause { node: from, span: Duration::from_nanos(prng.below(pause_max)) },
+    };
+    Rule { when: When::At(Instant::from_nanos(prng.below(600_000))), what }
+}

@@ -1,0 +1,29 @@
+//! Shared state table: monotone rows, predicates over them, and triggers (Derecho §3.2–3.3, Spindle §2.2, §2.4).
+//!
+//! Each member owns one row, which all others see as a mirror. A column is a word that only grows, or a list of
+//! words that a growing column (its *guard*) announces.
+//!
+//! **State.** Own row (stored here, pushed to all), one read-only view per other member, the queue of posts of
+//! the present evaluation, and for each reader whether it is attached.
+//!
+//! **Step order.** Predicates are evaluated in the order of their registration and read local memory only;
+//! triggers store into the own row; what they stored is posted at the end of the evaluation, in the order in
+//! which it was stored, lists by reference before the guards that announce them, guards by value [F5].
+//!
+//! **Invariants.**
+//! - \[S1\] A reader never sees a column go back: [`Table::raise`] asserts it, and pushes land in order.
+//! - \[S2\] Who sees a guard sees what it guards: the list is stored and pushed before the guard.
+//! - \[S3\] A push never carries an older value after a newer one: guards are captured at post time, in order.
+//! - \[S4\] Nothing is stored before all readers are attached ([`Table::is_ready`]).
+//! - \[S5\] A frozen row never changes ([`Table::freeze`]).
+//!
+//! `Deviation:` Derecho pushes whole rows and relies on increasing address order inside one write. Here nothing
+//! relies on order inside one write [F2]: each column is pushed by itself, by value.
+
+mod expression;
+mod predicate;
+mod table;
+
+pub use expression::{Expression, all, any, count, max, min, row, sum};
+pub use predicate::{Predicates, Repeat, Sst, Trigger};
+pub use table::Table;

@@ -1,0 +1,178 @@
+//! The table itself: one row per member, the own one writable (Derecho §3.2).
+
+use std::ops::Range;
+
+use crate::mutation::{Mutation, is_on};
+use squall_fabric::layout::Word;
+use squall_fabric::{Column, Event, Fabric, MirrorId, MirrorKey, NodeId, Region};
+
+/// A shared state table, as one member sees it.
+#[derive(Debug)]
+pub struct Table {
+    key: MirrorKey,
+    /// Members by rank.
+    members: Vec<NodeId>,
+    /// This member's rank: `rank < members.len()`.
+    rank: usize,
+    /// Rows by rank; `rows[rank]` is writable, the others are views.
+    rows: Vec<Region>,
+    mirror: MirrorId,
+    /// Who reads the own row already, by rank.
+    attached: Vec<bool>,
+    /// Readers that are not yet attached; 0 means ready [S4].
+    awaited: usize,
+    /// What has been stored and is not yet posted, in order.
+    posts: Vec<Post>,
+}
+
+/// One store that readers must get.
+#[derive(Clone, Debug)]
+enum Post {
+    /// Words by reference, which a later guard announces.
+    List(Range<usize>),
+    /// One word by value.
+    Guard(usize),
+}
+
+impl Table {
+    /// The table `key` of `members`, with rows of `words` words. Publishes the own row and attaches the others.
+    ///
+    /// # Panics
+    /// If this node is not among the members.
+    pub fn new<F: Fabric>(fabric: &mut F, key: MirrorKey, members: &[NodeId], words: usize) -> Self {
+        let own = fabric.node();
+        let rank = members.iter().position(|member| *member == own).expect("this node is a member");
+        let row = fabric.register(words);
+        let readers: Vec<NodeId> = members.iter().copied().filter(|member| *member != own).collect();
+        let mirror = fabric.publish(key, &row, &readers);
+        let rows = members
+            .iter()
+            .map(|member| if *member == own { row.clone() } else { fabric.attach(*member, key, words) })
+            .collect();
+        let attached = members.iter().map(|member| *member == own).collect();
+        Self {
+            key,
+            members: members.to_vec(),
+            rank,
+            rows,
+            mirror,
+            attached,
+            awaited: readers.len(),
+            posts: Vec::with_capacity(64),
+        }
+    }
+
+    /// Notes who has attached the own row. Other events are ignored.
+    pub fn handle_event(&mut self, event: &Event) {
+        let Event::Attached { key, reader } = event else { return };
+        if *key != self.key {
+            return;
+        }
+        let Some(rank) = self.members.iter().position(|member| member == reader) else { return };
+        if !self.attached[rank] {
+            self.attached[rank] = true;
+            self.awaited -= 1;
+        }
+    }
+
+    /// Whether all members read the own row: only now may it be stored into [S4].
+    #[inline]
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.awaited == 0 || is_on(Mutation::StoreBeforeReady)
+    }
+
+    /// This member's rank.
+    #[must_use]
+    pub const fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The members by rank.
+    #[must_use]
+    pub fn members(&self) -> &[NodeId] {
+        &self.members
+    }
+
+    /// The row of the member with rank `rank`, read-only unless it is the own one.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    #[inline]
+    #[must_use]
+    pub fn row(&self, rank: usize) -> &Region {
+        &self.rows[rank]
+    }
+
+    /// All rows by rank.
+    #[inline]
+    #[must_use]
+    pub fn rows(&self) -> &[Region] {
+        &self.rows
+    }
+
+    /// The own row, for storing lists that a later [`Table::raise`] announces.
+    #[inline]
+    #[must_use]
+    pub fn own(&self) -> &Region {
+        &self.rows[self.rank]
+    }
+
+    /// Stores `value` into the own row; readers get it at the next [`Table::flush`], after all that was stored
+    /// before it.
+    ///
+    /// # Panics
+    /// If not all readers are attached [S4], or if the value is below the present one [S1].
+    #[inline]
+    pub fn raise<T: Word>(&mut self, column: Column<T>, value: T) {
+        assert!(self.is_ready(), "[S4] a store before all readers are attached");
+        let row = &self.rows[self.rank];
+        let before = row.load_relaxed(column.word());
+        assert!(
+            before <= value.to_word(),
+            "[S1] column {} back from {before} to {}",
+            column.word(),
+            value.to_word()
+        );
+        column.store(row, value);
+        self.posts.push(Post::Guard(column.word()));
+    }
+
+    /// Queues words of the own row that the caller has stored and that a later [`Table::raise`] announces.
+    ///
+    /// # Panics
+    /// If not all readers are attached [S4].
+    #[inline]
+    pub fn append(&mut self, words: Range<usize>) {
+        assert!(self.is_ready(), "[S4] a store before all readers are attached");
+        self.posts.push(Post::List(words));
+    }
+
+    /// Posts what has been stored since the last flush, in order; returns the number of posts.
+    #[inline]
+    pub fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let count = self.posts.len();
+        if is_on(Mutation::GuardBeforeList) {
+            self.posts.reverse();
+        }
+        for post in self.posts.drain(..) {
+            match post {
+                Post::List(words) => fabric.push(self.mirror, words),
+                Post::Guard(word) if is_on(Mutation::GuardByReference) => {
+                    fabric.push(self.mirror, word..word + 1)
+                }
+                Post::Guard(word) => fabric.push_word(self.mirror, word),
+            }
+        }
+        count
+    }
+
+    /// Stops the row of `rank`: it never changes again here [S5].
+    ///
+    /// # Panics
+    /// If `rank` is the own one.
+    pub fn freeze<F: Fabric>(&mut self, fabric: &mut F, rank: usize) {
+        assert!(rank != self.rank, "the own row is not frozen");
+        fabric.freeze(&self.rows[rank]);
+    }
+}

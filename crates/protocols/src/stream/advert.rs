@@ -1,0 +1,23 @@
+//! Adverts: where the next bytes of the stream may be written (EXS fig. 1, fig. 3).
+
+use squall_fabric::Grant;
+
+use super::Phase;
+
+/// The receiver's offer of the memory of one posted receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub struct Advert {
+    /// The right to write there.
+    pub grant: Grant,
+    /// The first byte, counted from the beginning of the granted range.
+    pub start: u64,
+    /// How many bytes fit; at least 1 in a stream.
+    pub length: u64,
+    /// The receive wants all of `length` before it completes, so the advert serves several transfers.
+    pub wait_all: bool,
+    /// `P_A`, always direct \[E4\].
+    pub phase: Phase,
+    /// `S_A`: exact for the first advert of a phase \[E3\], a lower bound for those after it.
+    pub sequence: u64,
+}

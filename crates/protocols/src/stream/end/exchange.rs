@@ -1,0 +1,168 @@
+//! What one end says to the other and hears from it: messages and transfers in both directions (EXS fig. 2–5).
+
+use super::{End, Output, OwnEnd, Peer, PeerEnd};
+use crate::stream::message::ADVERTS_PER_MESSAGE;
+use crate::stream::mutation::{Mutation, is_on};
+use crate::stream::sender::Step;
+use crate::stream::{Arrival, Completion, Message, SendId, SendOutcome, Violation};
+use squall_fabric::{Duration, Instant};
+
+impl End {
+    /// The peer has introduced itself.
+    ///
+    /// # Errors
+    /// If it has used more credits for that than this end has.
+    pub fn handle_peer(&mut self, peer: &Peer) -> Result<(), Violation> {
+        self.sender.on_peer(peer);
+        self.credits.grant(peer.credits, peer.credits_used);
+        self.completions.push_back(Completion::Connected);
+        (0..peer.credits_used).try_for_each(|_| self.credits.on_arrival())
+    }
+
+    /// A small post was done so long after it was made.
+    pub fn handle_round_trip(&mut self, span: Duration) {
+        self.sender.patience().on_round_trip(span);
+    }
+
+    /// A write with immediate has arrived.
+    ///
+    /// # Errors
+    /// If the peer broke the protocol.
+    pub fn handle_arrival(&mut self, arrival: Arrival) -> Result<(), Violation> {
+        self.credits.on_arrival()?;
+        match arrival {
+            Arrival::Direct { length } => {
+                let completed = self.receiver.on_direct(length)?;
+                completed.into_iter().for_each(|completed| self.complete(completed));
+            }
+            Arrival::Indirect { skip, length } => self.receiver.on_indirect(skip, length)?,
+        }
+        Ok(())
+    }
+
+    /// A message has arrived.
+    ///
+    /// # Errors
+    /// If the peer broke the protocol.
+    pub fn handle_message(&mut self, message: &Message) -> Result<(), Violation> {
+        self.credits.on_arrival()?;
+        self.credits.on_returned(message.credits)?;
+        self.sender.on_freed(message.freed)?;
+        if message.withdraw {
+            self.sender.on_withdraw(&mut self.statistics);
+            self.owes_withdrawn = true;
+        }
+        for advert in &message.adverts {
+            self.sender.on_advert(*advert, &mut self.statistics)?;
+        }
+        if let Some(length) = message.too_long {
+            let completed = self.receiver.on_too_long(length)?;
+            self.complete(completed);
+        }
+        if message.withdrawn {
+            self.receiver.on_withdrawn()?;
+        }
+        if message.end {
+            self.receiver.on_end()?;
+            self.peer_end = PeerEnd::Come;
+        }
+        if message.end_seen {
+            self.on_end_seen()?;
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn on_end_seen(&mut self) -> Result<(), Violation> {
+        if self.own_end != OwnEnd::Told {
+            return Err(Violation::Unasked);
+        }
+        self.own_end = OwnEnd::Seen;
+        if let Some(last) = self.under_way.back() {
+            self.handle_placed(*last);
+        }
+        Ok(())
+    }
+
+    /// The last transfer of `send`, and all before it, are in the peer's memory.
+    pub fn handle_placed(&mut self, send: SendId) {
+        while let Some(id) = self.under_way.pop_front_if(|id| *id <= send) {
+            self.completions.push_back(Completion::Send { id, outcome: SendOutcome::Placed });
+        }
+    }
+
+    /// The next post, if there is one and credits allow it \[E6\]. A message is written into `message`.
+    pub fn poll_output(&mut self, now: Instant, message: &mut Message) -> Option<Output> {
+        if self.failure.is_some() {
+            return None;
+        }
+        if self.owes_message() {
+            return self.credits.allow_message().then(|| self.fill(message));
+        }
+        if !self.credits.allow_transfer() {
+            return None;
+        }
+        match self.sender.waiting() {
+            0 if self.under_way.is_empty() => self.sender.patience().on_idle(now),
+            0 => {}
+            _ => self.sender.patience().on_busy(now),
+        }
+        match self.sender.next(now, &mut self.statistics)? {
+            Step::Transfer(transfer) => {
+                self.credits.spend();
+                if transfer.is_last {
+                    self.under_way.push_back(transfer.send);
+                }
+                Some(Output::Transfer(transfer))
+            }
+            Step::TooLong(length) => {
+                self.owes_too_long = Some(length);
+                Some(self.fill(message))
+            }
+        }
+    }
+
+    /// Whether something has to be said now; what can wait travels with it.
+    fn owes_message(&mut self) -> bool {
+        self.receiver.wants_to_advertise()
+            || self.receiver.wants_to_withdraw()
+            || self.credits.is_due()
+            || self.receiver.ring().unreturned() >= self.settings.ring_words.div_ceil(ACKNOWLEDGED_PART)
+            || self.owes_withdrawn
+            || self.must_tell_end()
+            || self.peer_end == PeerEnd::Come
+    }
+
+    fn must_tell_end(&self) -> bool {
+        let is_sent = self.sender.waiting() == 0 || is_on(Mutation::EndBeforeData);
+        self.own_end == OwnEnd::Wanted && is_sent
+    }
+
+    /// Writes all that is due into `message`.
+    fn fill(&mut self, message: &mut Message) -> Output {
+        message.clear();
+        message.withdraw = self.receiver.take_withdraw();
+        while message.adverts.len() < ADVERTS_PER_MESSAGE {
+            let Some(advert) = self.receiver.next_advert(&mut self.statistics) else { break };
+            message.adverts.push(advert);
+        }
+        message.freed = self.receiver.ring().give_back();
+        message.credits = self.credits.give_back();
+        message.too_long = self.owes_too_long.take();
+        message.withdrawn = std::mem::take(&mut self.owes_withdrawn);
+        if self.must_tell_end() {
+            message.end = true;
+            self.own_end = OwnEnd::Told;
+        }
+        if self.peer_end == PeerEnd::Come {
+            message.end_seen = true;
+            self.peer_end = PeerEnd::Answered;
+        }
+        self.credits.spend();
+        self.statistics.messages += 1;
+        Output::Message
+    }
+}
+
+/// Freed words are told when they are this part of the ring, or with any other message.
+const ACKNOWLEDGED_PART: u64 = 8;

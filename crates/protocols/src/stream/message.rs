@@ -1,0 +1,178 @@
+//! Messages between the two ends: adverts, acknowledgements, credits and the like, all in one (EXS §II.B, §III).
+//!
+//! Whatever is due travels together. Its parts are taken in this order: credits, freed words, withdrawal, adverts,
+//! too long, withdrawn, end, end seen.
+
+use squall_fabric::{GRANT_BYTES, Grant};
+
+use super::{Advert, Phase, Violation};
+
+/// What one end tells the other apart from data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub struct Message {
+    /// Receives that are posted again.
+    pub credits: u32,
+    /// Words of the ring that are free again (the paper's `ACK`).
+    pub freed: u64,
+    /// Forget all adverts, and say so.
+    pub withdraw: bool,
+    /// Memory for data, in order; at most [`ADVERTS_PER_MESSAGE`].
+    pub adverts: Vec<Advert>,
+    /// The head packet has that many bytes, more than the head receive, whose advert is used up \[E9\].
+    pub too_long: Option<u64>,
+    /// All adverts are forgotten; all that was written under them came before this.
+    pub withdrawn: bool,
+    /// No data will follow.
+    pub end: bool,
+    /// The peer's `end` has come, and with it all its data.
+    pub end_seen: bool,
+}
+
+/// The most adverts in one message.
+pub const ADVERTS_PER_MESSAGE: usize = 16;
+/// The longest message.
+pub const MESSAGE_BYTES_MAX: usize = HEADER_BYTES + ADVERTS_PER_MESSAGE * ADVERT_BYTES;
+
+const HEADER_BYTES: usize = 24;
+const ADVERT_BYTES: usize = GRANT_BYTES + 40;
+/// First byte of each message, so that a stray one is found out.
+const MARK: u8 = 0xe5;
+
+const WITHDRAW: u8 = 1;
+const WITHDRAWN: u8 = 2;
+const END: u8 = 4;
+const END_SEEN: u8 = 8;
+const TOO_LONG: u8 = 16;
+const FLAGS: u8 = 31;
+
+impl Message {
+    /// Makes the message empty; its memory is kept.
+    pub fn clear(&mut self) {
+        let mut adverts = std::mem::take(&mut self.adverts);
+        adverts.clear();
+        *self = Self { adverts, ..Self::default() };
+    }
+
+    /// Writes the message to the beginning of `bytes`; returns its length.
+    ///
+    /// # Panics
+    /// If it has too many adverts, or `bytes` is shorter than [`MESSAGE_BYTES_MAX`].
+    pub fn encode(&self, bytes: &mut [u8]) -> usize {
+        let count = u8::try_from(self.adverts.len()).expect("few adverts");
+        assert!(self.adverts.len() <= ADVERTS_PER_MESSAGE, "{count} adverts in one message");
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let flags = flag(self.withdraw, WITHDRAW)
+            | flag(self.withdrawn, WITHDRAWN)
+            | flag(self.end, END)
+            | flag(self.end_seen, END_SEEN)
+            | flag(self.too_long.is_some(), TOO_LONG);
+        bytes[..4].copy_from_slice(&[MARK, flags, count, 0]);
+        bytes[4..8].copy_from_slice(&self.credits.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.freed.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.too_long.unwrap_or(0).to_le_bytes());
+        let mut end = HEADER_BYTES;
+        for advert in &self.adverts {
+            encode_advert(advert, &mut bytes[end..end + ADVERT_BYTES]);
+            end += ADVERT_BYTES;
+        }
+        end
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// [`Violation::Garbled`] if the bytes are not exactly one message.
+    pub fn decode(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+        self.clear();
+        let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(Violation::Garbled)?;
+        let [mark, flags, count, zero] = [header[0], header[1], header[2], header[3]];
+        let count = usize::from(count);
+        if mark != MARK || zero != 0 || flags & !FLAGS != 0 || count > ADVERTS_PER_MESSAGE {
+            return Err(Violation::Garbled);
+        }
+        if rest.len() != count * ADVERT_BYTES {
+            return Err(Violation::Garbled);
+        }
+        self.credits = u32::from_le_bytes(header[4..8].try_into().expect("4 bytes"));
+        self.freed = word(header, 1);
+        self.too_long = (flags & TOO_LONG != 0).then(|| word(header, 2));
+        self.withdraw = flags & WITHDRAW != 0;
+        self.withdrawn = flags & WITHDRAWN != 0;
+        self.end = flags & END != 0;
+        self.end_seen = flags & END_SEEN != 0;
+        for bytes in rest.chunks_exact(ADVERT_BYTES) {
+            self.adverts.push(decode_advert(bytes)?);
+        }
+        Ok(())
+    }
+}
+
+fn encode_advert(advert: &Advert, bytes: &mut [u8]) {
+    bytes[..GRANT_BYTES].copy_from_slice(&advert.grant.to_bytes());
+    let words = [advert.start, advert.length, advert.phase.0, advert.sequence, u64::from(advert.wait_all)];
+    for (chunk, word) in bytes[GRANT_BYTES..].chunks_exact_mut(8).zip(words) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn decode_advert(bytes: &[u8]) -> Result<Advert, Violation> {
+    let (grant, rest) = bytes.split_at(GRANT_BYTES);
+    let grant = Grant::from_bytes(grant).map_err(|_| Violation::Garbled)?;
+    let wait_all = match word(rest, 4) {
+        0 => false,
+        1 => true,
+        _ => return Err(Violation::Garbled),
+    };
+    let [start, length, phase, sequence] = [0, 1, 2, 3].map(|i| word(rest, i));
+    Ok(Advert { grant, start, length, wait_all, phase: Phase(phase), sequence })
+}
+
+fn word(bytes: &[u8], i: usize) -> u64 {
+    u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8 bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use squall_fabric::{NodeId, RegionId};
+
+    fn full_message() -> Message {
+        let grant =
+            Grant { owner: NodeId(1), peer: NodeId(2), region: RegionId(3), first: 4, words: 5, key: 6 };
+        let advert = |i: u64| {
+            let (length, phase, sequence) = (i + 1, Phase(2 * i), u64::MAX - i);
+            Advert { grant, start: i, length, wait_all: i % 2 == 1, phase, sequence }
+        };
+        let adverts = (0..ADVERTS_PER_MESSAGE as u64).map(advert).collect();
+        let (withdraw, withdrawn, end, end_seen) = (true, false, true, false);
+        Message { credits: 7, freed: 1 << 40, withdraw, adverts, too_long: Some(9), withdrawn, end, end_seen }
+    }
+
+    #[test]
+    fn the_portable_form_returns_the_same_message() {
+        for message in [Message::default(), full_message()] {
+            let mut bytes = [0xaa; MESSAGE_BYTES_MAX];
+            let length = message.encode(&mut bytes);
+            let mut read = full_message();
+            assert_eq!(read.decode(&bytes[..length]), Ok(()));
+            assert_eq!(read, message);
+        }
+    }
+
+    /// No byte is read that is not there, and no length is believed.
+    #[test]
+    fn bad_bytes_are_refused() {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = full_message().encode(&mut bytes);
+        let mut message = Message::default();
+        for cut in 0..length {
+            assert_eq!(message.decode(&bytes[..cut]), Err(Violation::Garbled), "{cut} bytes");
+        }
+        for (at, value) in [(0, 0), (1, 0xff), (2, 17), (2, 15), (3, 1), (HEADER_BYTES + 72, 2)] {
+            let mut bad = bytes;
+            bad[at] = value;
+            assert_eq!(message.decode(&bad[..length]), Err(Violation::Garbled), "byte {at} is {value}");
+        }
+    }
+}

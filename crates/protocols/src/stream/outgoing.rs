@@ -1,0 +1,99 @@
+//! What is on its way into a connection's queue: one message and one transfer at most, each until it is wholly posted
+//! (EXS §II.B).
+
+use squall_fabric::{ConnId, Duration, Fabric, PostError, Token};
+
+use super::posting::{History, Posting, Signal, Signals, Staging, Wire};
+use super::{MESSAGE_BYTES_MAX, Message, SendId};
+
+/// The way from one end to its connection.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    signals: Signals,
+    staging: Staging,
+    pub(super) history: History,
+    posting: Option<Posting>,
+    /// Reused for each message in either direction; holds nothing between calls.
+    pub(super) message: Message,
+    bytes: Box<[u8; MESSAGE_BYTES_MAX]>,
+    /// The length of the message in `bytes` that is not yet posted; 0 if there is none.
+    unsent: usize,
+    /// Whether that message answers the peer's end of stream, and whether its completion is wanted.
+    is_answer: bool,
+    wants_done: bool,
+    /// Such an answer is in the peer's memory.
+    pub(super) has_answered_end: bool,
+}
+
+impl Outgoing {
+    pub(super) fn new() -> Self {
+        Self {
+            signals: Signals::default(),
+            staging: Staging::default(),
+            history: History::default(),
+            posting: None,
+            message: Message::default(),
+            bytes: Box::new([0; MESSAGE_BYTES_MAX]),
+            unsent: 0,
+            is_answer: false,
+            wants_done: false,
+            has_answered_end: false,
+        }
+    }
+
+    /// Takes the message in `self.message`.
+    pub(super) fn put_message(&mut self) {
+        assert!(self.unsent == 0, "one message at a time");
+        self.unsent = self.message.encode(&mut self.bytes[..]);
+        self.is_answer = self.message.end_seen;
+        self.wants_done = self.is_answer;
+    }
+
+    /// Takes the introduction; its round trip is measured.
+    pub(super) fn put_hello(&mut self, bytes: &[u8]) {
+        assert!(self.unsent == 0, "one message at a time");
+        self.bytes[..bytes.len()].copy_from_slice(bytes);
+        (self.unsent, self.wants_done) = (bytes.len(), true);
+    }
+
+    pub(super) fn put_transfer(&mut self, posting: Posting) {
+        assert!(self.posting.is_none(), "one transfer at a time");
+        self.posting = Some(posting);
+    }
+
+    /// Posts what waits, as far as there is room; true if nothing waits any more.
+    pub(super) fn flush<F: Fabric>(&mut self, fabric: &mut F, conn: ConnId) -> Result<bool, PostError> {
+        if self.unsent > 0 {
+            let signal = self.wants_done.then(|| self.signals.next_token());
+            fabric.send(conn, &self.bytes[..self.unsent], signal)?;
+            if self.wants_done {
+                let has_answered_end = self.is_answer;
+                self.signals.expect_small(fabric, Signal { has_answered_end, ..Signal::default() });
+            }
+            self.unsent = 0;
+        }
+        let Some(posting) = &mut self.posting else { return Ok(true) };
+        let (signals, staging) = (&mut self.signals, &mut self.staging);
+        let is_posted = posting.post(&mut Wire { fabric, conn, signals, staging })?;
+        if is_posted {
+            self.posting = None;
+        }
+        Ok(is_posted)
+    }
+
+    /// The time between a small post and its completion, if `token` is that one.
+    pub(super) fn round_trip<F: Fabric>(&mut self, fabric: &F, token: Token) -> Option<Duration> {
+        self.signals.round_trip(fabric, token)
+    }
+
+    /// A post is done, and all before it; returns the last send that is placed thereby.
+    pub(super) fn on_done(&mut self, token: Token) -> Option<SendId> {
+        let mut placed = None;
+        while let Some(signal) = self.signals.take(token) {
+            self.staging.free(signal.staged);
+            self.has_answered_end |= signal.has_answered_end;
+            placed = signal.placed.or(placed);
+        }
+        placed
+    }
+}

@@ -1,0 +1,294 @@
+//! Patience: when the sender waits for an advert although the ring has room.
+//!
+//! `Deviation:` (EXS fig. 2) the paper's sender never waits: without an advert it goes through the ring at once, and a
+//! sender that is faster than the peer's copies then never comes out of the ring again (EXS table III, equal numbers
+//! of sends and receives). Here two rules weigh what a wait costs against the copies that it saves:
+//!
+//! - *Stay.* In a direct phase the sender waits for an advert if direct transfer with such waits has been faster than
+//!   the peer copies: from the end of one wait to the end of the next, less time than copying what was sent in it.
+//! - *Turn.* In an indirect phase the sender stops and lets the ring drain, so that the peer advertises again, if
+//!   draining takes several times as long as an advert: the peer copies meanwhile anyway. If what was gained by that
+//!   does not outweigh it, the next turn must be worth twice as much.
+//!
+//! Over long distances the wire is slower than copies and an advert takes longer than any of them: neither applies.
+
+use squall_fabric::{Duration, Instant};
+
+/// What the sender knows of the time that adverts and copies take.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
+pub(super) struct Patience {
+    /// How fast the peer copies; 0 switches both rules off.
+    copy_bytes_per_us: u64,
+    /// There and back on the wire: no advert that is asked for now comes earlier.
+    round_trip: Duration,
+    /// The wait that goes on: since when, and until when it may.
+    wait: Option<(Instant, Instant)>,
+    /// The cycle that goes on, from the end of one wait to the end of the next: since when, less the time in which the
+    /// user had nothing to send, and how many bytes have gone directly in it.
+    cycle_begin: Option<Instant>,
+    cycle_bytes: u64,
+    idle_since: Option<Instant>,
+    /// Averages of the cycles lately, and how many there are in them, up to [`CYCLES_MAX`].
+    cycle: Duration,
+    served: u64,
+    waited: Duration,
+    cycles: u32,
+    /// Until when the sender lets the ring drain.
+    turn: Option<Instant>,
+    /// How many times longer than an advert draining must take; `TURN_FACTOR_MIN..=TURN_FACTOR_MAX`.
+    turn_factor: u32,
+    /// Bytes that were in the ring at the last turn, and bytes that have gone directly since.
+    drained: u64,
+    gained: u64,
+}
+
+impl Patience {
+    pub(super) fn new(copy_bytes_per_us: u64) -> Self {
+        Self {
+            copy_bytes_per_us,
+            round_trip: Duration::ZERO,
+            wait: None,
+            cycle_begin: None,
+            cycle_bytes: 0,
+            idle_since: None,
+            cycle: Duration::ZERO,
+            served: 0,
+            waited: Duration::ZERO,
+            cycles: 0,
+            turn: None,
+            turn_factor: TURN_FACTOR_MIN,
+            drained: 0,
+            gained: 0,
+        }
+    }
+
+    /// A small post was done so long after it was made.
+    pub(super) fn on_round_trip(&mut self, span: Duration) {
+        self.round_trip = if self.round_trip.is_zero() { span } else { self.round_trip.min(span) };
+    }
+
+    /// Nothing waits to be sent, and nothing is under way.
+    pub(super) fn on_idle(&mut self, now: Instant) {
+        self.idle_since.get_or_insert(now);
+    }
+
+    /// The user has something to send again.
+    pub(super) fn on_busy(&mut self, now: Instant) {
+        if let Some(since) = self.idle_since.take() {
+            self.cycle_begin = self.cycle_begin.map(|begin| begin + now.since(since));
+        }
+    }
+
+    /// Whether the head send, of which `bytes` are left and which has no advert, waits for one in a direct phase.
+    pub(super) fn stays(&mut self, now: Instant, bytes: u64) -> bool {
+        if let Some((_, until)) = self.wait {
+            if now >= until {
+                self.end_wait(now);
+            }
+            return now < until;
+        }
+        let longest = WAIT_FACTOR * self.copying(self.served.max(self.cycle_bytes).max(bytes));
+        if !self.is_direct_faster() || longest <= self.round_trip || longest.is_zero() {
+            return false;
+        }
+        self.wait = Some((now, now + longest));
+        true
+    }
+
+    /// Whether cycles take less time than the copies that they save. The first few are judged less severely: sends
+    /// differ in length.
+    fn is_direct_faster(&self) -> bool {
+        let severity = if self.cycles < CYCLES_MIN { WAIT_FACTOR } else { 1 };
+        self.cycle <= severity * self.copying(self.served)
+    }
+
+    /// A wait is over, in vain or not, and with it a cycle.
+    fn end_wait(&mut self, now: Instant) {
+        let Some((since, _)) = self.wait.take() else { return };
+        let cycle = now.since(self.cycle_begin.unwrap_or(since));
+        self.cycles = (self.cycles + 1).min(CYCLES_MAX);
+        let n = self.cycles;
+        self.cycle = ((n - 1) * self.cycle + cycle) / n;
+        self.waited = ((n - 1) * self.waited + now.since(since)) / n;
+        self.served = (u64::from(n - 1) * self.served + self.cycle_bytes).div_ceil(u64::from(n)).max(1);
+        (self.cycle_begin, self.cycle_bytes) = (Some(now), 0);
+    }
+
+    /// Bytes go directly.
+    pub(super) fn on_direct(&mut self, now: Instant, bytes: u64) {
+        self.end_wait(now);
+        self.cycle_begin.get_or_insert(now);
+        self.cycle_bytes += bytes;
+        self.gained += bytes;
+        self.turn = None;
+    }
+
+    /// A direct phase has ended.
+    pub(super) fn on_phase_end(&mut self) {
+        (self.wait, self.cycle_begin, self.cycle_bytes) = (None, None, 0);
+        if self.drained == 0 {
+            return;
+        }
+        if self.gained >= 4 * self.drained {
+            self.turn_factor = TURN_FACTOR_MIN;
+        } else {
+            self.on_turn_in_vain();
+        }
+        self.drained = 0;
+    }
+
+    /// Bytes go through the ring. Times may change: after some more of these direct transfer is tried again.
+    pub(super) fn on_indirect(&mut self) {
+        self.cycle -= self.cycle / FORGETTING;
+    }
+
+    /// Whether the sender sends nothing through the ring, of which `in_use` bytes are in use, so that an indirect phase
+    /// ends.
+    pub(super) fn turns(&mut self, now: Instant, in_use: u64) -> bool {
+        if let Some(until) = self.turn {
+            if now < until {
+                return true;
+            }
+            self.turn = None;
+            self.on_turn_in_vain();
+            return false;
+        }
+        // What was sent within the last round trip is in use though the peer may have copied it.
+        let draining = self.copying(in_use).saturating_sub(self.round_trip);
+        let advert = self.waited.max(self.round_trip).max(ADVERT_MIN);
+        let is_worth_it = draining >= self.turn_factor * advert && self.is_direct_faster();
+        if is_worth_it {
+            self.turn = Some(now + 2 * draining + 2 * advert);
+            (self.drained, self.gained) = (in_use, 0);
+        }
+        is_worth_it
+    }
+
+    fn on_turn_in_vain(&mut self) {
+        self.turn_factor = (2 * self.turn_factor).min(TURN_FACTOR_MAX);
+    }
+
+    /// When a wait ends.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.turn.or(self.wait.map(|(_, until)| until))
+    }
+
+    /// How long the peer copies `bytes`; zero if patience is off.
+    fn copying(&self, bytes: u64) -> Duration {
+        Duration::from_nanos((bytes * 1000).checked_div(self.copy_bytes_per_us).unwrap_or(0))
+    }
+}
+
+/// A single wait may take so many times the copies that it saves: what counts is the average.
+const WAIT_FACTOR: u32 = 4;
+/// Averages are over about so many cycles, and mean little before there are so many.
+const CYCLES_MAX: u32 = 32;
+const CYCLES_MIN: u32 = 8;
+/// A turn must be worth at least so many adverts…
+const TURN_FACTOR_MIN: u32 = 2;
+/// …and after many in vain at most so many, which bounds what further ones cost to a few percent.
+const TURN_FACTOR_MAX: u32 = 64;
+/// What an advert takes at least, even if the wire takes no time.
+const ADVERT_MIN: Duration = Duration::from_nanos(500);
+/// One part in so many of the average cycle is forgotten with each indirect transfer.
+const FORGETTING: u32 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(us * 1000)
+    }
+
+    /// A MiB is copied in about 350 µs.
+    fn patience(round_trip_us: u64) -> Patience {
+        let mut patience = Patience::new(3000);
+        patience.on_round_trip(Duration::from_micros(round_trip_us));
+        patience
+    }
+
+    /// Cycles of `adverts` direct transfers of `bytes`, each with an advert `wait_us` too late and `cycle_us` in all.
+    fn cycles(patience: &mut Patience, adverts: u64, bytes: u64, wait_us: u64, cycle_us: u64) -> bool {
+        let mut stays = true;
+        for i in 0..20 {
+            (0..adverts).for_each(|_| patience.on_direct(at(cycle_us * i), bytes));
+            stays = patience.stays(at(cycle_us * (i + 1) - wait_us), bytes);
+        }
+        stays
+    }
+
+    #[test]
+    fn a_wait_has_an_end() {
+        let mut patience = patience(4);
+        assert!(patience.stays(at(0), MIB) && patience.stays(at(1397), MIB));
+        assert!(patience.next_deadline().is_some_and(|until| until > at(1397) && until < at(1399)));
+        assert!(!patience.stays(at(1399), MIB), "it took too long");
+        assert!(!patience.stays(at(1400), MIB), "the next one is not waited for");
+        assert!(!Patience::new(0).stays(at(0), MIB), "switched off");
+    }
+
+    /// What counts is the time of a cycle, not of a wait: one advert at a time for few bytes is not worth it, many at
+    /// a time or long ones are.
+    #[test]
+    fn direct_transfer_is_worth_waits_if_it_is_faster_than_copies() {
+        assert!(cycles(&mut patience(4), 1, MIB, 60, 240));
+        assert!(!cycles(&mut patience(4), 1, 8 * KIB, 2, 8), "8 KiB are copied in 3 µs");
+        assert!(cycles(&mut patience(4), 32, 8 * KIB, 20, 60));
+        assert!(!cycles(&mut patience(48_000), 32, MIB, 40, 48_000), "as far away as another continent");
+    }
+
+    /// The user's own pauses do not count.
+    #[test]
+    fn pauses_are_not_counted() {
+        let mut patience = patience(4);
+        for i in 0..20 {
+            patience.on_direct(at(10_000 * i), MIB);
+            patience.on_idle(at(10_000 * i + 200));
+            patience.on_busy(at(10_000 * i + 9_960));
+            assert!(patience.stays(at(10_000 * i + 9_960), MIB));
+        }
+        assert!(patience.cycle.abs_diff(Duration::from_micros(240)) < Duration::from_micros(1));
+    }
+
+    #[test]
+    fn what_was_learned_is_forgotten() {
+        let mut patience = patience(4);
+        assert!(!cycles(&mut patience, 1, 8 * KIB, 2, 8));
+        patience.on_phase_end();
+        let mut tries = 0;
+        while !patience.stays(at(1000), 8 * KIB) {
+            patience.on_indirect();
+            tries += 1;
+        }
+        assert!((100..1000).contains(&tries), "tried again after {tries}");
+    }
+
+    #[test]
+    fn a_sender_far_ahead_lets_the_ring_drain() {
+        let mut near = patience(40);
+        assert!(!near.turns(at(0), 64 * KIB), "not far ahead");
+        assert!(near.turns(at(0), MIB) && near.turns(at(500), MIB / 2));
+        near.on_direct(at(600), MIB);
+        assert!(!near.turns(at(601), 64 * KIB));
+        assert!(!patience(48_000).turns(at(0), 64 * MIB), "too far away");
+        assert!(!Patience::new(0).turns(at(0), 64 * MIB), "switched off");
+    }
+
+    #[test]
+    fn turns_in_vain_become_rare() {
+        let mut patience = patience(40);
+        assert!(patience.turns(at(0), MIB));
+        for i in 1..4 {
+            patience.on_direct(at(i), MIB / 2);
+            patience.on_phase_end();
+            patience.turns(at(i), MIB);
+        }
+        assert!(!patience.turns(at(10), MIB), "draining is not worth 16 adverts");
+        assert!(patience.turns(at(10), 8 * MIB));
+    }
+}

@@ -1,0 +1,307 @@
+//! Posting: a transfer as writes of words (EXS §II.B, write with immediate).
+//!
+//! RDMA writes bytes, the fabric writes words. A piece whose source and target have the same alignment is written in
+//! place: whole words by reference, and a last word that is not full by value, so that no byte beyond the piece leaves
+//! this process. Any other piece is shifted through a staging buffer. `Deviation:` the words that hold the end of a
+//! piece are written whole: bytes of the receive's memory beyond what it got, up to the next word, become zeros.
+
+use std::collections::VecDeque;
+
+use squall_fabric::{ConnId, Duration, Fabric, Grant, Instant, PostError, Region, Source, Token, Write};
+
+use super::SendId;
+use super::copy::{copy_bytes, read};
+
+/// A transfer that is on its way into the connection's queue.
+#[derive(Debug)]
+pub(super) struct Posting {
+    /// The send's memory, and the first byte of the piece there.
+    pub(super) source: Region,
+    pub(super) from_byte: usize,
+    /// The right to write, and the first byte of the piece within the granted range.
+    pub(super) grant: Grant,
+    pub(super) to_byte: usize,
+    pub(super) length: usize,
+    /// The bytes before the piece in its first word; 0 if they do not matter.
+    pub(super) before: u64,
+    pub(super) immediate: u32,
+    /// The send that this transfer ends, if it does.
+    pub(super) ends: Option<SendId>,
+    /// Words posted; at most [`Posting::words`].
+    pub(super) posted: usize,
+}
+
+/// The connection to post on, with what waits for completions there.
+pub(super) struct Wire<'a, F> {
+    pub(super) fabric: &'a mut F,
+    pub(super) conn: ConnId,
+    pub(super) signals: &'a mut Signals,
+    pub(super) staging: &'a mut Staging,
+}
+
+impl Posting {
+    /// Bytes before the piece in its first word.
+    fn lead(&self) -> usize {
+        self.to_byte % 8
+    }
+
+    /// Words that are written in all.
+    fn words(&self) -> usize {
+        if self.length == 0 { 0 } else { (self.lead() + self.length).div_ceil(8) }
+    }
+
+    /// Posts as much as there is room for; true when all is posted.
+    pub(super) fn post<F: Fabric>(&mut self, wire: &mut Wire<'_, F>) -> Result<bool, PostError> {
+        loop {
+            let left = self.words() - self.posted;
+            if left <= Source::VALUE_WORDS_MAX {
+                self.post_last(wire, left)?;
+                return Ok(true);
+            }
+            if self.from_byte % 8 == self.lead() {
+                self.post_in_place(wire)?;
+                if self.posted == self.words() {
+                    return Ok(true);
+                }
+            } else if !self.post_staged(wire)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Posts the last few words by value, with the immediate.
+    fn post_last<F: Fabric>(&mut self, wire: &mut Wire<'_, F>, count: usize) -> Result<(), PostError> {
+        let mut words = [0; Source::VALUE_WORDS_MAX];
+        words[..count].iter_mut().zip(self.posted..).for_each(|(word, at)| *word = self.word(at));
+        let signal = self.ends.map(|_| wire.signals.next_token());
+        self.write(wire, Source::Value(&words[..count]), true, signal)?;
+        if let Some(send) = self.ends {
+            let signal = Signal { placed: Some(send), ..Signal::default() };
+            // Behind a large piece it would measure the time of that.
+            match self.posted {
+                0 => wire.signals.expect_small(wire.fabric, signal),
+                _ => wire.signals.expect(signal),
+            }
+        }
+        self.posted += count;
+        Ok(())
+    }
+
+    /// Posts all whole words by reference; with the immediate, if no part of a word is left.
+    fn post_in_place<F: Fabric>(&mut self, wire: &mut Wire<'_, F>) -> Result<(), PostError> {
+        let whole = (self.lead() + self.length) / 8;
+        let is_all = whole == self.words();
+        let first = self.from_byte / 8;
+        let signal = self.ends.filter(|_| is_all).map(|_| wire.signals.next_token());
+        let source = self.source.clone();
+        self.write(wire, Source::Region(&source, first + self.posted..first + whole), is_all, signal)?;
+        if let Some(send) = self.ends.filter(|_| is_all) {
+            wire.signals.expect(Signal { placed: Some(send), ..Signal::default() });
+        }
+        self.posted = whole;
+        Ok(())
+    }
+
+    /// Shifts some words into the staging buffer and posts them from there; false if it is full.
+    fn post_staged<F: Fabric>(&mut self, wire: &mut Wire<'_, F>) -> Result<bool, PostError> {
+        let staging = wire.staging.region(wire.fabric).clone();
+        let room = wire.staging.room();
+        // The last word may be a part of one, and is left to `post_last`.
+        let count = room.min(self.words() - self.posted - 1);
+        if count == 0 {
+            return Ok(false);
+        }
+        let first = wire.staging.next();
+        staging.store_relaxed(first, self.word(self.posted));
+        let from = self.from_byte + 8 * (self.posted + 1) - self.lead();
+        copy_bytes(&staging, 8 * (first + 1), &self.source, from, 8 * (count - 1));
+        let token = wire.signals.next_token();
+        self.write(wire, Source::Region(&staging, first..first + count), false, Some(token))?;
+        wire.signals.expect(Signal { staged: count, ..Signal::default() });
+        wire.staging.take(count);
+        self.posted += count;
+        Ok(true)
+    }
+
+    /// The word number `at` of what is written.
+    fn word(&self, at: usize) -> u64 {
+        let lead = self.lead();
+        if at == 0 {
+            return self.before | read(&self.source, self.from_byte, self.length.min(8 - lead)) << (8 * lead);
+        }
+        let skipped = 8 * at - lead;
+        read(&self.source, self.from_byte + skipped, (self.length - skipped).min(8))
+    }
+
+    fn write<F: Fabric>(
+        &self,
+        wire: &mut Wire<'_, F>,
+        source: Source<'_>,
+        is_last: bool,
+        signal: Option<Token>,
+    ) -> Result<(), PostError> {
+        let offset = self.to_byte / 8 + self.posted;
+        let immediate = is_last.then_some(self.immediate);
+        wire.fabric.write(wire.conn, Write { source, grant: &self.grant, offset, immediate, signal })
+    }
+}
+
+/// Posts whose completion is awaited, in order [F6].
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    waiting: VecDeque<Signal>,
+    /// The token of the first that waits.
+    first: u64,
+    /// A post whose round trip is measured, and when it was made.
+    probe: Option<(Token, Instant)>,
+}
+
+/// One small post in so many is measured; the first post is.
+const PROBE_INTERVAL: u64 = 64;
+
+/// What the completion of a post means.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Signal {
+    /// This send, and all before it, are in the peer's memory.
+    pub(super) placed: Option<SendId>,
+    /// So many words of the staging buffer are free.
+    pub(super) staged: usize,
+    /// The peer knows that its stream has come to its end here.
+    pub(super) has_answered_end: bool,
+}
+
+impl Signals {
+    /// The token of the next signalled post.
+    pub(super) fn next_token(&self) -> Token {
+        Token(self.first + self.waiting.len() as u64)
+    }
+
+    /// The post with [`Signals::next_token`] was taken, and is small: its round trip may be measured.
+    pub(super) fn expect_small<F: Fabric>(&mut self, fabric: &F, signal: Signal) {
+        if self.probe.is_none() && self.next_token().0.is_multiple_of(PROBE_INTERVAL) {
+            self.probe = Some((self.next_token(), fabric.now()));
+        }
+        self.expect(signal);
+    }
+
+    /// The round trip of the measured post, if `token` is its completion.
+    pub(super) fn round_trip<F: Fabric>(&mut self, fabric: &F, token: Token) -> Option<Duration> {
+        let (probe, begin) = self.probe.filter(|(probe, _)| probe.0 <= token.0)?;
+        self.probe = None;
+        // A later completion that covers it says nothing about its own time.
+        (probe == token).then(|| fabric.now().since(begin))
+    }
+
+    /// The post with [`Signals::next_token`] was taken.
+    pub(super) fn expect(&mut self, signal: Signal) {
+        self.waiting.push_back(signal);
+    }
+
+    /// What the completion of `token` means, which covers all before it: call until `None`.
+    pub(super) fn take(&mut self, token: Token) -> Option<Signal> {
+        if self.first > token.0 {
+            return None;
+        }
+        let signal = self.waiting.pop_front()?;
+        self.first += 1;
+        Some(signal)
+    }
+}
+
+/// A ring of words from which shifted pieces are written; made when it is first needed.
+#[derive(Debug, Default)]
+pub(super) struct Staging {
+    region: Option<Region>,
+    /// Words taken and freed since the beginning; `freed <= taken <= freed + STAGING_WORDS`.
+    taken: usize,
+    freed: usize,
+}
+
+/// Enough to keep the wire busy while the next words are shifted.
+const STAGING_WORDS: usize = 1 << 13;
+
+impl Staging {
+    fn region<F: Fabric>(&mut self, fabric: &mut F) -> &Region {
+        self.region.get_or_insert_with(|| fabric.register(STAGING_WORDS))
+    }
+
+    /// Free words in a row; at most half, so that shifting and writing overlap.
+    fn room(&self) -> usize {
+        let free = STAGING_WORDS - (self.taken - self.freed);
+        free.min(STAGING_WORDS - self.next()).min(STAGING_WORDS / 2)
+    }
+
+    fn next(&self) -> usize {
+        self.taken % STAGING_WORDS
+    }
+
+    fn take(&mut self, words: usize) {
+        self.taken += words;
+    }
+
+    /// The oldest words are written.
+    pub(super) fn free(&mut self, words: usize) {
+        self.freed += words;
+    }
+}
+
+/// The last bytes of the stream, for pieces that begin in the middle of a word of their target.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct History {
+    /// The last byte of the stream is the highest.
+    last: u64,
+}
+
+impl History {
+    /// The last `count` bytes, below 8 of them, the oldest lowest.
+    pub(super) fn last(self, count: usize) -> u64 {
+        if count == 0 { 0 } else { self.last >> (64 - 8 * count) }
+    }
+
+    /// These bytes are sent.
+    pub(super) fn add(&mut self, source: &Region, from_byte: usize, length: usize) {
+        let count = length.min(8);
+        if count == 0 {
+            return;
+        }
+        let bytes = read(source, from_byte + length - count, count);
+        self.last = if count == 8 { bytes } else { self.last >> (8 * count) | bytes << (64 - 8 * count) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use squall_fabric::RegionId;
+
+    #[test]
+    fn history_holds_the_last_bytes() {
+        let region = Region::heap(RegionId(1), 4);
+        region.copy_bytes_in(0, &(0..32).collect::<Vec<u8>>());
+        let (mut history, mut sent) = (History::default(), 0_usize);
+        for length in [3, 1, 8, 2, 7, 9, 0, 1] {
+            history.add(&region, sent, length);
+            sent += length;
+            for count in 0..8.min(sent + 1) {
+                let mut expected = [0; 8];
+                (0..count).for_each(|i| expected[i] = (sent - count + i) as u8);
+                assert_eq!(history.last(count).to_le_bytes(), expected, "{count} of {sent}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_completion_covers_those_before_it() {
+        let mut signals = Signals::default();
+        for send in 0..3 {
+            assert_eq!(signals.next_token(), Token(send));
+            signals.expect(Signal { placed: Some(SendId(send)), ..Signal::default() });
+        }
+        let mut taken = Vec::new();
+        while let Some(signal) = signals.take(Token(1)) {
+            taken.extend(signal.placed);
+        }
+        assert_eq!(taken, [SendId(0), SendId(1)]);
+        assert_eq!(signals.next_token(), Token(3));
+    }
+}

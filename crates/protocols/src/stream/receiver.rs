@@ -1,0 +1,342 @@
+//! The receiving half: when memory is advertised, what arrives where, what is copied from the ring (EXS fig. 3–5).
+
+use std::collections::VecDeque;
+
+use super::mutation::{Mutation, is_on};
+use super::renewal::Renewal;
+use super::ring::RingReader;
+use super::{Advert, Kind, Phase, ReceiveId, ReceiveOutcome, Settings, Statistics, Violation};
+use squall_fabric::Grant;
+
+/// The receiver's state: table I, and the receives that wait.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
+pub(super) struct Receiver {
+    kind: Kind,
+    advertises: bool,
+    has_ring: bool,
+    renewal: Option<Renewal>,
+    /// `P_r`: indirect exactly if the sender's last word known here is not a direct transfer of this phase.
+    phase: Phase,
+    /// `S_r`: bytes that receives have got; receives used up, if packets are sent.
+    sequence: u64,
+    /// `S'_r`: the sequence of the next advert; `S_r <= S'_r` while `P_r` is direct and receives are advertised.
+    estimate: u64,
+    ring: RingReader,
+    /// Receives in order; only the first has a part filled.
+    receives: VecDeque<Wanting>,
+    /// Receives, from the first, that are advertised in `P_r`; 0 while `P_r` is indirect.
+    advertised: usize,
+    /// Receives, from the first, that lost their adverts or never had one (`k_a + k_b`).
+    voided: usize,
+    withdrawal: Withdrawal,
+    /// The peer sends nothing more.
+    ended: bool,
+}
+
+/// A receive that has not completed.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
+struct Wanting {
+    id: ReceiveId,
+    grant: Grant,
+    /// The first byte, within the grant.
+    start: u64,
+    length: u64,
+    /// `0 <= filled < length`, or 0 for an empty receive.
+    filled: u64,
+    wait_all: bool,
+    was_advertised: bool,
+    is_cancelled: bool,
+}
+
+/// Whether adverts are being taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+enum Withdrawal {
+    None,
+    /// The sender has to be asked.
+    Due,
+    /// It has been asked; no adverts until it answers.
+    Asked,
+}
+
+/// Memory for bytes of the stream or for one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub struct Memory {
+    /// The sender's right to write there.
+    pub grant: Grant,
+    /// The first byte, counted from the beginning of the granted range.
+    pub start: u64,
+    /// How many bytes.
+    pub length: u64,
+}
+
+/// Bytes to be copied out of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingCopy {
+    /// The first byte within the ring.
+    pub from: u64,
+    /// The receive that gets them.
+    pub receive: ReceiveId,
+    /// The first byte within the receive.
+    pub offset: u64,
+    /// How many; at least 1.
+    pub length: u64,
+}
+
+/// A receive that is done: which, how many bytes, and how.
+pub(super) type Completed = (ReceiveId, u64, ReceiveOutcome);
+
+impl Receiver {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            kind: settings.kind,
+            advertises: settings.advertises(),
+            has_ring: settings.has_ring(),
+            renewal: settings.renewal.then(|| Renewal::new(settings.renewal_gap_bytes)),
+            phase: Phase::FIRST,
+            sequence: 0,
+            estimate: 0,
+            ring: RingReader::new(settings.ring_words),
+            receives: VecDeque::new(),
+            advertised: 0,
+            voided: 0,
+            withdrawal: Withdrawal::None,
+            ended: false,
+        }
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.receives.len()
+    }
+
+    pub(super) fn ring(&mut self) -> &mut RingReader {
+        &mut self.ring
+    }
+
+    /// Whether nothing more will come: the peer has ended its stream and all of it is delivered.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.ended && self.ring.stored() == 0
+    }
+
+    pub(super) fn post(&mut self, id: ReceiveId, memory: Memory, wait_all: bool) {
+        let Memory { grant, start, length } = memory;
+        let (filled, was_advertised, is_cancelled) = (0, false, false);
+        let wait_all = wait_all && self.kind == Kind::Stream;
+        let waits = self.ring.stored() > 0 || self.voided > 0 && !is_on(Mutation::AdvertiseBehindVoided);
+        self.voided += usize::from(self.phase.is_indirect() && waits);
+        let receive = Wanting { id, grant, start, length, filled, wait_all, was_advertised, is_cancelled };
+        self.receives.push_back(receive);
+    }
+
+    /// Whether a receive may be advertised now (fig. 3, line 1, and renewal).
+    pub(super) fn wants_to_advertise(&self) -> bool {
+        let emptied = self.ring.stored() == 0 || is_on(Mutation::AdvertiseOverStored);
+        let is_behind = is_on(Mutation::AdvertiseBehindVoided) && self.voided < self.receives.len();
+        let may_begin = self.renewal.as_ref().map_or(self.voided == 0, Renewal::is_due) || is_behind;
+        self.advertises
+            && emptied
+            && !self.ended
+            && self.withdrawal == Withdrawal::None
+            && self.advertised < self.receives.len()
+            && (self.phase.is_direct() || may_begin)
+    }
+
+    /// Advertises the next receive (fig. 3).
+    pub(super) fn next_advert(&mut self, statistics: &mut Statistics) -> Option<Advert> {
+        if !self.wants_to_advertise() {
+            return None;
+        }
+        if self.phase.is_indirect() {
+            self.phase = self.phase.next();
+            self.begin_phase();
+        }
+        let receive = &mut self.receives[self.advertised];
+        self.advertised += 1;
+        receive.was_advertised = true;
+        let length = receive.length - receive.filled;
+        let sequence = self.estimate;
+        self.estimate += if receive.wait_all { length } else { 1 };
+        statistics.adverts += 1;
+        let (grant, start, wait_all) = (receive.grant, receive.start + receive.filled, receive.wait_all);
+        Some(Advert { grant, start, length, wait_all, phase: self.phase, sequence })
+    }
+
+    /// The ring is empty: the first advert of the phase is for exactly the next byte \[E2\], \[E3\].
+    ///
+    /// `Deviation:` (fig. 5) as printed the estimate is not set anew when receives without advert were filled.
+    fn begin_phase(&mut self) {
+        if is_on(Mutation::AdvertiseBehindVoided) && self.voided < self.receives.len() {
+            self.advertised = self.voided;
+            return;
+        }
+        self.voided = 0;
+        if !is_on(Mutation::NoResync) {
+            self.estimate = self.sequence;
+        }
+    }
+
+    /// A direct transfer has arrived, in the head receive \[E1\] (fig. 4, lines 1–6).
+    pub(super) fn on_direct(&mut self, length: u64) -> Result<Option<Completed>, Violation> {
+        let is_packet = self.kind == Kind::Packets;
+        let head =
+            self.receives.front_mut().filter(|_| self.advertised > 0).ok_or(Violation::DirectUnexpected)?;
+        if self.ended {
+            return Err(Violation::AfterEnd);
+        }
+        if length > head.length - head.filled {
+            return Err(Violation::DirectUnexpected);
+        }
+        if length == 0 && !is_packet {
+            return Err(Violation::EmptyTransfer);
+        }
+        self.sequence += if is_packet { 1 } else { length };
+        if !head.wait_all && !is_packet {
+            self.estimate += length - 1;
+        }
+        head.filled += length;
+        let is_done = !head.wait_all || head.filled == head.length;
+        self.renewal.iter_mut().for_each(Renewal::on_direct);
+        Ok(is_done.then(|| self.complete_head(ReceiveOutcome::Filled)))
+    }
+
+    /// An indirect transfer has arrived (fig. 4, lines 7–12): adverts that are out are void.
+    pub(super) fn on_indirect(&mut self, skip: u64, length: u64) -> Result<(), Violation> {
+        if !self.has_ring {
+            return Err(Violation::RingOverrun);
+        }
+        if self.ended {
+            return Err(Violation::AfterEnd);
+        }
+        self.ring.store(skip, length)?;
+        if self.phase.is_direct() {
+            self.renewal.iter_mut().for_each(Renewal::on_voided);
+        }
+        self.void_adverts();
+        Ok(())
+    }
+
+    fn void_adverts(&mut self) {
+        if self.phase.is_direct() {
+            self.phase = self.phase.next();
+        }
+        self.advertised = 0;
+        self.voided = self.receives.len();
+    }
+
+    /// The head packet was too long for the head receive; it waits for the next \[E9\].
+    pub(super) fn on_too_long(&mut self, length: u64) -> Result<Completed, Violation> {
+        let head = self.receives.front().filter(|_| self.advertised > 0).ok_or(Violation::Unasked)?;
+        if self.kind != Kind::Packets || length <= head.length {
+            return Err(Violation::Unasked);
+        }
+        self.sequence += 1;
+        Ok(self.complete_head(ReceiveOutcome::TooLong { length }))
+    }
+
+    /// The next bytes to copy from the ring to the head receive (fig. 5), at most `length_max`.
+    pub(super) fn next_copy(&self, length_max: u64) -> Option<RingCopy> {
+        let (from, stored) = self.ring.next()?;
+        let head = self.receives.front()?;
+        let length = stored.min(head.length - head.filled).min(length_max);
+        Some(RingCopy { from, receive: head.id, offset: head.filled, length })
+    }
+
+    /// These bytes are copied.
+    pub(super) fn on_copied(&mut self, length: u64) -> Option<Completed> {
+        self.ring.consume(length);
+        self.sequence += length;
+        self.renewal.iter_mut().for_each(|renewal| renewal.on_copied(length));
+        let head = self.receives.front_mut().expect("bytes were copied to it");
+        head.filled += length;
+        let is_full = head.filled == head.length;
+        while let Some((_, rest)) = self.ring.next().filter(|_| is_full && is_on(Mutation::DropRest)) {
+            self.ring.consume(rest);
+        }
+        let is_done = is_full || !head.wait_all && self.ring.stored() == 0;
+        if is_done && is_on(Mutation::NoResync) && head.was_advertised && !head.wait_all {
+            self.estimate = (self.estimate + head.filled).saturating_sub(1);
+        }
+        is_done.then(|| self.complete_head(ReceiveOutcome::Filled))
+    }
+
+    fn complete_head(&mut self, outcome: ReceiveOutcome) -> Completed {
+        let head = self.receives.pop_front().expect("the caller saw it");
+        self.advertised = self.advertised.saturating_sub(1);
+        self.voided = self.voided.saturating_sub(1);
+        (head.id, head.filled, outcome)
+    }
+
+    /// The peer has ended its stream.
+    pub(super) fn on_end(&mut self) -> Result<(), Violation> {
+        if std::mem::replace(&mut self.ended, true) {
+            return Err(Violation::AfterEnd);
+        }
+        Ok(())
+    }
+
+    /// The next receive that can get nothing more.
+    pub(super) fn next_starved(&mut self, outcome: ReceiveOutcome) -> Option<Completed> {
+        let is_starved = self.ring.stored() == 0 && !self.receives.is_empty();
+        is_starved.then(|| self.complete_head(outcome))
+    }
+
+    /// Gives a receive back: at once if the peer cannot write to it, else when the peer has confirmed \[E7\]. False if
+    /// there is no such receive.
+    pub(super) fn cancel(&mut self, id: ReceiveId) -> (bool, Option<Completed>) {
+        let Some(at) = self.receives.iter().position(|receive| receive.id == id) else {
+            return (false, None);
+        };
+        if at < self.advertised && !is_on(Mutation::CancelAtOnce) {
+            self.receives[at].is_cancelled = true;
+            if self.withdrawal == Withdrawal::None {
+                self.withdrawal = Withdrawal::Due;
+            }
+            return (true, None);
+        }
+        (true, Some(self.remove(at)))
+    }
+
+    fn remove(&mut self, at: usize) -> Completed {
+        let receive = self.receives.remove(at).expect("the caller saw it");
+        self.voided -= usize::from(at < self.voided);
+        (receive.id, receive.filled, ReceiveOutcome::Cancelled)
+    }
+
+    /// Whether the sender must be asked to forget all adverts; it will be asked now.
+    pub(super) fn take_withdraw(&mut self) -> bool {
+        let is_due = self.withdrawal == Withdrawal::Due;
+        if is_due {
+            self.withdrawal = Withdrawal::Asked;
+        }
+        is_due
+    }
+
+    pub(super) fn wants_to_withdraw(&self) -> bool {
+        self.withdrawal == Withdrawal::Due
+    }
+
+    /// The sender has forgotten all adverts, and all that it wrote before has arrived.
+    pub(super) fn on_withdrawn(&mut self) -> Result<(), Violation> {
+        if self.withdrawal != Withdrawal::Asked {
+            return Err(Violation::Unasked);
+        }
+        self.withdrawal = Withdrawal::None;
+        self.void_adverts();
+        if self.ring.stored() == 0 {
+            self.voided = 0;
+        }
+        Ok(())
+    }
+
+    /// The next receive that was cancelled and that the peer can no longer write to.
+    pub(super) fn next_cancelled(&mut self) -> Option<Completed> {
+        if self.withdrawal != Withdrawal::None {
+            return None;
+        }
+        let at = self.receives.iter().position(|receive| receive.is_cancelled)?;
+        Some(self.remove(at))
+    }
+}

@@ -1,0 +1,79 @@
+//! Renewal: when a receiver whose ring is empty advertises its outstanding receives again.
+//!
+//! `Deviation:` (EXS fig. 3, fig. 7) the paper's receiver never does. A sender that stays ahead takes none of these
+//! adverts, so after each phase of adverts in vain twice as much has to be copied before the next, up to a limit: direct
+//! transfer resumes after a bounded number of bytes, and the adverts cost little of what the copies cost.
+
+/// How long a receiver holds adverts back.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
+pub(super) struct Renewal {
+    /// The most bytes between two phases of adverts.
+    gap_max: u64,
+    /// Bytes that must be copied since the last phase; `gap <= gap_max`.
+    gap: u64,
+    /// Bytes that were copied since; counted no further than to `gap`.
+    copied: u64,
+    /// Whether the present phase has brought a direct transfer.
+    was_used: bool,
+}
+
+impl Renewal {
+    pub(super) fn new(gap_max: u64) -> Self {
+        Self { gap_max, gap: 0, copied: 0, was_used: false }
+    }
+
+    /// Whether a new phase may begin.
+    pub(super) fn is_due(&self) -> bool {
+        self.copied >= self.gap
+    }
+
+    /// A direct transfer has come.
+    pub(super) fn on_direct(&mut self) {
+        (self.gap, self.was_used) = (0, true);
+    }
+
+    /// An indirect transfer has ended a direct phase.
+    pub(super) fn on_voided(&mut self) {
+        if !self.was_used {
+            self.gap = (2 * self.gap).clamp(GAP_MIN, GAP_MIN.max(self.gap_max)).min(self.gap_max);
+        }
+        (self.copied, self.was_used) = (0, false);
+    }
+
+    /// Bytes were copied out of the ring.
+    pub(super) fn on_copied(&mut self, bytes: u64) {
+        self.copied = self.copied.saturating_add(bytes).min(self.gap);
+    }
+}
+
+/// What a message with adverts costs at both ends, in bytes that could be copied instead.
+const GAP_MIN: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adverts_in_vain_become_rare_and_never_cease() {
+        let mut renewal = Renewal::new(10_000);
+        assert!(renewal.is_due(), "the first phase begins at once");
+        for gap in [4096, 8192, 10_000, 10_000] {
+            renewal.on_voided();
+            renewal.on_copied(gap - 1);
+            assert!(!renewal.is_due(), "{gap}");
+            renewal.on_copied(1);
+            assert!(renewal.is_due(), "{gap}");
+        }
+        renewal.on_direct();
+        renewal.on_voided();
+        assert!(renewal.is_due(), "the phase was worth it");
+    }
+
+    #[test]
+    fn without_a_limit_they_are_renewed_at_once() {
+        let mut renewal = Renewal::new(0);
+        renewal.on_voided();
+        assert!(renewal.is_due());
+    }
+}

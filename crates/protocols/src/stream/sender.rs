@@ -1,0 +1,268 @@
+//! The sending half: which send meets which advert, and what goes through the ring instead (EXS fig. 2).
+
+use std::collections::VecDeque;
+
+use squall_fabric::Instant;
+
+use super::mutation::{Mutation, is_on};
+use super::patience::Patience;
+use super::ring::RingWriter;
+use super::{
+    Advert, Kind, Peer, Phase, Policy, Route, SendId, Settings, Statistics, TRANSFER_BYTES_MAX, Transfer,
+    Violation,
+};
+
+/// The sender's state: table I, and the sends that wait.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
+pub(super) struct Sender {
+    kind: Kind,
+    policy: Policy,
+    /// `P_s`: direct exactly if the last transfer was direct, or there was none (lemma 3).
+    phase: Phase,
+    /// `S_s`: bytes sent; receives used up, if packets are sent. All adverts of `P_s` but the first are at or below.
+    sequence: u64,
+    /// `q_A`: adverts that are not stale; while `P_s` is direct, all of phase `P_s` (lemma 4).
+    adverts: VecDeque<Advert>,
+    adverts_max: usize,
+    /// The phase of the last advert that came \[E4\].
+    advertised: Phase,
+    ring: RingWriter,
+    /// The peer advertises again when its ring is empty.
+    peer_renews: bool,
+    patience: Patience,
+    /// Sends in order; only the first has a part sent.
+    sends: VecDeque<Waiting>,
+}
+
+/// A send that is not wholly transferred.
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
+struct Waiting {
+    id: SendId,
+    length: u64,
+    /// `0 <= sent < length`, or 0 for an empty packet.
+    sent: u64,
+}
+
+/// What the sender does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Transfer(Transfer),
+    /// The head receive is too small for the packet of that length; its advert is used up, the packet waits \[E9\].
+    TooLong(u64),
+}
+
+impl Sender {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            kind: settings.kind,
+            policy: settings.policy,
+            phase: Phase::FIRST,
+            sequence: 0,
+            adverts: VecDeque::new(),
+            adverts_max: 0,
+            advertised: Phase::FIRST,
+            ring: RingWriter::default(),
+            peer_renews: false,
+            patience: Patience::new(settings.copy_bytes_per_us),
+            sends: VecDeque::new(),
+        }
+    }
+
+    /// The peer is there.
+    pub(super) fn on_peer(&mut self, peer: &Peer) {
+        self.ring = RingWriter::new(peer.ring_words);
+        (self.adverts_max, self.peer_renews) = (peer.receives_max, peer.renews);
+    }
+
+    pub(super) fn patience(&mut self) -> &mut Patience {
+        &mut self.patience
+    }
+
+    /// When the head send stops waiting for an advert.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.patience.next_deadline().filter(|_| !self.sends.is_empty())
+    }
+
+    /// Sends that are not wholly transferred.
+    pub(super) fn waiting(&self) -> usize {
+        self.sends.len()
+    }
+
+    pub(super) fn post(&mut self, id: SendId, length: u64) {
+        self.sends.push_back(Waiting { id, length, sent: 0 });
+    }
+
+    /// Takes back a send of which nothing has been sent.
+    pub(super) fn cancel(&mut self, id: SendId) -> bool {
+        let Some(at) = self.sends.iter().position(|send| send.id == id && send.sent == 0) else {
+            return false;
+        };
+        self.sends.remove(at);
+        true
+    }
+
+    /// Takes back all sends that are not wholly transferred.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = SendId> {
+        self.sends.drain(..).map(|send| send.id)
+    }
+
+    pub(super) fn on_freed(&mut self, words: u64) -> Result<(), Violation> {
+        self.ring.on_freed(words)
+    }
+
+    /// An advert has come. It is judged at once: what is stale now stays stale, since phases and sequence numbers
+    /// only grow.
+    pub(super) fn on_advert(&mut self, advert: Advert, statistics: &mut Statistics) -> Result<(), Violation> {
+        self.check(&advert)?;
+        self.advertised = advert.phase;
+        self.adverts.push_back(advert);
+        self.drop_stale(statistics);
+        if self.adverts.len() > self.adverts_max {
+            return Err(Violation::AdvertsTooMany);
+        }
+        let head = &self.adverts;
+        match head.front() {
+            Some(head) if self.phase.is_indirect() && head.sequence > self.sequence => {
+                Err(Violation::AdvertOrder)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, advert: &Advert) -> Result<(), Violation> {
+        if self.policy == Policy::Indirect && self.kind == Kind::Stream {
+            return Err(Violation::Unasked);
+        }
+        if !advert.phase.is_direct() {
+            return Err(Violation::AdvertPhase);
+        }
+        if advert.phase < self.advertised || self.phase.is_direct() && advert.phase != self.phase {
+            return Err(Violation::AdvertOrder);
+        }
+        let end = advert.start.checked_add(advert.length).ok_or(Violation::AdvertLength)?;
+        if end.div_ceil(8) > advert.grant.words || advert.length == 0 && self.kind == Kind::Stream {
+            return Err(Violation::AdvertLength);
+        }
+        Ok(())
+    }
+
+    /// Throws stale adverts away (fig. 2, lines 1–8). One that is stale although its phase is new takes its whole
+    /// phase with it (fig. 8): the receiver will begin another when it sees what is under way.
+    fn drop_stale(&mut self, statistics: &mut Statistics) {
+        while let Some(head) = self.adverts.front() {
+            let late = head.sequence < self.sequence && !is_on(Mutation::IgnoreSequence);
+            let old = head.phase < self.phase && !is_on(Mutation::IgnorePhase);
+            if self.phase.is_direct() || !(old || late) {
+                return;
+            }
+            if self.phase < head.phase && !is_on(Mutation::KeepPhaseOfDropped) {
+                self.phase = head.phase.next();
+            }
+            self.adverts.pop_front();
+            statistics.adverts_dropped += 1;
+        }
+    }
+
+    /// The receiver takes its adverts back. The answer ends the phase, as an indirect transfer of no bytes would.
+    pub(super) fn on_withdraw(&mut self, statistics: &mut Statistics) {
+        statistics.adverts_dropped += self.adverts.len() as u64;
+        self.adverts.clear();
+        if self.phase.is_direct() {
+            self.phase = self.phase.next();
+            self.patience.on_phase_end();
+        }
+    }
+
+    /// Matches the head send to an advert or to the ring (fig. 2); `None` if it must wait.
+    pub(super) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<Step> {
+        let send = self.sends.front()?;
+        let left = send.length - send.sent;
+        let Some(advert) = self.adverts.front() else {
+            if !self.has_ring() || self.ring.room() == 0 || self.holds_back(now, left) {
+                return None;
+            }
+            return Some(Step::Transfer(self.send_indirect(statistics)));
+        };
+        if self.kind == Kind::Packets && advert.length < left && !is_on(Mutation::CutPacket) {
+            self.adverts.pop_front();
+            self.sequence += 1;
+            return Some(Step::TooLong(left));
+        }
+        let transfer = self.send_direct(statistics);
+        self.patience.on_direct(now, transfer.length);
+        Some(Step::Transfer(transfer))
+    }
+
+    /// Whether the head send waits for an advert although the ring has room; see [`Patience`].
+    fn holds_back(&mut self, now: Instant, left: u64) -> bool {
+        match self.policy {
+            Policy::Direct | Policy::Indirect => false,
+            Policy::Dynamic if self.phase.is_direct() => self.patience.stays(now, left),
+            Policy::Dynamic => self.peer_renews && self.patience.turns(now, 8 * self.ring.in_use()),
+        }
+    }
+
+    fn has_ring(&self) -> bool {
+        self.kind == Kind::Stream && self.policy != Policy::Direct
+    }
+
+    /// Fig. 2, lines 10–14.
+    fn send_direct(&mut self, statistics: &mut Statistics) -> Transfer {
+        let advert = self.adverts.front_mut().expect("the caller saw it");
+        if self.phase.is_indirect() {
+            assert!(
+                advert.sequence == self.sequence || is_on(Mutation::IgnoreSequence),
+                "[E3] the first direct transfer at {} under an advert for {}",
+                self.sequence,
+                advert.sequence
+            );
+            self.phase = advert.phase;
+            statistics.mode_switches += 1;
+        }
+        let send = self.sends.front().expect("the caller saw it");
+        let length = (send.length - send.sent).min(advert.length).min(TRANSFER_BYTES_MAX);
+        let route = Route::Direct { grant: advert.grant, start: advert.start };
+        advert.start += length;
+        advert.length -= length;
+        if advert.length == 0 || !advert.wait_all || is_on(Mutation::WaitAllOnce) {
+            self.adverts.pop_front();
+        }
+        statistics.direct += 1;
+        statistics.direct_bytes += length;
+        self.advance(length, route)
+    }
+
+    /// Fig. 2, lines 17–24.
+    fn send_indirect(&mut self, statistics: &mut Statistics) -> Transfer {
+        if self.phase.is_direct() {
+            self.phase = self.phase.next();
+            self.patience.on_phase_end();
+            statistics.mode_switches += 1;
+        }
+        let send = self.sends.front().expect("the caller saw it");
+        // A send begins at a word, so its piece has the same alignment in the ring.
+        let skip = send.sent % 8;
+        let room = if is_on(Mutation::WriteAcrossEnd) { self.ring.free() } else { self.ring.room() };
+        let length = (send.length - send.sent).min((room * 8).min(TRANSFER_BYTES_MAX) - skip);
+        let word = self.ring.take((skip + length).div_ceil(8));
+        self.patience.on_indirect();
+        statistics.indirect += 1;
+        statistics.indirect_bytes += length;
+        self.advance(length, Route::Indirect { word, skip })
+    }
+
+    /// Takes `length` bytes from the head send.
+    fn advance(&mut self, length: u64, route: Route) -> Transfer {
+        self.sequence += if self.kind == Kind::Packets { 1 } else { length };
+        let send = self.sends.front_mut().expect("the caller saw it");
+        let (id, offset) = (send.id, send.sent);
+        send.sent += length;
+        let is_last = send.sent == send.length || self.kind == Kind::Packets;
+        if is_last {
+            self.sends.pop_front();
+        }
+        Transfer { send: id, offset, length, is_last, route }
+    }
+}

@@ -1,0 +1,137 @@
+//! What can be chosen for a socket: its kind, its policy, its ring (EXS §II.C, §IV.B).
+
+use std::fmt;
+
+use squall_fabric::Duration;
+
+use super::credits::CREDITS_MIN;
+
+/// What a socket carries. Both ends choose the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub enum Kind {
+    /// A stream of bytes (`SOCK_STREAM`).
+    #[default]
+    Stream,
+    /// Messages with boundaries, always direct, one for each receive (`SOCK_SEQPACKET`) \[E9\].
+    Packets,
+}
+
+/// How data travels. Both ends choose the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub enum Policy {
+    /// Direct when an advert is there, else through the ring.
+    #[default]
+    Dynamic,
+    /// Always wait for an advert (the paper's direct-only baseline).
+    Direct,
+    /// Never advertise (the paper's indirect-only baseline).
+    Indirect,
+}
+
+/// The settings of one end of a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub struct Settings {
+    /// What the socket carries.
+    pub kind: Kind,
+    /// How data travels.
+    pub policy: Policy,
+    /// Advertise receives again that lost their adverts to an indirect transfer, once the ring is empty. Without it
+    /// an indirect run ends only when no receive is outstanding, as in the paper.
+    pub renewal: bool,
+    /// After adverts in vain a receiver copies up to so many bytes before it renews them, so that they do not cost more
+    /// than they bring. 0 renews whenever the ring is empty.
+    pub renewal_gap_bytes: u64,
+    /// How fast the peer copies, as a measure of what waiting for an advert is worth (module `patience`). 0 never waits,
+    /// as in the paper.
+    pub copy_bytes_per_us: u64,
+    /// The size of this end's ring in words.
+    pub ring_words: u64,
+    /// How many receives this end posts for the peer's messages and transfers; at least [`CREDITS_MIN`].
+    pub credits: u32,
+    /// The most sends that may be outstanding.
+    pub sends_max: usize,
+    /// The most receives that may be outstanding.
+    pub receives_max: usize,
+    /// How long the peer may take to open its end and to introduce itself; `None` waits for ever.
+    pub connect_within: Option<Duration>,
+}
+
+impl Default for Settings {
+    /// A dynamic stream with a ring of 1 MiB.
+    fn default() -> Self {
+        Self {
+            kind: Kind::Stream,
+            policy: Policy::Dynamic,
+            renewal: true,
+            renewal_gap_bytes: 64 << 10,
+            copy_bytes_per_us: 4_000,
+            ring_words: 1 << 17,
+            credits: 64,
+            sends_max: 1024,
+            receives_max: 1024,
+            connect_within: Some(Duration::from_secs(10)),
+        }
+    }
+}
+
+impl Settings {
+    /// Whether receives are ever advertised.
+    pub(super) fn advertises(&self) -> bool {
+        self.kind == Kind::Packets || self.policy != Policy::Indirect
+    }
+
+    /// Whether data may ever go through the ring.
+    pub(super) fn has_ring(&self) -> bool {
+        self.kind == Kind::Stream && self.policy != Policy::Direct
+    }
+
+    /// Checks that the settings make sense.
+    ///
+    /// # Errors
+    /// The first thing that does not.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        if self.has_ring() && !(1..=RING_WORDS_MAX).contains(&self.ring_words) {
+            return Err(SettingsError::Ring(self.ring_words));
+        }
+        if !(CREDITS_MIN..=CREDITS_MAX).contains(&self.credits) {
+            return Err(SettingsError::Credits(self.credits));
+        }
+        if self.sends_max == 0 || self.receives_max == 0 {
+            return Err(SettingsError::Outstanding);
+        }
+        Ok(())
+    }
+}
+
+/// The largest ring: 64 GiB, so that a count of words fits 32 bits with room to spare.
+pub const RING_WORDS_MAX: u64 = 1 << 33;
+/// The most receives for messages and transfers: what small network cards can hold for one connection.
+pub const CREDITS_MAX: u32 = 4096;
+
+/// What is wrong with a socket's settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingsError {
+    /// The ring is empty or too large.
+    Ring(u64),
+    /// Too few or too many credits.
+    Credits(u32),
+    /// No send or no receive may be outstanding.
+    Outstanding,
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ring(words) => write!(f, "a ring of {words} words: choose 1 to {RING_WORDS_MAX}"),
+            Self::Credits(credits) => {
+                write!(f, "{credits} credits: choose {CREDITS_MIN} to {CREDITS_MAX}")
+            }
+            Self::Outstanding => f.write_str("allow at least one outstanding send and one receive"),
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}

@@ -1,0 +1,246 @@
+//! How a socket is driven: events of the fabric in, posts and copies out, and the way to its end (EXS §II.B).
+
+use squall_fabric::{BreakReason, Core, Event, Fabric, Grant, Instant, PostError, Token};
+
+use super::{SLOT_WORDS, Socket, State, bytes, find};
+use crate::stream::copy::copy_bytes;
+use crate::stream::hello::Hello;
+use crate::stream::posting::Posting;
+use crate::stream::{
+    Arrival, Completion, Failure, MESSAGE_BYTES_MAX, Message, Output, Peer, Route, Transfer, Violation,
+};
+
+/// What came with an event.
+#[derive(Clone, Copy, Debug)]
+enum Arrived {
+    /// A transfer, by its immediate.
+    Transfer(u32),
+    /// A message, by its length.
+    Message(usize),
+}
+
+impl Socket {
+    /// Something arrived in `slot`, whose receive is used up.
+    fn on_arrival<F: Fabric>(&mut self, fabric: &mut F, slot: Token, what: Arrived) {
+        if self.is_over() {
+            return;
+        }
+        let slot = usize::try_from(slot.0).expect("one of our slots");
+        let result = match what {
+            Arrived::Transfer(immediate) => self.end.handle_arrival(Arrival::from_immediate(immediate)),
+            Arrived::Message(length) => self.on_message(slot, length),
+        };
+        match result {
+            Ok(()) => self.post_slot(fabric, slot),
+            Err(violation) => self.give_up(fabric, Failure::Violation(violation)),
+        }
+    }
+
+    fn on_message(&mut self, slot: usize, length: usize) -> Result<(), Violation> {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let bytes = bytes.get_mut(..length).ok_or(Violation::Garbled)?;
+        self.slots.copy_bytes_out(slot * SLOT_WORDS, bytes);
+        if self.peer_ring.is_none() {
+            return self.on_hello(&Hello::decode(bytes)?);
+        }
+        let mut message = std::mem::take(&mut self.out.message);
+        let result = message.decode(bytes).and_then(|()| self.check_grants(&message));
+        let result = result.and_then(|()| self.end.handle_message(&message));
+        self.out.message = message;
+        result
+    }
+
+    fn on_hello(&mut self, hello: &Hello) -> Result<(), Violation> {
+        hello.check(self.end.settings())?;
+        self.check_grant(&hello.ring)?;
+        (self.peer_ring, self.connect_by) = (Some(hello.ring), None);
+        self.end.handle_peer(&Peer {
+            ring_words: hello.ring.words,
+            receives_max: hello.receives_max as usize,
+            credits: hello.credits,
+            credits_used: 1,
+            renews: hello.renewal,
+        })
+    }
+
+    fn check_grants(&self, message: &Message) -> Result<(), Violation> {
+        message.adverts.iter().try_for_each(|advert| self.check_grant(&advert.grant))
+    }
+
+    /// Grants are the peer's own, for this node: a write under another one would be this node's fault.
+    fn check_grant(&self, grant: &Grant) -> Result<(), Violation> {
+        let own = self.grants[0];
+        let is_ours = grant.owner == self.peer && grant.peer == own.owner;
+        if is_ours { Ok(()) } else { Err(Violation::AdvertLength) }
+    }
+
+    fn on_done<F: Fabric>(&mut self, fabric: &mut F, token: Token) {
+        if let Some(span) = self.out.round_trip(fabric, token) {
+            self.end.handle_round_trip(span);
+        }
+        if let Some(send) = self.out.on_done(token) {
+            self.end.handle_placed(send);
+        }
+    }
+
+    /// Introduces this end.
+    fn introduce(&mut self) {
+        let hello = Hello::new(self.end.settings(), self.grants[0]);
+        self.out.put_hello(&hello.encode());
+        self.state = State::Open;
+    }
+
+    /// Copies from the ring to receives, for one evaluation; returns the number of copies.
+    fn copy(&mut self) -> usize {
+        let (mut left, mut copies) = (COPY_BYTES_MAX, 0);
+        while left > 0 {
+            let Some(copy) = self.end.poll_copy(left) else { break };
+            let [from, offset, length] = [copy.from, copy.offset, copy.length].map(bytes);
+            let piece = find(&self.receives, copy.receive);
+            copy_bytes(&piece.region, piece.first_byte + offset, &self.ring, from, length);
+            self.end.on_copied(copy);
+            left -= copy.length;
+            copies += 1;
+        }
+        copies
+    }
+
+    /// Posts all that may be posted; returns the number of posts, and counts a full queue as one, since no event
+    /// tells when there is room again.
+    fn post<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let (now, mut posts) = (fabric.now(), 0);
+        loop {
+            match self.out.flush(fabric, self.conn) {
+                Ok(true) => {}
+                Ok(false) | Err(PostError::NotConnected) => return posts,
+                Err(PostError::Full) => return posts + 1,
+            }
+            match self.end.poll_output(now, &mut self.out.message) {
+                None => return posts,
+                Some(Output::Message) => self.out.put_message(),
+                Some(Output::Transfer(transfer)) => self.put_transfer(&transfer),
+            }
+            posts += 1;
+        }
+    }
+
+    fn put_transfer(&mut self, transfer: &Transfer) {
+        let piece = find(&self.sends, transfer.send);
+        let from_byte = piece.first_byte + bytes(transfer.offset);
+        let length = bytes(transfer.length);
+        let history = self.out.history;
+        let (grant, to_byte, before) = match transfer.route {
+            Route::Direct { grant, start } => (grant, bytes(start), history.last(bytes(start % 8))),
+            Route::Indirect { word, skip } => {
+                (self.peer_ring.expect("the peer is there"), bytes(8 * word + skip), 0)
+            }
+        };
+        let source = piece.region.clone();
+        self.end.count_shifted(from_byte % 8 != to_byte % 8 && length > 0);
+        self.out.history.add(&source, from_byte, length);
+        let immediate = transfer.arrival().to_immediate();
+        let ends = transfer.is_last.then_some(transfer.send);
+        let posted = 0;
+        self.out.put_transfer(Posting {
+            source,
+            from_byte,
+            grant,
+            to_byte,
+            length,
+            before,
+            immediate,
+            ends,
+            posted,
+        });
+    }
+
+    /// The connection has failed.
+    pub(super) fn give_up<F: Fabric>(&mut self, fabric: &mut F, failure: Failure) {
+        if !self.is_over() {
+            self.end.fail(failure);
+            self.close(fabric);
+        }
+    }
+
+    /// The fabric has broken the connection. If both streams had ended, the peer was just the first to close.
+    fn on_broken<F: Fabric>(&mut self, fabric: &mut F, reason: BreakReason) {
+        if self.end.has_all() {
+            self.close(fabric);
+        } else {
+            self.give_up(fabric, Failure::Broken(reason));
+        }
+    }
+
+    /// Closes the connection and takes the peer's rights back.
+    fn close<F: Fabric>(&mut self, fabric: &mut F) {
+        if self.is_over() {
+            return;
+        }
+        self.state = State::Closing(self.grants.len());
+        self.connect_by = None;
+        fabric.close(self.conn);
+        self.grants.iter().for_each(|grant| fabric.revoke(grant));
+    }
+
+    fn on_revoked(&mut self, grant: &Grant) {
+        let State::Closing(left) = self.state else { return };
+        if !self.grants.contains(grant) {
+            return;
+        }
+        self.state = State::Closing(left - 1);
+        if left == 1 {
+            self.state = State::Closed;
+            self.end.handle_released();
+            self.closed = Some(Completion::Closed { failure: self.end.failure() });
+        }
+    }
+}
+
+impl<F: Fabric> Core<F> for Socket {
+    fn handle_event(&mut self, fabric: &mut F, event: &Event) {
+        match *event {
+            Event::Connected { conn, .. } if conn == self.conn && self.state == State::Opening => {
+                self.introduce();
+            }
+            Event::Arrived { conn, token, immediate } if conn == self.conn => {
+                self.on_arrival(fabric, token, Arrived::Transfer(immediate));
+            }
+            Event::Received { conn, token, length } if conn == self.conn => {
+                self.on_arrival(fabric, token, Arrived::Message(length));
+            }
+            Event::Done { conn, token } if conn == self.conn => {
+                self.on_done(fabric, token);
+            }
+            Event::Broken { conn, reason } if conn == self.conn => self.on_broken(fabric, reason),
+            Event::Refused { conn } if conn == self.conn => self.on_broken(fabric, BreakReason::Refused),
+            Event::PeerLost { peer, reason } if peer == self.peer => self.on_broken(fabric, reason),
+            Event::Revoked { ref grant } => self.on_revoked(grant),
+            _ => {}
+        }
+    }
+
+    fn poll(&mut self, fabric: &mut F) -> usize {
+        let mut work = self.copy();
+        if self.connect_by.is_some_and(|by| fabric.now() >= by) {
+            self.give_up(fabric, Failure::Unanswered);
+        }
+        if self.state == State::Open {
+            work += self.post(fabric);
+            if self.end.is_finished() && self.out.has_answered_end {
+                self.close(fabric);
+                work += 1;
+            }
+        }
+        work
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        if self.state == State::Open && self.connect_by.is_none() {
+            return self.end.next_deadline();
+        }
+        self.connect_by
+    }
+}
+
+/// The most bytes that one evaluation copies, so that other sockets and acknowledgements get their turn.
+const COPY_BYTES_MAX: u64 = 1 << 18;

@@ -1,0 +1,244 @@
+//! Sockets: one end of a connection on a fabric, with registered buffers and a queue of completions (EXS §II.B).
+
+mod drive;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use squall_fabric::{Channel, ConnId, Fabric, Grant, Instant, NodeId, PostError, Region, RegionId, Token};
+
+use super::hello::HELLO_BYTES;
+use super::outgoing::Outgoing;
+use super::{
+    Completion, End, Failure, MESSAGE_BYTES_MAX, Memory, PostRefused, ReceiveId, SendId, Settings,
+    SettingsError, Statistics,
+};
+
+/// One end of a connection.
+///
+/// **Law.** The driver is that of every [`squall_fabric::Core`]. The user posts sends and receives with memory of regions that this
+/// node's fabric has registered, leaves that memory alone until [`Socket::poll_completion`] names it, and asks for
+/// completions after each `poll`. Sends may be posted before the peer is there.
+///
+/// **Memory** is named by bytes of a region, and begins at a word. The words of a receive belong to it whole: bytes
+/// behind its last one, up to the next word, may become zeros. The first receive in a region grants the peer the
+/// right to write all of that region, until the socket is closed: keep apart what the peer must not touch.
+#[derive(Debug)]
+pub struct Socket {
+    peer: NodeId,
+    conn: ConnId,
+    state: State,
+    end: End,
+    /// Memory for the peer's messages: one slot for each credit, always posted.
+    slots: Region,
+    ring: Region,
+    /// Rights of the peer on memory of this node; the first is the ring.
+    grants: Vec<Grant>,
+    /// The peer's ring, once it has introduced itself.
+    peer_ring: Option<Grant>,
+    /// When this end gives up if the peer has not introduced itself.
+    connect_by: Option<Instant>,
+    /// Memory of outstanding sends and receives, in order.
+    sends: VecDeque<(SendId, Piece)>,
+    receives: VecDeque<(ReceiveId, Piece)>,
+    out: Outgoing,
+    /// A completion of the socket itself.
+    closed: Option<Completion>,
+}
+
+/// How far the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not connected.
+    Opening,
+    /// Connected; what is posted may travel once the peer has introduced itself.
+    Open,
+    /// The connection is given up; so many grants are not yet revoked.
+    Closing(usize),
+    Closed,
+}
+
+/// Memory of a send or a receive.
+#[derive(Clone, Debug)]
+struct Piece {
+    region: Region,
+    first_byte: usize,
+}
+
+impl Socket {
+    /// Opens `channel` to `peer`, which does the same with settings of the same kind and policy.
+    ///
+    /// # Errors
+    /// If the settings make no sense.
+    pub fn new<F: Fabric>(
+        fabric: &mut F,
+        peer: NodeId,
+        channel: Channel,
+        settings: Settings,
+    ) -> Result<Self, SettingsError> {
+        settings.check()?;
+        let count = settings.credits as usize;
+        let slots = fabric.register(count * SLOT_WORDS);
+        let ring_words = if settings.has_ring() { settings.ring_words } else { 0 };
+        let ring = fabric.register(usize::try_from(ring_words).expect("the ring fits the address space"));
+        let grant = fabric.grant(&ring, 0..ring.words(), peer);
+        let conn = fabric.open(peer, channel);
+        let connect_by = settings.connect_within.map(|span| fabric.now() + span);
+        let socket = Self {
+            peer,
+            conn,
+            state: State::Opening,
+            end: End::new(settings),
+            slots,
+            ring,
+            grants: vec![grant],
+            peer_ring: None,
+            connect_by,
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+            out: Outgoing::new(),
+            closed: None,
+        };
+        (0..count).for_each(|slot| socket.post_slot(fabric, slot));
+        Ok(socket)
+    }
+
+    /// The other end's node.
+    #[must_use]
+    pub fn peer(&self) -> NodeId {
+        self.peer
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub fn statistics(&self) -> &Statistics {
+        self.end.statistics()
+    }
+
+    /// Whether the connection is over and all memory belongs to the user again.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Sends `bytes` of `memory`, which must not change until the send completes.
+    ///
+    /// # Errors
+    /// [`PostRefused`]; nothing has been posted then.
+    pub fn post_send(&mut self, memory: &Region, bytes: Range<usize>) -> Result<SendId, PostRefused> {
+        check_memory(memory, &bytes)?;
+        if self.is_over() {
+            return Err(PostRefused::Closed);
+        }
+        let id = self.end.post_send(bytes.len() as u64)?;
+        self.sends.push_back((id, Piece { region: memory.clone(), first_byte: bytes.start }));
+        Ok(id)
+    }
+
+    /// Receives into `bytes` of `memory`: from 1 byte up to all, or all of them if `wait_all`; one packet, if packets
+    /// are sent.
+    ///
+    /// # Errors
+    /// [`PostRefused`]; nothing has been posted then.
+    pub fn post_receive<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        memory: &Region,
+        bytes: Range<usize>,
+        wait_all: bool,
+    ) -> Result<ReceiveId, PostRefused> {
+        check_memory(memory, &bytes)?;
+        let grant = self.grant(fabric, memory);
+        let (start, length) = (bytes.start as u64, bytes.len() as u64);
+        let id = self.end.post_receive(Memory { grant, start, length }, wait_all)?;
+        self.receives.push_back((id, Piece { region: memory.clone(), first_byte: bytes.start }));
+        Ok(id)
+    }
+
+    /// The peer's right to write `memory`; given when it is first needed.
+    fn grant<F: Fabric>(&mut self, fabric: &mut F, memory: &Region) -> Grant {
+        let known = |id: RegionId| self.grants.iter().find(|grant| grant.region == id).copied();
+        if let Some(grant) = known(memory.id()) {
+            return grant;
+        }
+        if self.is_over() {
+            // What has arrived can still be received; nobody else writes any more.
+            return self.grants[0];
+        }
+        let grant = fabric.grant(memory, 0..memory.words(), self.peer);
+        self.grants.push(grant);
+        grant
+    }
+
+    /// Takes back a send of which nothing has been sent; false if it is too late.
+    pub fn cancel_send(&mut self, id: SendId) -> bool {
+        self.end.cancel_send(id)
+    }
+
+    /// Takes back a receive. It completes when the peer can no longer write to it, perhaps with data that came before.
+    /// False if there is none of that number.
+    pub fn cancel_receive(&mut self, id: ReceiveId) -> bool {
+        self.end.cancel_receive(id)
+    }
+
+    /// Sends nothing more after what is posted. When both ends have done so and all is delivered, the connection
+    /// closes.
+    pub fn shut_down(&mut self) {
+        self.end.end_stream();
+    }
+
+    /// Gives the connection up at once; the peer sees it break.
+    pub fn abort<F: Fabric>(&mut self, fabric: &mut F) {
+        self.give_up(fabric, Failure::Aborted);
+    }
+
+    /// The next thing that is done.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        let completion = self.end.poll_completion().or_else(|| self.closed.take())?;
+        match completion {
+            Completion::Send { id, .. } => remove(&mut self.sends, id),
+            Completion::Receive { id, .. } => remove(&mut self.receives, id),
+            Completion::Connected | Completion::Closed { .. } => {}
+        }
+        Some(completion)
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.state, State::Closing(_) | State::Closed)
+    }
+
+    fn post_slot<F: Fabric>(&self, fabric: &mut F, slot: usize) {
+        let words = slot * SLOT_WORDS..(slot + 1) * SLOT_WORDS;
+        match fabric.post_receive(self.conn, &self.slots, words, Token(slot as u64)) {
+            // A connection that is over tells by an event.
+            Ok(()) | Err(PostError::NotConnected) => {}
+            Err(PostError::Full) => panic!("the fabric holds fewer receives than the socket's credits"),
+        }
+    }
+}
+
+fn check_memory(memory: &Region, bytes: &Range<usize>) -> Result<(), PostRefused> {
+    let fits = bytes.start <= bytes.end && bytes.end.div_ceil(8) <= memory.words();
+    if fits && bytes.start.is_multiple_of(8) { Ok(()) } else { Err(PostRefused::Memory) }
+}
+
+/// The memory of an outstanding send or receive.
+fn find<I: Ord + Copy>(pieces: &VecDeque<(I, Piece)>, id: I) -> &Piece {
+    let at = pieces.binary_search_by_key(&id, |(id, _)| *id).expect("it is outstanding");
+    &pieces[at].1
+}
+
+fn remove<I: Ord + Copy>(pieces: &mut VecDeque<(I, Piece)>, id: I) {
+    if let Ok(at) = pieces.binary_search_by_key(&id, |(id, _)| *id) {
+        pieces.remove(at);
+    }
+}
+
+/// Offsets in memory fit the address space.
+fn bytes(count: u64) -> usize {
+    usize::try_from(count).expect("it lies in memory")
+}
+
+/// Words of one slot for messages.
+const SLOT_WORDS: usize = MESSAGE_BYTES_MAX.div_ceil(8);
+const _: () = assert!(HELLO_BYTES <= MESSAGE_BYTES_MAX);

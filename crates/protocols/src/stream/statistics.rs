@@ -1,0 +1,44 @@
+//! Counts that the figures are drawn from (EXS table III, fig. 9–13).
+
+/// What one end has done. No part of the protocol's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Direct transfers sent.
+    pub direct: u64,
+    /// Bytes in them.
+    pub direct_bytes: u64,
+    /// Indirect transfers sent.
+    pub indirect: u64,
+    /// Bytes in them.
+    pub indirect_bytes: u64,
+    /// How often the sender changed between direct and indirect.
+    pub mode_switches: u64,
+    /// Bytes that this end copied out of its ring.
+    pub copied_bytes: u64,
+    /// Adverts sent.
+    pub adverts: u64,
+    /// Adverts received and thrown away.
+    pub adverts_dropped: u64,
+    /// Direct transfers that had to be shifted into the alignment of the peer's memory.
+    pub shifted: u64,
+    /// Messages sent.
+    pub messages: u64,
+}
+
+impl Statistics {
+    /// Direct transfers as a part of all that were sent (table III's last column); 1 if there were none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+    pub fn direct_ratio(&self) -> f64 {
+        match self.direct + self.indirect {
+            0 => 1.0,
+            all => self.direct as f64 / all as f64,
+        }
+    }
+}
+
+#[cfg(test)]
+impl std::hash::Hash for Statistics {
+    /// States that differ in their history only are one state.
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}

@@ -1,0 +1,241 @@
+//! Random interleavings: both directions at once, all kinds, policies and flags, any order of events (EXS fig. 2–5).
+
+use squall_fabric::Duration;
+use squall_fabric::sim::Prng;
+
+use super::pair::{Fault, Pair, Side, ensure};
+use crate::stream::{CREDITS_MIN, Kind, Policy, Settings};
+
+/// What runs have done altogether.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) runs: u64,
+    pub(super) moves: u64,
+    pub(super) bytes: u64,
+    pub(super) direct: u64,
+    pub(super) indirect: u64,
+    pub(super) switches: u64,
+    pub(super) resumed: u64,
+    pub(super) too_long: u64,
+}
+
+/// How likely each kind of move is in one run; some are missing, so that bugs appear that need one without another.
+struct Habits {
+    weights: [u64; MOVES],
+    length_max: u64,
+    copy_max: u64,
+    wait_all_per_mille: u32,
+    outstanding_max: usize,
+}
+
+const MOVES: usize = 8;
+
+/// Moves of both sides in one run.
+pub(super) const MOVES_PER_RUN: u64 = 150;
+
+fn settings(prng: &mut Prng) -> [Settings; 2] {
+    let kind = if prng.chance(200) { Kind::Packets } else { Kind::Stream };
+    let policy = match prng.below(5) {
+        0 => Policy::Direct,
+        1 => Policy::Indirect,
+        _ => Policy::Dynamic,
+    };
+    let ring_words_max = if prng.chance(500) { 4 } else { 40 };
+    [(); 2].map(|()| Settings {
+        kind,
+        policy,
+        renewal: prng.chance(600),
+        // So slow that waiting for a few bytes is worth some moves, in half of the runs.
+        renewal_gap_bytes: 0,
+        copy_bytes_per_us: u64::from(prng.chance(500)),
+        ring_words: 1 + prng.below(ring_words_max),
+        credits: CREDITS_MIN + prng.below(8) as u32,
+        sends_max: 1 + prng.index(6),
+        receives_max: 1 + prng.index(6),
+        ..Settings::default()
+    })
+}
+
+impl Habits {
+    fn drawn(prng: &mut Prng) -> Self {
+        let mut weights = [(); MOVES].map(|()| prng.below(9));
+        // Taking back is rare: once in a while is enough to meet every state.
+        weights[MOVES - 1] = u64::from(prng.chance(300));
+        let length_max = if prng.chance(700) { 12 } else { 200 };
+        let copy_max = if prng.chance(500) { 5 } else { u64::MAX };
+        let wait_all_per_mille = [0, 500, 1000][prng.index(3)];
+        Self { weights, length_max, copy_max, wait_all_per_mille, outstanding_max: 1 + prng.index(6) }
+    }
+
+    fn choose(&self, prng: &mut Prng) -> usize {
+        let mut at = prng.below(self.weights.iter().sum());
+        self.weights
+            .iter()
+            .position(|weight| {
+                let hit = at < *weight;
+                at = at.saturating_sub(*weight);
+                hit
+            })
+            .unwrap_or(0)
+    }
+}
+
+/// One run; the same seed is the same run.
+pub(super) fn run(seed: u64, tally: &mut Tally) -> Result<(), Fault> {
+    let mut prng = Prng::new(seed);
+    let settings = settings(&mut prng);
+    let kind = settings[0].kind;
+    let dynamic = kind == Kind::Stream && settings[0].policy == Policy::Dynamic;
+    let renewal = settings.each_ref().map(|settings| settings.renewal);
+    let mut pair = Pair::new(settings);
+    let habits = [Habits::drawn(&mut prng), Habits::drawn(&mut prng)];
+    for _ in 0..MOVES_PER_RUN {
+        let i = prng.index(2);
+        pair.now = pair.now + Duration::from_nanos(prng.below(300));
+        step(&mut pair, i, &habits[i], kind, &mut prng)?;
+        if dynamic && prng.chance(15) {
+            tally.resumed += u64::from(check_resume(&mut pair, i, renewal[1 - i])?);
+        }
+    }
+    finish(&mut pair, kind)?;
+    tally.count(&pair);
+    Ok(())
+}
+
+fn step(pair: &mut Pair, i: usize, habits: &Habits, kind: Kind, prng: &mut Prng) -> Result<(), Fault> {
+    let least = u64::from(kind == Kind::Stream);
+    let length = least + prng.below(habits.length_max);
+    let side = &pair.sides[i];
+    match habits.choose(prng) {
+        0 if side.sends_outstanding() < habits.outstanding_max => {
+            pair.send(i, length);
+        }
+        1 if side.receives_outstanding() < habits.outstanding_max => {
+            pair.receive(i, length, prng.chance(habits.wait_all_per_mille))?;
+        }
+        2 => {
+            pair.post(i)?;
+        }
+        3 | 4 => {
+            pair.deliver(i)?;
+        }
+        5 => {
+            pair.copy(i, 1 + prng.below(habits.copy_max))?;
+        }
+        6 => {
+            pair.place(i)?;
+        }
+        7 => take_back(pair, i, prng)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+fn take_back(pair: &mut Pair, i: usize, prng: &mut Prng) -> Result<(), Fault> {
+    let receives = pair.sides[i].receive_ids();
+    match prng.below(8) {
+        0 => pair.end_stream(i),
+        1 | 2 => pair.cancel_last_send(i)?,
+        _ if !receives.is_empty() => pair.cancel_receive(i, receives[prng.index(receives.len())])?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// [E2] Side `i` rests until all is delivered and the other side is ahead: its next transfer must be direct. Returns
+/// whether this could be tried.
+pub(super) fn check_resume(pair: &mut Pair, i: usize, renewal: bool) -> Result<bool, Fault> {
+    pair.calm()?;
+    let other = 1 - i;
+    if pair.sides[i].is_ended || !renewal && pair.sides[other].receives_outstanding() > 0 {
+        return Ok(false);
+    }
+    while pair.sides[other].receives_outstanding() == 0 {
+        ensure!(pair.receive(other, 16, false)?, "a receive is refused though none is outstanding");
+        pair.calm()?;
+    }
+    if pair.sides[i].sends_outstanding() > 0 {
+        return Ok(false);
+    }
+    pair.sides[i].routes.clear();
+    ensure!(pair.send(i, 1), "a send is refused though none is outstanding");
+    while pair.post(i)? {}
+    let routes = &pair.sides[i].routes;
+    ensure!(routes == &[true], "[E2] zero-copy does not resume: {routes:?}");
+    Ok(true)
+}
+
+/// Both sides end their streams; all that was sent comes out, and both know it [E7], [E8].
+fn finish(pair: &mut Pair, kind: Kind) -> Result<(), Fault> {
+    for _ in 0..ROUNDS_MAX {
+        for i in 0..2 {
+            pair.end_stream(i);
+            if pair.sides[i].got < pair.sides[1 - i].sent || kind == Kind::Packets {
+                pair.receive(i, 200, false)?;
+            }
+        }
+        pair.calm()?;
+        let is_over = |side: &Side| side.end.is_finished() && side.receives_outstanding() == 0;
+        let [a, b] = &pair.sides;
+        if is_over(a) && is_over(b) && a.got == b.sent && b.got == a.sent {
+            break;
+        }
+    }
+    for i in 0..2 {
+        let (side, other) = (&pair.sides[i], &pair.sides[1 - i]);
+        ensure!(side.got == other.sent, "[E8] {} bytes came out, {} went in", side.got, other.sent);
+        ensure!(side.sends_outstanding() == 0, "{} sends hang", side.sends_outstanding());
+        ensure!(side.receives_outstanding() == 0, "[E7] {} receives hang", side.receives_outstanding());
+        ensure!(side.end.is_finished(), "[E7] an end does not know that all is over");
+        let (own, peer) = (side.end.statistics(), other.end.statistics());
+        ensure!(own.direct_bytes + own.indirect_bytes == side.sent, "bytes are counted wrong: {own:?}");
+        ensure!(own.indirect_bytes == peer.copied_bytes, "copies are counted wrong: {own:?}, {peer:?}");
+    }
+    Ok(())
+}
+
+/// More rounds than receives of 200 bytes are needed for what one run sends.
+const ROUNDS_MAX: usize = 500;
+
+impl Tally {
+    fn count(&mut self, pair: &Pair) {
+        self.runs += 1;
+        self.moves += MOVES_PER_RUN;
+        for side in &pair.sides {
+            let statistics = side.end.statistics();
+            self.bytes += side.sent;
+            self.direct += statistics.direct;
+            self.indirect += statistics.indirect;
+            self.switches += statistics.mode_switches;
+            self.too_long += side.too_long;
+        }
+    }
+}
+
+/// Runs seeds; panics at the first fault.
+fn run_seeds(seeds: std::ops::Range<u64>) -> Tally {
+    let mut tally = Tally::default();
+    for seed in seeds {
+        if let Err(fault) = run(seed, &mut tally) {
+            panic!("seed {seed}: {fault}");
+        }
+    }
+    tally
+}
+
+/// [E8] bytes out = bytes in, over many interleavings of all kinds; and each kind of thing really happens in them.
+#[test]
+fn bytes_out_are_bytes_in() {
+    let tally = run_seeds(0..20_000);
+    println!("{tally:?}");
+    assert!(tally.bytes > 100_000 && tally.direct > 10_000 && tally.indirect > 10_000, "{tally:?}");
+    assert!(tally.switches > 5_000 && tally.resumed > 1_000 && tally.too_long > 100, "{tally:?}");
+}
+
+/// The same over a million interleavings: `cargo test --release -p squall-protocols -- --ignored stream`.
+#[test]
+#[ignore = "takes minutes"]
+fn bytes_out_are_bytes_in_over_a_million_interleavings() {
+    let tally = run_seeds(1_000_000..2_000_000);
+    println!("{tally:?}");
+}

@@ -1,0 +1,114 @@
+//! Transfers: writes with immediate into the peer's memory, direct or through its ring (EXS §II.B).
+
+use squall_fabric::Grant;
+
+use super::SendId;
+
+/// The longest transfer: what the immediate of a write can name, in whole words.
+pub const TRANSFER_BYTES_MAX: u64 = (1 << LENGTH_BITS) - 8;
+
+/// A piece of one send that is to be written now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Of which send.
+    pub send: SendId,
+    /// The piece's first byte within the send.
+    pub offset: u64,
+    /// Its bytes; 0 only for an empty packet.
+    pub length: u64,
+    /// Whether it is the last of its send.
+    pub is_last: bool,
+    /// Where it goes.
+    pub route: Route,
+}
+
+/// Where a transfer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Into the memory of the peer's head receive \[E1\].
+    Direct {
+        /// The right to write there.
+        grant: Grant,
+        /// The first byte, counted from the beginning of the granted range.
+        start: u64,
+    },
+    /// Into the peer's ring.
+    Indirect {
+        /// The first word within the ring; the transfer does not wrap \[E5\].
+        word: u64,
+        /// Bytes of the first word that come before the piece, so that source and target have one alignment.
+        skip: u64,
+    },
+}
+
+impl Transfer {
+    /// What the peer learns of the transfer when it arrives.
+    #[must_use]
+    pub const fn arrival(&self) -> Arrival {
+        match self.route {
+            Route::Direct { .. } => Arrival::Direct { length: self.length },
+            Route::Indirect { skip, .. } => Arrival::Indirect { skip, length: self.length },
+        }
+    }
+}
+
+/// A transfer as its receiver learns of it, by 32 bits. Where it landed follows from what arrived before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// In the head receive.
+    Direct {
+        /// Bytes.
+        length: u64,
+    },
+    /// At the next word of the ring.
+    Indirect {
+        /// Bytes of the first word that do not belong to it; below 8.
+        skip: u64,
+        /// Bytes after these.
+        length: u64,
+    },
+}
+
+impl Arrival {
+    /// The value that travels with the write.
+    ///
+    /// # Panics
+    /// If the transfer is longer than [`TRANSFER_BYTES_MAX`].
+    #[must_use]
+    pub fn to_immediate(self) -> u32 {
+        let (kind, skip, length) = match self {
+            Self::Direct { length } => (0, 0, length),
+            Self::Indirect { skip, length } => (INDIRECT, skip, length),
+        };
+        assert!(length <= TRANSFER_BYTES_MAX && skip < 8, "{self:?} does not fit an immediate");
+        kind | u32::try_from(skip << LENGTH_BITS | length).expect("31 bits")
+    }
+
+    /// Reads the value that came with a write. All values mean something.
+    #[must_use]
+    pub fn from_immediate(immediate: u32) -> Self {
+        let length = u64::from(immediate & ((1 << LENGTH_BITS) - 1));
+        let skip = u64::from(immediate >> LENGTH_BITS & 7);
+        if immediate & INDIRECT == 0 { Self::Direct { length } } else { Self::Indirect { skip, length } }
+    }
+}
+
+const LENGTH_BITS: u32 = 28;
+const INDIRECT: u32 = 1 << 31;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn immediates_return_the_same_arrival() {
+        for length in [0, 1, 7, 8, 4095, TRANSFER_BYTES_MAX] {
+            let direct = Arrival::Direct { length };
+            assert_eq!(Arrival::from_immediate(direct.to_immediate()), direct);
+            for skip in 0..8 {
+                let indirect = Arrival::Indirect { skip, length };
+                assert_eq!(Arrival::from_immediate(indirect.to_immediate()), indirect);
+            }
+        }
+    }
+}

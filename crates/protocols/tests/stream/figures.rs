@@ -1,0 +1,115 @@
+//! The paper's table III and figures 9–13, in the simulator (EXS §IV.B).
+
+use squall_protocols::stream::Policy;
+
+use crate::blast::{Blast, Report, Sizes};
+
+fn show(report: &Report) -> String {
+    format!(
+        "{:6.2} Gb/s {:4} sw {:.4} cpu {:.2} |",
+        report.gigabits_per_second,
+        report.sender.mode_switches,
+        report.sender.direct_ratio(),
+        report.receiver_busy
+    )
+}
+
+/// Runs all policies, and the paper's dynamic one.
+fn line(name: &str, make: impl Fn(Policy) -> Blast) {
+    let mut line = format!("{name} |");
+    for policy in [Policy::Direct, Policy::Indirect, Policy::Dynamic] {
+        line += &show(&make(policy).run());
+    }
+    let mut paper = make(Policy::Dynamic);
+    paper.settings.renewal = false;
+    paper.settings.copy_bytes_per_us = 0;
+    line += &show(&paper.run());
+    println!("{line}");
+}
+
+#[test]
+#[ignore = "prints"]
+fn table_iii() {
+    for (receives, sends) in
+        [(1, 1), (2, 2), (4, 4), (8, 8), (16, 16), (32, 32), (2, 1), (4, 2), (8, 4), (16, 8), (32, 16)]
+    {
+        line(&format!("{receives:2} {sends:2}"), |policy| Blast::fdr(policy, sends, receives));
+    }
+}
+
+#[test]
+#[ignore = "prints"]
+fn figure_12() {
+    for shift in 9..23 {
+        line(&format!("{:7}", 1 << shift), |policy| {
+            let messages = (400 << 20 >> shift).min(4000);
+            Blast { sizes: Sizes::Fixed(1 << shift), messages, ..Blast::fdr(policy, 2, 4) }
+        });
+    }
+}
+
+#[test]
+#[ignore = "prints"]
+fn figure_11() {
+    for size in [1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 21] {
+        for sends in [1, 2, 4, 8, 16, 32] {
+            line(&format!("{size:7} {sends:2}"), |policy| {
+                let messages = (200 << 20) / size;
+                Blast {
+                    sizes: Sizes::Fixed(size),
+                    messages: messages.min(3000),
+                    ..Blast::fdr(policy, sends, 32)
+                }
+            });
+        }
+    }
+}
+
+#[test]
+#[ignore = "prints"]
+fn figure_13() {
+    for n in [1, 2, 4, 8, 16, 32] {
+        line(&format!("{n:2}"), |policy| Blast { messages: 20 * n as u64, ..Blast::distant(policy, n, n) });
+    }
+}
+
+#[test]
+#[ignore = "prints"]
+fn matrix() {
+    for distant in [false, true] {
+        for wake_us in [0, 20] {
+            for size in [512, 8 << 10, 64 << 10, 1 << 20] {
+                for sends in [1, 4, 32] {
+                    for receives in [1, 4, 32] {
+                        let make = |policy| {
+                            let base = if distant {
+                                Blast::distant(policy, sends, receives)
+                            } else {
+                                Blast::fdr(policy, sends, receives)
+                            };
+                            let messages =
+                                ((200 << 20) / size).min(if distant { 10 * sends as u64 } else { 20_000 });
+                            Blast {
+                                sizes: Sizes::Fixed(size),
+                                messages,
+                                wake_up: squall_fabric::Duration::from_micros(wake_us),
+                                ..base
+                            }
+                        };
+                        let [direct, indirect, dynamic] = [Policy::Direct, Policy::Indirect, Policy::Dynamic]
+                            .map(|policy| make(policy).run());
+                        let best = direct.gigabits_per_second.max(indirect.gigabits_per_second);
+                        println!(
+                            "{} {distant} {wake_us:2} {size:7} s{sends:2} r{receives:2} ratio {:.3} | {} {} {}",
+                            if dynamic.gigabits_per_second < 0.95 * best { "WEAK" } else { "fine" },
+                            dynamic.gigabits_per_second / best,
+                            show(&direct),
+                            show(&indirect),
+                            show(&dynamic)
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Two sockets with their users on a simulated fabric (EXS §IV).
+
+use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
+use squall_fabric::{Channel, Core, Duration, Fabric, Instant, NodeId};
+use squall_protocols::stream::{CREDITS_MIN, Failure, Kind, Policy, Settings, Socket};
+
+use crate::user::{Plan, User};
+
+/// Two nodes.
+pub(crate) struct Net {
+    pub(crate) world: SimWorld,
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// A node with one socket and its user.
+pub(crate) struct Node {
+    pub(crate) fabric: SimFabric,
+    pub(crate) socket: Socket,
+    pub(crate) user: User,
+}
+
+impl Net {
+    pub(crate) fn new(seed: u64, config: SimConfig, settings: [Settings; 2], plans: [Plan; 2]) -> Self {
+        let world = SimWorld::new(seed, config, 2);
+        let nodes = (0..2).zip(settings).zip(plans).map(|((i, settings), plan)| {
+            let mut fabric = world.fabric(i);
+            let socket =
+                Socket::new(&mut fabric, NodeId(1 - i), Channel(1), settings).expect("good settings");
+            let user = User::new(u64::from(i), plan, &mut fabric, seed);
+            Node { fabric, socket, user }
+        });
+        let nodes = nodes.collect();
+        Self { world, nodes }
+    }
+
+    /// Lets nodes take turns until those that live are done; `look` is called before each turn.
+    ///
+    /// # Panics
+    /// If it takes too long.
+    pub(crate) fn run(&mut self, mut look: impl FnMut(&mut Self, u32)) {
+        let until = Instant::from_nanos(0) + PATIENCE;
+        while let Some(i) = self.world.next_turn(until) {
+            look(self, i);
+            self.turn(i);
+            if self.living().all(|node| node.user.is_done()) {
+                return;
+            }
+        }
+        let sockets: Vec<_> = self.living().map(|node| &node.socket).collect();
+        panic!("nothing ends: {sockets:?}");
+    }
+
+    /// Nodes that have not crashed.
+    pub(crate) fn living(&self) -> impl Iterator<Item = &Node> {
+        (0..2).filter(|i| self.world.lives(*i)).map(|i| &self.nodes[i as usize])
+    }
+
+    /// Whatever one end knows to be placed, the other has received, whatever happened since.
+    pub(crate) fn assert_nothing_acknowledged_is_lost(&self) {
+        for i in 0..2 {
+            let (own, other) = (&self.nodes[i], &self.nodes[1 - i]);
+            let has_given_up = own.user.closed == Some(Some(Failure::Aborted));
+            if self.world.lives(i as u32) && !has_given_up {
+                let (received, acknowledged) = (own.user.received(), other.user.acknowledged());
+                assert!(received >= acknowledged, "{acknowledged} were acknowledged, {received} received");
+            }
+        }
+    }
+
+    /// Both ends are closed in order and have all that the other sent [E8].
+    pub(crate) fn assert_complete(&self) {
+        for (own, other) in [(0, 1), (1, 0)].map(|(i, j)| (&self.nodes[i].user, &self.nodes[j].user)) {
+            assert_eq!(own.closed, Some(None), "a clean end");
+            assert_eq!((own.got, own.placed), (other.sent, own.sent));
+        }
+    }
+
+    fn turn(&mut self, i: u32) {
+        let others_packets = self.nodes[1 - i as usize].user.packets.clone();
+        let Node { fabric, socket, user } = &mut self.nodes[i as usize];
+        let mut events = Vec::new();
+        let mut work = fabric.poll(&mut |event| events.push(event));
+        events.iter().for_each(|event| socket.handle_event(fabric, event));
+        let copied = socket.statistics().copied_bytes;
+        work += user.act(socket, fabric, &others_packets);
+        work += socket.poll(fabric);
+        fabric.charge_copy(socket.statistics().copied_bytes - copied);
+        work += user.act(socket, fabric, &others_packets);
+        // Before the connection stands nothing can happen that the user would have to see soon.
+        let pause_us = if user.is_connected { 20 } else { 1000 };
+        let look_again = (!user.is_done()).then(|| fabric.now() + Duration::from_micros(pause_us));
+        let deadline = [look_again, Core::<SimFabric>::next_deadline(socket)].into_iter().flatten().min();
+        self.world.rest(i, work > 0, deadline);
+    }
+}
+
+/// Settings of both ends: all kinds, policies and sizes.
+pub(crate) fn settings(prng: &mut Prng) -> [Settings; 2] {
+    let kind = if prng.chance(250) { Kind::Packets } else { Kind::Stream };
+    let policy = [Policy::Dynamic, Policy::Dynamic, Policy::Direct, Policy::Indirect][prng.index(4)];
+    let ring_words_max = [4, 64, 4096][prng.index(3)];
+    [(); 2].map(|()| Settings {
+        kind,
+        policy,
+        renewal: prng.chance(700),
+        renewal_gap_bytes: prng.below(5000),
+        copy_bytes_per_us: prng.below(2) * (1 + prng.below(100)),
+        ring_words: 1 + prng.below(ring_words_max),
+        credits: CREDITS_MIN + prng.below(if ring_words_max == 4 { 4 } else { 60 }) as u32,
+        sends_max: 16,
+        receives_max: 16,
+        ..Settings::default()
+    })
+}
+
+/// Plans of both users: short and long pieces, eager and lazy.
+pub(crate) fn plans(prng: &mut Prng, kind: Kind) -> [Plan; 2] {
+    [(); 2].map(|()| {
+        let piece_max = [20, 300, 3000][prng.index(3)];
+        let to_send = match (kind, prng.chance(200)) {
+            (_, true) => 0,
+            (Kind::Packets, _) => prng.below(60),
+            (Kind::Stream, _) => prng.below(30 * piece_max as u64),
+        };
+        Plan {
+            kind,
+            to_send,
+            send_max: piece_max,
+            receive_max: if kind == Kind::Packets { 3000 } else { [20, 300, 3000][prng.index(3)] },
+            sends: 1 + prng.index(8),
+            receives: 1 + prng.index(8),
+            wait_all_per_mille: [0, 300, 1000][prng.index(3)],
+            eager_per_mille: [30, 300, 1000][prng.index(3)],
+            cancel_per_mille: [0, 0, 20][prng.index(3)],
+        }
+    })
+}
+
+/// A net of all kinds under an adversary of all kinds.
+pub(crate) fn adversarial(seed: u64, change: impl FnOnce(&mut SimConfig, &mut Prng)) -> Net {
+    let mut prng = Prng::new(seed ^ 0x57_4ea3);
+    let settings = settings(&mut prng);
+    let plans = plans(&mut prng, settings[0].kind);
+    let mut config = SimConfig::adversarial(seed);
+    change(&mut config, &mut prng);
+    Net::new(seed, config, settings, plans)
+}
+
+/// Long enough for everything that a run does, with all delays of the adversary.
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,45 @@
+//! Stability before delivery [O4]: when anybody delivers a message, every member has it in its own memory. The
+//! checker looks into all members' memories; it does not believe what they publish.
+
+use squall_fabric::layout::Word;
+use squall_fabric::window::Announcement;
+use squall_fabric::{Column, Region};
+
+use super::Delivery;
+use crate::run::Violation;
+
+/// What each member can see of each sender.
+#[derive(Debug)]
+pub struct Stability {
+    announced: Column<Announcement>,
+    /// `views[member][sender]`: the member's own copy of the sender's row.
+    views: Vec<Vec<Region>>,
+}
+
+impl Stability {
+    /// A checker that looks into `views[member][sender]`.
+    #[must_use]
+    pub const fn new(announced: Column<Announcement>, views: Vec<Vec<Region>>) -> Self {
+        Self { announced, views }
+    }
+
+    /// Checks a delivery in total order.
+    ///
+    /// # Errors
+    /// If some member has not received the message yet.
+    pub fn on_delivery(&self, delivery: &Delivery<'_>) -> Result<(), Violation> {
+        for (member, views) in self.views.iter().enumerate() {
+            let word = views[delivery.sender].load(self.announced.word());
+            if Announcement::from_word(word).indexes <= delivery.index {
+                return Err(Violation {
+                    checker: "stability",
+                    text: format!(
+                        "[O4] member {} delivers index {} of sender {}, which member {member} has not received",
+                        delivery.member, delivery.index, delivery.sender
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Explaining a seed: the plan in words, shrunk as far as it still fails in the same way, and a timeline of its end.
+
+use std::fmt::Write as _;
+
+use squall_fabric::sim::Record;
+
+use crate::multicast::Plan;
+use crate::run::Outcome;
+
+/// How many happenings a timeline shows.
+const TIMELINE: usize = 60;
+
+/// How many smaller plans are tried.
+const ATTEMPTS_MAX: usize = 2000;
+
+/// The plan in words, shrunk if it fails, with a timeline of its end.
+#[must_use]
+pub fn explain(plan: &Plan, run: impl Fn(&Plan, usize) -> Outcome) -> String {
+    let outcome = run(plan, 0);
+    let mut text = format!("{plan}");
+    let plan = match &outcome.violation {
+        None => plan.clone(),
+        Some(violation) => {
+            let _ = writeln!(text, "violates {violation}");
+            let small = shrink(plan, violation.checker, &run);
+            let _ = writeln!(text, "\nThe smallest plan found that fails in the same way:\n{small}");
+            small
+        }
+    };
+    let outcome = run(&plan, TIMELINE);
+    for record in &outcome.trace {
+        let _ = writeln!(text, "{}", line(record));
+    }
+    match outcome.violation {
+        Some(violation) => writeln!(text, "violates {violation}"),
+        None => writeln!(
+            text,
+            "passes: {} deliveries in {:?} of virtual time, trace {:016x}",
+            outcome.delivered, outcome.elapsed, outcome.trace_hash
+        ),
+    }
+    .expect("strings take everything");
+    text
+}
+
+/// Takes away whatever can be taken away while the same checker still fails.
+fn shrink(plan: &Plan, checker: &'static str, run: &impl Fn(&Plan, usize) -> Outcome) -> Plan {
+    let mut best = plan.clone();
+    let mut attempts = 0;
+    'again: loop {
+        for smaller in best.smaller() {
+            attempts += 1;
+            if attempts > ATTEMPTS_MAX {
+                return best;
+            }
+            if run(&smaller, 0).violation.is_some_and(|violation| violation.checker == checker) {
+                best = smaller;
+                continue 'again;
+            }
+        }
+        return best;
+    }
+}
+
+fn line(record: &Record) -> String {
+    let micros = record.at_ns / 1000;
+    format!("{micros:>9}.{:03} µs  node {}  {:?}", record.at_ns % 1000, record.node, record.what)
+}

@@ -1,0 +1,282 @@
+//! Predictions: the production cores under the cost model of Spindle's testbed (Spindle §4).
+//!
+//! 16 machines on a 12.5 GB/s switch; a polling thread per node that evaluates all its subgroups, one application
+//! thread that sends as fast as the window allows. What the fabric cannot see is charged here: loads of other
+//! members' words, and the application's work for each message.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use squall_fabric::sim::{CostModel, SimConfig, SimFabric, SimWorld};
+use squall_fabric::window::Writer;
+use squall_fabric::{Core, Duration, Fabric, Instant, MirrorKey, NodeId};
+use squall_protocols::multicast::{Counters, Message, Settings, Subgroup};
+
+/// One experiment.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Members; all are in all subgroups.
+    pub members: usize,
+    /// The active subgroup's settings; its `message_max` is the size of the messages.
+    pub settings: Settings,
+    /// Messages that each sender sends.
+    pub messages: u64,
+    /// Further subgroups in which nobody sends.
+    pub inactive: usize,
+    /// How long some senders wait after each message, by place among the senders; a sender with a delay sends until
+    /// the others are done.
+    pub delays: Vec<Duration>,
+    /// One message at a time: the next when the last has been delivered at its sender.
+    pub singly: bool,
+    /// The hardware.
+    pub cost: CostModel,
+    /// Seed for whatever is left to chance.
+    pub seed: u64,
+}
+
+impl Experiment {
+    /// The experiment that most of Spindle's figures vary: `members` members that all send, messages of 10 KB, a
+    /// window of 100, everything on.
+    #[must_use]
+    pub fn spindle(members: usize) -> Self {
+        let settings =
+            Settings { window: 100, window_bytes: usize::MAX, ..Settings::new(members, 10 * 1024) };
+        Self {
+            members,
+            settings,
+            messages: 300,
+            inactive: 0,
+            delays: Vec::new(),
+            singly: false,
+            cost: CostModel::SPINDLE,
+            seed: 1,
+        }
+    }
+}
+
+/// What an experiment predicts.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// Messages that each member has delivered.
+    pub messages: u64,
+    /// Virtual time from the first send to the last delivery at all members, in seconds.
+    pub seconds: f64,
+    /// Messages delivered per second and member.
+    pub messages_per_second: f64,
+    /// Bytes delivered per second and member.
+    pub bytes_per_second: f64,
+    /// Messages of senders without a delay, delivered per second and member.
+    pub prompt_messages_per_second: f64,
+    /// From send to own delivery, in nanoseconds, sorted.
+    pub latency_ns: Vec<u64>,
+    /// What member 0 has done.
+    pub counters: Counters,
+    /// Writes that member 0 has posted, and its time spent posting, in nanoseconds.
+    pub posts: u64,
+    /// See `posts`.
+    pub posting_ns: u64,
+}
+
+type Upcall = Box<dyn FnMut(Message<'_>)>;
+
+/// What an upcall has seen, at one member.
+#[derive(Debug, Default)]
+struct Seen {
+    messages: u64,
+    by_sender: Vec<u64>,
+    own: u64,
+}
+
+struct Node {
+    fabric: SimFabric,
+    subgroups: Vec<Subgroup<Upcall>>,
+    polled: Vec<u64>,
+    seen: Rc<RefCell<Seen>>,
+    application: Option<Application>,
+}
+
+/// The application thread of a sender. It has a core of its own, so its work is not charged to the polling thread.
+struct Application {
+    writer: Writer,
+    unsent: u64,
+    delay: Duration,
+    next: Instant,
+    /// When each message that is under way was sent.
+    sent_at: std::collections::VecDeque<u64>,
+    acknowledged: u64,
+    /// Other handles stay open.
+    _others: Vec<Option<Writer>>,
+}
+
+/// Runs an experiment.
+///
+/// # Panics
+/// If the settings do not fit the members, or nothing moves any more.
+#[must_use]
+pub fn predict(experiment: &Experiment) -> Prediction {
+    let config = SimConfig { cost: experiment.cost.clone(), ..SimConfig::hardware() };
+    let world = SimWorld::new(experiment.seed, config, number(experiment.members));
+    let mut nodes: Vec<Node> =
+        (0..experiment.members).map(|rank| Node::new(experiment, &world, rank)).collect();
+    let prompt: Vec<usize> = prompt_senders(experiment);
+    let target = experiment.messages * prompt.len() as u64;
+    let mut latency_ns = Vec::new();
+    let mut began = None;
+    let mut left = nodes.len();
+    let mut done = vec![false; nodes.len()];
+    while left > 0 {
+        let i = world
+            .next_turn(Instant::from_nanos(u64::MAX))
+            .expect("something moves until all is delivered") as usize;
+        if began.is_none() && nodes[i].subgroups[0].is_ready() {
+            began = Some(world.now());
+        }
+        let (worked, deadline) = nodes[i].turn(experiment, &mut latency_ns);
+        world.rest(number(i), worked, deadline);
+        let delivered: u64 = prompt.iter().map(|sender| nodes[i].seen.borrow().by_sender[*sender]).sum();
+        if !done[i] && delivered >= target {
+            done[i] = true;
+            left -= 1;
+        }
+    }
+    latency_ns.sort_unstable();
+    let ended = nodes.iter().map(|node| node.fabric.now()).max().expect("there are members");
+    let seconds = ended.since(began.expect("it began")).as_secs_f64();
+    summarise(experiment, &nodes, seconds, target, latency_ns)
+}
+
+fn summarise(
+    experiment: &Experiment,
+    nodes: &[Node],
+    seconds: f64,
+    prompt_messages: u64,
+    latency_ns: Vec<u64>,
+) -> Prediction {
+    let messages = nodes.iter().map(|node| node.seen.borrow().messages).min().expect("there are members");
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let rate = |count: u64| count as f64 / seconds;
+    let fabric = nodes[0].fabric.counters();
+    Prediction {
+        messages,
+        seconds,
+        messages_per_second: rate(messages),
+        bytes_per_second: rate(messages * experiment.settings.message_max as u64),
+        prompt_messages_per_second: rate(prompt_messages),
+        latency_ns,
+        counters: *nodes[0].subgroups[0].counters(),
+        posts: fabric.posts,
+        posting_ns: fabric.posting_ns,
+    }
+}
+
+/// The senders without a delay, by rank; all, if all have one.
+fn prompt_senders(experiment: &Experiment) -> Vec<usize> {
+    let delay = |place: usize| experiment.delays.get(place).copied().unwrap_or_default();
+    let senders = experiment.settings.senders.iter().enumerate();
+    let prompt: Vec<usize> =
+        senders.filter(|(place, _)| delay(*place).is_zero()).map(|(_, sender)| *sender).collect();
+    if prompt.is_empty() { experiment.settings.senders.clone() } else { prompt }
+}
+
+impl Node {
+    fn new(experiment: &Experiment, world: &SimWorld, rank: usize) -> Self {
+        let mut fabric = world.fabric(number(rank));
+        let members: Vec<NodeId> = (0..experiment.members).map(|rank| NodeId(number(rank))).collect();
+        let seen = Rc::new(RefCell::new(Seen { by_sender: vec![0; experiment.members], ..Seen::default() }));
+        let (mut subgroups, mut writers) = (Vec::new(), Vec::new());
+        for index in 0..=experiment.inactive {
+            let seen = Rc::clone(&seen);
+            let upcall: Upcall = Box::new(move |message| {
+                let mut seen = seen.borrow_mut();
+                seen.messages += 1;
+                seen.by_sender[message.sender] += 1;
+                seen.own += u64::from(message.sender == rank);
+            });
+            let key = MirrorKey(1 + index as u64);
+            // Memory of subgroups in which nobody sends need not be simulated.
+            let mut settings = experiment.settings.clone();
+            if index > 0 {
+                settings.window_bytes = 0;
+            }
+            let (subgroup, writer) = Subgroup::new(&mut fabric, key, &members, settings, upcall);
+            subgroups.push(subgroup);
+            writers.push(writer);
+        }
+        let place = experiment.settings.senders.iter().position(|sender| *sender == rank);
+        let application = place.map(|place| {
+            let delay = experiment.delays.get(place).copied().unwrap_or_default();
+            Application {
+                writer: writers[0].take().expect("this member sends"),
+                // A delayed sender goes on as long as the others need it to.
+                unsent: if delay.is_zero() { experiment.messages } else { u64::MAX },
+                delay,
+                next: Instant::from_nanos(0),
+                sent_at: std::collections::VecDeque::new(),
+                acknowledged: 0,
+                _others: writers,
+            }
+        });
+        let polled = vec![0; subgroups.len()];
+        Self { fabric, subgroups, polled, seen, application }
+    }
+
+    /// One evaluation of all predicates, as the polling thread does it.
+    fn turn(&mut self, experiment: &Experiment, latency_ns: &mut Vec<u64>) -> (bool, Option<Instant>) {
+        let mut events = Vec::new();
+        self.fabric.poll(&mut |event| events.push(event));
+        let mut worked = !events.is_empty();
+        for event in &events {
+            for subgroup in &mut self.subgroups {
+                subgroup.handle_event(&mut self.fabric, event);
+            }
+        }
+        if self.subgroups.iter().all(Subgroup::is_ready) {
+            worked |= self.send(experiment);
+        }
+        for (subgroup, polled) in self.subgroups.iter_mut().zip(&mut self.polled) {
+            worked |= subgroup.poll(&mut self.fabric) > 0;
+            // Of each message delivered its index, its length and its first word.
+            let words = subgroup.counters().words_polled + 3 * subgroup.counters().messages_delivered;
+            self.fabric.charge_loads(words - *polled);
+            *polled = words;
+        }
+        self.note_own_deliveries(latency_ns);
+        let next = self.application.as_ref().filter(|app| app.unsent > 0 && !app.delay.is_zero());
+        (worked, next.map(|app| app.next))
+    }
+
+    /// The application: fills its window.
+    fn send(&mut self, experiment: &Experiment) -> bool {
+        let now = self.fabric.now();
+        let Some(app) = &mut self.application else { return false };
+        let mut sent = false;
+        while app.unsent > 0 && now >= app.next {
+            if experiment.singly && !app.sent_at.is_empty() {
+                break;
+            }
+            if app.writer.send(experiment.settings.message_max, |_| ()).is_err() {
+                break;
+            }
+            app.unsent -= 1;
+            app.sent_at.push_back(now.as_nanos());
+            sent = true;
+            if !app.delay.is_zero() {
+                app.next = now + app.delay;
+            }
+        }
+        sent
+    }
+
+    fn note_own_deliveries(&mut self, latency_ns: &mut Vec<u64>) {
+        let now = self.fabric.now().as_nanos();
+        let Some(app) = &mut self.application else { return };
+        while app.acknowledged < self.seen.borrow().own {
+            app.acknowledged += 1;
+            latency_ns.push(now - app.sent_at.pop_front().expect("it was sent"));
+        }
+    }
+}
+
+fn number(i: usize) -> u32 {
+    u32::try_from(i).expect("few members")
+}

@@ -1,0 +1,18 @@
+//! The simulator: the production cores, a whole cluster, virtual time, one seed.
+//!
+//! A *scenario* draws a plan from a seed (members, settings, workload, faults), runs it in a [`squall_fabric::sim`]
+//! world under an adversary that does all that the fabric's axioms allow, and has *checkers* watch it. The same seed
+//! gives the same run; a plan is data, so a failing one can be shrunk and explained as a timeline.
+//!
+//! [`figures`] runs the same cores under a cost model instead of an adversary, to predict what hardware would do.
+#![forbid(unsafe_code)]
+
+pub mod checker;
+pub mod explain;
+pub mod figures;
+pub mod multicast;
+mod payload;
+mod run;
+pub mod sst;
+
+pub use run::{Outcome, Scenario, Summary, Violation, scenarios, sweep};

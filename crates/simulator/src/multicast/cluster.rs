@@ -1,0 +1,317 @@
+//! The cluster of a run: nodes with their cores, writers and consumers, and the checkers that watch them.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
+use squall_fabric::window::Writer;
+use squall_fabric::{Core, Duration, Event, Fabric, Instant, MirrorKey, NodeId};
+use squall_protocols::multicast::{Message, Mode, NoUpcall, Pull, Subgroup};
+
+use super::Plan;
+use crate::checker::{Contents, Delivery, Order, Stability};
+use crate::payload;
+use crate::run::{Outcome, Violation};
+
+/// After the last fault everything must be delivered, and all quiet, within this virtual time.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// The members do their work in far fewer turns (the busiest of ten thousand seeds takes a tenth).
+const TURNS_MAX: u32 = 100_000;
+
+/// The whole cluster.
+pub(super) struct Cluster<'a> {
+    plan: &'a Plan,
+    world: SimWorld,
+    nodes: Vec<Node>,
+    watch: Rc<RefCell<Watch>>,
+    prng: Prng,
+}
+
+/// What the checkers share: deliveries come from inside the cores.
+struct Watch {
+    contents: Contents,
+    order: Option<Order>,
+    stability: Option<Stability>,
+    violation: Option<Violation>,
+}
+
+struct Node {
+    rank: usize,
+    fabric: SimFabric,
+    core: AnyCore,
+    writer: Option<Writer>,
+    /// Messages that this member has yet to send, and when it may send again.
+    unsent: u64,
+    next_send: Instant,
+    /// The window was full: only what others do can change that.
+    blocked: bool,
+    consumer: Option<Puller>,
+}
+
+struct Puller {
+    pull: Pull,
+    pause_max: Duration,
+    next: Instant,
+}
+
+type Upcall = Box<dyn FnMut(Message<'_>)>;
+
+enum AnyCore {
+    Upcall(Subgroup<Upcall>),
+    Pulled(Subgroup<NoUpcall>),
+}
+
+macro_rules! either {
+    ($self:expr, $core:ident => $call:expr) => {
+        match $self {
+            AnyCore::Upcall($core) => $call,
+            AnyCore::Pulled($core) => $call,
+        }
+    };
+}
+
+impl Watch {
+    fn on_delivery(&mut self, member: usize, message: Message<'_>) {
+        if self.violation.is_some() {
+            return;
+        }
+        let Message { sender, index, sequence, bytes } = message;
+        let delivery = Delivery { member, sender, index, sequence, bytes };
+        let mut result = self.contents.on_delivery(&delivery);
+        if let Some(order) = &mut self.order {
+            result = result.and_then(|()| order.on_delivery(&delivery));
+        }
+        if let Some(stability) = &self.stability {
+            result = result.and_then(|()| stability.on_delivery(&delivery));
+        }
+        self.violation = result.err();
+    }
+}
+
+impl<'a> Cluster<'a> {
+    pub(super) fn new(plan: &'a Plan, config: SimConfig) -> Self {
+        let members = plan.members;
+        let world = SimWorld::new(plan.seed, config, u32::try_from(members).expect("few members"));
+        let watch = Rc::new(RefCell::new(Watch {
+            contents: Contents::new(plan.seed, members, plan.settings.message_max),
+            order: None,
+            stability: None,
+            violation: None,
+        }));
+        let nodes: Vec<Node> = (0..members).map(|rank| Node::new(plan, &world, rank, &watch)).collect();
+        if plan.settings.mode == Mode::Atomic {
+            let views =
+                nodes.iter().map(|node| either!(&node.core, core => core.table().rows().to_vec())).collect();
+            let announced = either!(&nodes[0].core, core => core.row().announced);
+            watch.borrow_mut().order = Some(Order::new(members));
+            watch.borrow_mut().stability = Some(Stability::new(announced, views));
+        }
+        Self { plan, world, nodes, watch, prng: Prng::new(plan.seed ^ 0xc105) }
+    }
+
+    pub(super) fn run(mut self) -> Outcome {
+        let until = Instant::from_nanos(0) + self.plan.last_fault() + SETTLE;
+        let mut turns = 0;
+        while let Some(i) = self.world.next_turn(until) {
+            turns += 1;
+            if turns > TURNS_MAX {
+                let text = format!("[N4] the members are still busy after {TURNS_MAX} turns");
+                self.watch.borrow_mut().violation = Some(Violation { checker: "quiescence", text });
+            }
+            let worked = self.turn(i as usize);
+            let deadline = self.nodes[i as usize].next_deadline();
+            self.world.rest(i, worked, deadline);
+            if self.watch.borrow().violation.is_some() {
+                break;
+            }
+        }
+        let found = self.watch.borrow_mut().violation.take();
+        let violation = found.or_else(|| self.check_end());
+        Outcome {
+            violation,
+            elapsed: self.world.now().since(Instant::from_nanos(0)),
+            delivered: self.watch.borrow().contents.total(),
+            trace_hash: self.world.trace_hash(),
+            trace: self.world.trace(),
+        }
+    }
+
+    fn turn(&mut self, i: usize) -> bool {
+        let node = &mut self.nodes[i];
+        let mut worked = node.send(self.plan, &self.watch, &mut self.prng);
+        let mut events = Vec::new();
+        worked |= node.fabric.poll(&mut |event| events.push(event)) > 0;
+        for event in &events {
+            worked = true;
+            node.handle_event(event);
+        }
+        match node.poll() {
+            Ok(work) => worked |= work > 0,
+            Err(violation) => {
+                self.watch.borrow_mut().violation.get_or_insert(violation);
+            }
+        }
+        worked |= node.consume(&self.watch, &mut self.prng);
+        if let Some(failure) = either!(&node.core, core => core.failure()) {
+            self.watch.borrow_mut().violation.get_or_insert(Violation {
+                checker: "failure",
+                text: format!("[O6] member {i} has stopped: {failure}"),
+            });
+        }
+        worked
+    }
+
+    /// When all is over: everything delivered everywhere, and nobody does anything any more.
+    fn check_end(&self) -> Option<Violation> {
+        let watch = self.watch.borrow();
+        if self.plan.has_crash() {
+            return None;
+        }
+        for (place, sender) in self.plan.settings.senders.iter().enumerate() {
+            for member in 0..self.plan.members {
+                let delivered = watch.contents.delivered(member, *sender);
+                if delivered != self.plan.messages[place] {
+                    return Some(Violation {
+                        checker: "liveness",
+                        text: format!(
+                            "[N3] member {member} has delivered {delivered} of {} messages of sender {sender}, {} sent, \
+                             {SETTLE:?} after the last fault",
+                            self.plan.messages[place],
+                            watch.contents.sent(*sender)
+                        ),
+                    });
+                }
+            }
+        }
+        // What is left must come to rest: the fabric has nothing under way and no node wants a turn.
+        if self.world.next_event_at().is_some() {
+            let text = format!("[N4] there is still traffic {SETTLE:?} after the last message");
+            return Some(Violation { checker: "quiescence", text });
+        }
+        None
+    }
+}
+
+impl Node {
+    fn new(plan: &Plan, world: &SimWorld, rank: usize, watch: &Rc<RefCell<Watch>>) -> Self {
+        let mut fabric = world.fabric(u32::try_from(rank).expect("few members"));
+        let members: Vec<NodeId> =
+            (0..plan.members).map(|rank| NodeId(u32::try_from(rank).expect("few"))).collect();
+        let (key, settings) = (MirrorKey(7), plan.settings.clone());
+        let (core, writer, consumer) = if let Some(pause_max) = plan.pulls[rank] {
+            let (core, writer, pull) = Subgroup::pulled(&mut fabric, key, &members, settings);
+            let puller = Puller { pull, pause_max, next: Instant::from_nanos(0) };
+            (AnyCore::Pulled(core), writer, Some(puller))
+        } else {
+            let watch = Rc::clone(watch);
+            let upcall: Upcall = Box::new(move |message| watch.borrow_mut().on_delivery(rank, message));
+            let (core, writer) = Subgroup::new(&mut fabric, key, &members, settings, upcall);
+            (AnyCore::Upcall(core), writer, None)
+        };
+        let place = plan.settings.senders.iter().position(|sender| *sender == rank);
+        let unsent = place.map_or(0, |place| plan.messages[place]);
+        Self {
+            rank,
+            fabric,
+            core,
+            writer,
+            unsent,
+            next_send: Instant::from_nanos(0),
+            blocked: false,
+            consumer,
+        }
+    }
+
+    /// The application: commits a burst, if it is time and the window has room. It may begin before the group is
+    /// ready, as applications do.
+    fn send(&mut self, plan: &Plan, watch: &Rc<RefCell<Watch>>, prng: &mut Prng) -> bool {
+        let now = self.fabric.now();
+        let Some(writer) = &mut self.writer else { return false };
+        if self.unsent == 0 || now < self.next_send {
+            return false;
+        }
+        let mut sent = false;
+        for _ in 0..1 + prng.below(plan.burst) {
+            let number = watch.borrow().contents.sent(self.rank);
+            let length = payload::length(plan.seed, self.rank, number, plan.settings.message_max);
+            if prng.chance(50) {
+                // An application that changes its mind [N1].
+                drop(writer.reserve(length));
+            }
+            if self.unsent == 0 {
+                break;
+            }
+            let result = writer.send(length, |bytes| payload::fill(plan.seed, self.rank, number, bytes));
+            self.blocked = result.is_err();
+            if self.blocked {
+                break;
+            }
+            watch.borrow_mut().contents.on_send(self.rank);
+            self.unsent -= 1;
+            sent = true;
+        }
+        if !self.blocked {
+            self.next_send = now + Duration::from_nanos(1 + prng.below(1 + plan.gap_max.as_nanos() as u64));
+        }
+        sent
+    }
+
+    fn handle_event(&mut self, event: &Event) {
+        either!(&mut self.core, core => core.handle_event(&mut self.fabric, event));
+    }
+
+    /// Polls the core. One that says it has done nothing must have done nothing, else its thread would sleep while
+    /// others wait for it ([`Core`]).
+    fn poll(&mut self) -> Result<usize, Violation> {
+        let posts = |core: &AnyCore| either!(core, core => core.counters().posts);
+        let before = posts(&self.core);
+        let had_message = self.has_message();
+        let work = either!(&mut self.core, core => core.poll(&mut self.fabric));
+        if work == 0 && (posts(&self.core) != before || self.has_message() != had_message) {
+            let text = format!("member {} says that it has done nothing, but it has", self.rank);
+            return Err(Violation { checker: "idleness", text });
+        }
+        Ok(work)
+    }
+
+    /// Whether the consumer, if there is one, has a message to take.
+    fn has_message(&mut self) -> bool {
+        // Corruption is reported when the consumer takes the message.
+        self.consumer.as_mut().is_some_and(|consumer| consumer.pull.has_message().unwrap_or(false))
+    }
+
+    /// The consumer: takes some of what is there, in place, and gives it back or not.
+    fn consume(&mut self, watch: &Rc<RefCell<Watch>>, prng: &mut Prng) -> bool {
+        let now = self.fabric.now();
+        let Some(Puller { pull, pause_max, next }) = &mut self.consumer else { return false };
+        if now < *next {
+            return false;
+        }
+        let mut worked = false;
+        for _ in 0..1 + prng.below(30) {
+            match pull.next_message() {
+                Ok(Some(message)) => watch.borrow_mut().on_delivery(self.rank, message),
+                Ok(None) => break,
+                Err(corrupt) => {
+                    let text = format!("[O6] member {} pulls: {corrupt}", self.rank);
+                    watch.borrow_mut().violation.get_or_insert(Violation { checker: "failure", text });
+                }
+            }
+            worked = true;
+        }
+        if worked {
+            *next = now + Duration::from_nanos(prng.below(1 + pause_max.as_nanos() as u64));
+        }
+        pull.release();
+        worked
+    }
+
+    /// When the application or the consumer wants to act next.
+    fn next_deadline(&self) -> Option<Instant> {
+        let send = (self.unsent > 0 && !self.blocked).then_some(self.next_send);
+        let consume =
+            self.consumer.as_ref().map(|consumer| consumer.next).filter(|next| *next > self.fabric.now());
+        [send, consume].into_iter().flatten().min()
+    }
+}

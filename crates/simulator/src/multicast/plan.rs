@@ -1,0 +1,177 @@
+//! The plan of a run: members, settings, workload and faults, drawn from a seed; data, so that it can be shrunk.
+
+use std::fmt;
+
+use squall_fabric::sim::{Adversary, Prng, Rule, Verdict, When};
+use squall_fabric::{Duration, Instant};
+use squall_protocols::multicast::{Batching, Mode, Settings};
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where it came from; contents of messages depend on it, and all further chance.
+    pub seed: u64,
+    /// Members of the subgroup.
+    pub members: usize,
+    /// The subgroup's settings.
+    pub settings: Settings,
+    /// Messages of each sender, by place among the senders.
+    pub messages: Vec<u64>,
+    /// The most messages that a sender commits in one turn.
+    pub burst: u64,
+    /// How long a sender waits between two turns in which it sends, at most.
+    pub gap_max: Duration,
+    /// Members that pull their deliveries instead of taking upcalls, and how long they do nothing in between, at
+    /// most.
+    pub pulls: Vec<Option<Duration>>,
+    /// What the fabric does.
+    pub adversary: Adversary,
+    /// Readers share the owner's memory.
+    pub early_sight: bool,
+    /// Writes land without the target's processor.
+    pub one_sided_progress: bool,
+    /// The faults.
+    pub rules: Vec<Rule>,
+}
+
+impl Plan {
+    /// The plan of `seed`.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut prng = Prng::new(seed);
+        let members = 1 + prng.index(5);
+        let settings = draw_settings(&mut prng, members);
+        let messages = settings.senders.iter().map(|_| prng.below(60)).collect();
+        let pulls = (0..members)
+            .map(|_| prng.chance(400).then(|| Duration::from_nanos(prng.below(200_000))))
+            .collect();
+        Self {
+            seed,
+            members,
+            settings,
+            messages,
+            burst: 1 + prng.below(20),
+            gap_max: Duration::from_nanos(if prng.chance(500) { 0 } else { prng.below(100_000) }),
+            pulls,
+            adversary: Adversary::drawn(&mut prng),
+            early_sight: prng.chance(500),
+            one_sided_progress: prng.chance(750),
+            rules: draw_rules(&mut prng, members),
+        }
+    }
+
+    /// Whether a member dies: then nothing is promised but safety.
+    #[must_use]
+    pub fn has_crash(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule.what, Verdict::Crash(_)))
+    }
+
+    /// The latest instant at which a rule strikes, with the time that its effect lasts.
+    #[must_use]
+    pub fn last_fault(&self) -> Duration {
+        let end = |rule: &Rule| match (&rule.when, &rule.what) {
+            (When::At(at), Verdict::Pause { span, .. }) => at.as_nanos() + span.as_nanos() as u64,
+            (When::At(at), _) => at.as_nanos(),
+            _ => 0,
+        };
+        Duration::from_nanos(self.rules.iter().map(end).max().unwrap_or(0))
+    }
+
+    /// Plans that are a little smaller, the boldest first.
+    #[must_use]
+    pub fn smaller(&self) -> Vec<Self> {
+        let mut plans = Vec::new();
+        for i in 0..self.rules.len() {
+            let mut plan = self.clone();
+            plan.rules.remove(i);
+            plans.push(plan);
+        }
+        for i in 0..self.messages.len() {
+            for keep in [0, self.messages[i] / 2, self.messages[i].saturating_sub(1)] {
+                if keep < self.messages[i] {
+                    let mut plan = self.clone();
+                    plan.messages[i] = keep;
+                    plans.push(plan);
+                }
+            }
+        }
+        for i in 0..self.members {
+            if self.pulls[i].is_some() {
+                let mut plan = self.clone();
+                plan.pulls[i] = None;
+                plans.push(plan);
+            }
+        }
+        let mut calm = self.clone();
+        calm.adversary = Adversary { delay_max: self.adversary.delay_max, ..Adversary::default() };
+        if calm.adversary != self.adversary {
+            plans.push(calm);
+        }
+        plans
+    }
+}
+
+fn draw_settings(prng: &mut Prng, members: usize) -> Settings {
+    let message_max = [0, 8, 24, 100, 1000][prng.index(5)];
+    let mut senders: Vec<usize> = (0..members).filter(|_| prng.chance(700)).collect();
+    if senders.is_empty() {
+        senders.push(prng.index(members));
+    }
+    let windows = [3, 10, 40][prng.index(3)];
+    let stage = |prng: &mut Prng| prng.chance(750);
+    Settings {
+        mode: [Mode::Atomic, Mode::Atomic, Mode::Atomic, Mode::Unordered, Mode::Raw][prng.index(5)],
+        window: 1 + prng.index(windows),
+        message_max,
+        window_bytes: 1 + prng.index(4000),
+        batching: Batching { send: stage(prng), receive: stage(prng), delivery: stage(prng) },
+        null_sends: true,
+        senders,
+    }
+}
+
+fn draw_rules(prng: &mut Prng, members: usize) -> Vec<Rule> {
+    let node = |prng: &mut Prng| u32::try_from(prng.index(members)).expect("few members");
+    (0..prng.below(4))
+        .map(|_| {
+            let at = When::At(Instant::from_nanos(prng.below(2_000_000)));
+            match prng.below(6) {
+                0 | 1 => {
+                    let span = Duration::from_nanos(prng.below(3_000_000));
+                    Rule { when: at, what: Verdict::Pause { node: node(prng), span } }
+                }
+                2 | 3 => {
+                    let extra = Duration::from_nanos(prng.below(500_000));
+                    Rule { when: at, what: Verdict::Slow { from: node(prng), to: node(prng), extra } }
+                }
+                4 => Rule { when: at, what: Verdict::Crash(node(prng)) },
+                _ => {
+                    let when = When::Post { node: node(prng), nth: 1 + prng.below(300) };
+                    Rule { when, what: Verdict::Crash(node(prng)) }
+                }
+            }
+        })
+        .collect()
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings { mode, window, message_max, window_bytes, batching, senders, .. } = &self.settings;
+        writeln!(f, "seed {}: {} members, mode {mode:?}", self.seed, self.members)?;
+        writeln!(f, "  senders {senders:?} send {:?} messages of 0 to {message_max} bytes", self.messages)?;
+        writeln!(f, "  in bursts of up to {}, up to {:?} apart", self.burst, self.gap_max)?;
+        writeln!(f, "  window of {window} messages and {window_bytes} bytes, {batching:?}")?;
+        for (member, pause) in self.pulls.iter().enumerate() {
+            if let Some(pause) = pause {
+                writeln!(f, "  member {member} pulls, with pauses of up to {pause:?}")?;
+            }
+        }
+        let sight = if self.early_sight { "readers share memory" } else { "readers hold copies" };
+        let progress = if self.one_sided_progress { "at once" } else { "when the target polls" };
+        writeln!(f, "  {sight}, writes land {progress}, {:?}", self.adversary)?;
+        for rule in &self.rules {
+            writeln!(f, "  fault {rule}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! Running seeds: one scenario, many plans.
+
+use std::fmt;
+use std::ops::Range;
+
+use squall_fabric::Duration;
+use squall_fabric::sim::Record;
+
+/// What a checker has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The checker's name.
+    pub checker: &'static str,
+    /// What was wrong, where and when.
+    pub text: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.checker, self.text)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The first thing that was wrong.
+    pub violation: Option<Violation>,
+    /// How much virtual time passed.
+    pub elapsed: Duration,
+    /// Messages (or values) delivered, over all members.
+    pub delivered: u64,
+    /// A hash of all that happened: equal for equal runs.
+    pub trace_hash: u64,
+    /// The latest happenings, if they were asked for.
+    pub trace: Vec<Record>,
+}
+
+/// A scenario: from a seed to an outcome.
+pub trait Scenario {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// What it tries, in a line.
+    fn about(&self) -> &'static str;
+
+    /// Runs the plan of `seed`.
+    fn run(&self, seed: u64) -> Outcome;
+
+    /// The plan of `seed` in words, shrunk as far as it still fails, with a timeline of its end.
+    fn explain(&self, seed: u64) -> String;
+}
+
+/// All scenarios.
+#[must_use]
+pub fn scenarios() -> Vec<Box<dyn Scenario>> {
+    vec![Box::new(crate::multicast::Multicast), Box::new(crate::sst::Sst)]
+}
+
+/// What a sweep over seeds has found.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Virtual time over all of them.
+    pub elapsed: Duration,
+    /// Messages delivered over all of them.
+    pub delivered: u64,
+    /// The seeds that failed, with what was found.
+    pub failures: Vec<(u64, Violation)>,
+}
+
+/// Runs all seeds of a range, telling `on_seed` after each; stops early when `on_seed` says so by `false`, or after
+/// `failures_max` failures.
+pub fn sweep(
+    scenario: &dyn Scenario,
+    seeds: Range<u64>,
+    failures_max: usize,
+    mut on_seed: impl FnMut(u64, &Summary) -> bool,
+) -> Summary {
+    let mut summary = Summary::default();
+    for seed in seeds {
+        let outcome = scenario.run(seed);
+        summary.seeds += 1;
+        summary.elapsed += outcome.elapsed;
+        summary.delivered += outcome.delivered;
+        if let Some(violation) = outcome.violation {
+            summary.failures.push((seed, violation));
+        }
+        if !on_seed(seed, &summary) || summary.failures.len() >= failures_max {
+            break;
+        }
+    }
+    summary
+}

@@ -1,0 +1,278 @@
+//! Scenario: a shared state table under the adversary (Derecho §3.2).
+//!
+//! Each member appends to a list of its own row and raises the guard that announces it, and raises a plain counter;
+//! all members watch all rows. Checked: [S1] no column goes back, [S2] who sees a guard sees what it guards, [S4] no
+//! store is lost because a reader attached late, [S5] a frozen row stands still, and that all rows arrive.
+
+use std::fmt;
+
+use squall_fabric::layout::Columns;
+use squall_fabric::sim::{Adversary, CostModel, Prng, Rule, SimConfig, SimFabric, SimWorld, Verdict, When};
+use squall_fabric::{Column, Duration, Fabric, Instant, Layout, MirrorKey, NodeId};
+use squall_protocols::sst::Table;
+
+use crate::run::{Outcome, Scenario, Violation};
+
+/// The scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Sst;
+
+/// After so much virtual time all must have arrived.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Words of each member's list.
+const LIST: usize = 64;
+
+impl Scenario for Sst {
+    fn name(&self) -> &'static str {
+        "sst"
+    }
+
+    fn about(&self) -> &'static str {
+        "a shared state table of 2 to 5 members: guarded lists, counters, freezes"
+    }
+
+    fn run(&self, seed: u64) -> Outcome {
+        Cluster::new(&Plan::draw(seed), 0).run()
+    }
+
+    fn explain(&self, seed: u64) -> String {
+        let plan = Plan::draw(seed);
+        let outcome = Cluster::new(&plan, 40).run();
+        let mut text = plan.to_string();
+        for record in &outcome.trace {
+            text += &format!("{:>12} ns  node {}  {:?}\n", record.at_ns, record.node, record.what);
+        }
+        match outcome.violation {
+            Some(violation) => text + &format!("violates {violation}\n"),
+            None => text + &format!("passes: {} values seen in {:?}\n", outcome.delivered, outcome.elapsed),
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+struct Plan {
+    seed: u64,
+    members: usize,
+    /// Words that each member appends.
+    appends: usize,
+    /// Who freezes whose row when it has seen so many words of it.
+    freeze: Option<(usize, usize, usize)>,
+    adversary: Adversary,
+    early_sight: bool,
+    rules: Vec<Rule>,
+}
+
+impl Plan {
+    fn draw(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0x557);
+        let members = 2 + prng.index(4);
+        let appends = 1 + prng.index(LIST);
+        let pause = |prng: &mut Prng| Rule {
+            when: When::At(Instant::from_nanos(prng.below(500_000))),
+            what: Verdict::Pause {
+                node: u32::try_from(prng.index(members)).expect("few members"),
+                span: Duration::from_nanos(prng.below(1_000_000)),
+            },
+        };
+        let freezer = prng.index(members);
+        let frozen = (freezer + 1 + prng.index(members - 1)) % members;
+        Self {
+            seed,
+            members,
+            appends,
+            freeze: prng.chance(500).then(|| (freezer, frozen, prng.index(appends))),
+            adversary: Adversary::drawn(&mut prng),
+            early_sight: prng.chance(300),
+            rules: (0..prng.below(3)).map(|_| pause(&mut prng)).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {} members append {} words each", self.seed, self.members, self.appends)?;
+        if let Some((freezer, frozen, words)) = self.freeze {
+            writeln!(f, "  member {freezer} freezes the row of member {frozen} after {words} words")?;
+        }
+        writeln!(f, "  early sight {}, {:?}", self.early_sight, self.adversary)?;
+        self.rules.iter().try_for_each(|rule| writeln!(f, "  fault {rule}"))
+    }
+}
+
+/// Where things are in each row.
+struct Row {
+    count: Column<u64>,
+    list: Columns<u64>,
+    plain: Column<u64>,
+}
+
+struct Node {
+    fabric: SimFabric,
+    table: Table,
+    appended: usize,
+    /// The last count and plain value seen in each row.
+    seen: Vec<(u64, u64)>,
+    /// Rows that this member has frozen, with their contents at that moment.
+    frozen: Vec<Option<Vec<u64>>>,
+}
+
+struct Cluster<'a> {
+    plan: &'a Plan,
+    world: SimWorld,
+    row: Row,
+    nodes: Vec<Node>,
+    prng: Prng,
+    values: u64,
+}
+
+impl<'a> Cluster<'a> {
+    fn new(plan: &'a Plan, trace_records_max: usize) -> Self {
+        let config = SimConfig {
+            adversary: Some(plan.adversary.clone()),
+            cost: CostModel::FREE,
+            early_sight: plan.early_sight,
+            rules: plan.rules.clone(),
+            trace_records_max,
+            ..SimConfig::hardware()
+        };
+        let number = |i: usize| u32::try_from(i).expect("few members");
+        let world = SimWorld::new(plan.seed, config, number(plan.members));
+        let mut layout = Layout::new();
+        let row = Row { count: layout.column(), list: layout.list(LIST), plain: layout.column() };
+        let members: Vec<NodeId> = (0..plan.members).map(|i| NodeId(number(i))).collect();
+        let node = |i: usize| {
+            let mut fabric = world.fabric(number(i));
+            let table = Table::new(&mut fabric, MirrorKey(3), &members, layout.words());
+            Node {
+                fabric,
+                table,
+                appended: 0,
+                seen: vec![(0, 0); plan.members],
+                frozen: vec![None; plan.members],
+            }
+        };
+        let nodes = (0..plan.members).map(node).collect();
+        Self { plan, world: world.clone(), row, nodes, prng: Prng::new(plan.seed ^ 0x70e), values: 0 }
+    }
+
+    fn run(mut self) -> Outcome {
+        let mut violation = None;
+        let until = Instant::from_nanos(0) + SETTLE;
+        while let Some(i) = self.world.next_turn(until) {
+            match self.turn(i as usize) {
+                Ok(worked) => self.world.rest(i, worked, None),
+                Err(found) => {
+                    violation = Some(found);
+                    break;
+                }
+            }
+        }
+        Outcome {
+            violation: violation.or_else(|| self.check_end()),
+            elapsed: self.world.now().since(Instant::from_nanos(0)),
+            delivered: self.values,
+            trace_hash: self.world.trace_hash(),
+            trace: self.world.trace(),
+        }
+    }
+
+    fn turn(&mut self, i: usize) -> Result<bool, Violation> {
+        let node = &mut self.nodes[i];
+        let mut events = Vec::new();
+        let mut worked = node.fabric.poll(&mut |event| events.push(event)) > 0;
+        events.iter().for_each(|event| node.table.handle_event(event));
+        if node.table.is_ready() && node.appended < self.plan.appends {
+            self.append(i);
+            worked = true;
+        }
+        self.watch(i)?;
+        self.freeze(i);
+        Ok(worked)
+    }
+
+    /// Appends a few words, announces them, and raises the plain counter.
+    fn append(&mut self, i: usize) {
+        let Node { fabric, table, appended, .. } = &mut self.nodes[i];
+        let end = (*appended + 1 + self.prng.index(5)).min(self.plan.appends);
+        for word in *appended..end {
+            self.row.list.column(word).store(table.own(), value(i, word));
+        }
+        table.append(self.row.list.words(*appended..end));
+        table.raise(self.row.count, end as u64);
+        table.raise(self.row.plain, 3 * end as u64);
+        table.flush(fabric);
+        *appended = end;
+    }
+
+    /// Looks at all rows as member `i` sees them.
+    fn watch(&mut self, i: usize) -> Result<(), Violation> {
+        let node = &mut self.nodes[i];
+        for owner in 0..self.plan.members {
+            let row = node.table.row(owner);
+            let (count, plain) = (self.row.count.load(row), self.row.plain.load(row));
+            let (count_before, plain_before) = node.seen[owner];
+            if count < count_before || plain < plain_before {
+                return violation(
+                    "monotone",
+                    format!("[S1] member {i} sees the row of member {owner} go back"),
+                );
+            }
+            for word in 0..usize::try_from(count).unwrap_or(usize::MAX).min(LIST) {
+                if self.row.list.column(word).load(row) != value(owner, word) {
+                    let text =
+                        format!("[S2] member {i} sees guard {count} of member {owner}, but not word {word}");
+                    return violation("guard", text);
+                }
+            }
+            if let Some(frozen) = &node.frozen[owner]
+                && *frozen != words(row)
+            {
+                return violation(
+                    "freeze",
+                    format!("[S5] the frozen row of member {owner} changes at member {i}"),
+                );
+            }
+            self.values += count - count_before;
+            node.seen[owner] = (count, plain);
+        }
+        Ok(())
+    }
+
+    fn freeze(&mut self, i: usize) {
+        let Some((freezer, frozen, after)) = self.plan.freeze else { return };
+        let node = &mut self.nodes[i];
+        if freezer == i && node.frozen[frozen].is_none() && node.seen[frozen].0 > after as u64 {
+            node.table.freeze(&mut node.fabric, frozen);
+            node.frozen[frozen] = Some(words(node.table.row(frozen)));
+        }
+    }
+
+    fn check_end(&self) -> Option<Violation> {
+        for (i, node) in self.nodes.iter().enumerate() {
+            for owner in 0..self.plan.members {
+                let (count, plain) = node.seen[owner];
+                let all = self.plan.appends as u64;
+                if node.frozen[owner].is_none() && (count, plain) != (all, 3 * all) {
+                    let text = format!("[S4] member {i} ends with {count} of {all} words of member {owner}");
+                    return Some(Violation { checker: "arrival", text });
+                }
+            }
+        }
+        None
+    }
+}
+
+fn violation<T>(checker: &'static str, text: String) -> Result<T, Violation> {
+    Err(Violation { checker, text })
+}
+
+fn words(row: &squall_fabric::Region) -> Vec<u64> {
+    (0..row.words()).map(|word| row.load(word)).collect()
+}
+
+/// What member `owner` stores into word `word` of its list.
+const fn value(owner: usize, word: usize) -> u64 {
+    ((owner as u64 + 1) << 32) + word as u64 + 1
+}

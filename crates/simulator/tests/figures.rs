@@ -1,0 +1,44 @@
+//! Spindle's effects hold under the cost model of its testbed (Spindle §4): 16 members, 10 KB, window 100.
+
+use squall_fabric::Duration;
+use squall_protocols::multicast::Batching;
+use squall_simulator::figures::{Experiment, predict};
+
+fn gigabytes(experiment: &Experiment) -> f64 {
+    predict(experiment).bytes_per_second / 1e9
+}
+
+/// All optimisations together are worth at least a factor of 8 (the paper: 16 with batching alone).
+#[test]
+fn batching_pays() {
+    let all = Experiment { messages: 200, ..Experiment::spindle(16) };
+    let mut none = Experiment { messages: 60, ..all.clone() };
+    none.settings.batching = Batching::NONE;
+    none.settings.null_sends = false;
+    let (all, none) = (gigabytes(&all), gigabytes(&none));
+    println!("all {all:.2} GB/s, none {none:.2} GB/s");
+    assert!(all >= 8.0 * none, "{all:.2} GB/s with all optimisations, {none:.2} GB/s with none");
+}
+
+/// One sender that is delayed by 100 µs after each message costs the others less than 10 %, with null-sends.
+#[test]
+fn a_delayed_sender_costs_little() {
+    let prompt = Experiment { messages: 200, ..Experiment::spindle(16) };
+    let delays = (0..16).map(|i| if i == 3 { Duration::from_micros(100) } else { Duration::ZERO }).collect();
+    let delayed = Experiment { delays, ..prompt.clone() };
+    let per_sender =
+        |experiment: &Experiment, senders: f64| predict(experiment).prompt_messages_per_second / senders;
+    let (before, after) = (per_sender(&prompt, 16.0), per_sender(&delayed, 15.0));
+    println!("per sender: {before:.0}/s, with one delayed {after:.0}/s");
+    assert!(after >= 0.9 * before, "{after:.0}/s per sender instead of {before:.0}/s");
+}
+
+/// 20 subgroups in which nobody sends cost less than 15 %.
+#[test]
+fn inactive_subgroups_cost_little() {
+    let alone = Experiment { messages: 200, ..Experiment::spindle(16) };
+    let among = Experiment { inactive: 20, ..alone.clone() };
+    let (alone, among) = (gigabytes(&alone), gigabytes(&among));
+    println!("alone {alone:.2} GB/s, with 20 inactive subgroups {among:.2} GB/s");
+    assert!(among >= 0.85 * alone, "{among:.2} GB/s instead of {alone:.2} GB/s");
+}

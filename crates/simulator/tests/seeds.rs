@@ -1,0 +1,36 @@
+//! Some seeds of every scenario in each test run; CI and `squall simulate` run more (Spindle §3, Derecho §3.4).
+
+use squall_simulator::{Scenario as _, multicast, sst, sweep};
+
+#[test]
+fn multicast_holds_under_the_adversary() {
+    let summary = sweep(&multicast::Multicast, 0..3000, 1, |_, _| true);
+    if let Some((seed, violation)) = summary.failures.first() {
+        panic!("seed {seed}: {violation}\n{}", multicast::Multicast.explain(*seed));
+    }
+    assert!(summary.delivered > 50_000, "the scenario does too little: {}", summary.delivered);
+}
+
+#[test]
+fn the_shared_state_table_holds_under_the_adversary() {
+    let summary = sweep(&sst::Sst, 0..2000, 1, |_, _| true);
+    if let Some((seed, violation)) = summary.failures.first() {
+        panic!("seed {seed}: {violation}\n{}", sst::Sst.explain(*seed));
+    }
+    assert!(summary.delivered > 50_000, "the scenario does too little: {}", summary.delivered);
+}
+
+/// The same seed gives the same run: else no failure could be explained.
+#[test]
+fn runs_repeat() {
+    for scenario in squall_simulator::scenarios() {
+        for seed in 0..50 {
+            assert_eq!(
+                scenario.run(seed).trace_hash,
+                scenario.run(seed).trace_hash,
+                "{} {seed}",
+                scenario.name()
+            );
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What can be wrong with a configuration, where, and what to write instead.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A place in a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The file, unless the text did not come from one.
+    pub file: Option<Box<Path>>,
+    /// The line, beginning with 1; `None` if the whole text is meant.
+    pub line: Option<usize>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => write!(f, "{}:{line}", file.display()),
+            (Some(file), None) => write!(f, "{}", file.display()),
+            (None, Some(line)) => write!(f, "line {line}"),
+            (None, None) => f.write_str("the configuration"),
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {cause}", file.display())]
+    Read {
+        /// The configuration, or its `secret_file`.
+        file: PathBuf,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// The text is not TOML.
+    #[error("{place}: {message}")]
+    Syntax {
+        /// Where.
+        place: Place,
+        /// What is wrong.
+        message: String,
+    },
+    /// A key that means nothing.
+    #[error("{place}: unknown key `{key}` in {table}; {}", advice(*nearest, known))]
+    UnknownKey {
+        /// Where.
+        place: Place,
+        /// The key.
+        key: String,
+        /// The table that it stands in, like `[subgroups.log]`.
+        table: String,
+        /// The known key that is spelled most like it, if one is.
+        nearest: Option<&'static str>,
+        /// All known keys of the table.
+        known: Vec<&'static str>,
+    },
+    /// A key that must be there.
+    #[error("{place}: `{key}` is missing in {table}: {advice}")]
+    Missing {
+        /// The file.
+        place: Place,
+        /// The key.
+        key: &'static str,
+        /// The table that it belongs to.
+        table: String,
+        /// What to write.
+        advice: &'static str,
+    },
+    /// A value that cannot be.
+    #[error("{place}: `{key} = {value}`: {expected}")]
+    Value {
+        /// Where.
+        place: Place,
+        /// The key.
+        key: String,
+        /// The value as it was written.
+        value: String,
+        /// What to write.
+        expected: String,
+    },
+    /// Values that contradict each other.
+    #[error("{place}: {message}")]
+    Conflict {
+        /// Where one of them stands.
+        place: Place,
+        /// Which, and what to change.
+        message: String,
+    },
+}
+
+fn advice(nearest: Option<&str>, known: &[&str]) -> String {
+    match nearest {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => format!("known keys are {}", known.join(", ")),
+    }
+}

@@ -1,0 +1,222 @@
+//! The configuration file, key by key.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use squall_fabric::window::RECORDS_MAX;
+use squall_protocols::multicast::{Batching, Mode};
+use squall_transports::bootstrap::{Address, MEMBERS_MAX, Secret};
+
+use super::error::ConfigError;
+use super::subgroup::{Ranks, SubgroupConfig};
+use super::table::{Source, Table, Value};
+use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, Transport};
+
+/// The most bytes that a sender may have under way: an eighth of what the largest machines have.
+const WINDOW_BYTES_MAX: usize = 1 << 37;
+
+/// Reads and checks a configuration.
+pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
+    let parsed = source.parse()?;
+    let root = Table::root(source, parsed.get_ref());
+    let [
+        cluster,
+        secret,
+        secret_file,
+        listen,
+        contacts,
+        members,
+        rank,
+        transport,
+        subgroups,
+        idle,
+        core,
+        timeouts,
+    ] = root.take([
+        "cluster",
+        "secret",
+        "secret_file",
+        "listen",
+        "contacts",
+        "members",
+        "rank",
+        "transport",
+        "subgroups",
+        "idle",
+        "core",
+        "timeouts",
+    ])?;
+
+    let cluster =
+        cluster.ok_or_else(|| root.missing("cluster", "write the same name at all members"))?.name()?;
+    let secret = read_secret(&root, secret.as_ref(), secret_file.as_ref())?;
+    let listen =
+        listen.ok_or_else(|| root.missing("listen", "write `host:port` (tcp) or `unix:@name` (shm)"))?;
+    let rank_or_listen = rank.clone().unwrap_or_else(|| listen.clone());
+    let listen = listen.parse::<Address>()?;
+    let transport = read_transport(transport.as_ref(), &listen)?;
+    let contacts = contacts.as_ref().map_or(Ok(Vec::new()), |list| read_contacts(list, &listen))?;
+    let members = members.ok_or_else(|| root.missing("members", "write the number of processes"))?;
+    let members = members.count(1..=MEMBERS_MAX)?;
+    let rank = rank.map(|rank| rank.count(0..=members - 1)).transpose()?;
+    let subgroups =
+        subgroups.ok_or_else(|| root.missing("subgroups", "add at least one table [subgroups.NAME]"))?;
+    let subgroups = read_subgroups(&subgroups, members)?;
+    let (timeout, handshake_timeout) = read_timeouts(timeouts.as_ref())?;
+    let idle = idle.map_or(Ok(IdlePolicy::Auto), |idle| idle.choice(&IDLE_POLICIES))?;
+    let core = core.map(|core| core.count(0..=CORE_MAX)).transpose()?;
+    let config = Config {
+        cluster,
+        secret,
+        listen,
+        contacts,
+        members,
+        rank,
+        transport,
+        subgroups,
+        idle,
+        core,
+        timeout,
+        handshake_timeout,
+    };
+    match config.fault() {
+        Some(message) => Err(rank_or_listen.conflict(message)),
+        None => Ok(config),
+    }
+}
+
+const CORE_MAX: usize = 1023;
+
+const IDLE_POLICIES: [(&str, IdlePolicy); 4] = [
+    ("auto", IdlePolicy::Auto),
+    ("spin", IdlePolicy::Spin),
+    ("yield", IdlePolicy::Yield),
+    ("park", IdlePolicy::Park),
+];
+
+fn read_secret(
+    root: &Table<'_>,
+    text: Option<&Value<'_>>,
+    file: Option<&Value<'_>>,
+) -> Result<Secret, ConfigError> {
+    match (text, file) {
+        (Some(_), Some(file)) => Err(file.conflict("`secret` and `secret_file` are both there: remove one")),
+        (Some(text), None) => {
+            Secret::new(text.text()?).map_err(|error| text.unexpected_secret(error.to_string()))
+        }
+        (None, Some(file)) => {
+            let beside = root.source.file.and_then(Path::parent).unwrap_or(Path::new(""));
+            let path = beside.join(file.text()?);
+            let bytes = std::fs::read(&path).map_err(|cause| ConfigError::Read { file: path, cause })?;
+            // What an editor or `base64` ends a file with is not part of the secret.
+            Secret::new(bytes.trim_ascii_end()).map_err(|error| file.unexpected(error.to_string()))
+        }
+        (None, None) => {
+            Err(root.missing("secret", "write `secret_file = \"FILE\"`, the same content at all members"))
+        }
+    }
+}
+
+fn read_transport(value: Option<&Value<'_>>, listen: &Address) -> Result<Transport, ConfigError> {
+    let by_address = if listen.is_unix() { Transport::Shm } else { Transport::Tcp };
+    let Some(value) = value else { return Ok(by_address) };
+    let chosen =
+        value.choice(&[("auto", None), ("shm", Some(Transport::Shm)), ("tcp", Some(Transport::Tcp))])?;
+    match chosen {
+        Some(chosen) if chosen != by_address => {
+            let advice = match chosen {
+                Transport::Shm => "shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",
+                Transport::Tcp => "tcp needs an address of a host: write `listen = \"HOST:PORT\"`",
+            };
+            Err(value
+                .conflict(format!("`transport` and `listen = \"{listen}\"` do not go together: {advice}")))
+        }
+        _ => Ok(by_address),
+    }
+}
+
+fn read_contacts(list: &Value<'_>, listen: &Address) -> Result<Vec<Address>, ConfigError> {
+    let read = |value: &Value<'_>| {
+        let contact = value.parse::<Address>()?;
+        if contact.is_unix() == listen.is_unix() {
+            return Ok(contact);
+        }
+        Err(value.conflict(format!("the contact {contact} is of another kind than `listen = \"{listen}\"`")))
+    };
+    list.list()?.iter().map(read).collect()
+}
+
+fn read_timeouts(value: Option<&Value<'_>>) -> Result<(Duration, Duration), ConfigError> {
+    let Some(value) = value else { return Ok((JOIN_TIMEOUT, PROOF_TIMEOUT)) };
+    let [join, handshake] = value.table()?.take(["join", "handshake"])?;
+    let join = join.map_or(Ok(JOIN_TIMEOUT), |join| join.duration())?;
+    let handshake = handshake.map_or(Ok(PROOF_TIMEOUT), |handshake| handshake.duration())?;
+    Ok((join, handshake))
+}
+
+fn read_subgroups(
+    value: &Value<'_>,
+    members: usize,
+) -> Result<BTreeMap<String, SubgroupConfig>, ConfigError> {
+    let tables = value.table()?.tables()?;
+    if tables.is_empty() {
+        return Err(value.unexpected("add at least one table [subgroups.NAME]"));
+    }
+    let read = |(name, table): (String, Table<'_>)| {
+        let subgroup = read_subgroup(&table)?;
+        match subgroup.fault(members) {
+            Some(fault) => Err(table.conflict(&fault)),
+            None => Ok((name, subgroup)),
+        }
+    };
+    tables.into_iter().map(read).collect()
+}
+
+fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
+    let [members, senders, mode, window, message_max, window_bytes, batching, null_sends] = table.take([
+        "members",
+        "senders",
+        "mode",
+        "window",
+        "message_max",
+        "window_bytes",
+        "batching",
+        "null_sends",
+    ])?;
+    let usual = SubgroupConfig::default();
+    let message_max =
+        message_max.map_or(Ok(usual.message_max), |value| value.bytes(1..=u32::MAX as usize))?;
+    Ok(SubgroupConfig {
+        members: members.map_or(Ok(usual.members), |value| read_ranks(&value))?,
+        senders: senders.map_or(Ok(usual.senders), |value| read_ranks(&value))?,
+        mode: mode.map_or(Ok(usual.mode), |value| value.choice(&MODES))?,
+        window: window.map_or(Ok(usual.window), |value| value.count(1..=RECORDS_MAX))?,
+        message_max,
+        // A few of the longest messages fit into the usual window, however long they are.
+        window_bytes: window_bytes
+            .map_or(Ok(usual.window_bytes.max(4 * message_max)), |value| value.bytes(1..=WINDOW_BYTES_MAX))?,
+        batching: batching.map_or(Ok(usual.batching), |value| read_batching(&value))?,
+        null_sends: null_sends.map_or(Ok(usual.null_sends), |value| value.flag())?,
+    })
+}
+
+const MODES: [(&str, Mode); 3] =
+    [("atomic", Mode::Atomic), ("unordered", Mode::Unordered), ("raw", Mode::Raw)];
+
+fn read_batching(value: &Value<'_>) -> Result<Batching, ConfigError> {
+    let [send, receive, delivery] = value.table()?.take(["send", "receive", "delivery"])?;
+    let flag = |value: Option<Value<'_>>| value.map_or(Ok(true), |value| value.flag());
+    Ok(Batching { send: flag(send)?, receive: flag(receive)?, delivery: flag(delivery)? })
+}
+
+/// `"all"` or a list of ranks.
+fn read_ranks(value: &Value<'_>) -> Result<Ranks, ConfigError> {
+    let expected = || value.unexpected("write \"all\" or a list of ranks, like [0, 2]");
+    if let Ok(text) = value.text() {
+        return if text == "all" { Ok(Ranks::All) } else { Err(expected()) };
+    }
+    let ranks = value.list().map_err(|_| expected())?;
+    let ranks: Result<Vec<_>, _> = ranks.iter().map(|rank| rank.count(0..=MEMBERS_MAX - 1)).collect();
+    Ok(Ranks::These(ranks?))
+}

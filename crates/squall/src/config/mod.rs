@@ -1,0 +1,247 @@
+//! The configuration of a group: a TOML file, or built in code.
+//!
+//! ```
+//! let config = squall::config::Config::parse(
+//!     r#"
+//!     cluster = "kitchen"
+//!     secret = "at least sixteen bytes"
+//!     listen = "192.0.2.1:7000"                      # or "unix:@name" for shared memory
+//!     contacts = ["192.0.2.1:7000"]                  # who listens at the first coordinates the start
+//!     members = 3
+//!
+//!     [subgroups.orders]
+//!     senders = [0, 1]                               # everybody, if left out
+//!     mode = "atomic"                                # or "unordered", "raw"
+//!     window = 256                                   # messages under way, per sender
+//!     message_max = "4KiB"
+//!     "#,
+//! )?;
+//! assert_eq!(config.subgroups["orders"].message_max, 4096);
+//! # Ok::<(), squall::config::ConfigError>(())
+//! ```
+
+mod error;
+mod file;
+mod nearest;
+pub mod quantity;
+mod subgroup;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+pub use squall_protocols::multicast::{Batching, Mode};
+pub use squall_transports::bootstrap::{Address, Plan, Secret};
+use squall_transports::runner::Idle;
+
+pub use self::error::{ConfigError, Place};
+pub use self::subgroup::{Ranks, SubgroupConfig};
+use self::table::Source;
+
+/// The usual time for all members to come together.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The usual time for one connection to prove the secret.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How members reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Shared memory: all members on one host, under one user.
+    Shm,
+    /// TCP: members anywhere.
+    Tcp,
+}
+
+/// What the polling thread does when there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdlePolicy {
+    /// As suits the number of cores.
+    #[default]
+    Auto,
+    /// Polls on, and keeps its core busy.
+    Spin,
+    /// Polls on, but lets others run between.
+    Yield,
+    /// Sleeps soon.
+    Park,
+}
+
+/// The configuration of a member.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The cluster's name, the same at all members.
+    pub cluster: String,
+    /// The cluster's secret, the same at all members.
+    pub secret: Secret,
+    /// Where this member can be reached.
+    pub listen: Address,
+    /// Who listens at the first coordinates the start; without any, this member does.
+    pub contacts: Vec<Address>,
+    /// The number of members, the same at all.
+    pub members: usize,
+    /// The rank that this member wants.
+    pub rank: Option<usize>,
+    /// How members reach each other.
+    pub transport: Transport,
+    /// The subgroups by name, the same at all members.
+    pub subgroups: BTreeMap<String, SubgroupConfig>,
+    /// What the polling thread does when there is nothing to do.
+    pub idle: IdlePolicy,
+    /// The core that the polling thread is bound to.
+    pub core: Option<usize>,
+    /// The time for all members to come together.
+    pub timeout: Duration,
+    /// The time for one connection to prove the secret.
+    pub handshake_timeout: Duration,
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with file and line.
+    pub fn load(file: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let file = file.as_ref();
+        let text =
+            std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
+        file::read(Source { file: Some(file), text: &text })
+    }
+
+    /// Reads a text. A relative `secret_file` is looked for in the current folder.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with the line.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        file::read(Source { file: None, text })
+    }
+
+    /// A group of `members` processes or threads of this user on this host, over shared memory: for tests and
+    /// examples. It is the coordinator's configuration; [`Config::for_rank`] makes the others'. The name must not
+    /// be in use on this host. There is no subgroup yet.
+    ///
+    /// # Panics
+    /// If the name is longer than 64 bytes.
+    #[must_use]
+    pub fn local(name: &str, members: usize) -> Self {
+        assert!(name.len() <= 64, "the name of a local group is too long");
+        let listen = Address::Abstract(format!("squall-{name}-0"));
+        Self {
+            cluster: name.into(),
+            // The kernel vouches for the user of a Unix socket, so the secret keeps nobody out here.
+            secret: Secret::new("a group of one user on one host").expect("it is long enough"),
+            contacts: vec![listen.clone()],
+            listen,
+            members,
+            rank: Some(0),
+            transport: Transport::Shm,
+            subgroups: BTreeMap::new(),
+            idle: IdlePolicy::Auto,
+            core: None,
+            timeout: JOIN_TIMEOUT,
+            handshake_timeout: PROOF_TIMEOUT,
+        }
+    }
+
+    /// The configuration of the member with this rank in a [`Config::local`] group.
+    #[must_use]
+    pub fn for_rank(mut self, rank: usize) -> Self {
+        self.listen = Address::Abstract(format!("squall-{}-{rank}", self.cluster));
+        self.rank = Some(rank);
+        self
+    }
+
+    /// Adds a subgroup.
+    #[must_use]
+    pub fn subgroup(mut self, name: &str, subgroup: SubgroupConfig) -> Self {
+        self.subgroups.insert(name.into(), subgroup);
+        self
+    }
+
+    /// Checks that the values go together, as [`Config::load`] and [`Config::parse`] have done already.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`], with what to change.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let of_subgroup = |(name, subgroup): (&String, &SubgroupConfig)| {
+            subgroup.fault(self.members).map(|fault| format!("[subgroups.{name}]: {fault}"))
+        };
+        let message = self.fault().or_else(|| self.subgroups.iter().find_map(of_subgroup));
+        message.map_or(Ok(()), |message| Err(ConfigError::Conflict { place: Place::default(), message }))
+    }
+
+    /// What is wrong outside the subgroups.
+    fn fault(&self) -> Option<String> {
+        if self.members == 0 {
+            return Some("`members` = 0: a group has at least one".into());
+        }
+        let coordinates = self.contacts.first().is_none_or(|contact| *contact == self.listen);
+        match self.rank {
+            Some(rank) if rank >= self.members => {
+                Some(format!("`rank` = {rank} is not below `members` = {} (ranks begin at 0)", self.members))
+            }
+            Some(rank) if coordinates && rank != 0 => Some(format!(
+                "this member listens at the first contact, so it coordinates and has rank 0, not {rank}"
+            )),
+            Some(0) if !coordinates && !self.listens_everywhere() => Some(
+                "rank 0 belongs to the member that listens at the first contact: change `rank`, or `contacts`".into(),
+            ),
+            _ => None,
+        }
+    }
+
+    /// Whether the listen address is a wildcard, which may be the first contact under another name.
+    fn listens_everywhere(&self) -> bool {
+        // A host's name may stand for any address, too.
+        let is_plain = |host: &str| host.parse::<std::net::IpAddr>().is_ok_and(|ip| !ip.is_unspecified());
+        let named = |address: &Address| matches!(address, Address::Tcp { host, .. } if !is_plain(host));
+        named(&self.listen) || self.contacts.first().is_some_and(named)
+    }
+
+    /// The plan by which the members find each other.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let mut plan = Plan::new(&self.cluster, &self.secret, number(self.members));
+        plan.contacts.clone_from(&self.contacts);
+        plan.rank = self.rank.map(number);
+        plan.timeout = self.timeout;
+        plan.handshake_timeout = self.handshake_timeout;
+        plan.agree_on(self.agreement().as_bytes());
+        plan
+    }
+
+    /// What all members must have the same, in words.
+    fn agreement(&self) -> String {
+        let mut text = format!("transport {:?}\n", self.transport);
+        for (name, subgroup) in &self.subgroups {
+            writeln!(text, "subgroup {name} {subgroup:?}").expect("a String takes all");
+        }
+        text
+    }
+
+    /// What the polling thread does when there is nothing to do, in a group of `members`.
+    #[must_use]
+    pub fn idle_for(&self, members: usize) -> Idle {
+        match self.idle {
+            IdlePolicy::Auto => Idle::auto(if self.is_on_one_host() { members } else { 1 }),
+            IdlePolicy::Spin => Idle::SPIN,
+            IdlePolicy::Yield => Idle::YIELD,
+            IdlePolicy::Park => Idle::PARK,
+        }
+    }
+
+    /// Whether all members run on this host for sure.
+    fn is_on_one_host(&self) -> bool {
+        match &self.listen {
+            Address::Tcp { host, .. } => {
+                host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+            _ => true,
+        }
+    }
+}

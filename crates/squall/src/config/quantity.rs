@@ -1,0 +1,92 @@
+//! Numbers with units: sizes (`10KB`, `4MiB`) and durations (`500ms`, `10s`).
+
+use std::time::Duration;
+
+/// Reads a number of bytes. Without a unit it is bytes; KB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024.
+///
+/// # Errors
+/// What to write instead.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let unit = |unit: &str| match unit {
+        "" | "B" => Some(1),
+        "KB" | "kB" => Some(1_000),
+        "MB" => Some(1_000_000),
+        "GB" => Some(1_000_000_000),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    quantity(text, unit).ok_or_else(|| "write a number of bytes, like 512, \"10KB\" or \"4MiB\"".into())
+}
+
+/// Reads a duration, whose unit must be written.
+///
+/// # Errors
+/// What to write instead.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let unit = |unit: &str| match unit {
+        "us" | "µs" => Some(1),
+        "ms" => Some(1_000),
+        "s" => Some(1_000_000),
+        "min" => Some(60_000_000),
+        _ => None,
+    };
+    let micros = quantity(text, unit);
+    micros
+        .map(Duration::from_micros)
+        .ok_or_else(|| "write a time, like \"500ms\", \"10s\" or \"2min\"".into())
+}
+
+/// A whole number and a unit.
+fn quantity(text: &str, unit: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'_').count();
+    let (number, name) = text.split_at(digits);
+    let number: u64 = number.replace('_', "").parse().ok()?;
+    number.checked_mul(unit(name.trim_start())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("512", Some(512)),
+            ("8B", Some(8)),
+            ("10KB", Some(10_000)),
+            ("10 kB", Some(10_000)),
+            ("10KiB", Some(10_240)),
+            ("1_000", Some(1_000)),
+            ("16MiB", Some(16 << 20)),
+            ("2GB", Some(2_000_000_000)),
+            ("", None),
+            ("KB", None),
+            ("-1", None),
+            ("1.5MB", None),
+            ("10K", None),
+            ("10kb", None),
+            ("99999999999GiB", None),
+        ] {
+            assert_eq!(bytes(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_have_units() {
+        for (text, expected) in [
+            ("500ms", Some(Duration::from_millis(500))),
+            ("10 s", Some(Duration::from_secs(10))),
+            ("2min", Some(Duration::from_secs(120))),
+            ("100us", Some(Duration::from_micros(100))),
+            ("10", None),
+            ("s", None),
+            ("10h", None),
+        ] {
+            assert_eq!(duration(text).ok(), expected, "{text}");
+        }
+    }
+}

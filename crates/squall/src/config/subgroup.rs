@@ -1,0 +1,119 @@
+//! A subgroup's part of the configuration: who is in it, who sends, and how (Derecho §2.3, Spindle §3).
+
+use squall_protocols::multicast::{Batching, Mode, Settings};
+
+/// Which members of the group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Ranks {
+    /// All of them.
+    #[default]
+    All,
+    /// Those of these ranks, ascending.
+    These(Vec<usize>),
+}
+
+impl Ranks {
+    /// The ranks, among `all`.
+    #[must_use]
+    pub fn among(&self, all: &[usize]) -> Vec<usize> {
+        match self {
+            Self::All => all.to_vec(),
+            Self::These(ranks) => ranks.clone(),
+        }
+    }
+}
+
+/// The configuration of a subgroup, the same at all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubgroupConfig {
+    /// Who is in it, by rank in the group.
+    pub members: Ranks,
+    /// Who sends, by rank in the group; a part of the members.
+    pub senders: Ranks,
+    /// When and in which order messages are delivered.
+    pub mode: Mode,
+    /// The most messages that a sender may have under way.
+    pub window: usize,
+    /// The longest message in bytes.
+    pub message_max: usize,
+    /// The most bytes that a sender may have under way.
+    pub window_bytes: usize,
+    /// Which stages take all that is there.
+    pub batching: Batching,
+    /// Whether a sender without messages fills the rounds that others have begun.
+    pub null_sends: bool,
+}
+
+impl Default for SubgroupConfig {
+    /// Everybody sends, in total order, messages of up to 10 KiB, with all optimisations.
+    fn default() -> Self {
+        let usual = Settings::new(1, 10 << 10);
+        Self {
+            members: Ranks::All,
+            senders: Ranks::All,
+            mode: usual.mode,
+            window: usual.window,
+            message_max: usual.message_max,
+            window_bytes: usual.window_bytes,
+            batching: usual.batching,
+            null_sends: usual.null_sends,
+        }
+    }
+}
+
+impl SubgroupConfig {
+    /// Its members in a group of `members`, by rank in the group.
+    #[must_use]
+    pub fn member_ranks(&self, members: usize) -> Vec<usize> {
+        self.members.among(&(0..members).collect::<Vec<_>>())
+    }
+
+    /// Its settings in a group of `members`. Senders are named by their ranks *in the subgroup*.
+    ///
+    /// # Panics
+    /// If a sender is not a member; [`super::Config::check`] finds that.
+    #[must_use]
+    pub fn settings(&self, members: usize) -> Settings {
+        let ranks = self.member_ranks(members);
+        let place =
+            |sender: &usize| ranks.iter().position(|rank| rank == sender).expect("senders are members");
+        Settings {
+            mode: self.mode,
+            window: self.window,
+            message_max: self.message_max,
+            window_bytes: self.window_bytes,
+            batching: self.batching,
+            null_sends: self.null_sends,
+            senders: self.senders.among(&ranks).iter().map(place).collect(),
+        }
+    }
+
+    /// What is wrong with it in a group of `members`, and what to change.
+    pub(super) fn fault(&self, members: usize) -> Option<String> {
+        let ranks = self.member_ranks(members);
+        for (what, list) in [("members", &self.members), ("senders", &self.senders)] {
+            let Ranks::These(list) = list else { continue };
+            if list.is_empty() || !list.is_sorted_by(|a, b| a < b) {
+                return Some(format!("`{what}`: name at least one rank, in ascending order, each once"));
+            }
+            if let Some(rank) = list.iter().find(|rank| **rank >= members) {
+                return Some(format!(
+                    "`{what}`: rank {rank} is not below `members` = {members} (ranks begin at 0)"
+                ));
+            }
+        }
+        let senders = self.senders.among(&ranks);
+        if let Some(sender) = senders.iter().find(|sender| !ranks.contains(sender)) {
+            return Some(format!(
+                "sender {sender} is not among its `members`: add it there, or remove it here"
+            ));
+        }
+        if self.window_bytes < self.message_max {
+            return Some(format!(
+                "`window_bytes` = {} is below `message_max` = {}: raise the one or lower the other",
+                self.window_bytes, self.message_max
+            ));
+        }
+        self.settings(members).check(ranks.len()).err().map(|error| error.to_string())
+    }
+}

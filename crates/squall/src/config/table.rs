@@ -1,0 +1,260 @@
+//! Reading TOML tables: each value knows its key and its line, and a table knows its keys.
+//!
+//! `serde` could fill the structs, but it forgets the lines, and its errors know neither the nearest key nor the
+//! range of a number. Here the keys that a table may have are named once, where they are taken.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::error::{ConfigError, Place};
+use super::nearest::nearest;
+use super::quantity;
+
+/// The text that is read, for places.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'s> {
+    pub(super) file: Option<&'s Path>,
+    pub(super) text: &'s str,
+}
+
+impl<'s> Source<'s> {
+    pub(super) fn parse(self) -> Result<Spanned<DeTable<'s>>, ConfigError> {
+        DeTable::parse(self.text).map_err(|error| {
+            let place = error.span().map_or_else(|| self.whole(), |span| self.place(span.start));
+            ConfigError::Syntax { place, message: error.message().replace('\n', ", ") }
+        })
+    }
+
+    /// The file as a whole.
+    pub(super) fn whole(self) -> Place {
+        Place { file: self.file.map(Into::into), line: None }
+    }
+
+    fn place(self, offset: usize) -> Place {
+        let lines = self.text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
+        Place { line: Some(lines + 1), ..self.whole() }
+    }
+}
+
+/// A table and where it stands.
+#[derive(Clone)]
+pub(super) struct Table<'t> {
+    pub(super) source: Source<'t>,
+    /// As it is written in brackets; empty for the root.
+    pub(super) path: String,
+    entries: &'t DeTable<'t>,
+}
+
+impl<'t> Table<'t> {
+    pub(super) const fn root(source: Source<'t>, entries: &'t DeTable<'t>) -> Self {
+        Self { source, path: String::new(), entries }
+    }
+
+    /// The values of all the keys that the table may have; any other is an error.
+    pub(super) fn take<const N: usize>(
+        &self,
+        keys: [&'static str; N],
+    ) -> Result<[Option<Value<'t>>; N], ConfigError> {
+        if let Some((key, _)) = self.entries.iter().find(|(key, _)| !keys.contains(&key.get_ref().as_ref())) {
+            return Err(ConfigError::UnknownKey {
+                place: self.source.place(key.span().start),
+                key: key.get_ref().to_string(),
+                table: self.name(),
+                nearest: nearest(key.get_ref(), &keys),
+                known: keys.to_vec(),
+            });
+        }
+        Ok(keys.map(|key| {
+            let value = self.entries.get(key)?;
+            Some(Value { source: self.source, table: self.path.clone(), key: key.into(), value })
+        }))
+    }
+
+    /// The tables in this one, by whatever names they have.
+    pub(super) fn tables(&self) -> Result<Vec<(String, Table<'t>)>, ConfigError> {
+        let tables = self.entries.iter().map(|(key, value)| {
+            let name = key.get_ref().to_string();
+            let value = Value { source: self.source, table: self.path.clone(), key: name.clone(), value };
+            if !is_name(&name) {
+                return Err(value.unexpected(NAME));
+            }
+            Ok((name, value.table()?))
+        });
+        tables.collect()
+    }
+
+    pub(super) fn missing(&self, key: &'static str, advice: &'static str) -> ConfigError {
+        ConfigError::Missing { place: self.source.whole(), key, table: self.name(), advice }
+    }
+
+    /// That its values do not go together.
+    pub(super) fn conflict(&self, message: &str) -> ConfigError {
+        let first = self.entries.keys().map(|key| key.span().start).min();
+        let place = first.map_or_else(|| self.source.whole(), |offset| self.source.place(offset));
+        ConfigError::Conflict { place, message: format!("{}: {message}", self.name()) }
+    }
+
+    fn name(&self) -> String {
+        if self.path.is_empty() { "the configuration".into() } else { format!("[{}]", self.path) }
+    }
+}
+
+/// A value and where it stands.
+#[derive(Clone)]
+pub(super) struct Value<'t> {
+    source: Source<'t>,
+    table: String,
+    key: String,
+    value: &'t Spanned<DeValue<'t>>,
+}
+
+impl<'t> Value<'t> {
+    pub(super) fn table(&self) -> Result<Table<'t>, ConfigError> {
+        let path =
+            if self.table.is_empty() { self.key.clone() } else { format!("{}.{}", self.table, self.key) };
+        match self.value.get_ref() {
+            DeValue::Table(entries) => Ok(Table { source: self.source, path, entries }),
+            _ => Err(self.unexpected(format!("make it a table: [{path}]"))),
+        }
+    }
+
+    pub(super) fn text(&self) -> Result<&'t str, ConfigError> {
+        match self.value.get_ref() {
+            DeValue::String(text) => Ok(text),
+            _ => Err(self.unexpected("write a text in quotation marks")),
+        }
+    }
+
+    /// A text that names a cluster or a subgroup.
+    pub(super) fn name(&self) -> Result<String, ConfigError> {
+        let text = self.text()?;
+        if is_name(text) { Ok(text.into()) } else { Err(self.unexpected(NAME)) }
+    }
+
+    /// A text that `T` can be read from.
+    pub(super) fn parse<T: FromStr<Err: Display>>(&self) -> Result<T, ConfigError> {
+        self.text()?.parse().map_err(|error: T::Err| self.unexpected(error.to_string()))
+    }
+
+    pub(super) fn flag(&self) -> Result<bool, ConfigError> {
+        match self.value.get_ref() {
+            DeValue::Boolean(flag) => Ok(*flag),
+            _ => Err(self.unexpected("write true or false")),
+        }
+    }
+
+    pub(super) fn integer(&self, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
+        let expected =
+            || self.unexpected(format!("write a number from {} to {}", range.start(), range.end()));
+        self.whole_number().filter(|number| range.contains(number)).ok_or_else(expected)
+    }
+
+    /// As [`Value::integer`], for counts of things in memory.
+    pub(super) fn count(&self, range: RangeInclusive<usize>) -> Result<usize, ConfigError> {
+        let range = *range.start() as u64..=*range.end() as u64;
+        Ok(usize::try_from(self.integer(range)?).expect("within a range of usize"))
+    }
+
+    /// A number of bytes, with or without a unit.
+    pub(super) fn bytes(&self, range: RangeInclusive<usize>) -> Result<usize, ConfigError> {
+        let bytes = match self.value.get_ref() {
+            DeValue::String(text) => quantity::bytes(text).map_err(|expected| self.unexpected(expected))?,
+            _ => self
+                .whole_number()
+                .ok_or_else(|| self.unexpected("write a number of bytes, like 512 or \"10KB\""))?,
+        };
+        let within = usize::try_from(bytes).ok().filter(|bytes| range.contains(bytes));
+        within.ok_or_else(|| self.unexpected(format!("write {} to {} bytes", range.start(), range.end())))
+    }
+
+    pub(super) fn duration(&self) -> Result<std::time::Duration, ConfigError> {
+        let expected = |expected| self.unexpected(expected);
+        let text = self.text().map_err(|_| expected("write a time with its unit, like \"10s\"".into()))?;
+        quantity::duration(text)
+            .and_then(
+                |duration| {
+                    if duration.is_zero() { Err("write a time above zero".into()) } else { Ok(duration) }
+                },
+            )
+            .map_err(expected)
+    }
+
+    /// One of several words.
+    pub(super) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Result<T, ConfigError> {
+        let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
+        let expected = || match self.text().ok().and_then(|text| nearest(text, &words)) {
+            Some(nearest) => format!("did you mean \"{nearest}\"?"),
+            None => format!("write one of \"{}\"", words.join("\", \"")),
+        };
+        let text = self.text().map_err(|_| self.unexpected(expected()))?;
+        let chosen = choices.iter().find(|(word, _)| *word == text);
+        chosen.map(|(_, choice)| *choice).ok_or_else(|| self.unexpected(expected()))
+    }
+
+    /// The elements of a list; each has the key of the list.
+    pub(super) fn list(&self) -> Result<Vec<Value<'t>>, ConfigError> {
+        match self.value.get_ref() {
+            DeValue::Array(elements) => {
+                Ok(elements.iter().map(|value| Value { value, ..self.clone() }).collect())
+            }
+            _ => Err(self.unexpected("write a list in brackets")),
+        }
+    }
+
+    /// That the value should be something else.
+    pub(super) fn unexpected(&self, expected: impl Into<String>) -> ConfigError {
+        let value = &self.source.text[self.value.span()];
+        if value.starts_with("[") && matches!(self.value.get_ref(), DeValue::Table(_)) {
+            // The header of a table is no value of a key.
+            return self.conflict(format!("{value}: {}", expected.into()));
+        }
+        let shown =
+            if value.contains('\n') || value.chars().count() > VALUE_SHOWN_MAX { "…" } else { value };
+        ConfigError::Value {
+            place: self.place(),
+            key: self.key.clone(),
+            value: shown.into(),
+            expected: expected.into(),
+        }
+    }
+
+    /// As [`Value::unexpected`], for what must not be printed.
+    pub(super) fn unexpected_secret(&self, expected: impl Into<String>) -> ConfigError {
+        let (place, key, expected) = (self.place(), self.key.clone(), expected.into());
+        ConfigError::Value { place, key, value: "…".into(), expected }
+    }
+
+    /// That the value does not go with another.
+    pub(super) fn conflict(&self, message: impl Into<String>) -> ConfigError {
+        ConfigError::Conflict { place: self.place(), message: message.into() }
+    }
+
+    fn place(&self) -> Place {
+        self.source.place(self.value.span().start)
+    }
+
+    fn whole_number(&self) -> Option<u64> {
+        match self.value.get_ref() {
+            DeValue::Integer(integer) => u64::from_str_radix(integer.as_str(), integer.radix()).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// The longest value that an error repeats.
+const VALUE_SHOWN_MAX: usize = 60;
+
+/// The longest name of a cluster or subgroup.
+const NAME_LETTERS_MAX: usize = 64;
+
+const NAME: &str = "choose a name of 1 to 64 letters, digits, `-`, `_` or `.`";
+
+fn is_name(text: &str) -> bool {
+    (1..=NAME_LETTERS_MAX).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}

@@ -1,0 +1,304 @@
+//! What the configuration takes, and what it says when it does not.
+
+use squall_protocols::multicast::Settings;
+
+use super::*;
+
+/// A configuration that can be used, in parts that a test can replace.
+const GOOD: &str = r#"
+cluster = "kitchen"
+secret = "at least sixteen bytes"
+listen = "127.0.0.1:7000"
+contacts = ["127.0.0.1:7000"]
+members = 3
+
+[subgroups.orders]
+mode = "atomic"
+"#;
+
+/// `GOOD` with the line that begins with `key` replaced.
+fn with(key: &str, line: &str) -> String {
+    let is_key = |candidate: &str| candidate.split([' ', '=']).next() == Some(key);
+    assert!(GOOD.lines().any(is_key), "{key} is in the good configuration");
+    GOOD.lines().map(|old| if is_key(old) { line } else { old }).collect::<Vec<_>>().join("\n")
+}
+
+fn error_of(text: &str) -> String {
+    Config::parse(text).expect_err(text).to_string()
+}
+
+#[test]
+fn what_is_left_out_has_the_usual_value() {
+    let config = Config::parse(GOOD).unwrap();
+    assert_eq!((config.cluster.as_str(), config.members, config.rank), ("kitchen", 3, None));
+    assert_eq!(config.transport, Transport::Tcp);
+    assert_eq!((config.idle, config.core), (IdlePolicy::Auto, None));
+    assert_eq!((config.timeout, config.handshake_timeout), (JOIN_TIMEOUT, PROOF_TIMEOUT));
+    assert_eq!(config.subgroups["orders"], SubgroupConfig::default());
+    assert_eq!(config.subgroups["orders"].settings(3), Settings::new(3, 10 << 10));
+}
+
+#[test]
+fn every_key_is_read() {
+    let text = r#"
+        cluster = "kitchen"
+        secret = "at least sixteen bytes"
+        listen = "unix:@b"
+        contacts = ["unix:@a", "unix:@b"]
+        members = 4
+        rank = 2
+        transport = "shm"
+        idle = "park"
+        core = 1
+        timeouts = { join = "5s", handshake = "300ms" }
+
+        [subgroups.log]
+        members = [0, 2, 3]
+        senders = [2, 3]
+        mode = "unordered"
+        window = 100
+        message_max = "10KB"
+        window_bytes = "1MiB"
+        batching = { send = false, delivery = false }
+        null_sends = false
+    "#;
+    let config = Config::parse(text).unwrap();
+    assert_eq!(config.contacts, ["unix:@a".parse().unwrap(), "unix:@b".parse().unwrap()]);
+    assert_eq!((config.rank, config.transport), (Some(2), Transport::Shm));
+    assert_eq!((config.idle, config.core), (IdlePolicy::Park, Some(1)));
+    assert_eq!(config.timeout, Duration::from_secs(5));
+    assert_eq!(config.handshake_timeout, Duration::from_millis(300));
+    let expected = SubgroupConfig {
+        members: Ranks::These(vec![0, 2, 3]),
+        senders: Ranks::These(vec![2, 3]),
+        mode: Mode::Unordered,
+        window: 100,
+        message_max: 10_000,
+        window_bytes: 1 << 20,
+        batching: Batching { send: false, receive: true, delivery: false },
+        null_sends: false,
+    };
+    assert_eq!(config.subgroups["log"], expected);
+    assert_eq!(expected.settings(4).senders, [1, 2], "senders are named by their rank in the subgroup");
+}
+
+#[test]
+fn large_messages_widen_the_usual_window() {
+    let config = Config::parse(&with("mode", "message_max = \"16MiB\"")).unwrap();
+    assert_eq!(config.subgroups["orders"].window_bytes, 64 << 20);
+}
+
+/// Each text is refused with exactly this error.
+fn assert_errors(cases: &[(String, &str)]) {
+    for (text, expected) in cases {
+        assert_eq!(error_of(text), *expected);
+    }
+}
+
+#[test]
+fn a_wrong_key_is_named_with_its_line_and_the_right_one() {
+    assert_errors(&[
+        (
+            with("cluster", "clustr = \"kitchen\""),
+            "line 2: unknown key `clustr` in the configuration; did you mean `cluster`?",
+        ),
+        (
+            with("mode", "windw = 3"),
+            "line 9: unknown key `windw` in [subgroups.orders]; did you mean `window`?",
+        ),
+        (
+            with("mode", "batching = { sned = false }"),
+            "line 9: unknown key `sned` in [subgroups.orders.batching]; did you mean `send`?",
+        ),
+        (
+            with("mode", "batching = { compression = true }"),
+            "line 9: unknown key `compression` in [subgroups.orders.batching]; known keys are send, receive, delivery",
+        ),
+        (
+            with("members", ""),
+            "the configuration: `members` is missing in the configuration: write the number of processes",
+        ),
+        (
+            with("secret", ""),
+            "the configuration: `secret` is missing in the configuration: write `secret_file = \"FILE\"`, the same content at all members",
+        ),
+        (
+            with("secret", "secret = \"at least sixteen bytes\"\nsecret_file = \"f\""),
+            "line 4: `secret` and `secret_file` are both there: remove one",
+        ),
+        (
+            with("[subgroups.orders]", "subgroups = 1").replace("mode = \"atomic\"", ""),
+            "line 8: `subgroups = 1`: make it a table: [subgroups]",
+        ),
+        (
+            with("[subgroups.orders]", "[subgroups.\"a b\"]"),
+            "line 8: [subgroups.\"a b\"]: choose a name of 1 to 64 letters, digits, `-`, `_` or `.`",
+        ),
+        (
+            with("[subgroups.orders]", "[subgroups]").replace("mode = \"atomic\"", ""),
+            "line 8: [subgroups]: add at least one table [subgroups.NAME]",
+        ),
+    ]);
+}
+
+#[test]
+fn a_wrong_value_is_named_with_its_line_and_what_to_write() {
+    assert_errors(&[
+        (
+            with("secret", "secret = \"short\""),
+            "line 3: `secret = …`: the secret has 5 bytes and needs at least 16: make one with `head -c 32 /dev/urandom | base64`",
+        ),
+        (
+            with("cluster", "cluster = \"two words\""),
+            "line 2: `cluster = \"two words\"`: choose a name of 1 to 64 letters, digits, `-`, `_` or `.`",
+        ),
+        (
+            with("listen", "listen = \"7000\""),
+            "line 4: `listen = \"7000\"`: `7000` is not an address: write `host:port`, `unix:@name` or `unix:/absolute/path`",
+        ),
+        (
+            with("contacts", "contacts = [\"unix:@a\"]"),
+            "line 5: the contact unix:@a is of another kind than `listen = \"127.0.0.1:7000\"`",
+        ),
+        (
+            with("contacts", "contacts = \"127.0.0.1:7000\""),
+            "line 5: `contacts = \"127.0.0.1:7000\"`: write a list in brackets",
+        ),
+        (with("members", "members = 0"), "line 6: `members = 0`: write a number from 1 to 512"),
+        (with("members", "members = -1"), "line 6: `members = -1`: write a number from 1 to 512"),
+        (with("members", "members = \"3\""), "line 6: `members = \"3\"`: write a number from 1 to 512"),
+        (with("members", "members = 3\nrank = 3"), "line 7: `rank = 3`: write a number from 0 to 2"),
+        (
+            with("members", "members = 3\nrank = 1"),
+            "line 7: this member listens at the first contact, so it coordinates and has rank 0, not 1",
+        ),
+        (
+            with("contacts", "contacts = [\"127.0.0.1:7001\"]\nrank = 0"),
+            "line 6: rank 0 belongs to the member that listens at the first contact: change `rank`, or `contacts`",
+        ),
+        (
+            with("members", "members = 3\ntransport = \"shm\""),
+            "line 7: `transport` and `listen = \"127.0.0.1:7000\"` do not go together: \
+             shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",
+        ),
+        (
+            with("members", "members = 3\ntransport = \"rdma\""),
+            "line 7: `transport = \"rdma\"`: write one of \"auto\", \"shm\", \"tcp\"",
+        ),
+        (
+            with("members", "members = 3\nidle = \"sleep\""),
+            "line 7: `idle = \"sleep\"`: write one of \"auto\", \"spin\", \"yield\", \"park\"",
+        ),
+        (
+            with("members", "members = 3\ntimeouts = { join = 10 }"),
+            "line 7: `join = 10`: write a time with its unit, like \"10s\"",
+        ),
+        (
+            with("members", "members = 3\ntimeouts = { join = \"0s\" }"),
+            "line 7: `join = \"0s\"`: write a time above zero",
+        ),
+    ]);
+}
+
+#[test]
+fn a_wrong_subgroup_is_named_with_its_line_and_what_to_write() {
+    assert_errors(&[
+        (
+            with("mode", "message_max = \"10 kilos\""),
+            "line 9: `message_max = \"10 kilos\"`: write a number of bytes, like 512, \"10KB\" or \"4MiB\"",
+        ),
+        (
+            with("mode", "message_max = 100\nwindow_bytes = 99"),
+            "line 9: [subgroups.orders]: `window_bytes` = 99 is below `message_max` = 100: raise the one or lower the other",
+        ),
+        (
+            with("mode", "senders = \"half\""),
+            "line 9: `senders = \"half\"`: write \"all\" or a list of ranks, like [0, 2]",
+        ),
+        (
+            with("mode", "senders = []"),
+            "line 9: [subgroups.orders]: `senders`: name at least one rank, in ascending order, each once",
+        ),
+        (
+            with("mode", "senders = [1, 1]"),
+            "line 9: [subgroups.orders]: `senders`: name at least one rank, in ascending order, each once",
+        ),
+        (
+            with("mode", "senders = [3]"),
+            "line 9: [subgroups.orders]: `senders`: rank 3 is not below `members` = 3 (ranks begin at 0)",
+        ),
+        (
+            with("mode", "members = [0, 1]\nsenders = [2]"),
+            "line 9: [subgroups.orders]: sender 2 is not among its `members`: add it there, or remove it here",
+        ),
+        (with("mode", "mode = \"atmic\""), "line 9: `mode = \"atmic\"`: did you mean \"atomic\"?"),
+        (with("mode", "window = 0"), "line 9: `window = 0`: write a number from 1 to 32768"),
+        (
+            with("mode", "message_max = \"4GiB\""),
+            "line 9: `message_max = \"4GiB\"`: write 1 to 4294967295 bytes",
+        ),
+        (with("mode", "null_sends = 1"), "line 9: `null_sends = 1`: write true or false"),
+    ]);
+}
+
+#[test]
+fn what_is_not_toml_has_a_line() {
+    let error = error_of(&with("members", "members = three"));
+    assert!(error.starts_with("line 6: "), "{error}");
+    let error = error_of(&with("members", "members = 3\nmembers = 3"));
+    assert!(error.starts_with("line 7: ") && error.contains("duplicate"), "{error}");
+}
+
+#[test]
+fn a_file_is_named_in_its_errors_and_finds_its_secret() {
+    let folder = std::env::temp_dir().join(format!("squall-config-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("squall.toml");
+    std::fs::write(&path, with("secret", "secret_file = \"secret\"")).unwrap();
+    let missing = Config::load(&path).unwrap_err().to_string();
+    std::fs::write(folder.join("secret"), "at least sixteen bytes\n").unwrap();
+    let found = Config::load(&path);
+    std::fs::write(&path, with("members", "members = 0")).unwrap();
+    let wrong = Config::load(&path).unwrap_err().to_string();
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    assert!(missing.starts_with(&format!("cannot read {}/secret: ", folder.display())), "{missing}");
+    assert_eq!(found.unwrap().cluster, "kitchen");
+    assert!(wrong.starts_with(&format!("{}/squall.toml:6: ", folder.display())), "{wrong}");
+    assert!(Config::load(&path).unwrap_err().to_string().starts_with("cannot read "));
+}
+
+#[test]
+fn a_secret_is_never_shown() {
+    let text = with("secret", "secret = \"fifteen bytes..\"");
+    assert!(!error_of(&text).contains("fifteen"));
+    let config = Config::parse(GOOD).unwrap();
+    assert!(!format!("{config:?}").contains("at least sixteen bytes"));
+}
+
+/// Members with other subgroups refuse each other; what each may choose for itself does not matter.
+#[test]
+fn members_agree_on_what_must_be_the_same() {
+    let agreement = |text: &str| Config::parse(text).unwrap().plan().agreement;
+    let good = agreement(GOOD);
+    assert_eq!(good, agreement(&with("members", "members = 3\nidle = \"park\"\ncore = 1")));
+    assert_ne!(good, agreement(&with("mode", "window = 7")));
+    assert_ne!(good, agreement(&with("[subgroups.orders]", "[subgroups.other]")));
+}
+
+#[test]
+fn a_local_group_is_checked_too() {
+    let group = Config::local("check", 3).subgroup("log", SubgroupConfig::default());
+    for rank in 0..3 {
+        let member = group.clone().for_rank(rank);
+        member.check().unwrap();
+        assert_eq!(member.listen == member.contacts[0], rank == 0);
+    }
+    let senders = SubgroupConfig { senders: Ranks::These(vec![3]), ..SubgroupConfig::default() };
+    let error = group.clone().subgroup("log", senders).check().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the configuration: [subgroups.log]: `senders`: rank 3 is not below `members` = 3 (ranks begin at 0)"
+    );
+    assert!(group.for_rank(3).check().is_err());
+}

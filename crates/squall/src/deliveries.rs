@@ -1,0 +1,99 @@
+//! Receiving by pull: messages are read in place and given back in batches (Spindle §3.1, §3.5).
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use squall_protocols::multicast::{Message, Pull};
+use squall_transports::Waker;
+
+use crate::error::{GroupError, ReceiveError};
+use crate::status::Status;
+use crate::wait::block_on;
+
+/// The receiving end of a subgroup whose messages are pulled. A slow consumer fills the senders' windows, but
+/// never holds up acknowledgements or other subgroups.
+#[derive(Debug)]
+pub struct Deliveries {
+    pull: Pull,
+    waker: Waker,
+    status: Arc<Status>,
+    /// Messages taken since the last release.
+    held: usize,
+    /// Release after so many.
+    release_every: usize,
+}
+
+impl Deliveries {
+    pub(crate) const fn new(pull: Pull, waker: Waker, status: Arc<Status>, release_every: usize) -> Self {
+        Self { pull, waker, status, held: 0, release_every }
+    }
+
+    /// The next message, in place, or `None` if none is there now. It is given back by the next call.
+    ///
+    /// # Errors
+    /// That the group has ended; messages that were delivered before come first.
+    pub fn try_next(&mut self) -> Result<Option<Message<'_>>, ReceiveError> {
+        if !self.look()? {
+            return Ok(None);
+        }
+        self.held += 1;
+        // `look` has found it, and has told of every error.
+        Ok(self.pull.next_message().unwrap_or_default())
+    }
+
+    /// Whether there is a message; gives back what was taken, if it is much or there is nothing more.
+    fn look(&mut self) -> Result<bool, ReceiveError> {
+        // Asked before looking, so that what was delivered until then is not missed.
+        let closed = self.pull.is_closed();
+        let found = self.pull.has_message();
+        if self.held >= self.release_every || (self.held > 0 && found != Ok(true)) {
+            self.release();
+        }
+        match found {
+            Ok(true) => Ok(true),
+            Ok(false) if !closed => Ok(false),
+            _ => Err(self.status.failure().unwrap_or(GroupError::Left).into()),
+        }
+    }
+
+    /// The next message, in place; blocks until there is one. It is given back by the next call. Not for the
+    /// thread that polls the group.
+    ///
+    /// # Errors
+    /// That the group has ended; messages that were delivered before come first.
+    #[expect(clippy::should_implement_trait, reason = "it lends, which an iterator cannot")]
+    pub fn next(&mut self) -> Result<Message<'_>, ReceiveError> {
+        block_on(self.next_async())
+    }
+
+    /// The next message, in place; awaits it. Runs on any executor.
+    ///
+    /// # Errors
+    /// That the group has ended; messages that were delivered before come first.
+    pub async fn next_async(&mut self) -> Result<Message<'_>, ReceiveError> {
+        poll_fn(|context| self.poll_ready(context)).await?;
+        match self.try_next() {
+            Ok(Some(message)) => Ok(message),
+            Ok(None) => unreachable!("poll_ready has found one"),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives everything taken so far back to its senders.
+    pub fn release(&mut self) {
+        self.pull.release();
+        self.held = 0;
+        self.waker.wake();
+    }
+
+    fn poll_ready(&mut self, context: &Context<'_>) -> Poll<Result<(), ReceiveError>> {
+        if !self.look()? {
+            self.status.messages.register(context.waker());
+            if !self.look()? {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,121 @@
+//! What can go wrong, in the words of those who use groups; each message says what to do next.
+
+use squall_fabric::BreakReason;
+use squall_protocols::multicast::{Failure, SettingsError};
+use squall_transports::bootstrap::BootstrapError;
+
+use crate::config::ConfigError;
+
+/// Why a group cannot be joined or has ended.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// A member is gone. Everything that was delivered is delivered everywhere; what was under way may not be.
+    #[error("member {member} is gone ({reason}); the group has ended: start it again")]
+    MemberLost {
+        /// The member's rank.
+        member: usize,
+        /// Why, as far as this end can tell.
+        reason: BreakReason,
+    },
+    /// A subgroup has stopped.
+    #[error("subgroup `{subgroup}`: {failure}")]
+    Subgroup {
+        /// The subgroup's name.
+        subgroup: String,
+        /// Why.
+        failure: Failure,
+    },
+    /// This handle has left the group.
+    #[error("this member has left the group")]
+    Left,
+}
+
+/// Why [`crate::Group::join`] failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The members did not find or trust each other.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// A subgroup's settings do not fit the group.
+    #[error("subgroup `{subgroup}`: {error}")]
+    Settings {
+        /// The subgroup's name.
+        subgroup: String,
+        /// What is wrong.
+        error: SettingsError,
+    },
+    /// An upcall was given for a subgroup that the configuration does not have.
+    #[error("there is no subgroup `{0}` in the configuration")]
+    UnknownSubgroup(String),
+    /// The transport could not be set up.
+    #[error("cannot set up the transport: {0}")]
+    Transport(#[from] std::io::Error),
+    /// The group ended before it began.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// The members found each other, but not all of them began in time.
+    #[error("the group did not begin within {seconds} s: not all members have attached; see their logs")]
+    NotReady {
+        /// How long it was waited.
+        seconds: u64,
+    },
+}
+
+/// Why a handle of a subgroup cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandleError {
+    /// No such subgroup.
+    #[error("there is no subgroup `{0}` that this member is in: look at [subgroups] in the configuration")]
+    UnknownSubgroup(String),
+    /// This member is not among the senders.
+    #[error("this member is not a sender of `{0}`: add its rank to `senders`")]
+    NotASender(String),
+    /// The handle was given out before.
+    #[error("the {what} of `{subgroup}` has been taken already: there is one for each member")]
+    Taken {
+        /// "sender" or "deliveries".
+        what: &'static str,
+        /// The subgroup's name.
+        subgroup: String,
+    },
+    /// Deliveries go to an upcall.
+    #[error("deliveries of `{0}` go to the upcall that was given to the builder")]
+    Upcall(String),
+}
+
+/// Why a message was not sent.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The window is full: members have yet to deliver older messages.
+    #[error("the window is full: members have yet to deliver older messages; wait, or send again later")]
+    Full,
+    /// The message is longer than the subgroup allows.
+    #[error(
+        "a message of {length} bytes is above message_max ({message_max}): raise it in the configuration"
+    )]
+    TooLong {
+        /// The message's bytes.
+        length: usize,
+        /// The longest message in bytes.
+        message_max: usize,
+    },
+    /// The group has ended.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+}
+
+/// Why there is no further message.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// The group has ended, and everything delivered has been taken.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+}

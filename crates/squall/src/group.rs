@@ -1,0 +1,317 @@
+//! The group: joining, subgroups, and leaving (Derecho §2).
+
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use squall_fabric::window::Writer;
+use squall_fabric::{Fabric as _, NodeId};
+use squall_protocols::multicast::{Batch, Deliver, Message, Pull, Settings, Subgroup};
+use squall_transports::bootstrap::{self, Assembly, Listener, Progress};
+use squall_transports::runner::pin;
+use squall_transports::shm::ShmFabric;
+use squall_transports::tcp::TcpFabric;
+
+use crate::config::{Config, SubgroupConfig, Transport};
+use crate::deliveries::Deliveries;
+use crate::error::{GroupError, HandleError, JoinError};
+use crate::node::{AnySubgroup, BoxedUpcall, Link, Node};
+use crate::sender::Sender;
+use crate::status::Status;
+use crate::transport::AnyFabric;
+
+/// A group that this process is a member of. Dropping it leaves the group.
+#[derive(Debug)]
+pub struct Group {
+    rank: usize,
+    members: usize,
+    link: Link,
+    subgroups: BTreeMap<String, SubgroupHandle>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A subgroup of a group: hands out its sender and its deliveries, once each.
+#[derive(Debug)]
+pub struct SubgroupHandle {
+    name: String,
+    settings: Settings,
+    link: Link,
+    sends: bool,
+    writer: Option<Writer>,
+    pulls: bool,
+    pull: Option<Pull>,
+}
+
+/// Prepares a group: upcalls, who polls, what to show while joining.
+pub struct Builder {
+    config: Config,
+    upcalls: BTreeMap<String, BoxedUpcall>,
+    on_progress: Box<dyn FnMut(Progress) + Send>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// Calls `upcall` for each message of `subgroup`, in order, on the polling thread. It should be brief: the
+    /// whole node waits. Subgroups without an upcall are pulled ([`SubgroupHandle::deliveries`]).
+    #[must_use]
+    pub fn on_message(self, subgroup: &str, upcall: impl FnMut(Message<'_>) + Send + 'static) -> Self {
+        self.on_upcall(subgroup, Box::new(upcall))
+    }
+
+    /// Calls `upcall` for each batch of messages that can be delivered together (Spindle §3.5). What it does not
+    /// take comes again.
+    #[must_use]
+    pub fn on_batch(self, subgroup: &str, upcall: impl FnMut(Batch<'_>) + Send + 'static) -> Self {
+        self.on_upcall(subgroup, Box::new(BatchUpcall(upcall)))
+    }
+
+    fn on_upcall(mut self, subgroup: &str, upcall: BoxedUpcall) -> Self {
+        self.upcalls.insert(subgroup.into(), upcall);
+        self
+    }
+
+    /// Calls `on_progress` while the members find each other.
+    #[must_use]
+    pub fn on_progress(mut self, on_progress: impl FnMut(Progress) + Send + 'static) -> Self {
+        self.on_progress = Box::new(on_progress);
+        self
+    }
+
+    /// Joins the group and gives it a polling thread of its own; returns when messages can flow.
+    ///
+    /// # Errors
+    /// [`JoinError`], with what to do next.
+    pub fn join(self) -> Result<Group, JoinError> {
+        let core = self.config.core;
+        let timeout = self.config.timeout;
+        let (mut group, node) = self.join_polled()?;
+        let run = move || {
+            if let Some(core) = core {
+                pin(core);
+            }
+            node.run();
+        };
+        group.thread = Some(std::thread::Builder::new().name("squall".into()).spawn(run)?);
+        group.wait_ready(timeout)?;
+        Ok(group)
+    }
+
+    /// Joins the group without a thread: the application polls the node itself (run to completion). Messages flow
+    /// once [`Node::is_ready`].
+    ///
+    /// # Errors
+    /// [`JoinError`], with what to do next.
+    pub fn join_polled(mut self) -> Result<(Group, Node), JoinError> {
+        self.config.check()?;
+        let unknown = self.upcalls.keys().find(|name| !self.config.subgroups.contains_key(*name));
+        if let Some(name) = unknown {
+            return Err(JoinError::UnknownSubgroup(name.clone()));
+        }
+        let (fabric, members) = connect(&self.config, &mut self.on_progress)?;
+        let rank = fabric.node().0 as usize;
+        let mut node = Node::new(fabric, Arc::new(Status::default()), self.config.idle_for(members.len()));
+        let link = Link::new(&node);
+        let mut subgroups = BTreeMap::new();
+        for (index, (name, config)) in self.config.subgroups.iter().enumerate() {
+            let ranks = config.member_ranks(members.len());
+            if ranks.contains(&rank) {
+                let members = Members { subgroup: name, ranks: &ranks, group: &members };
+                let handle =
+                    add_subgroup(&mut node, &link, index, config, &members, self.upcalls.remove(name))?;
+                subgroups.insert(name.clone(), handle);
+            }
+        }
+        Ok((Group { rank, members: members.len(), link, subgroups, thread: None }, node))
+    }
+}
+
+struct BatchUpcall<T>(T);
+
+impl<T: FnMut(Batch<'_>)> Deliver for BatchUpcall<T> {
+    fn deliver(&mut self, _message: Message<'_>) {
+        unreachable!("batches are taken whole");
+    }
+
+    fn deliver_batch(&mut self, batch: Batch<'_>) {
+        (self.0)(batch);
+    }
+}
+
+/// Finds the other members and sets the transport up.
+fn connect(
+    config: &Config,
+    on_progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<(AnyFabric, Vec<NodeId>), JoinError> {
+    let plan = config.plan();
+    match config.transport {
+        Transport::Shm => {
+            let listener = Listener::<UnixStream>::bind(&config.listen)?;
+            let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
+            let members = nodes(&assembly);
+            Ok((AnyFabric::Shm(ShmFabric::new(assembly.node, assembly.streams)?), members))
+        }
+        Transport::Tcp => {
+            let listener = Listener::<TcpStream>::bind(&config.listen)?;
+            let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
+            let members = nodes(&assembly);
+            Ok((AnyFabric::Tcp(TcpFabric::new(assembly.node, assembly.streams)?), members))
+        }
+    }
+}
+
+fn nodes<S>(assembly: &Assembly<S>) -> Vec<NodeId> {
+    assembly.members.iter().map(|member| member.node).collect()
+}
+
+/// Who is in a subgroup.
+struct Members<'a> {
+    subgroup: &'a str,
+    /// Ranks in the group, ascending.
+    ranks: &'a [usize],
+    /// All nodes of the group, by rank.
+    group: &'a [NodeId],
+}
+
+fn add_subgroup(
+    node: &mut Node,
+    link: &Link,
+    index: usize,
+    config: &SubgroupConfig,
+    members: &Members<'_>,
+    upcall: Option<BoxedUpcall>,
+) -> Result<SubgroupHandle, JoinError> {
+    let name = members.subgroup.to_owned();
+    let settings = config.settings(members.group.len());
+    settings
+        .check(members.ranks.len())
+        .map_err(|error| JoinError::Settings { subgroup: name.clone(), error })?;
+    let nodes: Vec<NodeId> = members.ranks.iter().map(|rank| members.group[*rank]).collect();
+    let key = Node::key(index);
+    let pulls = upcall.is_none();
+    let (core, writer, pull) = if let Some(upcall) = upcall {
+        let (core, writer) = Subgroup::new(node.fabric(), key, &nodes, settings.clone(), upcall);
+        (AnySubgroup::Upcall(core), writer, None)
+    } else {
+        let (core, writer, pull) = Subgroup::pulled(node.fabric(), key, &nodes, settings.clone());
+        (AnySubgroup::Pulled(core), writer, Some(pull))
+    };
+    node.add(&name, core);
+    Ok(SubgroupHandle { name, settings, link: link.clone(), sends: writer.is_some(), writer, pulls, pull })
+}
+
+impl Group {
+    /// Prepares a group from a configuration.
+    #[must_use]
+    pub fn builder(config: Config) -> Builder {
+        Builder { config, upcalls: BTreeMap::new(), on_progress: Box::new(|_| ()) }
+    }
+
+    /// Joins the group that `config` describes; returns when messages can flow. All deliveries are pulled.
+    ///
+    /// # Errors
+    /// [`JoinError`], with what to do next.
+    pub fn join(config: Config) -> Result<Self, JoinError> {
+        Self::builder(config).join()
+    }
+
+    /// This member's rank.
+    #[must_use]
+    pub const fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of members.
+    #[must_use]
+    pub const fn members(&self) -> usize {
+        self.members
+    }
+
+    /// Why the group has ended, if it has.
+    #[must_use]
+    pub fn failure(&self) -> Option<GroupError> {
+        self.link.status.failure()
+    }
+
+    /// The subgroup `name`.
+    ///
+    /// # Errors
+    /// [`HandleError::UnknownSubgroup`], also if this member is not in it.
+    pub fn subgroup(&mut self, name: &str) -> Result<&mut SubgroupHandle, HandleError> {
+        self.subgroups.get_mut(name).ok_or_else(|| HandleError::UnknownSubgroup(name.into()))
+    }
+
+    /// Leaves the group. The others see a lost member, since this group's members are fixed.
+    pub fn leave(self) {
+        drop(self);
+    }
+
+    fn wait_ready(&self, timeout: std::time::Duration) -> Result<(), JoinError> {
+        let status = &self.link.status;
+        let deadline = std::time::Instant::now() + timeout;
+        while !status.is_ready() {
+            if let Some(error) = status.failure() {
+                return Err(error.into());
+            }
+            if std::time::Instant::now() > deadline {
+                return Err(JoinError::NotReady { seconds: timeout.as_secs() });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.link.status.stop();
+        self.link.waker.ring();
+        if let Some(thread) = self.thread.take() {
+            // A polling thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl SubgroupHandle {
+    /// The settings.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Takes the sending end.
+    ///
+    /// # Errors
+    /// If this member is not a sender, or the sender was taken before.
+    pub fn sender(&mut self) -> Result<Sender, HandleError> {
+        if !self.sends {
+            return Err(HandleError::NotASender(self.name.clone()));
+        }
+        let writer = self.writer.take().ok_or_else(|| self.taken("sender"))?;
+        Ok(Sender::new(writer, self.link.waker.clone(), Arc::clone(&self.link.status)))
+    }
+
+    /// Takes the receiving end, for deliveries by pull.
+    ///
+    /// # Errors
+    /// If deliveries go to an upcall, or the receiving end was taken before.
+    pub fn deliveries(&mut self) -> Result<Deliveries, HandleError> {
+        if !self.pulls {
+            return Err(HandleError::Upcall(self.name.clone()));
+        }
+        let pull = self.pull.take().ok_or_else(|| self.taken("deliveries"))?;
+        let release_every = (self.settings.window / 8).max(1);
+        Ok(Deliveries::new(pull, self.link.waker.clone(), Arc::clone(&self.link.status), release_every))
+    }
+
+    fn taken(&self, what: &'static str) -> HandleError {
+        HandleError::Taken { what, subgroup: self.name.clone() }
+    }
+}

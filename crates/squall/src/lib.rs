@@ -1,0 +1,56 @@
+//! Squall: group communication at memory speed.
+//!
+//! Processes join a *group*; its *subgroups* replicate messages to all their members in one total order (Derecho
+//! §2–3), at the speed of the memory that they share or of the network between them (Spindle).
+//!
+//! ```
+//! use squall::config::SubgroupConfig;
+//! use squall::{Config, Group};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Two members on this host, over shared memory; threads here, processes elsewhere.
+//! let config = Config::local(&format!("doc-{}", std::process::id()), 2).subgroup("log", SubgroupConfig::default());
+//! let other = config.clone().for_rank(1);
+//! let other = std::thread::spawn(move || -> Vec<u8> {
+//!     let mut group = Group::join(other).unwrap();
+//!     let mut deliveries = group.subgroup("log").unwrap().deliveries().unwrap();
+//!     deliveries.next().unwrap().bytes.to_vec()
+//! });
+//! let mut group = Group::join(config)?;
+//! let log = group.subgroup("log")?;
+//! log.sender()?.send(5, |message| message.copy_from_slice(b"hello"))?;
+//! assert_eq!(log.deliveries()?.next()?.bytes, b"hello");
+//! assert_eq!(other.join().unwrap(), b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - [`Group`] joins and hands out subgroups; [`Builder`] sets upcalls, or leaves polling to the application
+//!   ([`Node`]).
+//! - [`Sender`] builds messages in place; it never blocks, blocks, or awaits, as one likes.
+//! - [`Deliveries`] reads messages in place and gives them back in batches.
+//! - [`config`] reads what describes a group from a file.
+#![forbid(unsafe_code)]
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
+pub mod config;
+mod deliveries;
+mod error;
+mod group;
+mod node;
+mod sender;
+mod status;
+mod transport;
+mod wait;
+
+pub use config::Config;
+pub use deliveries::Deliveries;
+pub use error::{GroupError, HandleError, JoinError, ReceiveError, SendError};
+pub use group::{Builder, Group, SubgroupHandle};
+pub use node::Node;
+pub use sender::{Sender, Slot};
+pub use squall_protocols::multicast::{Batch, Batching, Counters, Message, Mode, Settings};
+pub use squall_transports::bootstrap::Progress;

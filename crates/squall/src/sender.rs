@@ -1,0 +1,149 @@
+//! Sending: messages are built in place in the own window (Spindle §3.1).
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use squall_fabric::window::{Reservation, ReserveError, Writer};
+use squall_transports::Waker;
+
+use crate::error::{GroupError, SendError};
+use crate::status::Status;
+use crate::wait::block_on;
+
+/// The sending end of a subgroup. One for each member; it may move between threads.
+#[derive(Debug)]
+pub struct Sender {
+    writer: Writer,
+    waker: Waker,
+    status: Arc<Status>,
+}
+
+/// A message under construction, in place; dereferences to its bytes, which hold whatever was there before.
+/// Dropping it sends nothing.
+#[derive(Debug)]
+pub struct Slot<'a> {
+    reservation: Reservation<'a>,
+    waker: &'a Waker,
+}
+
+impl Slot<'_> {
+    /// Sends the message.
+    #[inline]
+    pub fn commit(self) {
+        self.reservation.commit();
+        self.waker.wake();
+    }
+}
+
+impl std::ops::Deref for Slot<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.reservation
+    }
+}
+
+impl std::ops::DerefMut for Slot<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.reservation
+    }
+}
+
+impl Sender {
+    pub(crate) const fn new(writer: Writer, waker: Waker, status: Arc<Status>) -> Self {
+        Self { writer, waker, status }
+    }
+
+    /// The longest message in bytes.
+    #[must_use]
+    pub const fn message_max(&self) -> usize {
+        self.writer.message_max()
+    }
+
+    /// Reserves a message of `length` bytes, to be filled and committed.
+    ///
+    /// # Errors
+    /// [`SendError::Full`] if the window has no room now; it never blocks.
+    #[inline]
+    pub fn reserve(&mut self, length: usize) -> Result<Slot<'_>, SendError> {
+        match self.writer.reserve(length) {
+            Ok(reservation) => Ok(Slot { reservation, waker: &self.waker }),
+            Err(error) => Err(explain(error, &self.status)),
+        }
+    }
+
+    /// Sends a message of `length` bytes that `fill` writes in place.
+    ///
+    /// # Errors
+    /// [`SendError::Full`] if the window has no room now; it never blocks.
+    #[inline]
+    pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
+        match self.writer.send(length, fill) {
+            Ok(()) => {
+                self.waker.wake();
+                Ok(())
+            }
+            Err(error) => Err(explain(error, &self.status)),
+        }
+    }
+
+    /// Like [`Sender::send`], but blocks while the window is full. Not for the thread that polls the group.
+    ///
+    /// # Errors
+    /// [`SendError::TooLong`], or that the group has ended.
+    pub fn send_blocking(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
+        for _ in 0..SPINS {
+            match self.reserve(length) {
+                Ok(mut slot) => {
+                    fill(&mut slot);
+                    slot.commit();
+                    return Ok(());
+                }
+                Err(SendError::Full) => std::thread::yield_now(),
+                Err(error) => return Err(error),
+            }
+        }
+        block_on(self.send_async(length, fill))
+    }
+
+    /// Like [`Sender::send`], but awaits room in the window. Runs on any executor.
+    ///
+    /// # Errors
+    /// [`SendError::TooLong`], or that the group has ended.
+    pub async fn send_async(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
+        poll_fn(|context| self.poll_room(length, context)).await?;
+        self.send(length, fill)
+    }
+
+    /// Whether all messages sent so far have been delivered by all members.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.writer.is_drained()
+    }
+
+    fn poll_room(&mut self, length: usize, context: &Context<'_>) -> Poll<Result<(), SendError>> {
+        if let Err(SendError::Full) = self.reserve(length) {
+            self.status.room.register(context.waker());
+        }
+        match self.reserve(length) {
+            Ok(_) => Poll::Ready(Ok(())),
+            Err(SendError::Full) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+#[cold]
+fn explain(error: ReserveError, status: &Status) -> SendError {
+    match error {
+        ReserveError::Full => SendError::Full,
+        ReserveError::TooLong { length, message_max } => SendError::TooLong { length, message_max },
+        ReserveError::Closed => SendError::Group(status.failure().unwrap_or(GroupError::Left)),
+    }
+}
+
+/// How often a blocking send tries again before it sleeps: a full window empties within microseconds.
+const SPINS: usize = 100;

@@ -1,0 +1,54 @@
+//! What the polling thread tells the application's threads about the group.
+
+use std::sync::{Mutex, PoisonError};
+
+use squall_fabric::atomics::{AtomicBool, Ordering};
+
+use crate::error::GroupError;
+use crate::wait::Waiters;
+
+/// Shared by the polling thread and all handles of a group.
+#[derive(Debug, Default)]
+pub(crate) struct Status {
+    /// All members have attached: messages flow.
+    ready: AtomicBool,
+    /// Asks the polling thread to end.
+    stop: AtomicBool,
+    /// Why the group has ended.
+    failure: Mutex<Option<GroupError>>,
+    /// Those who wait for room in a window.
+    pub(crate) room: Waiters,
+    /// Those who wait for messages.
+    pub(crate) messages: Waiters,
+}
+
+impl Status {
+    pub(crate) fn is_ready(&self) -> bool {
+        // SYNC: pairs with the release in `set_ready`.
+        self.ready.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_ready(&self) {
+        // SYNC: pairs with the acquire in `is_ready`.
+        self.ready.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn failure(&self) -> Option<GroupError> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes why the group has ended; the first reason stands.
+    pub(crate) fn fail(&self, error: GroupError) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.room.notify();
+        self.messages.notify();
+    }
+}

@@ -1,0 +1,108 @@
+//! One type for whatever transport a group uses, so that the public API has no type parameter for it.
+
+use std::ops::Range;
+
+use squall_fabric::{
+    Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
+    PostError, Region, Token, Write,
+};
+use squall_transports::shm::ShmFabric;
+use squall_transports::tcp::TcpFabric;
+use squall_transports::{Transport, Waker};
+
+/// A transport, chosen at run time.
+#[derive(Debug)]
+pub(crate) enum AnyFabric {
+    /// Members on one host.
+    Shm(ShmFabric),
+    /// Members anywhere.
+    Tcp(TcpFabric),
+}
+
+/// Calls the same method of whichever transport it is.
+macro_rules! either {
+    ($self:ident, $fabric:ident => $call:expr) => {
+        match $self {
+            AnyFabric::Shm($fabric) => $call,
+            AnyFabric::Tcp($fabric) => $call,
+        }
+    };
+}
+
+impl Fabric for AnyFabric {
+    fn node(&self) -> NodeId {
+        either!(self, fabric => fabric.node())
+    }
+    fn now(&self) -> Instant {
+        either!(self, fabric => fabric.now())
+    }
+    fn capabilities(&self) -> Capabilities {
+        either!(self, fabric => fabric.capabilities())
+    }
+    fn register(&mut self, words: usize) -> Region {
+        either!(self, fabric => fabric.register(words))
+    }
+    fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
+        either!(self, fabric => fabric.open(peer, channel))
+    }
+    fn close(&mut self, conn: ConnId) {
+        either!(self, fabric => fabric.close(conn));
+    }
+    fn grant(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+        either!(self, fabric => fabric.grant(region, range, peer))
+    }
+    fn revoke(&mut self, grant: &Grant) {
+        either!(self, fabric => fabric.revoke(grant));
+    }
+    fn write(&mut self, conn: ConnId, write: Write<'_>) -> Result<(), PostError> {
+        either!(self, fabric => fabric.write(conn, write))
+    }
+    fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
+        either!(self, fabric => fabric.send(conn, bytes, signal))
+    }
+    fn post_receive(
+        &mut self,
+        conn: ConnId,
+        region: &Region,
+        range: Range<usize>,
+        token: Token,
+    ) -> Result<(), PostError> {
+        either!(self, fabric => fabric.post_receive(conn, region, range, token))
+    }
+    fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
+        either!(self, fabric => fabric.publish(key, region, readers))
+    }
+    fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
+        either!(self, fabric => fabric.attach(owner, key, words))
+    }
+    #[inline]
+    fn push(&mut self, mirror: MirrorId, range: Range<usize>) {
+        either!(self, fabric => fabric.push(mirror, range));
+    }
+    #[inline]
+    fn push_word(&mut self, mirror: MirrorId, word: usize) {
+        either!(self, fabric => fabric.push_word(mirror, word));
+    }
+    fn freeze(&mut self, view: &Region) {
+        either!(self, fabric => fabric.freeze(view));
+    }
+    #[inline]
+    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+        either!(self, fabric => fabric.poll(sink))
+    }
+}
+
+impl Transport for AnyFabric {
+    fn prepare_park(&mut self) {
+        either!(self, fabric => fabric.prepare_park());
+    }
+    fn park(&mut self, timeout: Option<Duration>) {
+        either!(self, fabric => fabric.park(timeout));
+    }
+    fn unpark(&mut self) {
+        either!(self, fabric => fabric.unpark());
+    }
+    fn waker(&self) -> Waker {
+        either!(self, fabric => fabric.waker())
+    }
+}

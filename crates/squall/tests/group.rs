@@ -1,0 +1,153 @@
+//! Groups as applications use them: threads of one process as members, over both transports (Derecho §2).
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use squall::config::{Config, SubgroupConfig};
+use squall::{Group, GroupError, HandleError, Mode, ReceiveError, SendError};
+
+/// A name that no other test uses on this host.
+fn name(test: &str) -> String {
+    format!("{test}-{}", std::process::id())
+}
+
+fn config(
+    test: &str,
+    members: usize,
+    subgroup: SubgroupConfig,
+) -> impl Fn(usize) -> Config + Clone + Send + 'static {
+    let base = Config::local(&name(test), members).subgroup("log", subgroup);
+    move |rank| base.clone().for_rank(rank)
+}
+
+/// Runs `member` as each member of a group, each in a thread, and returns what they return.
+fn members<T: Send + 'static>(
+    config: impl Fn(usize) -> Config + Clone + Send + 'static,
+    count: usize,
+    member: impl Fn(Group) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    let threads: Vec<_> = (0..count)
+        .map(|rank| {
+            let (config, member) = (config.clone(), member.clone());
+            thread::spawn(move || member(Group::join(config(rank)).expect("the group comes together")))
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().expect("the member does not panic")).collect()
+}
+
+/// Each member sends, all pull; all see the same order, and a blocking sender with a small window gets through.
+#[test]
+fn all_members_deliver_the_same_order() {
+    let subgroup = SubgroupConfig { window: 8, message_max: 100, ..SubgroupConfig::default() };
+    let barrier = std::sync::Arc::new(std::sync::Barrier::new(3));
+    let logs = members(config("order", 3, subgroup), 3, move |mut group| {
+        let rank = group.rank();
+        let log = group.subgroup("log").unwrap();
+        let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+        let sending = thread::spawn(move || {
+            for number in 0..2000u32 {
+                sender.send_blocking(4, |bytes| bytes.copy_from_slice(&number.to_le_bytes())).unwrap();
+            }
+        });
+        let mut seen = Vec::new();
+        let mut counts = [0u32; 3];
+        while seen.len() < 6000 {
+            let message = deliveries.next().unwrap();
+            let number = u32::from_le_bytes(message.bytes.try_into().unwrap());
+            assert_eq!(number, counts[message.sender], "FIFO from {} at {rank}", message.sender);
+            counts[message.sender] += 1;
+            seen.push((message.sender, number));
+        }
+        sending.join().unwrap();
+        barrier.wait();
+        seen
+    });
+    assert!(logs[0] == logs[1] && logs[1] == logs[2]);
+}
+
+/// Upcalls by batch, unordered, with one sender; others cannot take a sender.
+#[test]
+fn one_sender_and_batches() {
+    let subgroup = SubgroupConfig {
+        senders: squall::config::Ranks::These(vec![1]),
+        mode: Mode::Unordered,
+        ..SubgroupConfig::default()
+    };
+    let config = config("batch", 2, subgroup);
+    let threads: Vec<_> = (0..2)
+        .map(|rank| {
+            let config = config(rank);
+            thread::spawn(move || {
+                let (send, receive) = mpsc::channel();
+                let mut group = Group::builder(config)
+                    .on_batch("log", move |batch| {
+                        batch.for_each(|message| send.send(message.bytes.to_vec()).unwrap())
+                    })
+                    .join()
+                    .unwrap();
+                let log = group.subgroup("log").unwrap();
+                assert!(matches!(log.deliveries(), Err(HandleError::Upcall(_))));
+                if rank == 0 {
+                    assert!(matches!(log.sender(), Err(HandleError::NotASender(_))));
+                } else {
+                    let mut sender = log.sender().unwrap();
+                    assert!(matches!(log.sender(), Err(HandleError::Taken { .. })));
+                    for number in 0..100u8 {
+                        sender.send_blocking(1, |bytes| bytes[0] = number).unwrap();
+                    }
+                    assert!(matches!(sender.send(20_000, |_| ()), Err(SendError::TooLong { .. })));
+                }
+                let seen: Vec<u8> =
+                    (0..100).map(|_| receive.recv_timeout(Duration::from_secs(20)).unwrap()[0]).collect();
+                assert!(seen.into_iter().eq(0..100));
+                thread::sleep(Duration::from_millis(50));
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// A member that leaves ends the group at the others, with its rank; what was delivered can still be taken.
+#[test]
+fn a_lost_member_ends_the_group() {
+    let outcomes = members(config("lost", 2, SubgroupConfig::default()), 2, |mut group| {
+        if group.rank() == 1 {
+            return None;
+        }
+        let log = group.subgroup("log").unwrap();
+        let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+        let error = deliveries.next().map(|_| ()).unwrap_err();
+        assert!(matches!(sender.send(1, |_| ()), Err(SendError::Group(_))));
+        Some(error)
+    });
+    assert!(matches!(outcomes[0], Some(ReceiveError::Group(GroupError::MemberLost { member: 1, .. }))));
+}
+
+/// Sending and receiving by `await`, on an executor of the test's own.
+#[test]
+fn tasks_can_wait() {
+    let subgroup = SubgroupConfig { window: 2, message_max: 8, ..SubgroupConfig::default() };
+    let counts = members(config("await", 2, subgroup), 2, |mut group| {
+        let log = group.subgroup("log").unwrap();
+        let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+        let sending = thread::spawn(move || {
+            futures_executor::block_on(async {
+                for _ in 0..500 {
+                    sender.send_async(8, |bytes| bytes.fill(1)).await.unwrap();
+                }
+            });
+        });
+        let count = futures_executor::block_on(async {
+            let mut count = 0;
+            while count < 1000 {
+                count += deliveries.next_async().await.unwrap().bytes.len() / 8;
+            }
+            count
+        });
+        sending.join().unwrap();
+        thread::sleep(Duration::from_millis(100));
+        count
+    });
+    assert_eq!(counts, [1000, 1000]);
+}

@@ -1,0 +1,166 @@
+//! What can go wrong while members meet, and what to do next.
+
+use std::io;
+use std::time::Duration;
+
+use squall_fabric::NodeId;
+
+use super::{Address, Refusal};
+
+/// Why no group came together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BootstrapError {
+    /// The plan contradicts itself.
+    #[error("the plan cannot be followed: {0}")]
+    Plan(String),
+    /// Another socket listens at the address.
+    #[error("{address} is in use: end the process that listens there, or choose another `listen` address")]
+    AddressInUse {
+        /// Our listen address.
+        address: Address,
+    },
+    /// The address belongs to another host.
+    #[error("{address} is not an address of this host: choose one that is as `listen`")]
+    AddressElsewhere {
+        /// Our listen address.
+        address: Address,
+    },
+    /// The socket cannot be opened for another reason.
+    #[error("cannot listen at {address}: {cause}")]
+    Listen {
+        /// Our listen address.
+        address: Address,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// Nobody answered at the first contact in time.
+    #[error(
+        "no answer from the coordinator at {contact} within {waited:.1?} ({cause}): \
+         start it, and compare its `listen` with the first of our `contacts`"
+    )]
+    Unreachable {
+        /// The first contact.
+        contact: Address,
+        /// How long we tried.
+        waited: Duration,
+        /// The last failure.
+        cause: String,
+    },
+    /// The process at the address has another secret, or cannot prove ours.
+    #[error("{address} does not have our secret: compare `secret` (or `secret_file`) of both processes")]
+    SecretRefused {
+        /// Whom we connected to.
+        address: Address,
+    },
+    /// The process at the address belongs to another cluster.
+    #[error(
+        "{address} belongs to another cluster than `{cluster}`: compare the `cluster` names, or correct `contacts`"
+    )]
+    OtherCluster {
+        /// Whom we connected to.
+        address: Address,
+        /// Our cluster.
+        cluster: String,
+    },
+    /// The process at the address speaks another version.
+    #[error(
+        "{address} speaks version {theirs} of the protocol and we speak {ours}: run the same release everywhere"
+    )]
+    OtherVersion {
+        /// Whom we connected to.
+        address: Address,
+        /// Our version.
+        ours: u16,
+        /// Its version.
+        theirs: u16,
+    },
+    /// The process at the address speaks another protocol.
+    #[error("what listens at {address} is not Squall: correct `contacts`")]
+    NotSquall {
+        /// Whom we connected to.
+        address: Address,
+    },
+    /// The process at the address runs under another user, which shared memory does not allow.
+    #[error("{address} is held by user {user}: members on one host must run under the same user")]
+    OtherUser {
+        /// Whom we connected to.
+        address: Address,
+        /// The user's number.
+        user: u32,
+    },
+    /// A process that has our secret refused us.
+    #[error("{address} refuses this process: {refusal}")]
+    Refused {
+        /// Whom we connected to.
+        address: Address,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The time is over and members are missing.
+    #[error(
+        "{joined} of {members} members have joined within the time: start the others, or raise `timeouts.join`"
+    )]
+    Incomplete {
+        /// How many have joined, the coordinator included.
+        joined: u32,
+        /// How many are needed.
+        members: u32,
+    },
+    /// The time is over and links are missing.
+    #[error(
+        "no link with {} within the time: look whether these processes run, and whether their `listen` \
+         addresses can be reached from here",
+        list(missing)
+    )]
+    Unlinked {
+        /// The members without a link, with the addresses at which they listen.
+        missing: Vec<(NodeId, Address)>,
+    },
+    /// The time is over and other members have not connected to each other.
+    #[error("{} could not connect to all others within the time: see what they report",
+        if unready.is_empty() { "other members".into() } else { list(unready) })]
+    Unready {
+        /// The members whose links do not stand, with the addresses at which they listen, as far as is known.
+        unready: Vec<(NodeId, Address)>,
+    },
+    /// The coordinator died or gave up without a word.
+    #[error("the coordinator at {contact} has gone before the group was complete: start all processes again")]
+    CoordinatorLost {
+        /// The first contact.
+        contact: Address,
+    },
+    /// A member died after all had joined.
+    #[error("{node} at {address} has gone while the members connected: start all processes again")]
+    MemberLost {
+        /// Its rank.
+        node: NodeId,
+        /// Where it listened.
+        address: Address,
+    },
+    /// The coordinator says what makes no sense.
+    #[error("the coordinator at {contact} sent {what}: run the same release everywhere")]
+    Protocol {
+        /// The first contact.
+        contact: Address,
+        /// What it sent.
+        what: String,
+    },
+    /// The system failed.
+    #[error("the system refused {doing}: {cause}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// What the system says.
+        cause: io::Error,
+    },
+}
+
+fn list(members: &[(NodeId, Address)]) -> String {
+    let each: Vec<_> = members.iter().map(|(node, address)| format!("{node} ({address})")).collect();
+    each.join(", ")
+}
+
+pub(super) fn system(doing: &'static str) -> impl Fn(io::Error) -> BootstrapError {
+    move |cause| BootstrapError::System { doing, cause }
+}

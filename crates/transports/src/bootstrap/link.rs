@@ -1,0 +1,189 @@
+//! The two kinds of socket that members meet over: TCP between hosts, Unix sockets on one host.
+
+use std::fmt::Debug;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use rustix::fd::AsFd;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::Address;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for std::net::TcpStream {}
+    impl Sealed for std::os::unix::net::UnixStream {}
+}
+
+/// A stream socket by which members are connected: `TcpStream` or `UnixStream`.
+pub trait Link: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 'static {
+    /// What accepts streams of this kind.
+    type Listener: AsFd + Debug + Send;
+
+    /// Whether streams of this kind connect to `address`.
+    #[doc(hidden)]
+    fn takes(address: &Address) -> bool;
+
+    #[doc(hidden)]
+    fn bind(address: &Address) -> io::Result<Self::Listener>;
+
+    /// The address with the port that the kernel has chosen.
+    #[doc(hidden)]
+    fn bound_address(listener: &Self::Listener, asked: &Address) -> io::Result<Address>;
+
+    /// `WouldBlock` when nobody waits.
+    #[doc(hidden)]
+    fn accept(listener: &Self::Listener) -> io::Result<Self>;
+
+    #[doc(hidden)]
+    fn connect(address: &Address, timeout: Duration) -> io::Result<Self>;
+
+    #[doc(hidden)]
+    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()>;
+
+    /// The peer in words, for messages.
+    #[doc(hidden)]
+    fn peer(&self) -> String;
+
+    /// The address that packets of the peer come from.
+    #[doc(hidden)]
+    fn peer_ip(&self) -> Option<IpAddr>;
+
+    /// The user who runs the peer, where the kernel vouches for it and it is not ours.
+    #[doc(hidden)]
+    fn foreign_user(&self) -> io::Result<Option<u32>>;
+}
+
+impl Link for TcpStream {
+    type Listener = TcpListener;
+
+    fn takes(address: &Address) -> bool {
+        !address.is_unix()
+    }
+
+    fn bind(address: &Address) -> io::Result<TcpListener> {
+        let listener = TcpListener::bind(&socket_addresses(address)?[..])?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    fn bound_address(listener: &TcpListener, _asked: &Address) -> io::Result<Address> {
+        let bound = listener.local_addr()?;
+        Ok(Address::Tcp { host: bound.ip().to_string(), port: bound.port() })
+    }
+
+    fn accept(listener: &TcpListener) -> io::Result<Self> {
+        let (stream, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    fn connect(address: &Address, timeout: Duration) -> io::Result<Self> {
+        let mut last = ErrorKind::AddrNotAvailable.into();
+        for address in socket_addresses(address)? {
+            match TcpStream::connect_timeout(&address, timeout) {
+                Ok(stream) if is_itself(&stream)? => last = ErrorKind::ConnectionRefused.into(),
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        TcpStream::set_nonblocking(self, nonblocking)
+    }
+
+    fn peer(&self) -> String {
+        self.peer_addr().map_or_else(|_| "a closed connection".into(), |address| address.to_string())
+    }
+
+    fn peer_ip(&self) -> Option<IpAddr> {
+        self.peer_addr().ok().map(|address| address.ip())
+    }
+
+    fn foreign_user(&self) -> io::Result<Option<u32>> {
+        Ok(None)
+    }
+}
+
+impl Link for UnixStream {
+    type Listener = UnixListener;
+
+    fn takes(address: &Address) -> bool {
+        address.is_unix()
+    }
+
+    fn bind(address: &Address) -> io::Result<UnixListener> {
+        let listener = match address {
+            Address::Abstract(name) => UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?),
+            Address::Path(path) => UnixListener::bind(path),
+            Address::Tcp { .. } => Err(ErrorKind::InvalidInput.into()),
+        }?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    fn bound_address(_listener: &UnixListener, asked: &Address) -> io::Result<Address> {
+        Ok(asked.clone())
+    }
+
+    fn accept(listener: &UnixListener) -> io::Result<Self> {
+        Ok(listener.accept()?.0)
+    }
+
+    /// Does not wait: where the queue of the listener is full, `WouldBlock` says so.
+    fn connect(address: &Address, _timeout: Duration) -> io::Result<Self> {
+        let address = match address {
+            Address::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+            Address::Path(path) => SocketAddrUnix::new(path)?,
+            Address::Tcp { .. } => return Err(ErrorKind::InvalidInput.into()),
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&socket, &address)?;
+        Ok(socket.into())
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        UnixStream::set_nonblocking(self, nonblocking)
+    }
+
+    fn peer(&self) -> String {
+        socket_peercred(self).map_or_else(
+            |_| "an unknown process".into(),
+            |peer| format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
+        )
+    }
+
+    fn peer_ip(&self) -> Option<IpAddr> {
+        None
+    }
+
+    fn foreign_user(&self) -> io::Result<Option<u32>> {
+        let user = socket_peercred(self)?.uid;
+        Ok((user != rustix::process::geteuid()).then(|| user.as_raw()))
+    }
+}
+
+/// Whether a host that is written as a contact is this one: only then can it be bound.
+pub(super) fn is_this_host(host: &str) -> bool {
+    TcpListener::bind((host, 0)).is_ok()
+}
+
+/// While nobody listens at a port of the ephemeral range, a connection to it can come out at itself.
+pub(super) fn is_itself(stream: &TcpStream) -> io::Result<bool> {
+    Ok(stream.local_addr()? == stream.peer_addr()?)
+}
+
+fn socket_addresses(address: &Address) -> io::Result<Vec<SocketAddr>> {
+    let Address::Tcp { host, port } = address else { return Err(ErrorKind::InvalidInput.into()) };
+    Ok((host.as_str(), *port).to_socket_addrs()?.collect())
+}

@@ -1,0 +1,125 @@
+//! What connects to the port without belonging to the cluster.
+
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_oneof, proptest};
+
+use super::message::Notice;
+use super::wire::WireError;
+use super::*;
+
+/// The most that a stranger hears: a challenge and a verdict.
+const ANSWER_BYTES_MAX: usize = CHALLENGE_BYTES + VERDICT_BYTES;
+
+/// Silent clients hold all places for connections without proof, and are closed in time all the same.
+#[test]
+fn silent_clients_keep_nobody_out() {
+    let first = Process::<TcpStream>::coordinate(3, &any_port(), |plan| plan.unauthenticated_max = 4);
+    let contact = first.address.clone();
+    let mut silent: Vec<_> = (0..12).map(|_| connect_tcp(&contact)).collect();
+    let second = Process::join(3, &contact, |_| {});
+    // All are closed while the coordinator still waits for the third.
+    for stream in &mut silent {
+        assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "a silent client hears nothing");
+    }
+    let third = Process::join(3, &contact, |_| {});
+    let (outcome, progress) = first.outcome();
+    let rejected = progress.iter().filter(|event| matches!(event, Progress::Rejected { .. })).count();
+    assert_eq!(rejected, 12);
+    assert_meshed(vec![outcome.unwrap(), second.assembly(), third.assembly()]);
+}
+
+/// The deadline is for the whole proof, not for each byte.
+#[test]
+fn a_client_that_trickles_is_closed() {
+    let first = Process::<TcpStream>::coordinate(2, &any_port(), |_| {});
+    let mut stream = connect_tcp(&first.address);
+    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let started = Instant::now();
+    let proof = Proof::new(&Secret::random(), "tests", PURPOSE);
+    let (_, hello) = proof.initiate();
+    let closed = hello.iter().find(|byte| {
+        // Reading is the pause, and tells when the other end has closed.
+        stream.write_all(&[**byte]).is_err() || matches!(stream.read(&mut [0; 1]), Ok(0))
+    });
+    assert!(closed.is_some() && started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    let second = Process::join(2, &first.address, |_| {});
+    assert_meshed(vec![first.assembly(), second.assembly()]);
+}
+
+/// Sends `bytes` to the coordinator, and returns what it says before it closes.
+fn answer(contact: &Address, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = connect_tcp(contact);
+    // It may be closed while we still write.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    answer
+}
+
+/// Random bytes, bytes behind a right beginning, and a port scanner's favourites.
+fn garbage() -> impl Strategy<Value = Vec<u8>> {
+    let anything = proptest::collection::vec(any::<u8>(), 0..600);
+    let (_, hello) = Proof::new(&Secret::random(), "tests", PURPOSE).initiate();
+    let begun = (0..=hello.len(), anything.clone())
+        .prop_map(move |(length, rest)| [&hello[..length], &rest].concat());
+    let scanner = Just(b"GET / HTTP/1.1\r\nHost: squall\r\n\r\n".to_vec());
+    prop_oneof![anything, begun, scanner]
+}
+
+#[test]
+fn garbage_gets_a_closed_connection_and_nothing_else() {
+    let first = Process::<TcpStream>::coordinate(2, &any_port(), |_| {});
+    let contact = first.address.clone();
+    proptest!(ProptestConfig::with_cases(100), |(bytes in garbage())| {
+        prop_assert!(answer(&contact, &bytes).len() <= ANSWER_BYTES_MAX);
+    });
+    let second = Process::join(2, &contact, |_| {});
+    assert_meshed(vec![first.assembly(), second.assembly()]);
+}
+
+/// The same from a peer that has our secret, at each of the two kinds of messages.
+#[test]
+fn garbage_after_the_proof_is_no_panic() {
+    proptest!(ProptestConfig::with_cases(200), |(bytes in proptest::collection::vec(any::<u8>(), 0..600))| {
+        for framed in [false, true] {
+            let (near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
+            let length = u32::try_from(bytes.len()).unwrap().to_le_bytes();
+            far.write_all(if framed { &length } else { &[] }).unwrap();
+            far.write_all(&bytes).unwrap();
+            drop(far);
+            let mut wire = Wire::new(near).unwrap();
+            // Whatever the first turns out to be, the wire is of use or says that it is not.
+            while wire.poll_frame::<Request>().is_ok_and(|request| request.is_some()) {}
+            let _ = wire.poll_frame::<Notice>();
+        }
+    });
+}
+
+#[test]
+fn a_frame_is_bounded_and_read_to_its_last_byte() {
+    let frame = |bytes: &[u8]| {
+        let (near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
+        far.write_all(bytes).unwrap();
+        Wire::new(near).unwrap().read_frame::<Notice>(Instant::now() + Duration::from_millis(20))
+    };
+    let go = postcard::to_stdvec(&Notice::Go).unwrap();
+    assert!(matches!(frame(&[&[1, 0, 0, 0], &go[..]].concat()), Ok(Notice::Go)));
+    assert!(matches!(frame(&[&[2, 0, 0, 0], &go[..], &[0]].concat()), Err(WireError::Malformed(_))));
+    assert!(matches!(frame(&[0, 0, 5, 0]), Err(WireError::Malformed(_))), "longer than FRAME_BYTES_MAX");
+    assert!(matches!(frame(&[1, 0]), Err(WireError::Late)));
+}
+
+#[test]
+fn what_is_not_squall_is_named() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let contact: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").unwrap();
+        // Until the client has gone.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let error = Process::<TcpStream>::join(2, &contact, |_| {}).error();
+    assert!(matches!(error, BootstrapError::NotSquall { address } if address == contact));
+    server.join().unwrap();
+}

@@ -1,0 +1,243 @@
+//! Bounded frames over a socket, never reading a byte beyond the frame: what follows the bootstrap on a
+//! connection belongs to the fabric.
+//!
+//! A frame is its length (4 bytes, little endian, at most [`FRAME_BYTES_MAX`]) and a message in postcard.
+//! The socket is non-blocking; `poll_*` takes what is there, `read_*` and `write_*` wait until a deadline.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::link::Link;
+
+/// The longest frame: a roster of [`super::MEMBERS_MAX`] members with the longest addresses fits.
+pub(super) const FRAME_BYTES_MAX: usize = 1 << 18;
+
+const _: () = assert!(super::MEMBERS_MAX * (super::ADDRESS_BYTES_MAX + 16) < FRAME_BYTES_MAX);
+
+/// Why a connection is of no more use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WireError {
+    #[error("the other end closed the connection")]
+    Closed,
+    #[error("the other end took too long")]
+    Late,
+    #[error("it was abandoned")]
+    Abandoned,
+    #[error("the other end sent {0}")]
+    Malformed(&'static str),
+    #[error("{0}")]
+    Io(io::Error),
+}
+
+impl From<io::Error> for WireError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Self::Closed,
+            ErrorKind::TimedOut => Self::Late,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl From<WireError> for io::Error {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::Closed => Self::new(ErrorKind::UnexpectedEof, WireError::Closed.to_string()),
+            WireError::Late => Self::new(ErrorKind::TimedOut, WireError::Late.to_string()),
+            WireError::Abandoned => Self::other(WireError::Abandoned.to_string()),
+            WireError::Malformed(what) => Self::new(ErrorKind::InvalidData, what),
+            WireError::Io(error) => error,
+        }
+    }
+}
+
+/// How long to wait for the other end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Until<'w> {
+    pub(super) deadline: Instant,
+    /// When this can be read, waiting makes no sense any more.
+    pub(super) abandon: Option<BorrowedFd<'w>>,
+}
+
+impl From<Instant> for Until<'_> {
+    fn from(deadline: Instant) -> Self {
+        Self { deadline, abandon: None }
+    }
+}
+
+/// A socket and the part of a message that has come so far.
+#[derive(Debug)]
+pub(super) struct Wire<S> {
+    stream: S,
+    /// Never longer than the message that is being read.
+    inbound: Vec<u8>,
+}
+
+impl<S: Link> Wire<S> {
+    pub(super) fn new(stream: S) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, inbound: Vec::new() })
+    }
+
+    /// The socket, blocking and without time-outs, at the first byte behind the last frame.
+    pub(super) fn into_stream(self) -> io::Result<S> {
+        assert!(self.inbound.is_empty(), "half a message was read");
+        self.stream.set_nonblocking(false)?;
+        Ok(self.stream)
+    }
+
+    pub(super) fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// A message of exactly `N` bytes, if all of it is there.
+    pub(super) fn poll_exact<const N: usize>(&mut self) -> Result<Option<[u8; N]>, WireError> {
+        if !self.fill(N)? {
+            return Ok(None);
+        }
+        let message = self.inbound[..].try_into().expect("filled to N bytes");
+        self.inbound.clear();
+        Ok(Some(message))
+    }
+
+    /// A frame, if all of it is there.
+    pub(super) fn poll_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
+        if self.inbound.len() < 4 && !self.fill(4)? {
+            return Ok(None);
+        }
+        let length = *self.inbound.first_chunk().expect("filled to 4 bytes");
+        let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
+        if length > FRAME_BYTES_MAX {
+            return Err(WireError::Malformed("a frame that is too long"));
+        }
+        if !self.fill(4 + length)? {
+            return Ok(None);
+        }
+        let message = postcard::take_from_bytes(&self.inbound[4..]);
+        let (message, rest) = message.map_err(|_| WireError::Malformed("a message that cannot be read"))?;
+        if !rest.is_empty() {
+            return Err(WireError::Malformed("a message with something behind it"));
+        }
+        self.inbound.clear();
+        Ok(Some(message))
+    }
+
+    /// Waits for a frame.
+    pub(super) fn read_frame<'w, T: DeserializeOwned>(
+        &mut self,
+        until: impl Into<Until<'w>>,
+    ) -> Result<T, WireError> {
+        let until = until.into();
+        loop {
+            if let Some(message) = self.poll_frame()? {
+                return Ok(message);
+            }
+            wait(self.stream.as_fd(), PollFlags::IN, until)?;
+        }
+    }
+
+    pub(super) fn write_frame<'w>(
+        &mut self,
+        message: &impl Serialize,
+        until: impl Into<Until<'w>>,
+    ) -> Result<(), WireError> {
+        let body = postcard::to_stdvec(message).expect("messages serialise");
+        assert!(body.len() <= FRAME_BYTES_MAX, "a frame of {} bytes", body.len());
+        let length = u32::try_from(body.len()).expect("checked above");
+        let frame = [&length.to_le_bytes(), &body[..]].concat();
+        Ok(self.waiting(until.into()).write_all(&frame)?)
+    }
+
+    /// A `Read` and `Write` that blocks.
+    pub(super) fn waiting<'w>(&'w mut self, until: Until<'w>) -> Waiting<'w, S> {
+        Waiting { stream: &mut self.stream, until }
+    }
+
+    /// Reads until `inbound` holds `bytes` bytes, and not one more; whether it does.
+    fn fill(&mut self, bytes: usize) -> Result<bool, WireError> {
+        let mut chunk = [0; 4096];
+        while self.inbound.len() < bytes {
+            let most = (bytes - self.inbound.len()).min(chunk.len());
+            match self.stream.read(&mut chunk[..most]) {
+                Ok(0) => return Err(WireError::Closed),
+                Ok(read) => self.inbound.extend_from_slice(&chunk[..read]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl<S: AsFd> AsFd for Wire<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// A non-blocking socket as a blocking one with a deadline for all of it, however slowly the bytes trickle.
+pub(super) struct Waiting<'w, S> {
+    stream: &'w mut S,
+    until: Until<'w>,
+}
+
+impl<S: Link> Read for Waiting<'_, S> {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(target) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    wait(self.stream.as_fd(), PollFlags::IN, self.until)?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl<S: Link> Write for Waiting<'_, S> {
+    fn write(&mut self, source: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.write(source) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    wait(self.stream.as_fd(), PollFlags::OUT, self.until)?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: Until<'_>) -> Result<(), WireError> {
+    let left = until.deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(WireError::Late);
+    }
+    let fds = [
+        Some(PollFd::from_borrowed_fd(fd, flags)),
+        until.abandon.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+    ];
+    let mut fds: Vec<_> = fds.into_iter().flatten().collect();
+    poll_for(&mut fds, left)?;
+    let abandoned = fds.get(1).is_some_and(|abandon| !abandon.revents().is_empty());
+    if abandoned { Err(WireError::Abandoned) } else { Ok(()) }
+}
+
+/// Waits until one of `fds` is ready, a signal comes, or `timeout` is over.
+pub(super) fn poll_for(fds: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
+    let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

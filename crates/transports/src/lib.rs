@@ -1,0 +1,34 @@
+//! The real fabrics: shared memory on one host, TCP and RDMA verbs between hosts, behind [`squall_fabric::Fabric`];
+//! the runner that drives protocol cores on them; and the bootstrap by which members find and trust each other.
+
+pub mod barrier;
+pub mod bootstrap;
+pub mod runner;
+pub mod shm;
+pub mod tcp;
+pub mod verbs;
+mod waker;
+
+pub use crate::waker::Waker;
+
+use squall_fabric::{Duration, Fabric};
+
+/// A fabric on a real machine: what a runner needs beyond [`Fabric`].
+///
+/// **Parking.** A runner that has found no work for a while calls [`Transport::prepare_park`], polls its
+/// cores *once more* (what peers or other threads stored before they could see the mark is visible by then),
+/// and only if they are still idle calls [`Transport::park`], which returns as soon as a peer rings, an event
+/// is waiting, a [`Waker`] is used, or the time is over. In all cases it ends with [`Transport::unpark`].
+pub trait Transport: Fabric {
+    /// Tells all peers and wakers that they must ring when they have stored or sent something for us.
+    fn prepare_park(&mut self);
+
+    /// Blocks until there may be something to do, or for `timeout`.
+    fn park(&mut self, timeout: Option<Duration>);
+
+    /// Tells peers and wakers that this node polls again. Idempotent.
+    fn unpark(&mut self);
+
+    /// A handle by which any thread of this process ends a `park`.
+    fn waker(&self) -> Waker;
+}

@@ -1,0 +1,225 @@
+//! A connection: posts in order to one peer, receives for what comes back, and what waits for a receive [F7].
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use squall_fabric::{Channel, ConnId, Event, Grant, PostError, Region, Source, Token, Write};
+
+use super::ring::{Incoming, Outgoing, Post};
+use super::wire::Violation;
+
+/// One incarnation of a connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: ConnId,
+    pub(super) link: usize,
+    pub(super) channel: Channel,
+    /// The how-manyeth opening of the channel it is.
+    pub(super) index: u64,
+    pub(super) outgoing: Outgoing,
+    /// The peer's ring; `None` until connected.
+    pub(super) incoming: Option<Incoming>,
+    receives: VecDeque<Receive>,
+    /// Receives posted ever.
+    receives_posted: u64,
+    /// Posts that wait because the first of them found no receive; they keep their order [F1].
+    pub(super) waiting: VecDeque<Waiting>,
+    /// When the first of them began to wait, in nanoseconds.
+    pub(super) waiting_since: u64,
+}
+
+/// Memory for one incoming send.
+#[derive(Debug)]
+struct Receive {
+    region: Region,
+    range: Range<usize>,
+    token: Token,
+}
+
+/// A post that waits.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    Write(WaitingWrite),
+    Send { bytes: Box<[u8]>, signal: Option<Token> },
+}
+
+/// A write that waits: by reference as it was given, by value as captured at post time [F5].
+#[derive(Debug)]
+pub(super) struct WaitingWrite {
+    source: WaitingSource,
+    grant: Grant,
+    offset: usize,
+    immediate: Option<u32>,
+    signal: Option<Token>,
+}
+
+#[derive(Debug)]
+enum WaitingSource {
+    Region(Region, Range<usize>),
+    Value(Box<[u64]>),
+}
+
+/// What became of the peer's posts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drained {
+    All,
+    /// A send was longer than its receive: the connection breaks.
+    TooLong,
+}
+
+impl Connection {
+    pub(super) fn new(id: ConnId, link: usize, channel: Channel, index: u64) -> std::io::Result<Self> {
+        Ok(Self {
+            id,
+            link,
+            channel,
+            index,
+            outgoing: Outgoing::new()?,
+            incoming: None,
+            receives: VecDeque::new(),
+            receives_posted: 0,
+            waiting: VecDeque::new(),
+            waiting_since: 0,
+        })
+    }
+
+    /// Posts memory for one incoming post.
+    pub(super) fn post_receive(
+        &mut self,
+        region: &Region,
+        range: Range<usize>,
+        token: Token,
+    ) -> Result<(), PostError> {
+        if self.receives.len() == RECEIVES_MAX {
+            return Err(PostError::Full);
+        }
+        self.receives.push_back(Receive { region: region.clone(), range, token });
+        self.receives_posted += 1;
+        self.outgoing.publish_receives(self.receives_posted);
+        Ok(())
+    }
+
+    /// Takes all that the peer has posted.
+    pub(super) fn drain(&mut self, events: &mut VecDeque<Event>) -> Result<Drained, Violation> {
+        let Some(incoming) = &mut self.incoming else { return Ok(Drained::All) };
+        while let Some(post) = incoming.front()? {
+            let receive =
+                self.receives.pop_front().ok_or(Violation("a post for which there is no receive"))?;
+            let Receive { region, range, token } = receive;
+            let conn = self.id;
+            let event = match post {
+                Post::Send { bytes } if bytes > range.len() * 8 => return Ok(Drained::TooLong),
+                Post::Send { bytes } => {
+                    incoming.copy_to(bytes.div_ceil(8), &region, range.start);
+                    Event::Received { conn, token, length: bytes }
+                }
+                Post::Immediate(immediate) => Event::Arrived { conn, token, immediate },
+            };
+            incoming.consume(post, &self.outgoing);
+            events.push_back(event);
+        }
+        Ok(Drained::All)
+    }
+
+    /// Lets a post wait behind others.
+    pub(super) fn wait(&mut self, post: Waiting, now_ns: u64) -> Result<(), PostError> {
+        if self.waiting.len() == WAITING_MAX {
+            return Err(PostError::Full);
+        }
+        if self.waiting.is_empty() {
+            self.waiting_since = now_ns;
+        }
+        self.waiting.push_back(post);
+        Ok(())
+    }
+}
+
+impl WaitingWrite {
+    pub(super) fn new(write: &Write<'_>) -> Self {
+        let source = match &write.source {
+            Source::Region(region, range) => WaitingSource::Region((*region).clone(), range.clone()),
+            Source::Value(words) => WaitingSource::Value((*words).into()),
+        };
+        let Write { grant, offset, immediate, signal, .. } = *write;
+        Self { source, grant: *grant, offset, immediate, signal }
+    }
+
+    pub(super) fn as_write(&self) -> Write<'_> {
+        let source = match &self.source {
+            WaitingSource::Region(region, range) => Source::Region(region, range.clone()),
+            WaitingSource::Value(words) => Source::Value(words),
+        };
+        let Self { grant, offset, immediate, signal, .. } = self;
+        Write { source, grant, offset: *offset, immediate: *immediate, signal: *signal }
+    }
+}
+
+/// All connections of a node, by the number in their name.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// Incarnations that this slot has had.
+    generation: u32,
+    connection: Option<Connection>,
+}
+
+impl Connections {
+    /// A name that no connection has had.
+    pub(super) fn reserve(&mut self) -> ConnId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        self.slots[index].generation += 1;
+        ConnId(u64::from(self.slots[index].generation) << 32 | index as u64)
+    }
+
+    pub(super) fn insert(&mut self, connection: Connection) -> usize {
+        let index = Self::index(connection.id);
+        self.slots[index].connection = Some(connection);
+        index
+    }
+
+    pub(super) fn remove(&mut self, index: usize) -> Option<Connection> {
+        let connection = self.slots[index].connection.take()?;
+        self.free.push(index);
+        Some(connection)
+    }
+
+    /// Gives a reserved name back unused.
+    pub(super) fn release(&mut self, id: ConnId) {
+        self.free.push(Self::index(id));
+    }
+
+    /// The connection at `index`, if it still is.
+    #[inline]
+    pub(super) fn at(&mut self, index: usize) -> Option<&mut Connection> {
+        self.slots[index].connection.as_mut()
+    }
+
+    /// Where the connection `id` is, if it has not ended.
+    ///
+    /// # Panics
+    /// If there never was such a connection.
+    #[inline]
+    pub(super) fn find(&self, id: ConnId) -> Option<usize> {
+        let index = Self::index(id);
+        let slot = self.slots.get(index).filter(|slot| id.0 >> 32 <= u64::from(slot.generation));
+        let slot = slot.unwrap_or_else(|| panic!("{id:?} was never opened here"));
+        slot.connection.as_ref().is_some_and(|connection| connection.id == id).then_some(index)
+    }
+
+    fn index(id: ConnId) -> usize {
+        (id.0 & 0xffff_ffff) as usize
+    }
+}
+
+/// Receives that a peer can hold posted on one connection.
+pub(super) const RECEIVES_MAX: usize = 1024;
+/// Posts that wait for a receive; protocols keep credits, so that none waits.
+const WAITING_MAX: usize = 64;

@@ -1,0 +1,262 @@
+//! A peer that breaks the protocol: it is disconnected with a reason, and nothing else happens.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use squall_fabric::{
+    BreakReason, Channel, ConnId, Event, Fabric, MirrorKey, NodeId, PostError, Region, Token,
+};
+
+use super::ShmFabric;
+use super::link;
+use super::memory::{INTERNAL, Segment};
+use super::ring::{self, HEAD, RECEIVES, RING, RING_WORDS, SEND, TAIL};
+use super::socket::Socket;
+use super::wire::Message;
+
+/// A fabric with one honest peer and one that does what a test says.
+struct Stage {
+    fabric: ShmFabric,
+    honest: ShmFabric,
+    intruder: Socket,
+    events: Vec<Event>,
+    /// Keeps what the intruder has shown alive.
+    _shown: Arc<Segment>,
+}
+
+const HONEST: NodeId = NodeId(1);
+const INTRUDER: NodeId = NodeId(2);
+const GREETING: Message = Message::Hello { node: INTRUDER.0, expedited: true };
+
+impl Stage {
+    /// The intruder has not greeted.
+    fn silent() -> Self {
+        let [(a, b), (c, d)] = [(); 2].map(|()| UnixStream::pair().expect("sockets"));
+        let fabric = ShmFabric::new(NodeId(0), vec![(HONEST, a), (INTRUDER, c)]).expect("a fabric");
+        let honest = ShmFabric::new(HONEST, vec![(NodeId(0), b)]).expect("a fabric");
+        let shown = Segment::new(link::PAGE_WORDS).expect("memory");
+        let intruder = Socket::new(d).expect("same user");
+        Self { fabric, honest, intruder, events: Vec::new(), _shown: shown }
+    }
+
+    /// The intruder has greeted like anybody.
+    fn greeted() -> Self {
+        let mut stage = Self::silent();
+        let file = stage._shown.file().try_clone().expect("a file");
+        stage.says(GREETING, Some(&file));
+        stage.settle();
+        assert_eq!(stage.fabric.links[1].life, link::Life::Up);
+        stage
+    }
+
+    /// As `greeted`, and connected on channel 1: the connection, and the page range that the intruder shows.
+    fn connected() -> (Self, ConnId, Region) {
+        let mut stage = Self::greeted();
+        let conn = stage.fabric.open(INTRUDER, Channel(1));
+        let segment = Segment::new(ring::PAGE_WORDS).expect("memory");
+        let page = segment.region(INTERNAL, ring::PAGE_WORDS);
+        let file = segment.file().try_clone().expect("a file");
+        stage.says(Message::Open { channel: 1, index: 1 }, Some(&file));
+        stage.settle();
+        assert!(stage.events.contains(&Event::Connected { conn, peer: INTRUDER }));
+        (stage, conn, page)
+    }
+
+    fn says(&mut self, message: Message, file: Option<&OwnedFd>) {
+        self.intruder.send(message, file.map(AsFd::as_fd)).expect("open");
+    }
+
+    /// Bumps the intruder's count of posts, so that its rings are looked at.
+    fn posts(&mut self) {
+        self.fabric.links[1].look_again = true;
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..5 {
+            self.fabric.pace.hurry();
+            self.honest.pace.hurry();
+            let events = &mut self.events;
+            self.fabric.poll(&mut |event| events.push(event));
+            self.honest.poll(&mut |_| ());
+        }
+    }
+
+    /// The intruder is disconnected for breaking the protocol; the honest peer is not disturbed.
+    fn assert_disconnected(mut self) {
+        self.settle();
+        let lost = Event::PeerLost { peer: INTRUDER, reason: BreakReason::Protocol };
+        assert!(self.events.contains(&lost), "{:?}", self.events);
+        let region = self.fabric.register(1);
+        self.fabric.publish(MirrorKey(1), &region, &[HONEST]);
+        let view = self.honest.attach(NodeId(0), MirrorKey(1), 1);
+        self.settle();
+        region.store(0, 7);
+        assert_eq!(view.load(0), 7, "the honest peer is still served");
+        assert!(self.events.contains(&Event::Attached { key: MirrorKey(1), reader: HONEST }));
+    }
+}
+
+fn plain_file(bytes: u64, seals: SealFlags) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("intruder", flags).expect("a file");
+    rustix::fs::ftruncate(&file, bytes).expect("a size");
+    rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
+    file
+}
+
+#[test]
+fn who_does_not_greet_is_disconnected() {
+    for message in [Message::Doorbell, Message::Attached { key: 1 }, Message::Withdrawn { key: 1 }] {
+        let mut stage = Stage::silent();
+        stage.says(message, None);
+        stage.assert_disconnected();
+    }
+}
+
+#[test]
+fn a_wrong_greeting_disconnects() {
+    let good = plain_file(link::PAGE_WORDS as u64 * 8, SealFlags::SHRINK);
+    let shrinking = plain_file(link::PAGE_WORDS as u64 * 8, SealFlags::empty());
+    let small = plain_file(8, SealFlags::SHRINK);
+    let another = Message::Hello { node: 9, expedited: true };
+    for (message, file) in [(another, &good), (GREETING, &shrinking), (GREETING, &small)] {
+        let mut stage = Stage::silent();
+        stage.says(message, Some(file));
+        stage.assert_disconnected();
+    }
+    let mut stage = Stage::greeted();
+    stage.says(GREETING, Some(&good));
+    stage.assert_disconnected();
+}
+
+#[test]
+fn control_messages_out_of_turn_disconnect() {
+    let file = plain_file(1 << 20, SealFlags::SHRINK);
+    let reason = BreakReason::PeerClosed;
+    let granted = |key, first, words| Message::Granted { key, region: 1, first, words, moves: 0 };
+    for (message, file) in [
+        (Message::Open { channel: 1, index: 2 }, Some(&file)),
+        (Message::Open { channel: 1, index: 0 }, Some(&file)),
+        (Message::Close { channel: 1, index: 1, reason }, None),
+        (Message::Attached { key: 1 }, None),
+        (granted(0xffff, 0, 1), Some(&file)),
+        (granted(1 << 16, 0, 1 << 17 | 1), Some(&file)),
+        (granted(1 << 16, u64::MAX, 2), Some(&file)),
+        (granted(1 << 16, 1 << 60, 1 << 60), Some(&file)),
+    ] {
+        let mut stage = Stage::greeted();
+        stage.says(message, file);
+        stage.assert_disconnected();
+    }
+}
+
+#[test]
+fn a_mirror_published_twice_disconnects() {
+    for attached in [true, false] {
+        let mut stage = Stage::greeted();
+        let file = plain_file(4096, SealFlags::SHRINK);
+        let _view = attached.then(|| stage.fabric.attach(INTRUDER, MirrorKey(5), 4));
+        stage.says(Message::Mirror { key: 5, words: 4 }, Some(&file));
+        stage.settle();
+        assert!(!stage.events.iter().any(|event| matches!(event, Event::PeerLost { .. })));
+        stage.says(Message::Mirror { key: 5, words: 4 }, Some(&file));
+        stage.assert_disconnected();
+    }
+}
+
+/// The view of a mirror whose file is smaller than announced stays zeros, instead of ending the process (SIGBUS).
+#[test]
+fn a_mirror_with_too_small_a_file_disconnects() {
+    let mut stage = Stage::greeted();
+    let view = stage.fabric.attach(INTRUDER, MirrorKey(5), 100_000);
+    let file = plain_file(4096, SealFlags::SHRINK);
+    stage.says(Message::Mirror { key: 5, words: 100_000 }, Some(&file));
+    stage.settle();
+    assert!((0..100_000).step_by(100).all(|word| view.load(word) == 0));
+    stage.assert_disconnected();
+}
+
+#[test]
+fn a_ring_that_lies_disconnects() {
+    let lies: [&dyn Fn(&Region); 6] = [
+        // More than the ring holds.
+        &|page| page.store(TAIL, RING_WORDS + 1),
+        // Fewer words than were consumed.
+        &|page| page.store(TAIL, u64::MAX),
+        // A kind that does not exist.
+        &|page| {
+            page.store(RING, 99);
+            page.store(TAIL, 1);
+        },
+        // Longer than a send can be.
+        &|page| {
+            page.store(RING, 1 << 30 | SEND);
+            page.store(TAIL, 4000);
+        },
+        // Longer than what was posted.
+        &|page| {
+            page.store(RING, 800 << 8 | SEND);
+            page.store(TAIL, 2);
+        },
+        // Without a receive.
+        &|page| {
+            page.store(RING, 8 << 8 | SEND);
+            page.store(RING + 2, 8 << 8 | SEND);
+            page.store(TAIL, 4);
+        },
+    ];
+    for lie in lies {
+        let (mut stage, conn, page) = Stage::connected();
+        let memory = stage.fabric.register(1 << 14);
+        stage.fabric.post_receive(conn, &memory, 0..1 << 14, Token(1)).expect("room");
+        lie(&page);
+        stage.posts();
+        stage.settle();
+        let broken = Event::Broken { conn, reason: BreakReason::Protocol };
+        assert!(stage.events.contains(&broken), "{:?}", stage.events);
+        stage.assert_disconnected();
+    }
+}
+
+/// A reader that claims to have read what was never sent is found out when the ring is full.
+#[test]
+fn a_head_that_lies_disconnects() {
+    let (mut stage, conn, page) = Stage::connected();
+    page.store(RECEIVES, u64::MAX);
+    page.store(HEAD, 1 << 40);
+    let bytes = [0; 1 << 16];
+    let posted = (0..10).map(|_| stage.fabric.send(conn, &bytes, None)).find(Result::is_err);
+    assert_eq!(posted, Some(Err(PostError::NotConnected)));
+    stage.assert_disconnected();
+}
+
+/// Any bytes end in a disconnection at the latest when the socket closes; nothing panics.
+#[test]
+fn noise_is_survived() {
+    use std::io::Write as _;
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut noise = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for round in 0..200 {
+        let (ours, mut theirs) = UnixStream::pair().expect("sockets");
+        let mut fabric = ShmFabric::new(NodeId(0), vec![(INTRUDER, ours)]).expect("a fabric");
+        let length = noise() % 200;
+        // Kinds that exist more often than others, so that some bodies are read.
+        let byte = |n: u64| if n & 3 == 0 { (n >> 8) as u8 & 7 } else { (n >> 8) as u8 };
+        let bytes: Vec<u8> = (0..length).map(|_| byte(noise())).collect();
+        theirs.write_all(&bytes).expect("room");
+        drop(theirs);
+        let mut lost = false;
+        for _ in 0..3 {
+            fabric.pace.hurry();
+            fabric.poll(&mut |event| lost |= matches!(event, Event::PeerLost { .. }));
+        }
+        assert!(lost, "round {round}: {bytes:?}");
+    }
+}

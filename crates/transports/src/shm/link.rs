@@ -1,0 +1,212 @@
+//! A link: all that joins this node to one peer of the same host.
+//!
+//! Two page ranges carry what must be seen without a system call: each end writes one and reads the other. In it
+//! stand the mark of a parked reader, the number of posts, the write under way, and the table of the grants that
+//! are valid. A socket carries the rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Weak};
+
+use rustix::fd::OwnedFd;
+use squall_fabric::region::Access;
+use squall_fabric::{Channel, MirrorKey, NodeId, Region};
+
+use super::grants::{Given, Taken};
+use super::memory::{INTERNAL, Segment, map_peer_file};
+use super::mirrors::View;
+use super::ring::Incoming;
+use super::socket::Socket;
+use super::wire::Violation;
+
+/// All that joins this node to one peer.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) peer: NodeId,
+    pub(super) socket: Socket,
+    pub(super) life: Life,
+    own_segment: Arc<Segment>,
+    /// What this node tells the peer.
+    own: Region,
+    /// What the peer tells this node; `None` before its greeting.
+    theirs: Option<Region>,
+    /// Posts made ever, on all connections.
+    posts: u64,
+    /// Posts of the peer that have been looked at.
+    posts_seen: u64,
+    /// Look at all connections, whatever the number of posts says.
+    pub(super) look_again: bool,
+    /// Writes begun ever.
+    writes: u64,
+    /// The parking of the peer for which it has been rung.
+    rung: u64,
+    /// Connections that are open here, connected or not.
+    pub(super) connections: Vec<usize>,
+    pub(super) channels: BTreeMap<Channel, Opened>,
+    /// Grants that this node gave to the peer.
+    pub(super) given: Given,
+    /// Grants that the peer gave to this node.
+    pub(super) taken: Taken,
+    /// Mirrors that this node has published for the peer and the peer has not attached.
+    pub(super) published: BTreeSet<MirrorKey>,
+    /// Mirrors of the peer that this node has attached and still uses.
+    pub(super) views: BTreeMap<MirrorKey, Weak<View>>,
+    /// Mirrors that the peer has published and this node has not attached.
+    pub(super) offers: BTreeMap<MirrorKey, Offer>,
+}
+
+/// What can be expected of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// It has not greeted yet.
+    Greeting,
+    /// It has greeted.
+    Up,
+    /// It was disconnected, but may live and store.
+    Lost,
+    /// Its end of the socket is closed: it stores nothing more.
+    Gone,
+}
+
+/// How often a channel was opened. The k-th opening of one end pairs with the k-th of the other, so that both
+/// agree which incarnations belong together whatever crosses on the way.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    /// Openings of this end.
+    pub(super) here: u64,
+    /// The connection of the last one, as long as it is open.
+    pub(super) connection: Option<usize>,
+    /// Openings of the peer.
+    pub(super) there: u64,
+    /// The ring of its last one, as long as this end has not opened as often and the peer has not closed.
+    pub(super) ring: Option<Incoming>,
+}
+
+/// A mirror that is published for this node.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) words: u64,
+    pub(super) file: OwnedFd,
+}
+
+impl Link {
+    pub(super) fn new(peer: NodeId, stream: UnixStream) -> io::Result<Self> {
+        let own_segment = Segment::new(PAGE_WORDS)?;
+        own_segment.seal_for_readers()?;
+        Ok(Self {
+            peer,
+            socket: Socket::new(stream)?,
+            life: Life::Greeting,
+            own: own_segment.region(INTERNAL, PAGE_WORDS),
+            own_segment,
+            theirs: None,
+            posts: 0,
+            posts_seen: 0,
+            look_again: false,
+            writes: 0,
+            rung: 0,
+            connections: Vec::new(),
+            channels: BTreeMap::new(),
+            given: Given::default(),
+            taken: Taken::default(),
+            published: BTreeSet::new(),
+            views: BTreeMap::new(),
+            offers: BTreeMap::new(),
+        })
+    }
+
+    pub(super) fn segment(&self) -> &Arc<Segment> {
+        &self.own_segment
+    }
+
+    /// Whether the peer takes messages.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.life, Life::Greeting | Life::Up)
+    }
+
+    /// The peer has greeted.
+    pub(super) fn on_greeting(&mut self, file: &OwnedFd) -> Result<(), Violation> {
+        self.theirs = Some(map_peer_file(file, 0, PAGE_WORDS as u64, Access::ReadOnly)?);
+        self.life = Life::Up;
+        Ok(())
+    }
+
+    /// Whether the peer has posted something since the last call.
+    #[inline]
+    pub(super) fn take_posts(&mut self) -> bool {
+        let Some(theirs) = &self.theirs else { return false };
+        let posts = theirs.load(POSTS);
+        let found = posts != self.posts_seen || self.look_again;
+        self.posts_seen = posts;
+        self.look_again = false;
+        found && self.life == Life::Up
+    }
+
+    /// Tells the peer that something was posted.
+    pub(super) fn announce_post(&mut self) {
+        self.posts += 1;
+        self.own.store(POSTS, self.posts);
+    }
+
+    /// Tells the peer that this node is parked for the `parking`-th time, or awake again.
+    pub(super) fn mark_parked(&self, parking: u64, parked: bool) {
+        self.own.store_relaxed(PARKED, parking * 2 + u64::from(parked));
+    }
+
+    /// Rings the peer if it is parked and has not been rung since it parked. The caller has passed
+    /// `barrier::light` since its last store.
+    pub(super) fn ring_if_parked(&mut self) {
+        let Some(theirs) = &self.theirs else { return };
+        let mark = theirs.load_relaxed(PARKED);
+        if !mark.is_multiple_of(2) && mark != self.rung {
+            self.rung = mark;
+            self.socket.ring();
+        }
+    }
+
+    /// Tells the peer that a write under its grant `slot` begins. The caller passes `barrier::light` before it
+    /// looks whether the grant is valid.
+    #[inline]
+    pub(super) fn begin_write(&mut self, slot: usize) {
+        self.writes += 1;
+        self.own.store_relaxed(WRITING, self.writes << 16 | (slot as u64 + 1));
+    }
+
+    /// Tells the peer that the write is over: it sees all that was stored.
+    #[inline]
+    pub(super) fn end_write(&self) {
+        self.own.store(WRITING, self.writes << 16);
+    }
+
+    /// The peer's write under grant `slot` that is under way, if there is one: a number to compare later.
+    pub(super) fn write_under_way(&self, slot: usize) -> Option<u64> {
+        let writing = self.theirs.as_ref()?.load(WRITING);
+        (self.life != Life::Gone && writing & 0xffff == slot as u64 + 1).then_some(writing)
+    }
+
+    /// Sets the word that says whether and where grant `slot` is valid.
+    pub(super) fn set_validity(&self, slot: usize, word: u64) {
+        self.own.store(GRANTS + slot, word);
+    }
+
+    /// The peer's word that says whether and where its grant `slot` is valid.
+    #[inline]
+    pub(super) fn validity(&self, slot: usize) -> u64 {
+        self.theirs.as_ref().map_or(0, |theirs| theirs.load(GRANTS + slot))
+    }
+}
+
+// The page range: words of different purpose lie in lines of their own.
+/// Odd while parked; each parking has its own value.
+const PARKED: usize = 0;
+/// Posts made ever, over all connections of the link.
+const POSTS: usize = 16;
+/// Writes begun ever << 16 | slot of the grant + 1 while one is under way, 0 between them.
+const WRITING: usize = 32;
+/// By slot: the validity word of the grant, 0 if there is none.
+const GRANTS: usize = 48;
+/// The most grants that one node can have given to one peer at a time. The slot must fit 16 bits, less one.
+pub(super) const GRANTS_MAX: usize = 4096;
+pub(super) const PAGE_WORDS: usize = GRANTS + GRANTS_MAX;
+const _: () = assert!(GRANTS_MAX < 0xffff, "slot + 1 fits 16 bits");

@@ -1,0 +1,304 @@
+//! Memory that processes share: sealed anonymous files, mapped by their owner and handed to peers by descriptor.
+//!
+//! Nothing has a name in any file system, so nothing stays behind when a process dies. Every address range is
+//! reserved first and mapped over afterwards, in one step of the kernel: who reads it meanwhile sees the old
+//! pages or the new ones, never a hole.
+
+use std::ffi::c_void;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::region::Access;
+use squall_fabric::{Region, RegionId};
+
+use super::wire::Violation;
+
+/// A range of addresses of this process, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<c_void>,
+    /// A multiple of the page size, never 0.
+    bytes: usize,
+}
+
+// SAFETY: it is an address range; what lies there is accessed as atomics only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Reserves read-only zero pages for at least `bytes`, so that offset `offset` of a file can lie at their
+    /// beginning in huge pages.
+    pub(super) fn reserve(bytes: usize, offset: u64) -> io::Result<Self> {
+        let bytes = pages(bytes);
+        let slack = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let null = std::ptr::null_mut();
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe { rustix::mm::mmap_anonymous(null, bytes + slack, ProtFlags::READ, flags) }?;
+        let phase = usize::try_from(offset % HUGE_PAGE_BYTES as u64).expect("below the huge page size");
+        let skip = if slack == 0 { 0 } else { phase.wrapping_sub(start as usize) % HUGE_PAGE_BYTES };
+        let base = start.wrapping_byte_add(skip);
+        for (unused, length) in [(start, skip), (base.wrapping_byte_add(bytes), slack - skip)] {
+            if length > 0 {
+                // SAFETY: inside the mapping made above; nobody knows these addresses.
+                unsafe { rustix::mm::munmap(unused, length) }?;
+            }
+        }
+        Ok(Self { base: NonNull::new(base).expect("the kernel maps nothing at 0"), bytes })
+    }
+
+    /// Maps `file` from `offset` over the reserved range and touches all pages, so that the data path meets no
+    /// page fault. After an error the range reads as zeros again.
+    pub(super) fn place(&self, file: BorrowedFd<'_>, offset: u64, access: Access) -> io::Result<()> {
+        let placed = self.try_place(file, offset, access);
+        if placed.is_err() {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+            let (base, bytes) = (self.base.as_ptr(), self.bytes);
+            // SAFETY: the range is ours; its words are atomics that may change at any time anyway.
+            unsafe { rustix::mm::mmap_anonymous(base, bytes, ProtFlags::READ, flags) }?;
+        }
+        placed
+    }
+
+    fn try_place(&self, file: BorrowedFd<'_>, offset: u64, access: Access) -> io::Result<()> {
+        let protection = match access {
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Access::ReadOnly => ProtFlags::READ,
+        };
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the range is ours; its words are atomics that may change at any time anyway.
+        unsafe { rustix::mm::mmap(self.base.as_ptr(), self.bytes, protection, flags, file, offset) }?;
+        if self.bytes >= HUGE_PAGE_BYTES {
+            // Only a wish: many machines do not allow huge pages here.
+            let _ = self.advise(Advice::LinuxHugepage);
+        }
+        if access == Access::ReadWrite {
+            // A forked child must not write what its parent alone may write.
+            self.advise(Advice::LinuxDontFork)?;
+        }
+        self.touch(access)
+    }
+
+    /// As many private zero pages, which this process may write, without page faults.
+    pub(super) fn private_twin(&self) -> io::Result<Self> {
+        let twin = Self::reserve(self.bytes, 0)?;
+        let flags = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the range was made above; nobody else knows it.
+        unsafe { rustix::mm::mprotect(twin.base.as_ptr(), twin.bytes, flags) }?;
+        if twin.bytes >= HUGE_PAGE_BYTES {
+            // Only a wish, as in `try_place`.
+            let _ = twin.advise(Advice::LinuxHugepage);
+        }
+        twin.touch(Access::ReadWrite)?;
+        Ok(twin)
+    }
+
+    /// Moves the pages of `other`, made read-only, over this range in one step.
+    pub(super) fn replace_by(&self, other: Self) -> io::Result<()> {
+        assert_eq!(self.bytes, other.bytes, "ranges of one size");
+        // SAFETY: the range is ours, and nobody writes it any more.
+        unsafe { rustix::mm::mprotect(other.base.as_ptr(), other.bytes, MprotectFlags::READ) }?;
+        let flags = MremapFlags::MAYMOVE;
+        let (from, to) = (other.base.as_ptr(), self.base.as_ptr());
+        // SAFETY: both ranges are ours; readers of this range see the old words or the new ones.
+        unsafe { rustix::mm::mremap_fixed(from, other.bytes, self.bytes, flags, to) }?;
+        // The kernel has taken the range away; giving it back could hit somebody else's.
+        std::mem::forget(other);
+        Ok(())
+    }
+
+    /// Its first word.
+    pub(super) fn first_word(&self) -> NonNull<AtomicU64> {
+        self.base.cast()
+    }
+
+    /// All its words; stores only if it was placed for writing.
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped as long as `self` lives, page-aligned, and accessed as atomics only.
+        unsafe { std::slice::from_raw_parts(self.first_word().as_ptr(), self.bytes / 8) }
+    }
+
+    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
+        // SAFETY: none of the advices used here changes what the range holds.
+        unsafe { rustix::mm::madvise(self.base.as_ptr(), self.bytes, advice) }
+    }
+
+    fn touch(&self, access: Access) -> io::Result<()> {
+        let advice = match access {
+            Access::ReadWrite => Advice::LinuxPopulateWrite,
+            Access::ReadOnly => Advice::LinuxPopulateRead,
+        };
+        match self.advise(advice) {
+            Err(Errno::INVAL) => self.touch_each_page(access),
+            done => return Ok(done?),
+        }
+        Ok(())
+    }
+
+    /// For kernels before 5.14.
+    fn touch_each_page(&self, access: Access) {
+        for word in self.words().iter().step_by(rustix::param::page_size() / 8) {
+            match access {
+                Access::ReadWrite => word.fetch_or(0, Ordering::Relaxed),
+                Access::ReadOnly => word.load(Ordering::Relaxed),
+            };
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours, and regions over it keep it alive.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+/// Memory of this process that it can show to others: a mapping and the file behind it.
+#[derive(Debug)]
+pub(super) struct Segment {
+    mapping: Mapping,
+    file: Mutex<OwnedFd>,
+}
+
+impl Segment {
+    /// `words` zeroed words.
+    pub(super) fn new(words: usize) -> io::Result<Arc<Self>> {
+        let bytes = words.checked_mul(8).ok_or(Errno::NOMEM)?;
+        let mapping = Mapping::reserve(bytes, 0)?;
+        let file = new_file(mapping.bytes)?;
+        mapping.place(file.as_fd(), 0, Access::ReadWrite)?;
+        Ok(Arc::new(Self { mapping, file: Mutex::new(file) }))
+    }
+
+    /// The memory as a region of this process.
+    pub(super) fn region(self: &Arc<Self>, id: RegionId, words: usize) -> Region {
+        assert!(words <= self.mapping.bytes / 8, "{words} words of {} bytes", self.mapping.bytes);
+        // SAFETY: mapped for reading and writing for as long as the segment lives.
+        unsafe { Region::from_raw(id, self.mapping.first_word(), words, Access::ReadWrite, self.clone()) }
+    }
+
+    /// The segment behind `region`, if it has one.
+    pub(super) fn of(region: &Region) -> Option<Arc<Self>> {
+        region.memory().clone().downcast().ok()
+    }
+
+    /// The file, to be handed to a peer.
+    pub(super) fn file(&self) -> MutexGuard<'_, OwnedFd> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on nobody can map the file for writing any more, not even we; our own mapping stays.
+    ///
+    /// # Panics
+    /// If the segment was shared with writers before.
+    pub(super) fn seal_for_readers(&self) -> io::Result<()> {
+        let file = self.file();
+        let seals = rustix::fs::fcntl_get_seals(&*file)?;
+        assert!(
+            seals.contains(SealFlags::FUTURE_WRITE) || !seals.contains(SealFlags::SEAL),
+            "a region that peers may write cannot be a mirror too"
+        );
+        if !seals.contains(SealFlags::SEAL) {
+            rustix::fs::fcntl_add_seals(&*file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        }
+        Ok(())
+    }
+
+    /// From now on the file may be handed to writers, and none of them can change that.
+    ///
+    /// # Panics
+    /// If the segment is a mirror.
+    pub(super) fn seal_for_writers(&self) -> io::Result<()> {
+        let file = self.file();
+        let seals = rustix::fs::fcntl_get_seals(&*file)?;
+        assert!(!seals.contains(SealFlags::FUTURE_WRITE), "a mirror has one writer: its owner");
+        if !seals.contains(SealFlags::SEAL) {
+            rustix::fs::fcntl_add_seals(&*file, SealFlags::SEAL)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the words to pages that nobody else has mapped, at the same addresses. What others store into the
+    /// old pages from now on is seen by nobody.
+    pub(super) fn move_to_new_pages(&self) -> io::Result<()> {
+        let mut file = self.file();
+        let new_file = new_file(self.mapping.bytes)?;
+        let copy = Mapping::reserve(self.mapping.bytes, 0)?;
+        copy.place(new_file.as_fd(), 0, Access::ReadWrite)?;
+        for (old, new) in self.mapping.words().iter().zip(copy.words()) {
+            new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        rustix::fs::fcntl_add_seals(&new_file, SealFlags::SEAL)?;
+        self.mapping.place(new_file.as_fd(), 0, Access::ReadWrite)?;
+        *file = new_file;
+        Ok(())
+    }
+}
+
+/// Maps `words` words of a peer's file from word `first`. The file must be sealed against shrinking, so that its
+/// owner cannot take the pages away under us.
+pub(super) fn map_peer_file(
+    file: &OwnedFd,
+    first: u64,
+    words: u64,
+    access: Access,
+) -> Result<Region, Violation> {
+    check_peer_file(file, first, words)?;
+    let page_words = rustix::param::page_size() as u64 / 8;
+    let skip = first % page_words;
+    let offset = (first - skip) * 8;
+    let bytes =
+        usize::try_from((skip + words) * 8).map_err(|_| Violation("a file beyond the address space"))?;
+    let map = || {
+        let mapping = Mapping::reserve(bytes, offset)?;
+        mapping.place(file.as_fd(), offset, access)?;
+        Ok(mapping)
+    };
+    let mapping = map().map_err(|_: io::Error| Violation("a file that cannot be mapped"))?;
+    let (skip, words) = (skip as usize, words as usize);
+    // SAFETY: `skip` words lie inside the mapping, see `bytes` above.
+    let base = unsafe { mapping.first_word().add(skip) };
+    // SAFETY: mapped as `access` says for as long as the mapping lives.
+    Ok(unsafe { Region::from_raw(INTERNAL, base, words, access, Arc::new(mapping)) })
+}
+
+/// Whether words `first..first + words` of a peer's file can be mapped and will stay.
+pub(super) fn check_peer_file(file: &OwnedFd, first: u64, words: u64) -> Result<(), Violation> {
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| Violation("a file that cannot be sealed"))?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(Violation("a file that could shrink"));
+    }
+    let end = first.checked_add(words).and_then(|end| end.checked_mul(8));
+    let end = end.ok_or(Violation("a range beyond the address space"))?;
+    let size = rustix::fs::fstat(file).map_err(|_| Violation("a file without size"))?.st_size;
+    if u64::try_from(size).is_ok_and(|size| end <= size) {
+        Ok(())
+    } else {
+        Err(Violation("a file that is smaller than announced"))
+    }
+}
+
+fn new_file(bytes: usize) -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create("squall", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, bytes as u64)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+    Ok(file)
+}
+
+/// Rounds up to whole pages, at least one.
+fn pages(bytes: usize) -> usize {
+    bytes.max(1).next_multiple_of(rustix::param::page_size())
+}
+
+/// The regions of the transport itself, which no protocol sees.
+pub(super) const INTERNAL: RegionId = RegionId(0);
+/// The size of a huge page on x86-64 and on aarch64 with 4 KiB pages; elsewhere only the alignment suffers.
+const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -1,0 +1,275 @@
+//! Shared memory: the fabric of nodes on one host, where a write is a store and a push is nothing.
+//!
+//! Each pair of nodes is joined by a connected Unix socket, which the bootstrap has made and authenticated. Over it
+//! travel file descriptors of anonymous memory, rare control messages and doorbells; data never does. Nothing has a
+//! name in a file system, so nothing stays behind, however a process ends. Every shared page has one writer, except
+//! granted regions.
+//!
+//! | what | how | file |
+//! |---|---|---|
+//! | mirrors | readers map the owner's pages read-only | `mirrors`, `freeze` |
+//! | one-sided writes | stores into the owner's pages, between two looks at the grant | `writes`, `grants` |
+//! | revocation | a cleared word and a barrier; other pages if the writer is stopped | `revocation` |
+//! | sends, immediates | a ring per direction, only for posts that have a receive | `ring`, `connection` |
+//! | wake-ups | a mark in shared memory, a byte on the socket | `park` |
+//! | control | fixed messages, parsed with bounds; an end of file is a death | `wire`, `socket`, `control`, `opening` |
+//!
+//! **Cost.** An awake node makes no system call, takes no lock and allocates nothing on the data path. A poll loads
+//! one word per peer; every 250 µs it looks at the sockets.
+
+mod connection;
+mod control;
+mod copy;
+mod freeze;
+mod grants;
+#[cfg(test)]
+mod intruder;
+mod link;
+mod memory;
+mod mirrors;
+mod opening;
+mod park;
+mod peers;
+mod revocation;
+mod ring;
+mod socket;
+mod wire;
+mod writes;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::time;
+
+use rustix::fd::AsFd;
+use squall_fabric::{
+    BreakReason, Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
+    PostError, Region, RegionId, Token, Write,
+};
+
+use self::connection::Connections;
+use self::link::Link;
+use self::memory::Segment;
+use self::mirrors::Mirror;
+use self::park::{Pace, Parking};
+use self::peers::{PEERS_MAX, PeerSet};
+use self::revocation::{Move, Revocation};
+use self::wire::Message;
+use self::writes::EVENTS_MAX;
+use crate::barrier;
+
+/// One node's access to the nodes of the same host.
+///
+/// **Law.** As [`Fabric`] and [`crate::Transport`] say. In particular stores that peers shall see are followed by a
+/// `poll` (or `prepare_park`) of the same thread before it sleeps: that is where parked peers are rung.
+pub struct ShmFabric {
+    node: NodeId,
+    origin: time::Instant,
+    /// In the order in which the peers were given; numbers of links are indices.
+    links: Vec<Link>,
+    connections: Connections,
+    mirrors: Vec<Mirror>,
+    /// What the next poll yields.
+    events: VecDeque<Event>,
+    /// Peers for which something was stored since the last look at their marks.
+    to_ring: PeerSet,
+    /// Connections with posts that wait for a receive.
+    waiting: Vec<usize>,
+    revocations: Vec<Revocation>,
+    moves: Vec<Move>,
+    parking: Parking,
+    pace: Pace,
+    /// Peers that take no more messages.
+    unheard: Vec<(usize, BreakReason)>,
+    /// Scratch space of `poll_control`.
+    ready: Vec<usize>,
+    regions: u64,
+    grants_given: u64,
+    /// `membarrier` does not reach every process: the light side must fence.
+    fenced: bool,
+}
+
+impl ShmFabric {
+    /// The fabric of `node`, joined to each of `peers` by a connected stream socket whose other end is the peer's
+    /// process. Both ends have proved to each other who they are. Does not wait for the peers.
+    ///
+    /// # Errors
+    /// If a peer runs as another user, if there are too many peers, or if memory or file descriptors run out.
+    pub fn new(node: NodeId, peers: Vec<(NodeId, UnixStream)>) -> io::Result<Self> {
+        if peers.len() > PEERS_MAX {
+            let text = format!("{} peers on one host, at most {PEERS_MAX}", peers.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let expedited = barrier::expedited();
+        let links = peers.into_iter().map(|(peer, stream)| Link::new(peer, stream));
+        let links = links.collect::<io::Result<Vec<_>>>()?;
+        let parking = Parking::new(&links)?;
+        let mut fabric = Self {
+            node,
+            origin: time::Instant::now(),
+            links,
+            connections: Connections::default(),
+            mirrors: Vec::new(),
+            events: VecDeque::with_capacity(2 * EVENTS_MAX),
+            to_ring: PeerSet::default(),
+            waiting: Vec::new(),
+            revocations: Vec::new(),
+            moves: Vec::new(),
+            parking,
+            pace: Pace::new(),
+            unheard: Vec::new(),
+            ready: Vec::new(),
+            regions: 0,
+            grants_given: 0,
+            fenced: !expedited,
+        };
+        for link in 0..fabric.links.len() {
+            let segment = fabric.links[link].segment().clone();
+            let file = segment.file();
+            fabric.tell(link, Message::Hello { node: node.0, expedited }, Some(file.as_fd()));
+        }
+        Ok(fabric)
+    }
+
+    /// The number of the link to `peer`.
+    fn link_to(&self, peer: NodeId) -> usize {
+        let link = self.links.iter().position(|link| link.peer == peer);
+        link.unwrap_or_else(|| panic!("{peer} is not a peer of {}", self.node))
+    }
+
+    fn next_region_id(&mut self) -> RegionId {
+        self.regions += 1;
+        RegionId(self.regions)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.now().as_nanos()
+    }
+
+    fn is_revoking(&self) -> bool {
+        !self.revocations.is_empty() || !self.moves.is_empty()
+    }
+
+    fn has_full_socket(&self) -> bool {
+        self.links.iter().any(|link| link.is_up() && link.socket.is_full())
+    }
+}
+
+impl Fabric for ShmFabric {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn now(&self) -> Instant {
+        let nanos = self.origin.elapsed().as_nanos();
+        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { one_sided_progress: true, early_sight: true }
+    }
+
+    fn register(&mut self, words: usize) -> Region {
+        let segment =
+            Segment::new(words).unwrap_or_else(|error| panic!("no memory for {words} words: {error}"));
+        segment.region(self.next_region_id(), words)
+    }
+
+    fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
+        self.open_channel(peer, channel)
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.close_connection(conn);
+    }
+
+    fn grant(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+        self.give(region, range, peer)
+    }
+
+    fn revoke(&mut self, grant: &Grant) {
+        self.take_back(grant);
+    }
+
+    fn write(&mut self, conn: ConnId, write: Write<'_>) -> Result<(), PostError> {
+        self.post_write(conn, &write)
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
+        self.post_send(conn, bytes, signal)
+    }
+
+    fn post_receive(
+        &mut self,
+        conn: ConnId,
+        region: &Region,
+        range: Range<usize>,
+        token: Token,
+    ) -> Result<(), PostError> {
+        region.check(&range);
+        self.own_segment(region);
+        let index = self.connections.find(conn).ok_or(PostError::NotConnected)?;
+        let connection = self.connections.at(index).ok_or(PostError::NotConnected)?;
+        connection.post_receive(region, range, token)?;
+        // The peer may have parked with a post that waits for this.
+        self.to_ring.insert(connection.link);
+        Ok(())
+    }
+
+    fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
+        self.publish_mirror(key, region, readers)
+    }
+
+    fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
+        self.attach_mirror(owner, key, words)
+    }
+
+    #[inline]
+    fn push(&mut self, mirror: MirrorId, range: Range<usize>) {
+        assert!(range.start <= range.end, "words {range:?}");
+        self.push_words(mirror, range.end);
+    }
+
+    #[inline]
+    fn push_word(&mut self, mirror: MirrorId, word: usize) {
+        self.push_words(mirror, word + 1);
+    }
+
+    fn freeze(&mut self, view: &Region) {
+        self.freeze_view(view);
+    }
+
+    #[inline]
+    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+        let mut work = 0;
+        for link in 0..self.links.len() {
+            if self.links[link].take_posts() {
+                self.drain_link(link);
+            }
+        }
+        if !self.waiting.is_empty() {
+            self.retry_waiting();
+        }
+        self.ring_peers();
+        if self.parking.is_marked() || self.pace.is_due() {
+            work += self.poll_control();
+        }
+        while let Some(event) = self.events.pop_front() {
+            work += 1;
+            sink(event);
+        }
+        work
+    }
+}
+
+impl fmt::Debug for ShmFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmFabric")
+            .field("node", &self.node)
+            .field("links", &self.links)
+            .field("parking", &self.parking)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,153 @@
+//! Connections open and end: both ends open a channel, either may close it, and what breaks it breaks it for both.
+
+use rustix::fd::AsFd;
+use squall_fabric::{BreakReason, Channel, ConnId, Event, NodeId};
+
+use super::ShmFabric;
+use super::connection::Connection;
+use super::ring::Incoming;
+use super::wire::{Message, Violation};
+
+impl ShmFabric {
+    pub(super) fn open_channel(&mut self, peer: NodeId, channel: Channel) -> ConnId {
+        let link = self.link_to(peer);
+        let id = self.connections.reserve();
+        let opened = self.links[link].channels.entry(channel).or_default();
+        assert!(opened.connection.is_none(), "{channel:?} to {peer} is open already");
+        opened.here += 1;
+        let index = opened.here;
+        let ring = if opened.there == index { opened.ring.take() } else { None };
+        let ended = opened.there >= index && ring.is_none();
+        if !self.links[link].is_up() {
+            self.connections.release(id);
+            self.events.push_back(Event::Broken { conn: id, reason: BreakReason::PeerClosed });
+            return id;
+        }
+        let connection = Connection::new(id, link, channel, index).expect("memory for a connection");
+        let slot = self.connections.insert(connection);
+        self.links[link].connections.push(slot);
+        self.links[link].channels.entry(channel).or_default().connection = Some(slot);
+        let connection = self.connections.at(slot).expect("inserted");
+        let segment = connection.outgoing.segment().clone();
+        let file = segment.file();
+        self.tell(link, Message::Open { channel: channel.0, index }, Some(file.as_fd()));
+        if ended {
+            self.end(slot, Event::Broken { conn: id, reason: BreakReason::PeerClosed });
+        } else if let Some(ring) = ring {
+            self.connect(slot, ring);
+        }
+        id
+    }
+
+    pub(super) fn on_open(
+        &mut self,
+        link: usize,
+        channel: Channel,
+        index: u64,
+        ring: Incoming,
+    ) -> Result<(), Violation> {
+        let channels = &mut self.links[link].channels;
+        if channels.len() >= CHANNELS_MAX && !channels.contains_key(&channel) {
+            return Err(Violation("more channels than anybody uses"));
+        }
+        let opened = channels.entry(channel).or_default();
+        if opened.there.checked_add(1) != Some(index) {
+            return Err(Violation("an opening out of turn"));
+        }
+        opened.there = index;
+        if opened.here < index {
+            opened.ring = Some(ring);
+        } else if let Some(slot) = opened.connection.filter(|_| opened.here == index) {
+            self.connect(slot, ring);
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, slot: usize, ring: Incoming) {
+        let connection = self.connections.at(slot).expect("it is open");
+        connection.incoming = Some(ring);
+        let (conn, link) = (connection.id, connection.link);
+        // The peer may have posted already.
+        self.links[link].look_again = true;
+        self.events.push_back(Event::Connected { conn, peer: self.links[link].peer });
+    }
+
+    pub(super) fn on_close(
+        &mut self,
+        link: usize,
+        channel: Channel,
+        index: u64,
+        reason: BreakReason,
+    ) -> Result<(), Violation> {
+        let opened = self.links[link].channels.get_mut(&channel);
+        let opened = opened.filter(|opened| opened.there == index).ok_or(Violation("a close out of turn"))?;
+        opened.ring = None;
+        let Some(slot) = opened.connection.filter(|_| opened.here == index) else { return Ok(()) };
+        // What the peer posted before it closed has arrived.
+        self.drain_connection(slot)?;
+        if let Some(connection) = self.connections.at(slot) {
+            let event = Event::Broken { conn: connection.id, reason };
+            self.end(slot, event);
+        }
+        Ok(())
+    }
+
+    /// Ends a connection from this side and tells the peer.
+    pub(super) fn close_connection(&mut self, conn: ConnId) {
+        if let Some(slot) = self.connections.find(conn) {
+            self.tell_closed(slot, BreakReason::PeerClosed);
+            self.remove(slot);
+        }
+    }
+
+    /// A write on the connection was refused [F10].
+    pub(super) fn refuse(&mut self, slot: usize) {
+        let Some(conn) = self.connections.at(slot).map(|connection| connection.id) else { return };
+        self.tell_closed(slot, BreakReason::Refused);
+        self.end(slot, Event::Refused { conn });
+    }
+
+    /// Breaks a connection from this side, for both ends.
+    pub(super) fn break_connection(&mut self, slot: usize, reason: BreakReason) {
+        let Some(conn) = self.connections.at(slot).map(|connection| connection.id) else { return };
+        self.tell_closed(slot, reason);
+        self.end(slot, Event::Broken { conn, reason });
+    }
+
+    /// Breaks the connections whose posts have waited too long for a receive [F7].
+    pub(super) fn break_impatient(&mut self) {
+        let now_ns = self.now_ns();
+        for slot in self.waiting.clone() {
+            let connection = self.connections.at(slot);
+            if connection.is_some_and(|waiting| now_ns - waiting.waiting_since > RECEIVER_NOT_READY_NS) {
+                self.break_connection(slot, BreakReason::ReceiverNotReady);
+            }
+        }
+    }
+
+    fn tell_closed(&mut self, slot: usize, reason: BreakReason) {
+        let Some(connection) = self.connections.at(slot) else { return };
+        let Connection { link, channel, index, .. } = *connection;
+        self.tell(link, Message::Close { channel: channel.0, index, reason }, None);
+    }
+
+    pub(super) fn end(&mut self, slot: usize, event: Event) {
+        self.events.push_back(event);
+        self.remove(slot);
+    }
+
+    fn remove(&mut self, slot: usize) {
+        let Some(connection) = self.connections.remove(slot) else { return };
+        let link = &mut self.links[connection.link];
+        link.connections.retain(|other| *other != slot);
+        if let Some(opened) = link.channels.get_mut(&connection.channel) {
+            opened.connection = None;
+        }
+        self.waiting.retain(|other| *other != slot);
+    }
+}
+
+/// Channels that one peer can have opened ever.
+const CHANNELS_MAX: usize = 4096;
+/// How long a post waits for a receive.
+const RECEIVER_NOT_READY_NS: u64 = 500_000_000;

@@ -1,0 +1,190 @@
+//! Parking: a node without work sleeps in the kernel and costs nothing; whoever has something for it rings.
+//!
+//! A node marks itself as parked in its page ranges, where peers look after they have stored something. No
+//! wake-up is lost, by Dekker's pattern (see `barrier`): the peer stores its words, then looks at the mark; the
+//! node stores its mark, passes the heavy barrier, then looks once more for words. The peer looks in its next
+//! [`poll`](squall_fabric::Fabric::poll) after the stores, once for all of them, so that a store or a push costs
+//! nothing and a poll a load per reader. A doorbell that comes between the mark and the sleep ends the sleep.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::time::Timespec;
+
+use super::ShmFabric;
+use super::link::Link;
+use crate::barrier;
+use crate::{Transport, Waker};
+
+/// What a node waits on when it is parked.
+#[derive(Debug)]
+pub(super) struct Parking {
+    epoll: OwnedFd,
+    waker: Waker,
+    /// Parkings ever; each has its own mark.
+    count: u64,
+    /// Marked as parked.
+    marked: bool,
+    /// A doorbell was heard since the mark.
+    rung: bool,
+}
+
+impl Parking {
+    pub(super) fn new(links: &[Link]) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let waker = Waker::new()?;
+        epoll::add(&epoll, waker.doorbell(), epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)?;
+        for (number, link) in links.iter().enumerate() {
+            let data = epoll::EventData::new_u64(number as u64);
+            epoll::add(&epoll, &link.socket, data, epoll::EventFlags::IN)?;
+        }
+        Ok(Self { epoll, waker, count: 0, marked: false, rung: false })
+    }
+
+    pub(super) fn is_marked(&self) -> bool {
+        self.marked
+    }
+
+    pub(super) fn on_doorbell(&mut self) {
+        self.rung = true;
+    }
+
+    /// Waits no more for a link that is lost.
+    pub(super) fn forget(&self, socket: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, socket);
+    }
+
+    /// Waits until a socket or the waker has something; returns the links that have.
+    pub(super) fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<usize>) {
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; READY_MAX];
+        // An interrupted wait is a short one: the caller looks for work and comes back.
+        if let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            let numbers = events.iter().map(|event| event.data.u64()).filter(|number| *number != WAKER);
+            ready.extend(numbers.filter_map(|number| usize::try_from(number).ok()));
+        }
+    }
+}
+
+impl Transport for ShmFabric {
+    fn prepare_park(&mut self) {
+        self.ring_peers();
+        self.parking.count += 1;
+        self.parking.marked = true;
+        self.parking.rung = false;
+        for link in &self.links {
+            link.mark_parked(self.parking.count, true);
+        }
+        self.parking.waker.set_parked(true);
+        barrier::heavy();
+    }
+
+    fn park(&mut self, timeout: Option<Duration>) {
+        self.ring_peers();
+        if self.parking.rung || !self.events.is_empty() {
+            return;
+        }
+        // What only time resolves is looked at every millisecond; it is rare and short.
+        let has_timer = !self.waiting.is_empty() || self.is_revoking() || self.has_full_socket();
+        let timeout = if has_timer { Some(timeout.map_or(TIMER, |t| t.min(TIMER))) } else { timeout };
+        let mut ready = Vec::new();
+        self.parking.wait(timeout, &mut ready);
+        self.pace.hurry();
+    }
+
+    fn unpark(&mut self) {
+        if self.parking.marked {
+            for link in &self.links {
+                link.mark_parked(self.parking.count, false);
+            }
+            self.parking.waker.set_parked(false);
+            self.parking.marked = false;
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.parking.waker.clone()
+    }
+}
+
+impl ShmFabric {
+    /// Rings the peers that are parked and for which something was stored or pushed since the last call.
+    #[inline]
+    pub(super) fn ring_peers(&mut self) {
+        if self.to_ring.is_empty() {
+            return;
+        }
+        // Our stores before the look at the marks: either we see the mark, or the parking peer sees the words.
+        barrier::light_if(self.fenced);
+        while let Some(link) = self.to_ring.pop() {
+            self.links[link].ring_if_parked();
+        }
+    }
+}
+
+/// When to look at the sockets. Looking costs a system call, so a busy node does so every [`CONTROL_PERIOD`] and
+/// looks at the clock only every so many polls: as many as it makes in about that time.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Polls until the next look at the clock: 1 <= countdown <= interval.
+    countdown: u32,
+    interval: u32,
+    /// When the sockets were last looked at.
+    looked_at: Instant,
+    /// When the clock was last looked at.
+    checked_at: Instant,
+    hurried: bool,
+}
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        let now = Instant::now();
+        Self { countdown: 1, interval: 1, looked_at: now, checked_at: now, hurried: true }
+    }
+
+    /// Look at the sockets in the next poll.
+    pub(super) fn hurry(&mut self) {
+        self.hurried = true;
+        self.countdown = 1;
+    }
+
+    /// Whether to look at the sockets in this poll.
+    #[inline]
+    pub(super) fn is_due(&mut self) -> bool {
+        self.countdown -= 1;
+        self.countdown == 0 && self.check()
+    }
+
+    #[cold]
+    fn check(&mut self) -> bool {
+        let now = Instant::now();
+        let elapsed = now - self.checked_at;
+        self.checked_at = now;
+        if elapsed > CONTROL_PERIOD {
+            self.interval = (self.interval / 2).max(1);
+        } else if elapsed < CONTROL_PERIOD / 4 {
+            self.interval = (self.interval * 2).min(INTERVAL_MAX);
+        }
+        self.countdown = self.interval;
+        let due = self.hurried || now - self.looked_at >= CONTROL_PERIOD;
+        if due {
+            self.looked_at = now;
+            self.hurried = false;
+        }
+        due
+    }
+}
+
+/// A death or a control message waits at most about this long for a busy node.
+const CONTROL_PERIOD: Duration = Duration::from_micros(250);
+/// With polls that suddenly take 100 µs each, the sockets wait 25 ms once.
+const INTERVAL_MAX: u32 = 256;
+const TIMER: Duration = Duration::from_millis(1);
+/// Links looked at in one turn; the others wait for the next.
+const READY_MAX: usize = 64;
+const WAKER: u64 = u64::MAX;

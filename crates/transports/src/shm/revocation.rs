@@ -1,0 +1,164 @@
+//! Revocation: after `Revoked` nothing lands any more, whatever state the writer is in [F9].
+//!
+//! The owner clears the validity word, makes every running thread of the writer pass a barrier, and looks for the
+//! mark of a write under that grant. Without a mark, every later write sees the cleared word: the grant is
+//! revoked, some microseconds after the call. With a mark, a write is under way; the owner waits for its end for
+//! [`PATIENCE`]. If its writer was stopped in the middle, the owner *moves* the region to other pages, at the
+//! same addresses: what the writer still stores lands in pages that nobody reads, and its second look tells it.
+//!
+//! Grants of others over the same region follow the move: their validity words change first, so that no new
+//! write begins in the old pages; when their writes under way have ended, the words are copied and the new pages
+//! handed over. Who is stopped in the middle of a write too, longer than the patience, is refused as well.
+//! While a revocation is under way, only the fabric's thread may store into a granted region.
+
+use std::sync::Arc;
+
+use squall_fabric::{Event, Grant};
+
+use super::ShmFabric;
+use super::grants::{GivenState, validity};
+use super::memory::Segment;
+use super::wire::Message;
+use crate::barrier;
+
+/// A revocation that waits for the end of a write.
+#[derive(Debug)]
+pub(super) struct Revocation {
+    grant: Grant,
+    link: usize,
+    slot: usize,
+    /// The mark of the write.
+    mark: u64,
+    since_ns: u64,
+    segment: Arc<Segment>,
+}
+
+/// A region on its way to other pages.
+#[derive(Debug)]
+pub(super) struct Move {
+    segment: Arc<Segment>,
+    /// Writes of others that were under way: link, slot, mark.
+    under_way: Vec<(usize, usize, u64)>,
+    since_ns: u64,
+}
+
+impl ShmFabric {
+    /// Takes a grant back.
+    pub(super) fn take_back(&mut self, grant: &Grant) {
+        let link = self.link_to(grant.peer);
+        let slot = self.links[link].given.find(grant);
+        let slot = slot.unwrap_or_else(|| panic!("{grant:?} was not given, or was revoked before"));
+        let given = self.links[link].given.at(slot).expect("found");
+        assert!(given.state != GivenState::Revoking, "{grant:?} was revoked before");
+        given.state = GivenState::Revoking;
+        let segment = given.segment.clone();
+        self.links[link].set_validity(slot, 0);
+        // The cleared word before the look at the mark: either the writer sees it, or we see the writer.
+        barrier::heavy();
+        match self.links[link].write_under_way(slot) {
+            None => self.finish_revocation(link, slot, *grant),
+            Some(mark) => {
+                let since_ns = self.now_ns();
+                self.revocations.push(Revocation { grant: *grant, link, slot, mark, since_ns, segment });
+            }
+        }
+    }
+
+    /// Goes on with the revocations that wait.
+    pub(super) fn poll_revocations(&mut self) {
+        for revocation in std::mem::take(&mut self.revocations) {
+            let Revocation { link, slot, mark, .. } = revocation;
+            if self.links[link].write_under_way(slot) == Some(mark) {
+                self.revocations.push(revocation);
+            } else {
+                self.finish_revocation(link, slot, revocation.grant);
+            }
+        }
+        let now_ns = self.now_ns();
+        let impatient =
+            |waits: &&Revocation| now_ns - waits.since_ns > PATIENCE_NS && !self.is_moving(&waits.segment);
+        let impatient = self.revocations.iter().find(impatient);
+        if let Some(segment) = impatient.map(|revocation| revocation.segment.clone()) {
+            self.begin_move(segment);
+        }
+        for under_way in std::mem::take(&mut self.moves) {
+            self.poll_move(under_way);
+        }
+    }
+
+    /// Whether a region is on its way to other pages.
+    pub(super) fn is_moving(&self, segment: &Arc<Segment>) -> bool {
+        self.moves.iter().any(|under_way| Arc::ptr_eq(&under_way.segment, segment))
+    }
+
+    /// Keeps new writes out of a region.
+    fn begin_move(&mut self, segment: Arc<Segment>) {
+        let mut others = Vec::new();
+        for link in 0..self.links.len() {
+            for slot in self.links[link].given.valid_over(&segment) {
+                let given = self.links[link].given.at(slot).expect("it is valid");
+                given.moves = given.moves.wrapping_add(1);
+                let word = validity(given.grant.key, given.moves);
+                self.links[link].set_validity(slot, word);
+                others.push((link, slot));
+            }
+        }
+        // The new words before the look at the marks, as in `take_back`.
+        barrier::heavy();
+        let marked =
+            |&(link, slot): &(usize, usize)| Some((link, slot, self.links[link].write_under_way(slot)?));
+        let under_way = others.iter().filter_map(marked).collect();
+        self.moves.push(Move { segment, under_way, since_ns: self.now_ns() });
+    }
+
+    fn poll_move(&mut self, mut under_way: Move) {
+        let links = &self.links;
+        under_way.under_way.retain(|(link, slot, mark)| links[*link].write_under_way(*slot) == Some(*mark));
+        let patient = self.now_ns() - under_way.since_ns <= PATIENCE_NS;
+        if patient && !under_way.under_way.is_empty() {
+            self.moves.push(under_way);
+            return;
+        }
+        for (link, slot, _) in under_way.under_way.drain(..) {
+            self.links[link].set_validity(slot, 0);
+            if let Some(given) = self.links[link].given.at(slot) {
+                given.state = GivenState::Withdrawn;
+            }
+        }
+        // The last words that writers placed are in the old pages by now: those of a writer that does not see
+        // the cleared words are visible after this.
+        barrier::heavy();
+        if let Err(error) = under_way.segment.move_to_new_pages() {
+            tracing::warn!(%error, "no memory to move a granted region; its revocation waits");
+            self.moves.push(under_way);
+            return;
+        }
+        self.finish_move(&under_way.segment);
+    }
+
+    /// The region has moved: its revocations are done, the other grants follow.
+    fn finish_move(&mut self, segment: &Arc<Segment>) {
+        for link in 0..self.links.len() {
+            for slot in self.links[link].given.valid_over(segment) {
+                self.announce_grant(link, slot);
+            }
+        }
+        for revocation in std::mem::take(&mut self.revocations) {
+            if Arc::ptr_eq(&revocation.segment, segment) {
+                self.finish_revocation(revocation.link, revocation.slot, revocation.grant);
+            } else {
+                self.revocations.push(revocation);
+            }
+        }
+    }
+
+    fn finish_revocation(&mut self, link: usize, slot: usize, grant: Grant) {
+        self.links[link].given.remove(slot);
+        self.tell(link, Message::Withdrawn { key: grant.key }, None);
+        self.events.push_back(Event::Revoked { grant });
+    }
+}
+
+/// How long a revocation waits for a write under way: longer than most writes and most losses of the processor,
+/// shorter than a leader change should take.
+const PATIENCE_NS: u64 = 10_000_000;

@@ -1,0 +1,184 @@
+//! The ring of posts: what one end of a connection sends to the other and what consumes receives [F7].
+//!
+//! Each end of a connection owns one page range that it alone writes and the other reads: the ring of its posts
+//! with its tail, how far it has consumed the other's ring, and how many receives it has posted. An end posts
+//! nothing that has no receive waiting at the other, so a ring never stalls; what must wait waits at its sender.
+
+use std::sync::Arc;
+
+use rustix::fd::OwnedFd;
+use squall_fabric::region::Access;
+use squall_fabric::{Region, SEND_BYTES_MAX};
+
+use super::copy::copy_words;
+use super::memory::{INTERNAL, Segment, map_peer_file};
+use super::wire::Violation;
+
+/// What one post carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Post {
+    /// A two-sided send of so many bytes.
+    Send { bytes: usize },
+    /// The immediate value of a write that has been placed.
+    Immediate(u32),
+}
+
+/// The end's own page range and what it has posted.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    segment: Arc<Segment>,
+    page: Region,
+    /// Words posted ever: head_seen <= tail <= head_seen + RING_WORDS.
+    tail: u64,
+    /// Words that the peer had consumed at the last look.
+    head_seen: u64,
+    /// Posts ever, each of which consumes a receive: posts <= receives_seen.
+    posts: u64,
+    /// Receives that the peer had posted at the last look.
+    receives_seen: u64,
+}
+
+/// The peer's page range and what has been consumed of its ring.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    page: Region,
+    /// Words consumed ever: head <= tail of the peer.
+    head: u64,
+}
+
+impl Outgoing {
+    pub(super) fn new() -> std::io::Result<Self> {
+        let segment = Segment::new(PAGE_WORDS)?;
+        segment.seal_for_readers()?;
+        let page = segment.region(INTERNAL, PAGE_WORDS);
+        Ok(Self { segment, page, tail: 0, head_seen: 0, posts: 0, receives_seen: 0 })
+    }
+
+    /// The file to be handed to the peer.
+    pub(super) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    /// Whether a receive waits at the peer for one more post.
+    pub(super) fn has_receive(&mut self, peer: &Incoming) -> bool {
+        if self.posts == self.receives_seen {
+            self.receives_seen = peer.page.load(RECEIVES).max(self.receives_seen);
+        }
+        self.posts < self.receives_seen
+    }
+
+    /// Whether there is room for `post`.
+    pub(super) fn has_room(&mut self, peer: &Incoming, post: Post) -> Result<bool, Violation> {
+        let needed = self.tail + post.words();
+        if needed > self.head_seen + RING_WORDS {
+            let head = peer.page.load(HEAD);
+            if head < self.head_seen || head > self.tail {
+                return Err(Violation("it has consumed posts that were never made"));
+            }
+            self.head_seen = head;
+        }
+        Ok(needed <= self.head_seen + RING_WORDS)
+    }
+
+    /// Posts, after `has_receive` and `has_room`; `bytes` are those of a send, else none.
+    pub(super) fn post(&mut self, post: Post, bytes: &[u8]) {
+        self.page.store_relaxed(RING + place(self.tail), post.header());
+        let (first, rest) = bytes.split_at(bytes.len().min((RING_SIZE - place(self.tail + 1)) * 8));
+        self.page.copy_bytes_in(RING + place(self.tail + 1), first);
+        self.page.copy_bytes_in(RING, rest);
+        self.tail += post.words();
+        self.posts += 1;
+        self.page.store(TAIL, self.tail);
+    }
+
+    /// Tells the peer how many receives have been posted here.
+    pub(super) fn publish_receives(&self, count: u64) {
+        self.page.store(RECEIVES, count);
+    }
+}
+
+impl Incoming {
+    /// Takes over the peer's page range.
+    pub(super) fn new(file: &OwnedFd) -> Result<Self, Violation> {
+        Ok(Self { page: map_peer_file(file, 0, PAGE_WORDS as u64, Access::ReadOnly)?, head: 0 })
+    }
+
+    /// The next post, if there is one.
+    pub(super) fn front(&self) -> Result<Option<Post>, Violation> {
+        let posted = self.page.load(TAIL).wrapping_sub(self.head);
+        if posted == 0 {
+            return Ok(None);
+        }
+        // Loaded once: what is checked is what is used.
+        let post = Post::from_header(self.page.load_relaxed(RING + place(self.head)))?;
+        if posted > RING_WORDS || post.words() > posted {
+            return Err(Violation("a ring that holds more than it can"));
+        }
+        Ok(Some(post))
+    }
+
+    /// Copies the words of the send at the front to `target`.
+    pub(super) fn copy_to(&self, words: usize, target: &Region, first: usize) {
+        let begin = place(self.head + 1);
+        let until_wrap = words.min(RING_SIZE - begin);
+        copy_words(&self.page, RING + begin, target, first, until_wrap);
+        copy_words(&self.page, RING, target, first + until_wrap, words - until_wrap);
+    }
+
+    /// Gives the room of the front post back to the peer.
+    pub(super) fn consume(&mut self, post: Post, own: &Outgoing) {
+        self.head += post.words();
+        own.page.store(HEAD, self.head);
+    }
+}
+
+impl Post {
+    /// The words that it takes in the ring.
+    const fn words(self) -> u64 {
+        match self {
+            Self::Send { bytes } => 1 + bytes.div_ceil(8) as u64,
+            Self::Immediate(_) => 1,
+        }
+    }
+
+    const fn header(self) -> u64 {
+        match self {
+            Self::Send { bytes } => (bytes as u64) << 8 | SEND,
+            Self::Immediate(value) => (value as u64) << 8 | IMMEDIATE,
+        }
+    }
+
+    fn from_header(header: u64) -> Result<Self, Violation> {
+        let value = header >> 8;
+        match header & 0xff {
+            SEND if value <= SEND_BYTES_MAX as u64 => Ok(Self::Send { bytes: value as usize }),
+            IMMEDIATE => match u32::try_from(value) {
+                Ok(value) => Ok(Self::Immediate(value)),
+                Err(_) => Err(Violation("an immediate of more than 32 bits")),
+            },
+            _ => Err(Violation("an unknown kind of post")),
+        }
+    }
+}
+
+/// Where word number `count` of all words ever posted lies in the ring.
+const fn place(count: u64) -> usize {
+    (count % RING_WORDS) as usize
+}
+
+// The page range: three words, each in lines of its own, then the ring.
+/// Words posted ever.
+pub(super) const TAIL: usize = 0;
+/// Words of the other's ring consumed ever.
+pub(super) const HEAD: usize = 16;
+/// Receives posted ever.
+pub(super) const RECEIVES: usize = 32;
+pub(super) const RING: usize = 48;
+/// Room for the longest send and as much again.
+const RING_SIZE: usize = 2 * SEND_BYTES_MAX / 8;
+pub(super) const RING_WORDS: u64 = RING_SIZE as u64;
+pub(super) const PAGE_WORDS: usize = RING + RING_SIZE;
+const _: () = assert!(RING_SIZE > 1 + SEND_BYTES_MAX / 8, "the longest send fits");
+
+pub(super) const SEND: u64 = 1;
+const IMMEDIATE: u64 = 2;

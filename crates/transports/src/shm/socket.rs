@@ -1,0 +1,254 @@
+//! The socket of a link: control messages with file descriptors, doorbells, and the news of a death.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use super::wire::{Frame, Message, Violation};
+
+/// A connected Unix stream socket, never blocking.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: UnixStream,
+    /// What has come and is not yet a whole message; below one frame and one read.
+    inbox: Vec<u8>,
+    /// Files that have come and whose message is not yet whole.
+    files: VecDeque<OwnedFd>,
+    /// What the peer has no room for yet, in order.
+    outbox: VecDeque<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    frame: Frame,
+    /// 0 <= sent < length of the frame; the file travels with the first byte.
+    sent: usize,
+    file: Option<OwnedFd>,
+}
+
+/// The peer's end is closed, or its process is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gone;
+
+/// What one read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// Bytes.
+    Some,
+    /// Nothing is there now.
+    Empty,
+    /// Nothing will ever come.
+    End,
+}
+
+impl Socket {
+    /// Takes over a connected socket whose other end is a process of the same user.
+    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        let user = rustix::process::geteuid();
+        if peer.uid != user {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "shared memory is for processes of one user: this one runs as user {}, the peer as user {}; \
+                     start both as the same user, or use tcp",
+                    user.as_raw(),
+                    peer.uid.as_raw()
+                ),
+            ));
+        }
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, inbox: Vec::new(), files: VecDeque::new(), outbox: VecDeque::new() })
+    }
+
+    /// Sends a message, or keeps it until the peer has room for it.
+    pub(super) fn send(&mut self, message: Message, file: Option<BorrowedFd<'_>>) -> Result<(), Gone> {
+        debug_assert_eq!(message.has_file(), file.is_some(), "{message:?}");
+        let frame = message.encode();
+        if self.outbox.is_empty() {
+            match self.send_now(frame.bytes(), file) {
+                Ok(sent) if sent == frame.bytes().len() => return Ok(()),
+                Ok(sent) => {
+                    self.outbox.push_back(Waiting { frame, sent, file: None });
+                    return Ok(());
+                }
+                Err(error) if is_full(error) => {}
+                Err(_) => return Err(Gone),
+            }
+        }
+        if self.outbox.len() == OUTBOX_MAX {
+            return Err(Gone);
+        }
+        let file = file.map(|file| file.try_clone_to_owned()).transpose().map_err(|_| Gone)?;
+        self.outbox.push_back(Waiting { frame, sent: 0, file });
+        Ok(())
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub(super) fn flush(&mut self) -> Result<(), Gone> {
+        while let Some(waiting) = self.outbox.pop_front() {
+            let bytes = &waiting.frame.bytes()[waiting.sent..];
+            match self.send_now(bytes, waiting.file.as_ref().map(AsFd::as_fd)) {
+                Ok(sent) if sent == bytes.len() => {}
+                Ok(sent) => {
+                    let sent = waiting.sent + sent;
+                    self.outbox.push_front(Waiting { sent, file: None, ..waiting });
+                    return Ok(());
+                }
+                Err(error) if is_full(error) => {
+                    self.outbox.push_front(waiting);
+                    return Ok(());
+                }
+                Err(_) => return Err(Gone),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something waits for room.
+    pub(super) fn is_full(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Wakes the peer. If there is no room, the peer has something to read and wakes anyway.
+    pub(super) fn ring(&self) {
+        if self.outbox.is_empty() {
+            let _ = self.send_now(Message::Doorbell.encode().bytes(), None);
+        }
+    }
+
+    /// Reads once.
+    pub(super) fn fill(&mut self) -> Result<Fill, Violation> {
+        let mut bytes = [0; READ_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_READ))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut iov = [IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = match rustix::net::recvmsg(&self.stream, &mut iov, &mut control, flags) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Fill::Empty),
+            Err(_) => return Ok(Fill::End),
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                self.files.extend(files);
+            }
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) || self.files.len() > FILES_WAITING_MAX {
+            return Err(Violation("more files than messages"));
+        }
+        if received.bytes == 0 {
+            return Ok(Fill::End);
+        }
+        self.inbox.extend_from_slice(&bytes[..received.bytes]);
+        Ok(Fill::Some)
+    }
+
+    /// The next whole message, with its file if it has one.
+    pub(super) fn next(&mut self) -> Result<Option<(Message, Option<OwnedFd>)>, Violation> {
+        let Some((message, length)) = Message::decode(&self.inbox)? else { return Ok(None) };
+        self.inbox.drain(..length);
+        if !message.has_file() {
+            return Ok(Some((message, None)));
+        }
+        let file = self.files.pop_front().ok_or(Violation("a message without its file"))?;
+        Ok(Some((message, Some(file))))
+    }
+
+    /// Tells the peer that nothing more will come.
+    pub(super) fn shut_down(&self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn send_now(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> rustix::io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let files: &[BorrowedFd<'_>] = file.as_slice();
+        if !files.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(files)), "space for one file");
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, flags)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// No room now; with files, also that too many files are under way (the kernel's limit per user).
+fn is_full(error: Errno) -> bool {
+    matches!(error, Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM)
+}
+
+/// A peer that leaves so many control messages unread does not live; each may hold a file open.
+const OUTBOX_MAX: usize = 8192;
+const READ_BYTES: usize = 4096;
+/// One message brings one file; the kernel joins no two messages that bring files.
+const FILES_PER_READ: usize = 4;
+const FILES_WAITING_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Socket, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        (Socket::new(ours).expect("same user"), theirs)
+    }
+
+    /// More messages with files than the kernel takes at once: none is lost, none changes places.
+    #[test]
+    fn messages_wait_for_room_in_order() {
+        const MESSAGES: u64 = 2000;
+        let (mut sender, theirs) = pair();
+        let mut receiver = Socket::new(theirs).expect("same user");
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        for key in 0..MESSAGES {
+            sender.send(Message::Mirror { key, words: 1 }, Some(file.as_fd())).expect("open");
+            sender.send(Message::Attached { key }, None).expect("open");
+        }
+        assert!(sender.is_full(), "more than the socket holds");
+        let mut keys = Vec::new();
+        while receiver.fill().expect("no violation") == Fill::Some {
+            while let Some((message, file)) = receiver.next().expect("no violation") {
+                match message {
+                    Message::Mirror { key, .. } => assert!(file.is_some(), "file of {key}"),
+                    Message::Attached { key } => keys.push(key),
+                    other => panic!("{other:?}"),
+                }
+            }
+            sender.flush().expect("open");
+        }
+        assert_eq!(keys, (0..MESSAGES).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_end_is_seen_behind_the_last_message() {
+        let (mut receiver, theirs) = pair();
+        Socket::new(theirs).expect("same user").send(Message::Attached { key: 1 }, None).expect("open");
+        assert_eq!(receiver.fill(), Ok(Fill::Some));
+        let message = receiver.next().expect("no violation").map(|(message, _)| message);
+        assert_eq!(message, Some(Message::Attached { key: 1 }));
+        assert_eq!(receiver.fill(), Ok(Fill::End));
+    }
+
+    #[test]
+    fn a_message_without_its_file_is_a_violation() {
+        use std::io::Write as _;
+        let (mut receiver, mut theirs) = pair();
+        theirs.write_all(Message::Mirror { key: 1, words: 1 }.encode().bytes()).expect("room");
+        assert_eq!(receiver.fill(), Ok(Fill::Some));
+        assert_eq!(receiver.next().map(|_| ()), Err(Violation("a message without its file")));
+    }
+}

@@ -1,0 +1,264 @@
+//! The control messages of a link: rare, small, parsed with bounds. Data never travels here.
+//!
+//! A message is its kind in one byte and a body of fixed length, little-endian. Some kinds come with one file
+//! descriptor (SCM_RIGHTS), attached to their first byte.
+
+use std::fmt;
+
+use squall_fabric::BreakReason;
+
+/// How a peer broke the protocol; it is disconnected and the log says this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Violation(pub(super) &'static str);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// What one end of a link tells the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// You are parked, and there is something for you.
+    Doorbell,
+    /// The first message: who I am, and the file of my link page for you.
+    Hello {
+        node: u32,
+        /// Whether `membarrier` of others reaches this process.
+        expedited: bool,
+    },
+    /// I have opened `channel` for the `index`-th time (from 1); with the file of my ring.
+    Open { channel: u32, index: u64 },
+    /// My `index`-th opening of `channel` has ended.
+    Close { channel: u32, index: u64, reason: BreakReason },
+    /// You may read this mirror of mine; with its file.
+    Mirror { key: u64, words: u64 },
+    /// I have attached your mirror.
+    Attached { key: u64 },
+    /// You may write this range of mine; with the file of the region. Comes again, with `moves` one higher,
+    /// when the region has moved to other pages.
+    Granted { key: u64, region: u64, first: u64, words: u64, moves: u16 },
+    /// That grant is revoked; unmap it.
+    Withdrawn { key: u64 },
+}
+
+impl Message {
+    /// Whether a file comes with it.
+    pub(super) const fn has_file(&self) -> bool {
+        matches!(self, Self::Hello { .. } | Self::Open { .. } | Self::Mirror { .. } | Self::Granted { .. })
+    }
+
+    /// The message as it travels.
+    pub(super) fn encode(&self) -> Frame {
+        let frame = Frame::new(self.kind());
+        match *self {
+            Self::Doorbell => frame,
+            Self::Hello { node, expedited } => {
+                frame.u64(MAGIC).u16(VERSION).u16(u16::from(expedited)).u32(node)
+            }
+            Self::Open { channel, index } => frame.u32(channel).u64(index),
+            Self::Close { channel, index, reason } => frame.u32(channel).u64(index).u8(reason_code(reason)),
+            Self::Mirror { key, words } => frame.u64(key).u64(words),
+            Self::Attached { key } | Self::Withdrawn { key } => frame.u64(key),
+            Self::Granted { key, region, first, words, moves } => {
+                frame.u64(key).u64(region).u64(first).u64(words).u16(moves)
+            }
+        }
+    }
+
+    /// Reads one message from the beginning of `bytes`: the message and its length, or `None` if it is not
+    /// complete yet.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
+        let Some((&kind, body)) = bytes.split_first() else { return Ok(None) };
+        let length = *BODY_BYTES.get(usize::from(kind)).ok_or(Violation("a message of an unknown kind"))?;
+        if body.len() < length {
+            return Ok(None);
+        }
+        let mut body = Body(body);
+        let message = match kind {
+            0 => Self::Doorbell,
+            1 => Self::decode_hello(&mut body)?,
+            2 => Self::Open { channel: body.u32(), index: body.u64() },
+            3 => Self::Close { channel: body.u32(), index: body.u64(), reason: reason_of(body.u8())? },
+            4 => Self::Mirror { key: body.u64(), words: body.u64() },
+            5 => Self::Attached { key: body.u64() },
+            6 => Self::Granted {
+                key: body.u64(),
+                region: body.u64(),
+                first: body.u64(),
+                words: body.u64(),
+                moves: body.u16(),
+            },
+            _ => Self::Withdrawn { key: body.u64() },
+        };
+        Ok(Some((message, 1 + length)))
+    }
+
+    fn decode_hello(body: &mut Body<'_>) -> Result<Self, Violation> {
+        if body.u64() != MAGIC {
+            return Err(Violation("a greeting that is not ours"));
+        }
+        if body.u16() != VERSION {
+            return Err(Violation("another version of this transport"));
+        }
+        Ok(Self::Hello { expedited: body.u16() & 1 == 1, node: body.u32() })
+    }
+
+    const fn kind(&self) -> u8 {
+        match self {
+            Self::Doorbell => 0,
+            Self::Hello { .. } => 1,
+            Self::Open { .. } => 2,
+            Self::Close { .. } => 3,
+            Self::Mirror { .. } => 4,
+            Self::Attached { .. } => 5,
+            Self::Granted { .. } => 6,
+            Self::Withdrawn { .. } => 7,
+        }
+    }
+}
+
+/// A message as it travels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    bytes: [u8; FRAME_BYTES_MAX],
+    length: usize,
+}
+
+impl Frame {
+    const fn new(kind: u8) -> Self {
+        let mut bytes = [0; FRAME_BYTES_MAX];
+        bytes[0] = kind;
+        Self { bytes, length: 1 }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn push(mut self, bytes: &[u8]) -> Self {
+        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+        self
+    }
+
+    fn u8(self, value: u8) -> Self {
+        self.push(&[value])
+    }
+    fn u16(self, value: u16) -> Self {
+        self.push(&value.to_le_bytes())
+    }
+    fn u32(self, value: u32) -> Self {
+        self.push(&value.to_le_bytes())
+    }
+    fn u64(self, value: u64) -> Self {
+        self.push(&value.to_le_bytes())
+    }
+}
+
+/// The body of a message that is complete.
+struct Body<'a>(&'a [u8]);
+
+impl Body<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (taken, rest) = self.0.split_first_chunk().expect("the length of the body was checked");
+        self.0 = rest;
+        *taken
+    }
+
+    fn u8(&mut self) -> u8 {
+        u8::from_le_bytes(self.take())
+    }
+    fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.take())
+    }
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+}
+
+const fn reason_code(reason: BreakReason) -> u8 {
+    match reason {
+        BreakReason::PeerClosed => 0,
+        BreakReason::Unreachable => 1,
+        BreakReason::ReceiverNotReady => 2,
+        BreakReason::Refused => 3,
+        BreakReason::Protocol => 4,
+    }
+}
+
+fn reason_of(code: u8) -> Result<BreakReason, Violation> {
+    Ok(match code {
+        0 => BreakReason::PeerClosed,
+        1 => BreakReason::Unreachable,
+        2 => BreakReason::ReceiverNotReady,
+        3 => BreakReason::Refused,
+        4 => BreakReason::Protocol,
+        _ => return Err(Violation("an unknown reason of a close")),
+    })
+}
+
+/// Bytes after the kind, by kind.
+const BODY_BYTES: [usize; 8] = [0, 16, 12, 13, 16, 8, 34, 8];
+const FRAME_BYTES_MAX: usize = 35;
+/// "squall-m" and a version: both ends of a link are of one build of one group, this finds mistakes.
+const MAGIC: u64 = u64::from_le_bytes(*b"squall-m");
+const VERSION: u16 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Message; 8] = [
+        Message::Doorbell,
+        Message::Hello { node: 7, expedited: true },
+        Message::Open { channel: 1, index: u64::MAX },
+        Message::Close { channel: u32::MAX, index: 2, reason: BreakReason::Refused },
+        Message::Mirror { key: 3, words: 4 },
+        Message::Attached { key: 5 },
+        Message::Granted { key: 6, region: 7, first: 8, words: 9, moves: 10 },
+        Message::Withdrawn { key: 11 },
+    ];
+
+    #[test]
+    fn messages_survive_the_journey_however_they_are_cut() {
+        let stream: Vec<u8> = ALL.iter().flat_map(|message| message.encode().bytes().to_vec()).collect();
+        let mut at = 0;
+        for message in ALL {
+            let length = message.encode().bytes().len();
+            for cut in 0..length {
+                assert_eq!(Message::decode(&stream[at..at + cut]), Ok(None), "{message:?} cut at {cut}");
+            }
+            assert_eq!(Message::decode(&stream[at..]), Ok(Some((message, length))));
+            at += length;
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_message_or_a_violation() {
+        // All kinds and a walk over pseudo-random bodies: no panic, and never more than what is there.
+        let mut state = 1u64;
+        for kind in 0..=255u8 {
+            for _ in 0..100 {
+                let mut bytes = vec![kind];
+                for _ in 0..state % 50 {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    bytes.push((state >> 33) as u8);
+                }
+                state = state.wrapping_add(1);
+                if let Ok(Some((_, length))) = Message::decode(&bytes) {
+                    assert!(length <= bytes.len());
+                }
+            }
+        }
+        assert_eq!(Message::decode(&[8]), Err(Violation("a message of an unknown kind")));
+        assert_eq!(
+            Message::decode(b"\x01GET / HTTP/1.1\r\n\r\n"),
+            Err(Violation("a greeting that is not ours"))
+        );
+    }
+}

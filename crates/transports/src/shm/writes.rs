@@ -1,0 +1,269 @@
+//! One-sided writes: straight into the owner's memory, by the writer's own processor [F1–F6, F12].
+
+use squall_fabric::atomics::{Ordering, fence};
+use squall_fabric::{ConnId, Event, Grant, PostError, Region, SEND_BYTES_MAX, Source, Token, Write};
+
+use super::ShmFabric;
+use super::connection::{Waiting, WaitingWrite};
+use super::copy::copy_words;
+use super::grants::{serial, slot_of};
+use super::link::Link;
+use super::ring::Post;
+use super::wire::Violation;
+use crate::barrier;
+
+/// What became of an attempt to post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    Posted,
+    /// It consumes a receive, and the peer has posted none.
+    NoReceive,
+    Full,
+    /// The post ended its connection.
+    Ended,
+}
+
+/// What became of the words of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placement {
+    Placed,
+    /// There is no such grant, or not any more.
+    Refused,
+    /// The grant is valid, but its pages have not arrived yet.
+    PagesUnderWay,
+}
+
+impl ShmFabric {
+    pub(super) fn post_write(&mut self, conn: ConnId, write: &Write<'_>) -> Result<(), PostError> {
+        match &write.source {
+            Source::Region(region, range) => region.check(range),
+            Source::Value(words) => assert!(
+                words.len() <= Source::VALUE_WORDS_MAX,
+                "{} words by value, at most {}",
+                words.len(),
+                Source::VALUE_WORDS_MAX
+            ),
+        }
+        let index = self.connected(conn)?;
+        if !self.is_waiting(index) {
+            match self.try_write(index, write) {
+                Attempt::Posted | Attempt::Ended => return Ok(()),
+                Attempt::Full => return Err(PostError::Full),
+                Attempt::NoReceive => {}
+            }
+        }
+        self.wait(index, || Waiting::Write(WaitingWrite::new(write)))
+    }
+
+    pub(super) fn post_send(
+        &mut self,
+        conn: ConnId,
+        bytes: &[u8],
+        signal: Option<Token>,
+    ) -> Result<(), PostError> {
+        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes, at most {SEND_BYTES_MAX}", bytes.len());
+        let index = self.connected(conn)?;
+        if !self.is_waiting(index) {
+            match self.try_send(index, bytes, signal) {
+                Attempt::Posted | Attempt::Ended => return Ok(()),
+                Attempt::Full => return Err(PostError::Full),
+                Attempt::NoReceive => {}
+            }
+        }
+        self.wait(index, || Waiting::Send { bytes: bytes.into(), signal })
+    }
+
+    /// Posts what waited for receives that are there now. Breaks the connections whose patience is over.
+    pub(super) fn retry_waiting(&mut self) {
+        for index in std::mem::take(&mut self.waiting) {
+            if self.retry_connection(index) {
+                self.waiting.push(index);
+            }
+        }
+    }
+
+    /// Posts what waits on one connection, in order; returns whether some is left.
+    fn retry_connection(&mut self, index: usize) -> bool {
+        loop {
+            let Some(connection) = self.connections.at(index) else { return false };
+            let Some(post) = connection.waiting.pop_front() else { return false };
+            let attempt = match &post {
+                Waiting::Write(write) => self.try_write(index, &write.as_write()),
+                Waiting::Send { bytes, signal } => self.try_send(index, bytes, *signal),
+            };
+            match attempt {
+                Attempt::Posted => {
+                    let now_ns = self.now_ns();
+                    let Some(connection) = self.connections.at(index) else { return false };
+                    connection.waiting_since = now_ns;
+                }
+                Attempt::Ended => return false,
+                Attempt::Full | Attempt::NoReceive => {
+                    let Some(connection) = self.connections.at(index) else { return false };
+                    connection.waiting.push_front(post);
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn connected(&mut self, conn: ConnId) -> Result<usize, PostError> {
+        let index = self.connections.find(conn).ok_or(PostError::NotConnected)?;
+        let connected = self.connections.at(index).is_some_and(|connection| connection.incoming.is_some());
+        connected.then_some(index).ok_or(PostError::NotConnected)
+    }
+
+    fn is_waiting(&mut self, index: usize) -> bool {
+        self.connections.at(index).is_some_and(|connection| !connection.waiting.is_empty())
+    }
+
+    fn wait(&mut self, index: usize, post: impl FnOnce() -> Waiting) -> Result<(), PostError> {
+        let now_ns = self.now_ns();
+        let connection = self.connections.at(index).expect("connected");
+        let first = connection.waiting.is_empty();
+        connection.wait(post(), now_ns)?;
+        if first {
+            self.waiting.push(index);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn try_write(&mut self, index: usize, write: &Write<'_>) -> Attempt {
+        if write.signal.is_some() && self.events.len() >= EVENTS_MAX {
+            return Attempt::Full;
+        }
+        let post = write.immediate.map(Post::Immediate);
+        match post.map_or(Ok(Attempt::Posted), |post| self.room_for(index, post)) {
+            Ok(Attempt::Posted) => {}
+            Ok(other) => return other,
+            Err(violation) => return self.end_by_violation(index, violation),
+        }
+        let connection = self.connections.at(index).expect("connected");
+        let (link, conn) = (connection.link, connection.id);
+        let placement = self.place(link, write);
+        // News of its end may have come with the pages of the grant.
+        let Some(connection) = self.connections.at(index) else { return Attempt::Ended };
+        match placement {
+            Placement::Placed => {}
+            Placement::PagesUnderWay => return Attempt::Full,
+            Placement::Refused => {
+                self.refuse(index);
+                return Attempt::Ended;
+            }
+        }
+        if let Some(post) = post {
+            connection.outgoing.post(post, &[]);
+            self.links[link].announce_post();
+        }
+        self.to_ring.insert(link);
+        if let Some(token) = write.signal {
+            self.events.push_back(Event::Done { conn, token });
+        }
+        Attempt::Posted
+    }
+
+    fn try_send(&mut self, index: usize, bytes: &[u8], signal: Option<Token>) -> Attempt {
+        if signal.is_some() && self.events.len() >= EVENTS_MAX {
+            return Attempt::Full;
+        }
+        let post = Post::Send { bytes: bytes.len() };
+        match self.room_for(index, post) {
+            Ok(Attempt::Posted) => {}
+            Ok(other) => return other,
+            Err(violation) => return self.end_by_violation(index, violation),
+        }
+        let connection = self.connections.at(index).expect("connected");
+        let (link, conn) = (connection.link, connection.id);
+        connection.outgoing.post(post, bytes);
+        self.links[link].announce_post();
+        self.to_ring.insert(link);
+        if let Some(token) = signal {
+            self.events.push_back(Event::Done { conn, token });
+        }
+        Attempt::Posted
+    }
+
+    /// Whether the peer has a receive and room for `post`: `Posted` stands for yes.
+    fn room_for(&mut self, index: usize, post: Post) -> Result<Attempt, Violation> {
+        let connection = self.connections.at(index).expect("connected");
+        let incoming = connection.incoming.as_ref().expect("connected");
+        if !connection.outgoing.has_receive(incoming) {
+            return Ok(Attempt::NoReceive);
+        }
+        Ok(if connection.outgoing.has_room(incoming, post)? { Attempt::Posted } else { Attempt::Full })
+    }
+
+    fn end_by_violation(&mut self, index: usize, violation: Violation) -> Attempt {
+        let link = self.connections.at(index).expect("connected").link;
+        self.disconnect(link, violation);
+        Attempt::Ended
+    }
+
+    /// Stores the words of a write where its grant says, if the grant is valid.
+    fn place(&mut self, link: usize, write: &Write<'_>) -> Placement {
+        let mut placement = store_words(&mut self.links[link], write, self.fenced);
+        if placement == Placement::PagesUnderWay {
+            // The pages were handed over before the grant was told to anybody: they wait in the socket.
+            self.read_link(link);
+            placement = store_words(&mut self.links[link], write, self.fenced);
+        }
+        placement
+    }
+}
+
+/// Stores the words between two looks at the validity of the grant. The first keeps a writer whose grant is
+/// revoked from storing; the second makes `Done` mean that the words were placed before the revocation [F10].
+fn store_words(link: &mut Link, write: &Write<'_>, fenced: bool) -> Placement {
+    let grant = write.grant;
+    let slot = slot_of(grant.key);
+    let Some((validity, words)) = link.taken.find(grant).map(|taken| (taken.validity, taken.target.words()))
+    else {
+        return not_taken(link, grant);
+    };
+    let fits = write.offset <= words && write.source.words() <= words - write.offset;
+    if !fits {
+        return Placement::Refused;
+    }
+    link.begin_write(slot);
+    // The mark of this write before the look: either we see the revocation, or the owner sees the mark.
+    barrier::light_if(fenced);
+    let found = link.validity(slot);
+    if found != validity {
+        link.end_write();
+        let moved = serial(found) == serial(validity);
+        return if moved { Placement::PagesUnderWay } else { Placement::Refused };
+    }
+    let target = &link.taken.find(grant).expect("found above").target;
+    // SYNC: pairs with the acquiring loads of the owner: who sees a word of this write sees all earlier writes
+    // of this connection [F1, F4]. On x86-64 it costs nothing.
+    fence(Ordering::Release);
+    copy_source(&write.source, target, write.offset);
+    // The words before the second look: either we see the revocation, or the owner sees the words.
+    barrier::light_if(fenced);
+    let placed = serial(link.validity(slot)) == serial(validity);
+    link.end_write();
+    if placed { Placement::Placed } else { Placement::Refused }
+}
+
+/// A grant of which no page has come: it may be under way, else it does not exist.
+#[cold]
+fn not_taken(link: &Link, grant: &Grant) -> Placement {
+    let slot = slot_of(grant.key);
+    let exists = slot < super::link::GRANTS_MAX
+        && serial(grant.key) != 0
+        && serial(link.validity(slot)) == serial(grant.key)
+        && !link.taken.has_key(grant.key);
+    if exists { Placement::PagesUnderWay } else { Placement::Refused }
+}
+
+#[inline]
+fn copy_source(source: &Source<'_>, target: &Region, offset: usize) {
+    match source {
+        Source::Region(region, range) => copy_words(region, range.start, target, offset, range.len()),
+        Source::Value(words) => target.copy_in(offset, words),
+    }
+}
+
+/// Events that wait for the next poll; beyond it, signalled posts find the queue full.
+pub(super) const EVENTS_MAX: usize = 4096;

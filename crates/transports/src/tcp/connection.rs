@@ -1,0 +1,229 @@
+//! Connections: one incarnation of a channel between two nodes, with its queues of posts (RDMA: a queue pair).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use squall_fabric::region::Access;
+use squall_fabric::{Channel, ConnId, Event, Instant, PostError, Region, Token};
+
+use super::frame::{Frame, Violation, WriteFrame};
+
+/// One end of a connection.
+///
+/// It is connected when each end has paired its own number with the other's and knows that the other has done
+/// the same. `accepted` implies `partner`.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) channel: Channel,
+    /// The peer's number for the incarnation that this one is paired with.
+    pub(super) partner: Option<u32>,
+    /// The peer has paired its end with this one.
+    pub(super) accepted: bool,
+    receives: VecDeque<Receive>,
+    /// Tokens of signalled posts that are not acknowledged, in post order.
+    signals: VecDeque<Token>,
+    /// How many signalled posts of this end the peer has acknowledged.
+    acknowledged: u64,
+    /// How many signalled posts of the peer have been placed.
+    placed: u64,
+    /// The peer has not been told of all of them.
+    ack_due: bool,
+    /// What came after a post that found no receive, and that post itself: nothing may overtake it [F1, F7].
+    stalled: VecDeque<StalledPost>,
+    /// When the post at the front of `stalled` began to wait.
+    stalled_since: Instant,
+}
+
+/// Memory that waits for one incoming send, or for one write with immediate.
+#[derive(Debug)]
+pub(super) struct Receive {
+    pub(super) region: Region,
+    pub(super) range: Range<usize>,
+    pub(super) token: Token,
+}
+
+/// A post of the peer that waits for a posted receive.
+#[derive(Debug)]
+pub(super) struct StalledPost {
+    pub(super) post: Post,
+    /// Complete when it has as many words as the post.
+    pub(super) payload: Vec<u64>,
+}
+
+/// A post of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Post {
+    Write(WriteFrame),
+    Send { connection: u32, length: u32, signal: bool },
+}
+
+impl Connection {
+    pub(super) fn new(channel: Channel) -> Self {
+        Self {
+            channel,
+            partner: None,
+            accepted: false,
+            receives: VecDeque::new(),
+            signals: VecDeque::new(),
+            acknowledged: 0,
+            placed: 0,
+            ack_due: false,
+            stalled: VecDeque::new(),
+            stalled_since: Instant::default(),
+        }
+    }
+
+    /// The peer's number, to address posts to.
+    pub(super) fn target(&self) -> Result<u32, PostError> {
+        self.partner.filter(|_| self.accepted).ok_or(PostError::NotConnected)
+    }
+
+    /// A post is queued if there is room.
+    pub(super) fn on_post(&mut self, signal: Option<Token>) -> Result<(), PostError> {
+        if self.signals.len() >= SIGNALS_MAX {
+            return Err(PostError::Full);
+        }
+        self.signals.extend(signal);
+        Ok(())
+    }
+
+    /// Adds a receive.
+    ///
+    /// # Panics
+    /// If the range lies outside its region, or this process may not store there.
+    pub(super) fn post_receive(
+        &mut self,
+        region: &Region,
+        range: Range<usize>,
+        token: Token,
+    ) -> Result<(), PostError> {
+        region.check(&range);
+        assert!(region.access() == Access::ReadWrite, "a view of another node's mirror receives nothing");
+        if self.receives.len() >= RECEIVES_MAX {
+            return Err(PostError::Full);
+        }
+        self.receives.push_back(Receive { region: region.clone(), range, token });
+        Ok(())
+    }
+
+    /// Takes the oldest receive.
+    pub(super) fn take_receive(&mut self) -> Option<Receive> {
+        self.receives.pop_front()
+    }
+
+    /// The peer has placed `count` signalled posts in all.
+    pub(super) fn on_ack(
+        &mut self,
+        conn: ConnId,
+        count: u64,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Violation> {
+        let placed = count.checked_sub(self.acknowledged).and_then(|placed| usize::try_from(placed).ok());
+        let placed = placed.filter(|placed| *placed <= self.signals.len());
+        let placed = placed.ok_or(Violation("an acknowledgement of posts that were not signalled"))?;
+        self.acknowledged = count;
+        events.extend(self.signals.drain(..placed).map(|token| Event::Done { conn, token }));
+        Ok(())
+    }
+
+    /// A signalled post of the peer has been placed. Returns whether it is the first since the last
+    /// acknowledgement.
+    pub(super) fn on_signalled_post_placed(&mut self) -> bool {
+        self.placed += 1;
+        !std::mem::replace(&mut self.ack_due, true)
+    }
+
+    /// The acknowledgement to be sent.
+    pub(super) fn take_ack(&mut self) -> Option<Frame> {
+        self.ack_due = false;
+        self.partner.map(|connection| Frame::Ack { connection, count: self.placed })
+    }
+
+    /// Whether an incoming post has to wait.
+    pub(super) fn must_stall(&self, post: &Post) -> bool {
+        !self.stalled.is_empty() || self.lacks_receive(post)
+    }
+
+    /// Lets a post wait; its payload follows.
+    pub(super) fn stall(&mut self, post: Post, now: Instant) {
+        if self.stalled.is_empty() {
+            self.stalled_since = now;
+        }
+        self.stalled.push_back(StalledPost { post, payload: Vec::new() });
+    }
+
+    /// More payload of the last post that waits.
+    pub(super) fn extend_stalled(&mut self, words: &[u64]) {
+        self.stalled.back_mut().expect("its payload is under way").payload.extend_from_slice(words);
+    }
+
+    /// Takes the oldest post that waits if it is complete and its receive is there.
+    pub(super) fn resume(&mut self, now: Instant) -> Option<StalledPost> {
+        let front = self.stalled.front()?;
+        if front.payload.len() < front.post.words() || self.lacks_receive(&front.post) {
+            return None;
+        }
+        self.stalled_since = now;
+        self.stalled.pop_front()
+    }
+
+    /// Until when the post at the front waits.
+    pub(super) fn stall_deadline(&self) -> Option<Instant> {
+        self.stalled.front().map(|_| self.stalled_since + RECEIVER_PATIENCE)
+    }
+
+    /// The memory that stalled posts take, in words.
+    pub(super) fn stalled_words(&self) -> usize {
+        self.stalled.iter().map(|stalled| stalled.post.stalled_words()).sum()
+    }
+
+    fn lacks_receive(&self, post: &Post) -> bool {
+        let needed = match post {
+            Post::Write(frame) => frame.immediate.is_some(),
+            Post::Send { .. } => true,
+        };
+        needed && self.receives.is_empty()
+    }
+}
+
+impl Post {
+    /// The receiver's connection.
+    pub(super) fn connection(&self) -> u32 {
+        match *self {
+            Self::Write(WriteFrame { connection, .. }) | Self::Send { connection, .. } => connection,
+        }
+    }
+
+    /// Words of payload.
+    pub(super) fn words(&self) -> usize {
+        match *self {
+            Self::Write(WriteFrame { words, .. }) => words as usize,
+            Self::Send { length, .. } => (length as usize).div_ceil(8),
+        }
+    }
+
+    /// Words of memory while it waits.
+    pub(super) fn stalled_words(&self) -> usize {
+        self.words() + size_of::<StalledPost>() / 8
+    }
+}
+
+/// The connection `number` with the peer at `peer`, as this node names it.
+pub(super) fn conn_id(peer: usize, number: u32) -> ConnId {
+    ConnId((peer as u64) << 32 | u64::from(number))
+}
+
+/// The peer's place and the connection's number.
+#[expect(clippy::cast_possible_truncation, reason = "the two halves are what is wanted")]
+pub(super) fn split_conn_id(conn: ConnId) -> (usize, u32) {
+    ((conn.0 >> 32) as usize, conn.0 as u32)
+}
+
+/// Signalled posts under way on one connection.
+const SIGNALS_MAX: usize = 1 << 14;
+
+/// Receives posted on one connection.
+const RECEIVES_MAX: usize = 1 << 14;
+
+/// A post waits so long for a posted receive (verbs: RNR retries) [F7].
+const RECEIVER_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);

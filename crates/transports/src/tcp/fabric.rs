@@ -1,0 +1,239 @@
+//! The trait's calls: posts go into the peers' queues, `poll` moves data.
+
+use std::ops::Range;
+
+use squall_fabric::{
+    Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId, PostError,
+    Region, SEND_BYTES_MAX, Source, Token, Write,
+};
+
+use super::TcpFabric;
+use super::connection::{conn_id, split_conn_id};
+use super::frame::{CloseReason, Frame, WriteFrame};
+use super::memory;
+use super::mirror::Subscriber;
+use super::peer::{Loss, Peer};
+
+impl Fabric for TcpFabric {
+    fn node(&self) -> NodeId {
+        self.local.grants.owner()
+    }
+
+    fn now(&self) -> Instant {
+        self.local.clock.now()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { one_sided_progress: false, early_sight: false }
+    }
+
+    fn register(&mut self, words: usize) -> Region {
+        memory::allocate(self.region_id(), words)
+    }
+
+    fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
+        let place = self.place(peer);
+        let peer = &mut self.peers[place];
+        if let Some(reason) = peer.lost {
+            let conn = conn_id(place, peer.connections.number());
+            self.local.events.push_back(Event::Broken { conn, reason });
+            return conn;
+        }
+        conn_id(place, peer.connections.open(channel, &mut peer.output))
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        let (peer, number) = self.locate(conn);
+        if peer.connections.live(number).is_some() {
+            peer.connections.end(number, CloseReason::Closed, &mut peer.output);
+            peer.input.cancel(number);
+        }
+    }
+
+    fn grant(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+        self.local.grants.give(region, range, peer)
+    }
+
+    fn revoke(&mut self, grant: &Grant) {
+        // Idempotent: who revokes twice is answered twice.
+        self.local.grants.revoke(grant);
+        self.local.events.push_back(Event::Revoked { grant: *grant });
+    }
+
+    fn write(&mut self, conn: ConnId, write: Write<'_>) -> Result<(), PostError> {
+        match &write.source {
+            Source::Region(region, range) => region.check(range),
+            Source::Value(words) => {
+                assert!(words.len() <= Source::VALUE_WORDS_MAX, "{} words by value", words.len())
+            }
+        }
+        let words = u32::try_from(write.source.words()).expect("a write of less than 32 GiB");
+        let frame = |connection| {
+            Frame::Write(WriteFrame {
+                connection,
+                key: write.grant.key,
+                region: write.grant.region.0,
+                first: write.grant.first.saturating_add(write.offset as u64),
+                words,
+                immediate: write.immediate,
+                signal: write.signal.is_some(),
+            })
+        };
+        self.post(conn, write.signal, frame, |peer| match &write.source {
+            Source::Region(region, range) => peer.output.push_range(region, range.clone()),
+            Source::Value(words) => peer.output.push_words(words),
+        })
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
+        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes", bytes.len());
+        let length = u32::try_from(bytes.len()).expect("checked above");
+        let frame = |connection| Frame::Send { connection, length, signal: signal.is_some() };
+        self.post(conn, signal, frame, |peer| peer.output.push_bytes(bytes))
+    }
+
+    fn post_receive(
+        &mut self,
+        conn: ConnId,
+        region: &Region,
+        range: Range<usize>,
+        token: Token,
+    ) -> Result<(), PostError> {
+        region.check(&range);
+        let (peer, number) = self.locate(conn);
+        peer.connections.live(number).ok_or(PostError::NotConnected)?.post_receive(region, range, token)
+    }
+
+    fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
+        let id = self.local.mirrors.publish(key, region, readers);
+        for peer in self.peers.iter_mut().filter(|peer| peer.lost.is_none()) {
+            let Some(request) = peer.views.request(key) else { continue };
+            match self.local.mirrors.subscribe(key, request, peer.index, peer.node) {
+                Ok(attached) => self.local.events.extend(attached),
+                Err(violation) => peer.lose(&Loss::Violation(violation), &mut self.local),
+            }
+        }
+        id
+    }
+
+    fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
+        let id = self.region_id();
+        let place = self.place(owner);
+        let peer = &mut self.peers[place];
+        let (region, new) = peer.views.attach(key, words, |words| memory::allocate(id, words));
+        if let Some(view) = new.filter(|_| peer.lost.is_none()) {
+            peer.output.push_frame(Frame::Attach { view, key: key.0, words: words as u64 });
+            self.local.counters.frames_sent += 1;
+        }
+        region
+    }
+
+    fn push(&mut self, mirror: MirrorId, range: Range<usize>) {
+        let mirror = self.local.mirrors.mirror(mirror);
+        mirror.region.check(&range);
+        if range.is_empty() {
+            return;
+        }
+        let mut overrun = false;
+        for &Subscriber { peer, view } in &mirror.subscribers {
+            let output = &mut self.peers[peer].output;
+            output.push_mirror(view, &mirror.region, range.clone());
+            overrun |= output.is_overrun();
+        }
+        self.local.counters.frames_sent += mirror.subscribers.len() as u64;
+        if overrun {
+            self.lose_overrun();
+        }
+    }
+
+    fn push_word(&mut self, mirror: MirrorId, word: usize) {
+        let mirror = self.local.mirrors.mirror(mirror);
+        let value = mirror.region.load(word);
+        let word = u32::try_from(word).expect("mirrors are checked when they are published");
+        let mut overrun = false;
+        for &Subscriber { peer, view } in &mirror.subscribers {
+            let output = &mut self.peers[peer].output;
+            if output.push_mirror_word(view, word, value) {
+                self.local.counters.frames_sent += 1;
+                overrun |= output.is_overrun();
+            } else {
+                self.local.counters.words_coalesced += 1;
+            }
+        }
+        if overrun {
+            self.lose_overrun();
+        }
+    }
+
+    fn freeze(&mut self, view: &Region) {
+        let frozen = self.peers.iter_mut().any(|peer| peer.views.freeze(view));
+        assert!(frozen, "{view:?} is not a view of a mirror");
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+        let frames_before = self.local.counters.frames_received;
+        let mut work = self.poll_output();
+        if self.peers.iter().any(|peer| !peer.readable) {
+            self.local.counters.poll_calls += 1;
+            self.poller.poll(&mut self.peers);
+        }
+        for peer in &mut self.peers {
+            if peer.readable {
+                match peer.poll_input(&mut self.buffer, &mut self.local) {
+                    // It asks and asks, and does not take the answers.
+                    Ok(_) if peer.output.is_overrun() => peer.lose(&Loss::Overrun, &mut self.local),
+                    Ok(received) => work += usize::from(received > 0),
+                    Err(loss) => peer.lose(&loss, &mut self.local),
+                }
+            }
+            work += peer.poll_stalled(&mut self.local);
+        }
+        // Answers to what has just arrived.
+        work += self.poll_output();
+        while let Some(event) = self.local.events.pop_front() {
+            work += 1;
+            sink(event);
+        }
+        work + usize::try_from(self.local.counters.frames_received - frames_before)
+            .expect("one poll's frames")
+    }
+}
+
+impl TcpFabric {
+    /// The peer of a connection, and the connection's number there.
+    fn locate(&mut self, conn: ConnId) -> (&mut Peer, u32) {
+        let (place, number) = split_conn_id(conn);
+        let peer = self.peers.get_mut(place).unwrap_or_else(|| panic!("{conn:?} was never opened here"));
+        (peer, number)
+    }
+
+    /// Queues a post, header first.
+    fn post(
+        &mut self,
+        conn: ConnId,
+        signal: Option<Token>,
+        frame: impl FnOnce(u32) -> Frame,
+        payload: impl FnOnce(&mut Peer),
+    ) -> Result<(), PostError> {
+        let (peer, number) = self.locate(conn);
+        let full = peer.output.is_full();
+        let connection = peer.connections.live(number).ok_or(PostError::NotConnected)?;
+        let partner = connection.target()?;
+        if full {
+            return Err(PostError::Full);
+        }
+        connection.on_post(signal)?;
+        peer.output.push_frame(frame(partner));
+        payload(peer);
+        self.local.counters.frames_sent += 1;
+        Ok(())
+    }
+
+    /// Gives up readers that do not take what is pushed to them.
+    #[cold]
+    fn lose_overrun(&mut self) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.output.is_overrun()) {
+            peer.lose(&Loss::Overrun, &mut self.local);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Frames: what travels on the stream between two nodes. The module [`super`] defines them.
+//!
+//! Encoding and parsing are pure functions over words, because every frame is a whole number of them.
+
+use squall_fabric::{BreakReason, SEND_BYTES_MAX};
+
+/// Words that every header has.
+pub(super) const HEADER_WORDS: usize = 2;
+/// Words of the longest header, that of a write.
+pub(super) const HEADER_WORDS_MAX: usize = 5;
+
+/// One frame without its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// Words of a mirror for the receiver's view `view`; the payload follows.
+    Mirror { view: u32, first: u32, words: u32 },
+    /// A one-sided write; the payload follows.
+    Write(WriteFrame),
+    /// A two-sided send; the payload follows, padded to whole words.
+    Send { connection: u32, length: u32, signal: bool },
+    /// So many signalled posts of the receiver's connection have been placed since it was connected.
+    Ack { connection: u32, count: u64 },
+    /// The sender has opened `channel` as its connection `number`.
+    Open { number: u32, channel: u32 },
+    /// The sender pairs its connection `number` with the receiver's `partner`.
+    Accept { partner: u32, number: u32 },
+    /// The sender's connection `number` is dead.
+    Close { number: u32, reason: CloseReason },
+    /// The sender wants the mirror `key` of `words` words as its view `view`.
+    Attach { view: u32, key: u64, words: u64 },
+    /// The sender disconnects; nothing follows.
+    Goodbye,
+}
+
+/// The header of a one-sided write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WriteFrame {
+    pub(super) connection: u32,
+    pub(super) key: u64,
+    pub(super) region: u64,
+    /// First word, counted from the beginning of the region.
+    pub(super) first: u64,
+    pub(super) words: u32,
+    pub(super) immediate: Option<u32>,
+    pub(super) signal: bool,
+}
+
+/// Why a connection is dead, as the end that ended it tells the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CloseReason {
+    Closed = 1,
+    Refused = 2,
+    ReceiverNotReady = 3,
+    Protocol = 4,
+}
+
+impl From<CloseReason> for BreakReason {
+    fn from(reason: CloseReason) -> Self {
+        match reason {
+            CloseReason::Closed => Self::PeerClosed,
+            CloseReason::Refused => Self::Refused,
+            CloseReason::ReceiverNotReady => Self::ReceiverNotReady,
+            CloseReason::Protocol => Self::Protocol,
+        }
+    }
+}
+
+/// How a peer broke the transport protocol, for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Violation(pub(super) &'static str);
+
+/// The header of a mirror frame, which is the one that matters for speed.
+#[inline]
+pub(super) fn mirror_header(view: u32, first: u32, words: u32) -> [u64; HEADER_WORDS] {
+    [head(MIRROR, 0, view), pair(first, words)]
+}
+
+impl Frame {
+    /// The header, and how many of its words are used.
+    pub(super) fn encode(self) -> ([u64; HEADER_WORDS_MAX], usize) {
+        let short = |first, second| ([first, second, 0, 0, 0], HEADER_WORDS);
+        match self {
+            Self::Mirror { view, first, words } => {
+                let [head, tail] = mirror_header(view, first, words);
+                short(head, tail)
+            }
+            Self::Write(write) => {
+                let flags = flag(write.signal, SIGNAL) | flag(write.immediate.is_some(), IMMEDIATE);
+                let first = head(WRITE, flags, write.connection);
+                let second = pair(write.immediate.unwrap_or(0), write.words);
+                ([first, second, write.key, write.region, write.first], HEADER_WORDS_MAX)
+            }
+            Self::Send { connection, length, signal } => {
+                short(head(SEND, flag(signal, SIGNAL), connection), pair(length, 0))
+            }
+            Self::Ack { connection, count } => short(head(ACK, 0, connection), count),
+            Self::Open { number, channel } => short(head(OPEN, 0, number), pair(channel, 0)),
+            Self::Accept { partner, number } => short(head(ACCEPT, 0, partner), pair(number, 0)),
+            Self::Close { number, reason } => short(head(CLOSE, 0, number), pair(reason as u32, 0)),
+            Self::Attach { view, key, words } => ([head(ATTACH, 0, view), 0, key, words, 0], 4),
+            Self::Goodbye => short(head(GOODBYE, 0, 0), 0),
+        }
+    }
+
+    /// The frame that begins at the first of `words`, and the length of its header in words. `None` if its
+    /// header is not complete yet.
+    #[inline]
+    pub(super) fn parse(words: &[u64]) -> Result<Option<(Self, usize)>, Violation> {
+        let &[head, tail, ref more @ ..] = words else { return Ok(None) };
+        let [kind, flags, reserved @ ..] = low(head).to_le_bytes();
+        let id = high(head);
+        if reserved != [0, 0] {
+            return Err(Violation("a header with reserved bytes that are not zero"));
+        }
+        if kind == MIRROR && flags == 0 {
+            return Ok(Some((Self::Mirror { view: id, first: low(tail), words: high(tail) }, HEADER_WORDS)));
+        }
+        Self::parse_other(kind, flags, id, tail, more)
+    }
+
+    fn parse_other(
+        kind: u8,
+        flags: u8,
+        id: u32,
+        tail: u64,
+        more: &[u64],
+    ) -> Result<Option<(Self, usize)>, Violation> {
+        let allowed = match kind {
+            WRITE => SIGNAL | IMMEDIATE,
+            SEND => SIGNAL,
+            _ => 0,
+        };
+        if flags & !allowed != 0 {
+            return Err(Violation("a header with flags that its kind does not have"));
+        }
+        let signal = flags & SIGNAL != 0;
+        let frame = match (kind, high(tail)) {
+            (WRITE, words) => {
+                let &[key, region, first, ..] = more else { return Ok(None) };
+                let immediate = (flags & IMMEDIATE != 0).then_some(low(tail));
+                let write = WriteFrame { connection: id, key, region, first, words, immediate, signal };
+                return Ok(Some((Self::Write(write), HEADER_WORDS_MAX)));
+            }
+            (ATTACH, _) => {
+                let &[key, words, ..] = more else { return Ok(None) };
+                return Ok(Some((Self::Attach { view: id, key, words }, 4)));
+            }
+            (ACK, _) => Self::Ack { connection: id, count: tail },
+            (SEND, 0) if low(tail) as usize > SEND_BYTES_MAX => {
+                return Err(Violation("a send that is longer than any may be"));
+            }
+            (SEND, 0) => Self::Send { connection: id, length: low(tail), signal },
+            (OPEN, 0) => Self::Open { number: id, channel: low(tail) },
+            (ACCEPT, 0) => Self::Accept { partner: id, number: low(tail) },
+            (CLOSE, 0) => Self::Close { number: id, reason: close_reason(low(tail))? },
+            (GOODBYE, 0) => Self::Goodbye,
+            _ => return Err(Violation("a header of unknown kind")),
+        };
+        Ok(Some((frame, HEADER_WORDS)))
+    }
+}
+
+fn close_reason(code: u32) -> Result<CloseReason, Violation> {
+    Ok(match code {
+        1 => CloseReason::Closed,
+        2 => CloseReason::Refused,
+        3 => CloseReason::ReceiverNotReady,
+        4 => CloseReason::Protocol,
+        _ => return Err(Violation("a close with an unknown reason")),
+    })
+}
+
+const fn head(kind: u8, flags: u8, id: u32) -> u64 {
+    kind as u64 | (flags as u64) << 8 | (id as u64) << 32
+}
+
+const fn pair(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
+const fn low(word: u64) -> u32 {
+    word as u32
+}
+
+const fn high(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+const fn flag(set: bool, flag: u8) -> u8 {
+    if set { flag } else { 0 }
+}
+
+const MIRROR: u8 = 1;
+const WRITE: u8 = 2;
+const SEND: u8 = 3;
+const ACK: u8 = 4;
+const OPEN: u8 = 5;
+const ACCEPT: u8 = 6;
+const CLOSE: u8 = 7;
+const ATTACH: u8 = 8;
+const GOODBYE: u8 = 9;
+
+/// The post wants an acknowledgement [F6].
+const SIGNAL: u8 = 1;
+/// The write consumes a posted receive [F7].
+const IMMEDIATE: u8 = 2;
+
+// Payloads travel as they lie in memory.
+const _: () = assert!(cfg!(target_endian = "little"), "the wire format is little-endian");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames() -> Vec<Frame> {
+        let write = WriteFrame {
+            connection: 7,
+            key: u64::MAX,
+            region: 3,
+            first: 1 << 40,
+            words: 9,
+            immediate: Some(u32::MAX),
+            signal: true,
+        };
+        vec![
+            Frame::Mirror { view: 1, first: 2, words: u32::MAX },
+            Frame::Write(write),
+            Frame::Write(WriteFrame { immediate: None, signal: false, ..write }),
+            Frame::Send { connection: 1, length: 9, signal: true },
+            Frame::Ack { connection: 1, count: u64::MAX - 1 },
+            Frame::Open { number: u32::MAX, channel: 5 },
+            Frame::Accept { partner: 4, number: 3 },
+            Frame::Close { number: 2, reason: CloseReason::Protocol },
+            Frame::Attach { view: 1, key: 2, words: 3 },
+            Frame::Goodbye,
+        ]
+    }
+
+    #[test]
+    fn what_is_encoded_is_parsed() {
+        for frame in frames() {
+            let (words, count) = frame.encode();
+            assert_eq!(Frame::parse(&words[..count]), Ok(Some((frame, count))));
+            // What follows belongs to the payload or to the next frame.
+            assert_eq!(Frame::parse(&[&words[..count], &[u64::MAX; 3]].concat()), Ok(Some((frame, count))));
+            for less in 0..count {
+                assert_eq!(Frame::parse(&words[..less]), Ok(None), "{less} words of {frame:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_frame_has_is_a_violation() {
+        for (kind, flags, tail) in [
+            (0, 0, 0),
+            (10, 0, 0),
+            (MIRROR, 1, 0),
+            (SEND, 2, 0),
+            (SEND, 0, SEND_BYTES_MAX as u64 + 1),
+            (OPEN, 0, 1 << 32),
+            (CLOSE, 0, 5),
+        ] {
+            let parsed = Frame::parse(&[head(kind, flags, 0), tail, 0, 0, 0]);
+            assert!(parsed.is_err(), "kind {kind}, flags {flags}, tail {tail}: {parsed:?}");
+        }
+        assert!(Frame::parse(&[head(MIRROR, 0, 0) | 1 << 16, 0]).is_err());
+    }
+}

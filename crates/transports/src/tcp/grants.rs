@@ -1,0 +1,108 @@
+//! Grants that this node gave: every incoming write is checked against them [F8], so a revocation holds from
+//! the moment of the call [F9].
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use squall_fabric::{Grant, NodeId, Region};
+
+use super::frame::WriteFrame;
+
+/// The grants of one node, by key.
+#[derive(Debug)]
+pub(super) struct Grants {
+    owner: NodeId,
+    given: BTreeMap<u64, Given>,
+    /// Keys are never used twice. They begin with the owner's number, so that a grant which is presented to
+    /// another owner by mistake is refused there.
+    next_key: u64,
+}
+
+#[derive(Debug)]
+struct Given {
+    region: Region,
+    range: Range<usize>,
+    peer: NodeId,
+}
+
+impl Grants {
+    pub(super) fn new(owner: NodeId) -> Self {
+        Self { owner, given: BTreeMap::new(), next_key: u64::from(owner.0) << 32 | 1 }
+    }
+
+    /// The node that gives.
+    pub(super) fn owner(&self) -> NodeId {
+        self.owner
+    }
+
+    /// Lets `peer` write `range` of `region`.
+    ///
+    /// # Panics
+    /// If the range lies outside the region, or this process may not store there.
+    pub(super) fn give(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+        region.check(&range);
+        assert!(
+            region.access() == squall_fabric::region::Access::ReadWrite,
+            "a view of another node's mirror cannot be granted"
+        );
+        let key = self.next_key;
+        self.next_key += 1;
+        self.given.insert(key, Given { region: region.clone(), range: range.clone(), peer });
+        let (first, words) = (range.start as u64, range.len() as u64);
+        Grant { owner: self.owner, peer, region: region.id(), first, words, key }
+    }
+
+    /// Takes a grant back; returns whether it was valid.
+    pub(super) fn revoke(&mut self, grant: &Grant) -> bool {
+        self.given.remove(&grant.key).is_some()
+    }
+
+    /// The region that `peer` may write with this frame, and the first word; `None` if it may not [F10].
+    pub(super) fn target(&self, frame: &WriteFrame, peer: NodeId) -> Option<(&Region, usize)> {
+        let given = self.given.get(&frame.key)?;
+        let first = usize::try_from(frame.first).ok()?;
+        let end = first.checked_add(frame.words as usize)?;
+        let valid = given.peer == peer
+            && given.region.id().0 == frame.region
+            && given.range.start <= first
+            && end <= given.range.end;
+        valid.then_some((&given.region, first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use squall_fabric::RegionId;
+
+    #[test]
+    fn a_frame_must_name_the_grant_and_stay_inside() {
+        let mut grants = Grants::new(NodeId(7));
+        let region = Region::heap(RegionId(5), 64);
+        let grant = grants.give(&region, 8..16, NodeId(1));
+        let frame = WriteFrame {
+            connection: 0,
+            key: grant.key,
+            region: 5,
+            first: 8,
+            words: 8,
+            immediate: None,
+            signal: false,
+        };
+        assert!(grants.target(&frame, NodeId(1)).is_some());
+        assert!(grants.target(&frame, NodeId(2)).is_none(), "another peer");
+        for forged in [
+            WriteFrame { key: grant.key + 1, ..frame },
+            WriteFrame { region: 6, ..frame },
+            WriteFrame { first: 7, ..frame },
+            WriteFrame { first: 9, ..frame },
+            WriteFrame { first: u64::MAX, ..frame },
+            WriteFrame { words: u32::MAX, ..frame },
+        ] {
+            assert!(grants.target(&forged, NodeId(1)).is_none(), "{forged:?}");
+        }
+        assert!(grants.revoke(&grant));
+        assert!(grants.target(&frame, NodeId(1)).is_none(), "revoked");
+        assert!(!grants.revoke(&grant), "revoked already");
+    }
+}

@@ -1,0 +1,209 @@
+//! The fabric over TCP: one stream per peer carries all connections and mirrors (Derecho §3.1, Spindle §2.2).
+//!
+//! The target's own process applies what arrives, while it polls [F12]: so grants are checked and revoked in
+//! one place [F9, F10], and a peer can never store where it may not.
+//!
+//! # Wire format
+//! A stream is a sequence of frames. A frame is a header and a payload, both whole 8-byte words; all numbers
+//! are little-endian, and payload words travel as they lie in memory. The first two words of a header:
+//!
+//! | bytes | | |
+//! |---|---|---|
+//! | 0 | kind | |
+//! | 1 | flags | 1: acknowledge when placed [F6]; 2: has an immediate value [F7] |
+//! | 2–3 | reserved | zero |
+//! | 4–7 | id | names what the frame is about |
+//! | 8–11 | a | |
+//! | 12–15 | b | zero where not listed |
+//!
+//! | kind | frame | flags | id | a | b | more header words | payload |
+//! |---|---|---|---|---|---|---|---|
+//! | 1 | mirror | | the receiver's view | first word | words | | b words |
+//! | 2 | write | 1, 2 | the receiver's connection | immediate value | words | grant key, region, first word | b words |
+//! | 3 | send | 1 | the receiver's connection | length in bytes | | | ⌈a / 8⌉ words |
+//! | 4 | acknowledge | | the receiver's connection | a + 2³² b: signalled posts placed since it was connected | | | |
+//! | 5 | open | | the sender's connection | channel | | | |
+//! | 6 | accept | | the receiver's connection | the sender's connection | | | |
+//! | 7 | close | | the sender's connection | reason: 1 closed, 2 refused, 3 receiver not ready, 4 protocol | | | |
+//! | 8 | attach | | the sender's view | | | mirror key, words | |
+//! | 9 | goodbye | | | | | | |
+//!
+//! * *Order* [F1, M1] is the stream's. A receiver stores the words of a frame in any order, each whole, and all
+//!   after those of earlier frames.
+//! * *Views and connections* are numbered by the end whose they are, from 0 up, and a number is never used
+//!   again. A reader numbers a view when it attaches; from the owner's `Attached` event on, pushes go there.
+//! * *Connections* are paired by `open` and `accept`, ended by `close`; see `connections`. Frames for an
+//!   ended connection are dropped, because they crossed its `close`.
+//! * A write whose key, region or range its target has not granted to this peer, or has revoked, is *refused*:
+//!   nothing of it lands any more, and the target closes the connection with reason 2 [F10].
+//! * A send, or a write with immediate, that finds no posted receive *stalls* its connection [F7]: the target
+//!   keeps it and what follows (up to 16 MiB for all connections of a peer) and closes the connection with
+//!   reason 3 after one second, or when there is no room. Other connections and mirrors go on.
+//! * A peer that breaks the format is *disconnected*: a frame or flag that is not in the table, a view or
+//!   connection that never was, a push beyond its mirror, a mirror attached with another size than published,
+//!   an acknowledgement of what was not signalled. The log says how; the peer gets a goodbye and then the end.
+//!
+//! # Memory
+//! Payloads are stored word by word with relaxed atomic stores after a release fence, so whoever acquires any
+//! word of a frame sees all earlier frames [F4], and no word is torn [F3]. The kernel, as another process would, does
+//! two things itself: it reads payloads of 1 KiB and more from the source region when the socket takes them
+//! [F5], and it stores long payloads (more than 64 KiB still to come) into the target region. Between calls of
+//! `poll` words are whole all the same: the rest of a word that the kernel has split is kept by value, and it is
+//! asked for whole words only. `Deviation:` of F3: a *thread other than the polling one* that stores into a
+//! range that is being sent, or reads a long range that is landing, without waiting for its guard, could
+//! see half of a word. M2 asks it to wait in any case.
+//!
+//! # Bounds
+//! Posts on connections are refused as *full* beyond 4 MiB or 1024 references of queued output, 16,384 signalled
+//! posts or 16,384 posted receives. Pushes never fail; a reader that lets 64 MiB of copied output or 262,144
+//! references queue up is disconnected as unreachable. One poll reads at most 256 KiB per peer, and 1 MiB more of a
+//! long payload, and makes at most two `sendmsg` calls per peer: one for posts, one for answers to what came.
+
+mod connection;
+mod connections;
+mod fabric;
+mod frame;
+mod grants;
+mod inbound;
+mod input;
+mod memory;
+mod mirror;
+mod output;
+mod peer;
+mod poller;
+mod socket;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
+
+use squall_fabric::{Instant, NodeId, RegionId};
+
+use self::grants::Grants;
+use self::input::ReceiveBuffer;
+use self::mirror::Mirrors;
+use self::peer::{Local, Peer};
+use self::poller::Poller;
+use self::socket::Socket;
+use crate::Waker;
+
+/// A node's access to its peers over TCP.
+///
+/// Posts are queued and go out together: at the beginning of the next `poll`, or in `prepare_park`. Nothing
+/// waits for more to come.
+#[derive(Debug)]
+pub struct TcpFabric {
+    /// In order of their nodes.
+    peers: Vec<Peer>,
+    local: Local,
+    buffer: ReceiveBuffer,
+    poller: Poller,
+    waker: Waker,
+    /// All region names below are used.
+    next_region: u64,
+}
+
+/// What has been sent and received since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpCounters {
+    /// Frames queued for sending; a push counts once per reader.
+    pub frames_sent: u64,
+    /// Frames that have arrived in whole.
+    pub frames_received: u64,
+    /// Bytes that the sockets have taken.
+    pub bytes_sent: u64,
+    /// Bytes that the sockets have yielded.
+    pub bytes_received: u64,
+    /// System calls that send.
+    pub send_calls: u64,
+    /// System calls that receive, whether they yielded anything or not.
+    pub receive_calls: u64,
+    /// System calls that ask which sockets are ready, while polling.
+    pub poll_calls: u64,
+    /// Pushed words that replaced the same word in the queue and made no frame.
+    pub words_coalesced: u64,
+}
+
+impl TcpFabric {
+    /// A node with one connected stream to each peer. Whoever is at the other end has been authenticated, and
+    /// nothing but this fabric uses the streams from now on.
+    ///
+    /// # Errors
+    /// If a peer is named twice or is this node itself ([`io::ErrorKind::InvalidInput`]), or a system call fails.
+    pub fn new(node: NodeId, mut streams: Vec<(NodeId, TcpStream)>) -> io::Result<Self> {
+        streams.sort_by_key(|(peer, _)| *peer);
+        if streams.windows(2).any(|pair| pair[0].0 == pair[1].0)
+            || streams.iter().any(|(peer, _)| *peer == node)
+        {
+            let message = format!("{node} needs exactly one stream to each other node");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let poller = Poller::new()?;
+        let mut peers = Vec::with_capacity(streams.len());
+        for (index, (peer, stream)) in streams.into_iter().enumerate() {
+            let socket = Socket::new(stream)?;
+            poller.add(&socket, index)?;
+            peers.push(Peer::new(peer, index, socket));
+        }
+        let local = Local {
+            clock: Clock::new(),
+            grants: Grants::new(node),
+            mirrors: Mirrors::default(),
+            events: VecDeque::new(),
+            counters: TcpCounters::default(),
+        };
+        let (buffer, waker) = (ReceiveBuffer::new(), Waker::new()?);
+        Ok(Self { peers, local, buffer, poller, waker, next_region: 0 })
+    }
+
+    /// What has been sent and received since the start.
+    #[must_use]
+    pub fn counters(&self) -> TcpCounters {
+        self.local.counters
+    }
+
+    /// The place of `node` among the peers.
+    ///
+    /// # Panics
+    /// If it is not a peer.
+    fn place(&self, node: NodeId) -> usize {
+        let place = self.peers.binary_search_by_key(&node, |peer| peer.node);
+        place.unwrap_or_else(|_| panic!("{node} is not a peer of {}", self.local.grants.owner()))
+    }
+
+    /// Sends what waits for the peers, one call each. Returns the number of peers that took something.
+    fn poll_output(&mut self) -> usize {
+        let counters = &mut self.local.counters;
+        self.peers
+            .iter_mut()
+            .filter_map(|peer| Some(peer.poll_output(counters)).filter(|sent| *sent > 0))
+            .count()
+    }
+
+    fn region_id(&mut self) -> RegionId {
+        self.next_region += 1;
+        RegionId(self.next_region)
+    }
+}
+
+/// The monotonic clock, from the start of the fabric.
+#[derive(Debug)]
+struct Clock {
+    origin: std::time::Instant,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self { origin: std::time::Instant::now() }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// A runner takes the fabric along to its thread.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<TcpFabric>();
+};

@@ -1,0 +1,272 @@
+//! Output: what waits to be sent to one peer, in post order.
+//!
+//! Headers and short payloads are copied when they are posted; long payloads are named and read when the
+//! kernel takes them [F5]. One `sendmsg` gathers as much as it can of both.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use squall_fabric::Region;
+
+use super::frame::{Frame, HEADER_WORDS, mirror_header};
+use super::socket::Piece;
+
+/// The queue of one stream.
+///
+/// **Order.** The stream is the copied bytes, with each reference inserted where the copied bytes before it end.
+/// Positions count the copied bytes since the stream began.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    /// Headers and short payloads; the first word has position `base`.
+    copied: Vec<u64>,
+    base: u64,
+    /// The first copied byte that is not sent: `base <= next <= base + 8 * copied.len()`.
+    next: u64,
+    /// `next <= at`, and ascending in `at`.
+    references: VecDeque<Reference>,
+    /// The rest of a word of which the kernel has taken the beginning: it must end with the bytes that it began
+    /// with, whatever its owner stores meanwhile [F3]. Sent before everything else.
+    split: Split,
+    /// The last frame, if it is a single word of a mirror.
+    tail: Option<Tail>,
+}
+
+/// Words that are read when they are sent.
+#[derive(Debug)]
+struct Reference {
+    /// The position of the copied bytes that follow.
+    at: u64,
+    region: Region,
+    /// The bytes of the region that are not sent yet.
+    bytes: Range<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Split {
+    bytes: [u8; 8],
+    /// The bytes that are not sent yet: `start <= end <= 8`.
+    rest: Range<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tail {
+    view: u32,
+    word: u32,
+    /// The position of the frame.
+    at: u64,
+}
+
+impl Output {
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.next == self.end() && self.references.is_empty() && self.split.rest.is_empty()
+    }
+
+    /// Whether posts on connections must wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.copied_bytes() >= POSTED_BYTES_MAX || self.references.len() >= POSTED_REFERENCES_MAX
+    }
+
+    /// Whether the peer is too slow to be kept: even the windows of the protocols should never hold so much.
+    pub(super) fn is_overrun(&self) -> bool {
+        self.copied_bytes() >= QUEUE_BYTES_MAX || self.references.len() >= QUEUE_REFERENCES_MAX
+    }
+
+    /// Queues a frame without payload.
+    pub(super) fn push_frame(&mut self, frame: Frame) {
+        let (words, count) = frame.encode();
+        self.tail = None;
+        self.copied.extend_from_slice(&words[..count]);
+    }
+
+    /// Queues a payload by value.
+    pub(super) fn push_words(&mut self, words: &[u64]) {
+        self.copied.extend_from_slice(words);
+    }
+
+    /// Queues a payload of bytes, padded with zeros to whole words.
+    pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
+        self.copied.extend(bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        }));
+    }
+
+    /// Queues a payload by reference, or copies it if that is cheaper.
+    pub(super) fn push_range(&mut self, region: &Region, range: Range<usize>) {
+        if range.len() < REFERENCE_WORDS_MIN {
+            let start = self.copied.len();
+            self.copied.resize(start + range.len(), 0);
+            region.copy_out(range.start, &mut self.copied[start..]);
+        } else {
+            let bytes = 8 * range.start..8 * range.end;
+            self.references.push_back(Reference { at: self.end(), region: region.clone(), bytes });
+        }
+    }
+
+    /// Queues a range of a mirror for the peer's view `view`.
+    pub(super) fn push_mirror(&mut self, view: u32, region: &Region, range: Range<usize>) {
+        self.tail = None;
+        self.copied.extend_from_slice(&mirror_header(view, narrow(range.start), narrow(range.len())));
+        self.push_range(region, range);
+    }
+
+    /// Queues one word of a mirror by value; returns whether that made a new frame.
+    ///
+    /// If the last frame is the same word and is not begun, the value replaces the older one: nothing lies
+    /// between the two, so a reader that polls rarely could see no difference [M1].
+    pub(super) fn push_mirror_word(&mut self, view: u32, word: u32, value: u64) -> bool {
+        if let Some(tail) = self.tail
+            && (tail.view, tail.word) == (view, word)
+            && tail.at >= self.next
+        {
+            *self.copied.last_mut().expect("the frame at the tail") = value;
+            return false;
+        }
+        self.tail = Some(Tail { view, word, at: self.end() });
+        let [head, tail] = mirror_header(view, word, 1);
+        self.copied.extend_from_slice(&[head, tail, value]);
+        true
+    }
+
+    /// All that waits, if it is one piece of copied bytes: the usual case of small messages.
+    pub(super) fn plain(&self) -> Option<&[u8]> {
+        let plain = self.references.is_empty() && self.split.rest.is_empty();
+        plain.then(|| self.copied_slice(self.next..self.end()))
+    }
+
+    /// Names the memory to be sent next; returns the number of pieces. They are valid until the next change.
+    pub(super) fn gather(&self, pieces: &mut [Piece]) -> usize {
+        let mut count = 0;
+        let mut add = |start: NonNull<u8>, length: usize| {
+            if length > 0 && count < pieces.len() {
+                pieces[count] = Piece::new(start, length);
+                count += 1;
+            }
+        };
+        let split = &self.split.bytes[self.split.rest.clone()];
+        add(NonNull::from(split).cast(), split.len());
+        let mut next = self.next;
+        for reference in self.references.iter().take(PIECES_MAX) {
+            let copied = self.copied_slice(next..reference.at);
+            add(NonNull::from(copied).cast(), copied.len());
+            next = reference.at;
+            add(reference.start(), reference.bytes.len());
+        }
+        if self.references.len() <= PIECES_MAX {
+            let copied = self.copied_slice(next..self.end());
+            add(NonNull::from(copied).cast(), copied.len());
+        }
+        count
+    }
+
+    /// The kernel has taken the first `sent` bytes of what `gather` named.
+    pub(super) fn advance(&mut self, sent: usize) {
+        let split = sent.min(self.split.rest.len());
+        self.split.rest.start += split;
+        let mut rest = sent - split;
+        while rest > 0 {
+            let until = self.references.front().map_or(self.end(), |reference| reference.at);
+            let copied = rest.min(usize::try_from(until - self.next).expect("in memory"));
+            self.next += copied as u64;
+            rest -= copied;
+            if rest == 0 {
+                break;
+            }
+            let reference = self.references.front_mut().expect("no more is sent than was gathered");
+            let taken = rest.min(reference.bytes.len());
+            reference.bytes.start += taken;
+            rest -= taken;
+            if !reference.bytes.start.is_multiple_of(8) {
+                self.split = reference.split();
+            }
+            if reference.bytes.is_empty() {
+                self.references.pop_front();
+            }
+        }
+        self.reclaim();
+    }
+
+    /// Drops everything; nothing more will be sent.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.end() - self.next
+    }
+
+    fn end(&self) -> u64 {
+        self.base + 8 * self.copied.len() as u64
+    }
+
+    /// The copied bytes at these positions.
+    fn copied_slice(&self, positions: Range<u64>) -> &[u8] {
+        let place = |position: u64| usize::try_from(position - self.base).expect("in memory");
+        &as_bytes(&self.copied)[place(positions.start)..place(positions.end)]
+    }
+
+    /// Gives back the memory of copied bytes that are sent.
+    fn reclaim(&mut self) {
+        let sent = usize::try_from((self.next - self.base) / 8).expect("in memory");
+        if sent == self.copied.len() {
+            self.copied.clear();
+            self.copied.shrink_to(KEPT_WORDS);
+        } else if sent >= KEPT_WORDS && sent >= self.copied.len() / 2 {
+            self.copied.drain(..sent);
+        } else {
+            return;
+        }
+        self.base += 8 * sent as u64;
+    }
+}
+
+impl Reference {
+    fn start(&self) -> NonNull<u8> {
+        let word = self.region.pointer(self.bytes.start / 8).cast::<u8>();
+        // SAFETY: the bytes lie inside the region, and so does the rest of their first word.
+        unsafe { word.add(self.bytes.start % 8) }
+    }
+
+    /// Takes the rest of the first word, of which the kernel has read the beginning just now.
+    fn split(&mut self) -> Split {
+        let word = self.bytes.start / 8;
+        let rest = self.bytes.start % 8..8;
+        self.bytes.start = 8 * (word + 1);
+        Split { bytes: self.region.load_relaxed(word).to_le_bytes(), rest }
+    }
+}
+
+fn as_bytes(words: &[u64]) -> &[u8] {
+    // SAFETY: any initialised memory may be read as bytes, and the length is the same memory's.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+}
+
+/// Mirrors have at most 2^32 words; `publish` checks it.
+fn narrow(words: usize) -> u32 {
+    u32::try_from(words).expect("mirrors are checked when they are published")
+}
+
+/// The most pieces that one system call takes; the kernel's limit is 1024.
+pub(super) const PIECES_MAX: usize = 128;
+
+/// Shorter payloads are copied: below 1 KiB a copy costs less than a piece of its own.
+const REFERENCE_WORDS_MIN: usize = 128;
+
+/// Posts on connections wait when so much is queued, which is more than the socket takes at a time.
+const POSTED_BYTES_MAX: u64 = 4 << 20;
+const POSTED_REFERENCES_MAX: usize = 1024;
+
+/// A reader that lets so much queue up is disconnected; windows bound what a living reader may owe.
+const QUEUE_BYTES_MAX: u64 = 64 << 20;
+const QUEUE_REFERENCES_MAX: usize = 1 << 18;
+
+/// Memory that an empty queue keeps, so that it does not allocate again.
+const KEPT_WORDS: usize = 1 << 16;
+
+const _: () = assert!(HEADER_WORDS == 2, "`push_mirror_word` ends with its value");
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! One peer: its socket, what waits to be sent to it, and what this node shares with it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::ptr::NonNull;
+
+use squall_fabric::{BreakReason, Event, NodeId, Region};
+
+use super::connections::Connections;
+use super::frame::{Frame, Violation};
+use super::grants::Grants;
+use super::input::{Input, ReceiveBuffer, Target, order_after_earlier_frames};
+use super::mirror::{Mirrors, Views};
+use super::output::{Output, PIECES_MAX};
+use super::socket::{Piece, Socket};
+use super::{Clock, TcpCounters};
+
+/// What belongs to this node rather than to one peer.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) clock: Clock,
+    pub(super) grants: Grants,
+    pub(super) mirrors: Mirrors,
+    /// What the next poll yields.
+    pub(super) events: VecDeque<Event>,
+    pub(super) counters: TcpCounters,
+}
+
+/// A peer and the stream to it.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) node: NodeId,
+    /// Its place among the peers.
+    pub(super) index: usize,
+    /// Closed when the peer is lost.
+    socket: Option<Socket>,
+    /// Set when the peer is gone; nothing is sent or received then.
+    pub(super) lost: Option<BreakReason>,
+    /// There may be something to receive.
+    pub(super) readable: bool,
+    /// The socket may take more.
+    pub(super) writable: bool,
+    /// The peer has ended its half, or the stream failed: receive until the end shows.
+    pub(super) ended: bool,
+    /// Why sending failed, which says more than the end of the stream.
+    failure: Option<io::Error>,
+    pub(super) output: Output,
+    pub(super) input: Input,
+    pub(super) views: Views,
+    pub(super) connections: Connections,
+}
+
+/// Why a peer is given up.
+#[derive(Debug)]
+pub(super) enum Loss {
+    /// It broke the transport protocol.
+    Violation(Violation),
+    /// It says that this node broke the transport protocol.
+    Goodbye,
+    /// It ended the stream.
+    End,
+    /// It does not take what is sent to it.
+    Overrun,
+    Io(io::Error),
+}
+
+impl From<Violation> for Loss {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Violation(Violation(how)) => write!(f, "it broke the transport protocol by {how}"),
+            Self::Goodbye => f.write_str("it says that this node broke the transport protocol"),
+            Self::End => f.write_str("it ended the stream"),
+            Self::Overrun => f.write_str("it does not take what is sent to it"),
+            Self::Io(error) => write!(f, "the stream failed: {error}"),
+        }
+    }
+}
+
+impl Loss {
+    pub(super) fn reason(&self) -> BreakReason {
+        match self {
+            Self::Violation(_) | Self::Goodbye => BreakReason::Protocol,
+            Self::Overrun => BreakReason::Unreachable,
+            Self::End => BreakReason::PeerClosed,
+            Self::Io(error) => match error.kind() {
+                ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
+                    BreakReason::PeerClosed
+                }
+                _ => BreakReason::Unreachable,
+            },
+        }
+    }
+}
+
+impl Peer {
+    pub(super) fn new(node: NodeId, index: usize, socket: Socket) -> Self {
+        Self {
+            node,
+            index,
+            socket: Some(socket),
+            lost: None,
+            readable: true,
+            writable: true,
+            ended: false,
+            failure: None,
+            output: Output::default(),
+            input: Input::new(),
+            views: Views::default(),
+            connections: Connections::new(index, node),
+        }
+    }
+
+    /// Sends what waits, as far as the socket takes it in one call. Returns the number of bytes.
+    pub(super) fn poll_output(&mut self, counters: &mut TcpCounters) -> usize {
+        if !self.writable || self.output.is_empty() {
+            return 0;
+        }
+        counters.send_calls += 1;
+        match self.send() {
+            Ok((sent, wanted)) => {
+                counters.bytes_sent += sent as u64;
+                self.writable = sent == wanted;
+                self.output.advance(sent);
+                sent
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.writable = false;
+                0
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => 0,
+            Err(error) => {
+                // What the peer sent before it died is still to be received; the end of the stream comes then.
+                self.failure = Some(error);
+                (self.readable, self.writable, self.ended) = (true, false, true);
+                self.output.clear();
+                0
+            }
+        }
+    }
+
+    /// Hands what waits to the socket; returns how many bytes it took, of how many.
+    fn send(&self) -> io::Result<(usize, usize)> {
+        if let Some(bytes) = self.output.plain() {
+            return Ok((self.socket().send(bytes)?, bytes.len()));
+        }
+        let mut pieces = [Piece::EMPTY; PIECES_MAX];
+        let count = self.output.gather(&mut pieces);
+        let pieces = &pieces[..count];
+        // SAFETY: the pieces are memory of the queue and of regions that it keeps alive.
+        let sent = unsafe { self.socket().send_pieces(pieces) }?;
+        Ok((sent, pieces.iter().map(Piece::length).sum()))
+    }
+
+    /// Receives what one read yields and does what it says. Returns the number of bytes.
+    pub(super) fn poll_input(
+        &mut self,
+        buffer: &mut ReceiveBuffer,
+        local: &mut Local,
+    ) -> Result<usize, Loss> {
+        let direct = self.receive_direct(local)?;
+        if direct > 0 && self.input.payload.is_some() {
+            return Ok(direct);
+        }
+        let restored = self.input.restore(buffer);
+        let room = &mut buffer.bytes_mut()[restored..];
+        let length = room.len();
+        let received = self.receive_into(length, &mut local.counters, |socket| socket.receive(room))?;
+        if received == 0 {
+            return Ok(direct);
+        }
+        let end = restored + received;
+        let used = self.handle_words(buffer.words(end / 8), local)?;
+        self.input.keep(buffer, 8 * used, end);
+        self.connections.flush_acks(&mut self.output);
+        Ok(direct + received)
+    }
+
+    /// Reads the rest of a long payload straight into its region. Only what is there already is asked for, and
+    /// only whole words of it, so that no word is left half written [F3].
+    fn receive_direct(&mut self, local: &mut Local) -> Result<usize, Loss> {
+        let Some((region, first, words)) = self.direct_target(&local.grants) else { return Ok(0) };
+        let available = self.socket().available().map_err(Loss::Io)?;
+        let missing = self.input.missing();
+        let Some(available) = available.checked_sub(missing).filter(|bytes| *bytes >= DIRECT_BYTES_MIN)
+        else {
+            return Ok(0);
+        };
+        let begun = usize::from(missing > 0);
+        let whole = (words - begun).min(available.min(DIRECT_BYTES_MAX) / 8);
+        let mut lead = [0; 8];
+        let pieces = [
+            Piece::new(NonNull::from(&mut lead).cast(), missing),
+            Piece::new(region.pointer(first + begun).cast(), 8 * whole),
+        ];
+        let wanted = missing + 8 * whole;
+        order_after_earlier_frames();
+        // SAFETY: the first piece is at most `lead`, which nobody borrows now. The second lies inside its
+        // region, as `direct_target` checked; its words are atomics, to which nobody holds exclusive references,
+        // and the kernel stores into them as another process does into shared memory.
+        let read = |socket: &Socket| unsafe { socket.receive_pieces(&pieces) };
+        let received = self.receive_into(wanted, &mut local.counters, read)?;
+        let lead = &lead[..received.min(missing)];
+        if let Some(word) = self.input.on_missing(lead) {
+            region.store_relaxed(first, word);
+        }
+        let next = first + begun + (received - lead.len()) / 8;
+        let split = (received - lead.len()) % 8;
+        if split > 0 {
+            // Fewer bytes than there were: urgent data lie between, which no fabric sends.
+            self.input.keep_begun(&region.load_relaxed(next).to_le_bytes()[..split]);
+        }
+        if received >= missing {
+            self.on_words_placed(next - first, local);
+        }
+        Ok(received)
+    }
+
+    /// The memory of the payload under way, if reading straight into it is worth while: its region, its next
+    /// word and the number of words.
+    fn direct_target(&self, grants: &Grants) -> Option<(Region, usize, usize)> {
+        let payload = self.input.payload.as_ref().filter(|payload| payload.words >= DIRECT_BYTES_MIN / 8)?;
+        match &payload.target {
+            Target::View { view, next } => {
+                let words = u32::try_from(payload.words).expect("a frame's words");
+                let view = self.views.target(*view, *next, words).expect("checked at the header");
+                (!view.frozen).then(|| (view.region.clone(), *next as usize, payload.words))
+            }
+            Target::Grant { frame } => {
+                let (region, first) = grants.target(frame, self.node)?;
+                Some((region.clone(), first, payload.words))
+            }
+            _ => None,
+        }
+    }
+
+    /// One read of up to `wanted` bytes. Returns the number of bytes; 0 if there are none now.
+    fn receive_into(
+        &mut self,
+        wanted: usize,
+        counters: &mut TcpCounters,
+        read: impl FnOnce(&Socket) -> io::Result<usize>,
+    ) -> Result<usize, Loss> {
+        counters.receive_calls += 1;
+        match read(self.socket()) {
+            Ok(0) => Err(self.failure.take().map_or(Loss::End, Loss::Io)),
+            Ok(received) => {
+                counters.bytes_received += received as u64;
+                // A short read has emptied the socket: the poller tells when there is more.
+                self.readable = received == wanted || self.ended;
+                Ok(received)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.readable = false;
+                Ok(0)
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(Loss::Io(self.failure.take().unwrap_or(error))),
+        }
+    }
+
+    fn socket(&self) -> &Socket {
+        self.socket.as_ref().expect("nothing is sent to or received from a lost peer")
+    }
+
+    /// Gives the peer up: its connections break, and this node is told.
+    pub(super) fn lose(&mut self, loss: &Loss, local: &mut Local) {
+        if self.lost.is_some() {
+            return;
+        }
+        let reason = loss.reason();
+        tracing::warn!(node = local.grants.owner().0, peer = self.node.0, "lost a peer: {loss}");
+        self.lost = Some(reason);
+        if let Loss::Violation(_) = loss {
+            // So that the peer's log says why, if the socket still takes it.
+            self.output.push_frame(Frame::Goodbye);
+            self.poll_output(&mut local.counters);
+        }
+        self.socket = None;
+        self.output.clear();
+        self.input = Input::new();
+        (self.readable, self.writable) = (false, false);
+        local.mirrors.unsubscribe(self.index);
+        self.connections.lose(reason, &mut local.events);
+        local.events.push_back(Event::PeerLost { peer: self.node, reason });
+    }
+}
+
+/// Payloads of which more than this is still to come and is there to be read go straight into their region.
+const DIRECT_BYTES_MIN: usize = 64 << 10;
+
+/// One read takes no more, so that a poll stays short.
+const DIRECT_BYTES_MAX: usize = 1 << 20;

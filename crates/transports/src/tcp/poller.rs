@@ -1,0 +1,107 @@
+//! Readiness: which sockets have something to receive or room to send, and how the node sleeps until then.
+//!
+//! The sockets are in one edge-triggered `epoll` set, so that one call per poll tells about all of them, and a
+//! poll that finds nothing costs one short call whatever the number of peers. An edge is remembered in the
+//! peer until a read or a write has found the end of what was there.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use squall_fabric::{Duration, Fabric};
+
+use super::TcpFabric;
+use super::peer::Peer;
+use super::socket::Socket;
+use crate::{Transport, Waker, barrier};
+
+/// The set of all sockets.
+#[derive(Debug)]
+pub(super) struct Poller {
+    set: OwnedFd,
+}
+
+impl Poller {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { set: epoll::create(CreateFlags::CLOEXEC)? })
+    }
+
+    /// Watches the socket of the peer at `index`.
+    pub(super) fn add(&self, socket: &Socket, index: usize) -> io::Result<()> {
+        let edges = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&self.set, socket.fd(), EventData::new_u64(index as u64), edges)?)
+    }
+
+    /// Tells the peers what has become possible since the last call.
+    pub(super) fn poll(&self, peers: &mut [Peer]) {
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let (ready, _) = match epoll::wait(&self.set, &mut events, Some(&no_time)) {
+            Ok(split) => split,
+            Err(Errno::INTR) => return,
+            Err(error) => panic!("epoll_wait fails only for reasons that are bugs: {error}"),
+        };
+        for event in ready {
+            let index = usize::try_from(event.data.u64()).expect("a place among the peers");
+            let peer = &mut peers[index];
+            if peer.lost.is_some() {
+                continue;
+            }
+            let flags = event.flags;
+            if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+                peer.ended = true;
+            }
+            peer.readable |= peer.ended || flags.contains(EventFlags::IN);
+            peer.writable |= flags.contains(EventFlags::OUT);
+        }
+    }
+
+    /// Blocks until a socket is ready, the doorbell rings or the time is over.
+    fn wait(&self, doorbell: BorrowedFd<'_>, timeout: Option<Duration>) {
+        let mut fds =
+            [PollFd::new(&self.set, PollFlags::IN), PollFd::from_borrowed_fd(doorbell, PollFlags::IN)];
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => panic!("ppoll fails only for reasons that are bugs: {error}"),
+        }
+    }
+}
+
+impl Transport for TcpFabric {
+    fn prepare_park(&mut self) {
+        self.poll_output();
+        self.waker.set_parked(true);
+        barrier::heavy();
+    }
+
+    fn park(&mut self, timeout: Option<Duration>) {
+        // What was posted since `prepare_park`.
+        self.poll_output();
+        let busy = |peer: &Peer| peer.readable || peer.writable && !peer.output.is_empty();
+        if !self.local.events.is_empty() || self.peers.iter().any(busy) {
+            return;
+        }
+        let deadline = self.peers.iter().filter_map(|peer| peer.connections.stall_deadline_next()).min();
+        let patience = deadline.map(|deadline| deadline.since(self.now()));
+        let timeout = [timeout, patience].into_iter().flatten().min();
+        self.poller.wait(self.waker.doorbell(), timeout);
+    }
+
+    fn unpark(&mut self) {
+        self.waker.set_parked(false);
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+}
+
+/// More sockets than this are told about by later calls.
+const EVENTS_MAX: usize = 64;

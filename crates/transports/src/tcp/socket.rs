@@ -1,0 +1,122 @@
+//! System calls on the stream of one peer. They take raw pieces of memory, because a slice over words that
+//! others write meanwhile would be unsound, and the wrappers of `rustix` take slices.
+
+use std::io;
+use std::net::TcpStream;
+use std::ptr::NonNull;
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::net::{RecvFlags, SendFlags};
+
+/// A piece of memory for the kernel to read or to fill.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Piece(libc::iovec);
+
+impl Piece {
+    /// No memory.
+    pub(super) const EMPTY: Self = Self(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
+
+    pub(super) fn new(start: NonNull<u8>, length: usize) -> Self {
+        Self(libc::iovec { iov_base: start.as_ptr().cast(), iov_len: length })
+    }
+
+    #[cfg(test)]
+    pub(super) fn start(&self) -> *const u8 {
+        self.0.iov_base.cast()
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.0.iov_len
+    }
+}
+
+/// A non-blocking stream.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: TcpStream,
+}
+
+impl Socket {
+    /// Makes the stream non-blocking and sends small writes at once.
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        widen(&stream)?;
+        unpace(&stream)?;
+        Ok(Self { stream })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Sends some prefix of the bytes; returns its length.
+    pub(super) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL)?)
+    }
+
+    /// Sends some prefix of the pieces; returns its length in bytes.
+    ///
+    /// # Safety
+    /// Each piece is valid for loads of its length.
+    pub(super) unsafe fn send_pieces(&self, pieces: &[Piece]) -> io::Result<usize> {
+        // SAFETY: a `msghdr` of zeros is valid: no name, no pieces, no control data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_ptr().cast_mut().cast();
+        message.msg_iovlen = pieces.len() as _;
+        // SAFETY: `message` names `pieces`, `Piece` is an `iovec`, and the caller promises that each is valid;
+        // the kernel only reads them.
+        let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Fills some prefix of `buffer`; returns its length in bytes, 0 at the end of the stream.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::net::recv(&self.stream, buffer, RecvFlags::empty())?.0)
+    }
+
+    /// Fills some prefix of the pieces; returns its length in bytes, 0 at the end of the stream.
+    ///
+    /// # Safety
+    /// Each piece is valid for stores of its length, and nobody holds a reference to its bytes.
+    pub(super) unsafe fn receive_pieces(&self, pieces: &[Piece]) -> io::Result<usize> {
+        let count = libc::c_int::try_from(pieces.len()).expect("few pieces");
+        // SAFETY: `Piece` is an `iovec`, and the caller promises that each is valid.
+        let received = unsafe { libc::readv(self.stream.as_raw_fd(), pieces.as_ptr().cast(), count) };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// How many bytes can be received now.
+    pub(super) fn available(&self) -> io::Result<usize> {
+        Ok(usize::try_from(rustix::io::ioctl_fionread(&self.stream)?).unwrap_or(usize::MAX))
+    }
+}
+
+/// Asks for large buffers where the system allows them. Elsewhere the kernel's own sizing stays: an explicit
+/// request would be cut to the system's limit and would end the automatic growth beyond it.
+fn widen(stream: &TcpStream) -> io::Result<()> {
+    let allowed = |limit: &str| {
+        let text = std::fs::read_to_string(limit).unwrap_or_default();
+        text.trim().parse::<usize>().is_ok_and(|bytes| bytes >= SOCKET_BUFFER_BYTES)
+    };
+    if allowed("/proc/sys/net/core/wmem_max") {
+        rustix::net::sockopt::set_socket_send_buffer_size(stream, SOCKET_BUFFER_BYTES)?;
+    }
+    if allowed("/proc/sys/net/core/rmem_max") {
+        rustix::net::sockopt::set_socket_recv_buffer_size(stream, SOCKET_BUFFER_BYTES)?;
+    }
+    Ok(())
+}
+
+/// Within one host there is no path whose capacity has to be found out, and congestion controls that pace (BBR is
+/// the default of some systems) only delay. Reno does not pace, and every system allows it.
+fn unpace(stream: &TcpStream) -> io::Result<()> {
+    if stream.peer_addr()?.ip() == stream.local_addr()?.ip() {
+        rustix::net::sockopt::set_tcp_congestion(stream, "reno")?;
+    }
+    Ok(())
+}
+
+/// Room for a few windows of large messages between two polls of the peer.
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;

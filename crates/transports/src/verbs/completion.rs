@@ -1,0 +1,206 @@
+//! Completion queues: where the device tells which posts are done and what has arrived (verbs: CQ), and the channel by
+//! which it wakes a node that sleeps.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fd::{AsRawFd, BorrowedFd};
+
+use super::device::{Device, status};
+use super::ffi;
+
+/// Readable when a completion comes to a queue that was armed.
+pub(super) struct CompletionChannel {
+    device: Arc<Device>,
+    channel: NonNull<ffi::ibv_comp_channel>,
+}
+
+// SAFETY: verbs may be called from any thread.
+unsafe impl Send for CompletionChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionChannel {}
+
+impl CompletionChannel {
+    /// A channel that never blocks its reader.
+    pub(super) fn new(device: &Arc<Device>) -> io::Result<Arc<Self>> {
+        // SAFETY: the device is open.
+        let channel = unsafe { device.library().ibv_create_comp_channel(device.context().as_ptr()) };
+        let channel = NonNull::new(channel).ok_or_else(io::Error::last_os_error)?;
+        let channel = Self { device: device.clone(), channel };
+        rustix::io::ioctl_fionbio(channel.fd(), true)?;
+        Ok(Arc::new(channel))
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive as long as `self`.
+        let fd = unsafe { self.channel.as_ref() }.fd;
+        // SAFETY: as above, and so is its file descriptor.
+        unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) }
+    }
+
+    /// Takes all that the channel holds, so that it is not readable any more.
+    pub(super) fn silence(&self) {
+        let mut queue = std::ptr::null_mut();
+        let mut context = std::ptr::null_mut();
+        let (library, channel) = (self.device.library(), self.channel.as_ptr());
+        // SAFETY: the channel is alive, and the call stores two pointers; it does not block.
+        while unsafe { library.ibv_get_cq_event(channel, &raw mut queue, &raw mut context) } == 0 {
+            // SAFETY: acknowledged once, and the queue is alive: its end waits for this.
+            unsafe { library.ibv_ack_cq_events(queue, 1) };
+        }
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        // SAFETY: the queues hold the channel, so they are gone.
+        unsafe { self.device.library().ibv_destroy_comp_channel(self.channel.as_ptr()) };
+    }
+}
+
+/// A completion queue.
+pub(super) struct CompletionQueue {
+    channel: Arc<CompletionChannel>,
+    queue: NonNull<ffi::ibv_cq>,
+}
+
+// SAFETY: verbs may be called from any thread.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionQueue {}
+
+impl CompletionQueue {
+    /// A queue of at least `entries` entries.
+    pub(super) fn new(channel: &Arc<CompletionChannel>, entries: usize) -> io::Result<Arc<Self>> {
+        let device = &channel.device;
+        let (context, entries) = (device.context().as_ptr(), i32::try_from(entries).expect("a small queue"));
+        let no_context = std::ptr::null_mut();
+        // SAFETY: the device is open and the channel alive.
+        let queue = unsafe {
+            device.library().ibv_create_cq(context, entries, no_context, channel.channel.as_ptr(), 0)
+        };
+        let queue = NonNull::new(queue).ok_or_else(io::Error::last_os_error)?;
+        Ok(Arc::new(Self { channel: channel.clone(), queue }))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_cq {
+        self.queue.as_ptr()
+    }
+
+    /// Takes up to [`BATCH`] completions; returns those that were there.
+    pub(super) fn poll<'a>(&self, batch: &'a mut Batch) -> &'a [ffi::ibv_wc] {
+        let poll = self.operations().poll_cq.expect("every device has it");
+        let most = i32::try_from(BATCH).expect("a small batch");
+        // SAFETY: the queue is alive, and the batch has room for so many.
+        let taken = unsafe { poll(self.as_ptr(), most, batch.entries.as_mut_ptr()) };
+        let taken = usize::try_from(taken).expect("a queue that never overflows can be polled");
+        &batch.entries[..taken]
+    }
+
+    /// Makes the next completion readable on the channel. One that is there already does not count: look once more.
+    pub(super) fn arm(&self) {
+        let arm = self.operations().req_notify_cq.expect("every device has it");
+        // SAFETY: the queue is alive.
+        let armed = status(unsafe { arm(self.as_ptr(), 0) });
+        armed.expect("a queue with a channel can be armed");
+    }
+
+    fn operations(&self) -> &ffi::ibv_context_ops {
+        // SAFETY: the device is open as long as the channel holds it, and its table never changes.
+        &unsafe { self.channel.device.context().as_ref() }.ops
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.channel.silence();
+        // SAFETY: the queue pairs hold the queue, so they are gone, and all its events are acknowledged.
+        unsafe { self.channel.device.library().ibv_destroy_cq(self.as_ptr()) };
+    }
+}
+
+/// Room for the completions of one call.
+pub(super) struct Batch {
+    entries: Box<[ffi::ibv_wc; BATCH]>,
+}
+
+impl Batch {
+    pub(super) fn new() -> Self {
+        // SAFETY: integers only, for which zeros are valid.
+        let empty: ffi::ibv_wc = unsafe { std::mem::zeroed() };
+        Self { entries: Box::new([empty; BATCH]) }
+    }
+}
+
+/// Completions taken by one call.
+pub(super) const BATCH: usize = 32;
+
+/// The completion queues of a node. Queue pairs share them, and each has reserved an entry for every post that it can
+/// hold, because a queue that overflows is lost.
+pub(super) struct CompletionQueues {
+    channel: Arc<CompletionChannel>,
+    queues: Vec<Shared>,
+    entries_max: usize,
+}
+
+struct Shared {
+    queue: Arc<CompletionQueue>,
+    /// `reserved <= entries_max`
+    reserved: usize,
+    /// Of these, what ended queue pairs had: their completions may still be in the queue.
+    leaving: usize,
+}
+
+impl CompletionQueues {
+    pub(super) fn new(device: &Arc<Device>) -> io::Result<Self> {
+        let entries_max = ENTRIES.min(device.completions_max);
+        Ok(Self { channel: CompletionChannel::new(device)?, queues: Vec::new(), entries_max })
+    }
+
+    pub(super) fn channel(&self) -> &CompletionChannel {
+        &self.channel
+    }
+
+    /// A queue with room for `entries` more, and its place.
+    pub(super) fn reserve(&mut self, entries: usize) -> io::Result<(usize, Arc<CompletionQueue>)> {
+        assert!(entries <= self.entries_max, "{entries} entries for one queue pair");
+        let roomy = self.queues.iter().position(|shared| shared.reserved + entries <= self.entries_max);
+        let place = match roomy {
+            Some(place) => place,
+            None => {
+                let queue = CompletionQueue::new(&self.channel, self.entries_max)?;
+                self.queues.push(Shared { queue, reserved: 0, leaving: 0 });
+                self.queues.len() - 1
+            }
+        };
+        self.queues[place].reserved += entries;
+        Ok((place, self.queues[place].queue.clone()))
+    }
+
+    /// Gives entries back when the queue pair is gone; they are free once the queue has been seen empty.
+    pub(super) fn release(&mut self, place: usize, entries: usize) {
+        self.queues[place].leaving += entries;
+    }
+
+    /// Takes completions of the queue at `place`; fewer than [`BATCH`] mean that it is empty.
+    pub(super) fn poll<'a>(&mut self, place: usize, batch: &'a mut Batch) -> &'a [ffi::ibv_wc] {
+        let shared = &mut self.queues[place];
+        let completions = shared.queue.poll(batch);
+        if completions.len() < BATCH {
+            shared.reserved -= std::mem::take(&mut shared.leaving);
+        }
+        completions
+    }
+
+    pub(super) fn arm(&self) {
+        self.queues.iter().for_each(|shared| shared.queue.arm());
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.queues.len()
+    }
+}
+
+/// Entries of one completion queue, where the device allows so many.
+const ENTRIES: usize = 1 << 14;

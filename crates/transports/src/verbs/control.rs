@@ -1,0 +1,197 @@
+//! The control stream to one peer: frames in both directions, and its end, which is how a death is noticed [F11].
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+use rustix::fd::{AsFd, BorrowedFd};
+use squall_fabric::BreakReason;
+
+use super::frame::{FRAME_BYTES, Frame, Violation};
+
+/// A non-blocking stream of frames.
+#[derive(Debug)]
+pub(super) struct Control {
+    stream: TcpStream,
+    /// Bytes that are not a whole frame yet, and room for more; `filled < FRAME_BYTES` between calls.
+    input: Vec<u8>,
+    filled: usize,
+    /// What the socket has not taken.
+    output: Vec<u8>,
+}
+
+/// Why a peer is given up.
+#[derive(Debug)]
+pub(super) enum Loss {
+    /// It broke the protocol.
+    Violation(Violation),
+    /// It says that this node broke the protocol.
+    Goodbye,
+    /// It ended the stream: its process has closed it, or is dead.
+    End,
+    /// It does not read what is sent to it, or does not take what is pushed to it.
+    Overrun,
+    /// The device can not reach it, or is lost itself.
+    Unreachable(String),
+    Io(io::Error),
+}
+
+impl Loss {
+    pub(super) fn reason(&self) -> BreakReason {
+        match self {
+            Self::Violation(_) | Self::Goodbye => BreakReason::Protocol,
+            Self::Overrun | Self::Unreachable(_) => BreakReason::Unreachable,
+            Self::End => BreakReason::PeerClosed,
+            Self::Io(error) => match error.kind() {
+                ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
+                    BreakReason::PeerClosed
+                }
+                _ => BreakReason::Unreachable,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Violation(Violation(what)) => write!(f, "it broke the control protocol by {what}"),
+            Self::Goodbye => f.write_str("it says that this node broke the control protocol"),
+            Self::End => f.write_str("it closed the control stream, or is dead"),
+            Self::Overrun => f.write_str("it takes neither frames nor pushes"),
+            Self::Unreachable(why) => write!(f, "the device does not reach it: {why}"),
+            Self::Io(error) => write!(f, "the control stream failed: {error}"),
+        }
+    }
+}
+
+impl From<Violation> for Loss {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+impl Control {
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, input: vec![0; INPUT_BYTES], filled: 0, output: Vec::new() })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Queues a frame.
+    pub(super) fn push(&mut self, frame: Frame) {
+        self.output.extend_from_slice(&frame.to_bytes());
+    }
+
+    /// Whether frames wait for the socket.
+    pub(super) fn has_output(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    /// Sends what the socket takes.
+    pub(super) fn flush(&mut self) -> Result<(), Loss> {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(sent) => drop(self.output.drain(..sent)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // What the peer sent before its end is still to be read; then the end shows.
+                Err(_) => self.output.clear(),
+            }
+        }
+        if self.output.len() > OUTPUT_BYTES_MAX { Err(Loss::Overrun) } else { Ok(()) }
+    }
+
+    /// Reads once and yields the whole frames that are there; false if there was nothing to read.
+    pub(super) fn read(&mut self, frames: &mut Vec<Frame>) -> Result<bool, Loss> {
+        match self.stream.read(&mut self.input[self.filled..]) {
+            Ok(0) => return Err(Loss::End),
+            Ok(read) => self.filled += read,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(true),
+            Err(error) => return Err(Loss::Io(error)),
+        }
+        let whole = self.filled / FRAME_BYTES * FRAME_BYTES;
+        for bytes in self.input[..whole].chunks_exact(FRAME_BYTES) {
+            frames.push(Frame::from_bytes(bytes.try_into().expect("a whole frame"))?);
+        }
+        self.input.copy_within(whole..self.filled, 0);
+        self.filled -= whole;
+        Ok(true)
+    }
+
+    /// Ends the stream in both directions.
+    pub(super) fn shutdown(&mut self) {
+        self.output.clear();
+        // An error means that the peer was faster.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// Frames read by one call.
+const INPUT_BYTES: usize = 128 * FRAME_BYTES;
+
+/// A peer that lets more frames wait than this is given up.
+const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn streams() -> (Control, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
+        let (server, _) = listener.accept().expect("a client");
+        (Control::new(server).expect("a stream"), client)
+    }
+
+    fn read_all(control: &mut Control) -> Result<Vec<Frame>, Loss> {
+        let mut frames = Vec::new();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while frames.is_empty() && std::time::Instant::now() < until {
+            control.read(&mut frames)?;
+        }
+        Ok(frames)
+    }
+
+    #[test]
+    fn a_frame_may_come_in_pieces() {
+        let (mut control, mut peer) = streams();
+        let bytes: Vec<u8> = (0..3).flat_map(|view| Frame::Detach { view }.to_bytes()).collect();
+        let mut found = Vec::new();
+        for piece in bytes.chunks(7) {
+            peer.write_all(piece).expect("connected");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            control.read(&mut found).expect("connected");
+        }
+        while found.len() < 3 {
+            found.extend(read_all(&mut control).expect("connected"));
+        }
+        assert_eq!(found, [0, 1, 2].map(|view| Frame::Detach { view }));
+    }
+
+    #[test]
+    fn garbage_and_the_end_are_losses() {
+        let (mut control, mut peer) = streams();
+        peer.write_all(&[0xee; FRAME_BYTES]).expect("connected");
+        assert!(matches!(read_all(&mut control), Err(Loss::Violation(_))));
+        let (mut control, peer) = streams();
+        drop(peer);
+        assert!(matches!(read_all(&mut control), Err(Loss::End)));
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_is_given_up() {
+        let (mut control, _peer) = streams();
+        let overrun = (0..10_000_000).find_map(|_| {
+            control.push(Frame::Ring);
+            control.has_output().then(|| control.flush().err()).flatten()
+        });
+        assert!(matches!(overrun, Some(Loss::Overrun)));
+    }
+}

@@ -1,0 +1,280 @@
+//! Endpoints: a queue pair with the posts that wait, those that are under way, and the receives.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use squall_fabric::{PostError, Region, SEND_BYTES_MAX, Source, Token};
+
+use super::domain::Domain;
+use super::ffi;
+use super::post::{CHAIN_MAX, Chain, Payload, Post, Release, Target};
+use super::queue_pair::{Depth, QueuePair};
+use super::staging::Staging;
+
+/// A queue pair and its work.
+pub(super) struct Endpoint {
+    pub(super) role: Role,
+    /// The peer's place.
+    pub(super) peer: usize,
+    pub(super) pair: QueuePair,
+    pub(super) state: State,
+    depth: Depth,
+    /// Oldest first; the first `sent` are with the device. `sent <= depth.posts`
+    posts: VecDeque<Post>,
+    sent: usize,
+    /// The sequence number of the oldest post, modulo 2^31.
+    first: u32,
+    /// With the device, oldest first. `receives.len() <= depth.receives`
+    receives: VecDeque<Receive>,
+    domain: Arc<Domain>,
+    /// Made by the first send that does not fit into a post.
+    staging: Option<Staging>,
+}
+
+/// What an endpoint is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A connection, by its place.
+    Channel(usize),
+    /// Carries this node's pushes to the peer.
+    MirrorOut,
+    /// Takes the peer's pushes.
+    MirrorIn,
+}
+
+/// Whether posts can go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Not yet: they wait.
+    Made,
+    /// Both ends are ready.
+    Connected,
+    /// Never again.
+    Failed,
+}
+
+/// Memory that waits for one incoming send, or for one write with immediate.
+#[derive(Clone, Debug)]
+pub(super) struct Receive {
+    pub(super) region: Region,
+    pub(super) range: Range<usize>,
+    pub(super) token: Token,
+    /// The key of its memory.
+    pub(super) key: u32,
+}
+
+impl Endpoint {
+    pub(super) fn new(role: Role, peer: usize, pair: QueuePair, depth: Depth, domain: Arc<Domain>) -> Self {
+        Self {
+            role,
+            peer,
+            pair,
+            state: State::Made,
+            depth,
+            posts: VecDeque::new(),
+            sent: 0,
+            first: 0,
+            receives: VecDeque::new(),
+            domain,
+            staging: None,
+        }
+    }
+
+    pub(super) fn depth(&self) -> Depth {
+        self.depth
+    }
+
+    /// Whether it takes `count` more posts that must not wait beyond the device's queue.
+    pub(super) fn has_room(&self, count: usize) -> bool {
+        self.posts.len() + count <= self.depth.posts
+    }
+
+    /// All posts that are not over.
+    pub(super) fn outstanding(&self) -> usize {
+        self.posts.len()
+    }
+
+    /// Posts that wait to be handed to the device.
+    pub(super) fn waiting(&self) -> usize {
+        self.posts.len() - self.sent
+    }
+
+    /// Whether the device would take a post now.
+    pub(super) fn can_flush(&self) -> bool {
+        self.state == State::Connected && self.waiting() > 0 && self.sent < self.depth.posts
+    }
+
+    pub(super) fn push(&mut self, post: Post) {
+        self.posts.push_back(post);
+    }
+
+    /// Replaces the value of the newest post, if it still waits and brings one word by value to the same place of a
+    /// view: nobody would see the older value.
+    pub(super) fn replace_newest(&mut self, target: Target, value: u64) -> bool {
+        if self.waiting() == 0 {
+            return false;
+        }
+        match self.posts.back_mut() {
+            Some(Post { target: of, payload: Payload::Inline { words, bytes: 8 }, .. }) if *of == target => {
+                words[0] = value;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A payload of captured bytes, and what it holds.
+    ///
+    /// # Errors
+    /// [`PostError::Full`], if there is no room for them until earlier posts are done.
+    pub(super) fn capture(&mut self, bytes: &[u8]) -> Result<(Payload, Release), PostError> {
+        assert!(bytes.len() <= SEND_BYTES_MAX, "a post of {} captured bytes", bytes.len());
+        if bytes.len() <= 8 * Source::VALUE_WORDS_MAX {
+            return Ok((Payload::bytes(bytes), Release::Nothing));
+        }
+        let staging = self.staging.get_or_insert_with(|| Staging::new(&self.domain));
+        let staged = staging.take(bytes).ok_or(PostError::Full)?;
+        let payload = Payload::Memory { address: staged.address, bytes: bytes.len(), key: staged.key };
+        Ok((payload, Release::Staged(staged.charge)))
+    }
+
+    /// Hands what waits to the device, as far as its queue takes it. `number` is this endpoint's.
+    pub(super) fn flush(&mut self, number: u32, chain: &mut Chain) -> io::Result<Flushed> {
+        let mut flushed = Flushed::default();
+        while self.state == State::Connected {
+            let count = self.waiting().min(self.depth.posts - self.sent).min(CHAIN_MAX);
+            if count == 0 {
+                break;
+            }
+            let first = self.first;
+            let requests = (self.sent..).map(|place| send_request(number, first, place));
+            let first = chain.link(count, requests.zip(self.posts.range(self.sent..)));
+            // SAFETY: the requests name memory that is registered in this domain and held by the posts, which stay in
+            // `posts` until they complete; data within a post is copied by the call.
+            unsafe { self.pair.post(first) }?;
+            self.sent += count;
+            flushed.posts += count;
+            flushed.doorbells += 1;
+        }
+        Ok(flushed)
+    }
+
+    /// The device is done with the post of the request `request` and all before it. Yields them.
+    pub(super) fn retire(&mut self, request: u64, mut over: impl FnMut(Post)) {
+        let count = self.place(request) + 1;
+        for _ in 0..count {
+            let post = self.take_oldest();
+            over(post);
+        }
+    }
+
+    /// The request before `request`, if its post is with the device.
+    pub(super) fn request_before(&self, request: u64) -> Option<u64> {
+        let place = self.place(request).checked_sub(1)?;
+        let sequence = u64::from(self.first.wrapping_add(u32::try_from(place).ok()?) & SEQUENCE_MASK);
+        Some(request & !u64::from(SEQUENCE_MASK) | sequence)
+    }
+
+    /// The oldest post that is not over.
+    pub(super) fn oldest(&self) -> Option<&Post> {
+        self.posts.front()
+    }
+
+    /// Drops posts to a view; those that the device has cannot be taken back.
+    pub(super) fn drop_waiting(&mut self, view: u32, mut over: impl FnMut(Post)) {
+        let waiting = self.posts.split_off(self.sent);
+        for post in waiting {
+            match post.target {
+                Target::View { view: of, .. } if of == view => over(post),
+                _ => self.posts.push_back(post),
+            }
+        }
+    }
+
+    /// Takes all that is not over: the endpoint ends.
+    pub(super) fn take_work(&mut self) -> Work {
+        self.state = State::Failed;
+        Work {
+            sent: std::mem::take(&mut self.sent),
+            posts: std::mem::take(&mut self.posts),
+            receives: std::mem::take(&mut self.receives),
+        }
+    }
+
+    /// Hands a receive to the device. `number` is this endpoint's.
+    ///
+    /// # Errors
+    /// [`PostError::Full`].
+    pub(super) fn post_receive(&mut self, number: u32, receive: Receive) -> Result<(), PostError> {
+        if self.receives.len() >= self.depth.receives {
+            return Err(PostError::Full);
+        }
+        let bytes = 8 * receive.range.len().min(SEND_BYTES_MAX / 8);
+        let memory = (bytes > 0).then(|| ffi::ibv_sge {
+            addr: receive.region.pointer(receive.range.start).as_ptr().addr() as u64,
+            length: u32::try_from(bytes).expect("cut above"),
+            lkey: receive.key,
+        });
+        // SAFETY: the region is registered under the key, and `receives` holds it until the receive completes.
+        let posted = unsafe { self.pair.post_receive(u64::from(number) << 32 | RECEIVE, memory) };
+        posted.map_err(|_| PostError::Full)?;
+        self.receives.push_back(receive);
+        Ok(())
+    }
+
+    /// The oldest receive has completed.
+    pub(super) fn take_receive(&mut self) -> Receive {
+        self.receives.pop_front().expect("a receive completes once")
+    }
+
+    fn take_oldest(&mut self) -> Post {
+        let post = self.posts.pop_front().expect("checked by `place`");
+        self.sent -= 1;
+        self.first = (self.first + 1) & SEQUENCE_MASK;
+        if let Release::Staged(charge) = post.release {
+            self.staging.as_mut().expect("a post was staged").release(charge);
+        }
+        post
+    }
+
+    /// The place of a post that is with the device.
+    fn place(&self, request: u64) -> usize {
+        let sequence = u32::try_from(request & u64::from(SEQUENCE_MASK)).expect("31 bits");
+        let place = (sequence.wrapping_sub(self.first) & SEQUENCE_MASK) as usize;
+        assert!(place < self.sent, "a completion of post {place} of {}", self.sent);
+        place
+    }
+}
+
+/// What was handed to the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flushed {
+    pub(super) posts: usize,
+    /// Calls, each with a chain of posts.
+    pub(super) doorbells: usize,
+}
+
+/// What an endpoint leaves behind.
+pub(super) struct Work {
+    /// Posts that the device had: the first of `posts`.
+    pub(super) sent: usize,
+    pub(super) posts: VecDeque<Post>,
+    pub(super) receives: VecDeque<Receive>,
+}
+
+/// What a completion is about: an endpoint, and whether it is a receive or one of its posts.
+pub(super) fn split_request(request: u64) -> (u32, bool) {
+    let number = u32::try_from(request >> 32).expect("32 bits");
+    (number, request & RECEIVE != 0)
+}
+
+fn send_request(number: u32, first: u32, place: usize) -> u64 {
+    let place = u32::try_from(place).expect("a short queue");
+    u64::from(number) << 32 | u64::from(first.wrapping_add(place) & SEQUENCE_MASK)
+}
+
+/// Marks the requests of receives; the bits below count posts.
+const RECEIVE: u64 = 1 << 31;
+const SEQUENCE_MASK: u32 = (1 << 31) - 1;

@@ -1,0 +1,209 @@
+//! The trait's calls: posts wait in their endpoints, `poll` hands them to the device and tells what it has done.
+
+use std::ops::Range;
+
+use squall_fabric::region::Access;
+use squall_fabric::{
+    Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId, PostError,
+    Region, SEND_BYTES_MAX, Source, Token, Write,
+};
+
+use super::VerbsFabric;
+use super::endpoint::{Receive, State};
+use super::grants::target;
+use super::order;
+use super::post::{Payload, Post, Release, Remote, Target};
+
+impl Fabric for VerbsFabric {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn now(&self) -> Instant {
+        let nanos = self.origin.elapsed().as_nanos();
+        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { one_sided_progress: true, early_sight: false }
+    }
+
+    fn register(&mut self, words: usize) -> Region {
+        self.regions.allocate(words)
+    }
+
+    fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
+        self.open_channel(peer, channel)
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.close_connection(conn);
+    }
+
+    fn grant(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+        let place = self.place_of(peer);
+        self.regions.place(region);
+        let first = self.grants.count(place, None) == 0;
+        let domain = &self.peers[place].domain;
+        let grant = self.grants.give(self.node, region, range, (place, peer), domain);
+        if first {
+            self.set_writable(place, true);
+        }
+        grant
+    }
+
+    fn revoke(&mut self, grant: &Grant) {
+        let place = self.place_of(grant.peer);
+        // First the queue pairs, which is fast, if nothing else may be written by them; then the key, for good.
+        if self.grants.count(place, Some(grant)) == 0 {
+            self.set_writable(place, false);
+        }
+        if let Err(error) = self.grants.revoke(grant) {
+            tracing::error!(%error, "a grant's key cannot be taken back: {} is fenced off", grant.peer);
+            self.fence_off(place);
+        }
+        order::from_device();
+        self.events.push_back(Event::Revoked { grant: *grant });
+    }
+
+    fn write(&mut self, conn: ConnId, write: Write<'_>) -> Result<(), PostError> {
+        match &write.source {
+            Source::Region(region, range) => region.check(range),
+            Source::Value(words) => {
+                assert!(words.len() <= Source::VALUE_WORDS_MAX, "{} words by value", words.len());
+            }
+        }
+        let (number, peer) = self.connections.connected(conn)?;
+        let words = write.source.words();
+        let remote = target(write.grant, write.offset, words, self.node, self.peers[peer].node);
+        match write.source {
+            Source::Region(region, range) if words > Source::VALUE_WORDS_MAX => {
+                self.write_range(number, (region, range), remote, (write.immediate, write.signal))
+            }
+            // Few words go by value, which is allowed for others, too [F5].
+            Source::Region(region, range) => {
+                let mut captured = [0; Source::VALUE_WORDS_MAX];
+                region.copy_out(range.start, &mut captured[..words]);
+                self.write_value(number, &captured[..words], remote, (write.immediate, write.signal))
+            }
+            Source::Value(value) => self.write_value(number, value, remote, (write.immediate, write.signal)),
+        }
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
+        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes", bytes.len());
+        let (number, _) = self.connections.connected(conn)?;
+        self.check_room(number, 1)?;
+        let endpoint = self.endpoints.live(number).expect("of a live connection");
+        let (payload, release) = endpoint.capture(bytes)?;
+        self.endpoints.push(number, Post { target: Target::Receive, payload, signal, release });
+        Ok(())
+    }
+
+    fn post_receive(
+        &mut self,
+        conn: ConnId,
+        region: &Region,
+        range: Range<usize>,
+        token: Token,
+    ) -> Result<(), PostError> {
+        region.check(&range);
+        assert!(region.access() == Access::ReadWrite, "a view of another node's mirror receives nothing");
+        let (number, peer) = self.connections.live(conn)?;
+        let place = self.regions.place(region);
+        let key = self.regions.local_key(place, peer, &self.peers[peer].domain);
+        let endpoint = self.endpoints.live(number).expect("of a live connection");
+        endpoint.post_receive(number, Receive { region: region.clone(), range, token, key })
+    }
+
+    fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
+        self.publish_mirror(key, region, readers)
+    }
+
+    fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
+        self.attach_view(owner, key, words)
+    }
+
+    fn push(&mut self, mirror: MirrorId, range: Range<usize>) {
+        self.push_range(mirror, range);
+    }
+
+    fn push_word(&mut self, mirror: MirrorId, word: usize) {
+        self.push_value(mirror, word);
+    }
+
+    fn freeze(&mut self, view: &Region) {
+        self.freeze_view(view);
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+        let mut work = self.flush_posts();
+        let completed = self.poll_completions();
+        work += completed + self.poll_control();
+        if completed > 0 {
+            // They have made room.
+            work += self.flush_posts();
+        }
+        self.flush_control();
+        while let Some(event) = self.events.pop_front() {
+            work += 1;
+            sink(event);
+        }
+        work
+    }
+}
+
+impl VerbsFabric {
+    fn check_room(&mut self, number: u32, posts: usize) -> Result<(), PostError> {
+        let endpoint = self.endpoints.live(number).expect("of a live connection");
+        match endpoint.state {
+            State::Failed => Err(PostError::NotConnected),
+            _ if endpoint.has_room(posts) => Ok(()),
+            _ => Err(PostError::Full),
+        }
+    }
+
+    fn write_value(
+        &mut self,
+        number: u32,
+        words: &[u64],
+        remote: Remote,
+        (immediate, signal): (Option<u32>, Option<Token>),
+    ) -> Result<(), PostError> {
+        self.check_room(number, 1)?;
+        let target = Target::Memory { remote, immediate };
+        let payload = Payload::words(words);
+        self.endpoints.push(number, Post { target, payload, signal, release: Release::Nothing });
+        Ok(())
+    }
+
+    /// Posts as many writes as the device needs for the range; the last one has the immediate value and the signal.
+    fn write_range(
+        &mut self,
+        number: u32,
+        (region, range): (&Region, Range<usize>),
+        remote: Remote,
+        (immediate, signal): (Option<u32>, Option<Token>),
+    ) -> Result<(), PostError> {
+        let longest = self.message_words_max;
+        self.check_room(number, range.len().div_ceil(longest))?;
+        let place = self.regions.place(region);
+        let peer = self.endpoints.live(number).expect("checked above").peer;
+        let key = self.regions.local_key(place, peer, &self.peers[peer].domain);
+        let mut first = range.start;
+        while first < range.end {
+            let last = range.end.min(first + longest);
+            let ends = last == range.end;
+            let address = remote.address.wrapping_add(8 * (first - range.start) as u64);
+            let remote = Remote { address, key: remote.key };
+            let target = Target::Memory { remote, immediate: immediate.filter(|_| ends) };
+            let source = region.pointer(first).as_ptr().addr() as u64;
+            let payload = Payload::Memory { address: source, bytes: 8 * (last - first), key };
+            self.regions.hold(place);
+            let (signal, release) = (signal.filter(|_| ends), Release::Region(place));
+            self.endpoints.push(number, Post { target, payload, signal, release });
+            first = last;
+        }
+        Ok(())
+    }
+}

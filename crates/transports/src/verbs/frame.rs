@@ -1,0 +1,253 @@
+//! Frames of the control stream: connection set-up, mirrors, breaks and doorbells. Data never travels here.
+//!
+//! A frame has 40 bytes, little-endian: its kind and three numbers of 4 bytes, then three of 8 bytes.
+
+use squall_fabric::BreakReason;
+
+use super::device::Address;
+use super::post::Remote;
+use super::queue_pair::PairName;
+
+/// The size of every frame.
+pub(super) const FRAME_BYTES: usize = 40;
+
+/// What peers tell each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// The first frame: how to reach the sender's port.
+    Hello { address: Address },
+    /// The sender has opened a channel; `number` names this incarnation.
+    Open { number: u32, channel: u32, pair: PairName },
+    /// The sender has connected its `number` to the receiver's `partner`.
+    Accept { number: u32, partner: u32 },
+    /// The sender's `number` has ended.
+    Close { number: u32, reason: CloseReason },
+    /// The sender publishes a mirror for the receiver.
+    Publish { key: u64, words: u64 },
+    /// The sender has a view for a mirror of the receiver.
+    Attach { view: u32, key: u64, words: u64, memory: Remote },
+    /// The sender's view takes no pushes any more.
+    Detach { view: u32 },
+    /// The sender has a queue pair for its pushes; it replaces the one before.
+    MirrorOpen { number: u32, pair: PairName },
+    /// The sender has connected a queue pair to the receiver's `partner`, for the receiver's pushes.
+    MirrorAccept { partner: u32, pair: PairName },
+    /// The sender is about to sleep: ring when something has been written to it.
+    Parking,
+    /// Something has been written to the receiver.
+    Ring,
+    /// The receiver broke the protocol; the stream ends.
+    Goodbye,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CloseReason {
+    Closed,
+    Refused,
+    ReceiverNotReady,
+    Protocol,
+    Unreachable,
+}
+
+/// In what a peer broke the protocol of the control stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Violation(pub(super) &'static str);
+
+/// The numbers of a frame as they travel.
+#[derive(Clone, Copy, Default)]
+struct Raw {
+    kind: u32,
+    small: [u32; 3],
+    large: [u64; 3],
+}
+
+impl Frame {
+    /// The frame as it travels.
+    pub(super) fn to_bytes(self) -> [u8; FRAME_BYTES] {
+        self.raw().to_bytes()
+    }
+
+    fn raw(self) -> Raw {
+        let raw = |kind, small, large| Raw { kind, small, large };
+        match self {
+            Self::Hello { address: Address { lid, mtu, ethernet, gid } } => {
+                let (high, low) = gid.split_at(8);
+                let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+                let port = u32::from(lid) << 16 | u32::from(mtu) << 8 | u32::from(ethernet);
+                raw(1, [VERSION, port, 0], [half(high), half(low), 0])
+            }
+            Self::Open { number, channel, pair } => {
+                raw(2, [number, pair.number, pair.first_packet], [u64::from(channel), 0, 0])
+            }
+            Self::Accept { number, partner } => raw(3, [number, partner, 0], [0; 3]),
+            Self::Close { number, reason } => raw(4, [number, reason.code(), 0], [0; 3]),
+            Self::Publish { key, words } => raw(5, [0; 3], [key, words, 0]),
+            Self::Attach { view, key, words, memory } => {
+                raw(6, [view, memory.key, 0], [key, words, memory.address])
+            }
+            Self::Detach { view } => raw(7, [view, 0, 0], [0; 3]),
+            Self::MirrorOpen { number, pair } => raw(8, [number, pair.number, pair.first_packet], [0; 3]),
+            Self::MirrorAccept { partner, pair } => raw(9, [partner, pair.number, pair.first_packet], [0; 3]),
+            Self::Parking => raw(10, [0; 3], [0; 3]),
+            Self::Ring => raw(11, [0; 3], [0; 3]),
+            Self::Goodbye => raw(12, [0; 3], [0; 3]),
+        }
+    }
+
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// If no frame travels like this.
+    pub(super) fn from_bytes(bytes: &[u8; FRAME_BYTES]) -> Result<Self, Violation> {
+        let raw = Raw::from_bytes(bytes);
+        let ([a, b, c], [x, y, z]) = (raw.small, raw.large);
+        let pair = PairName { number: b, first_packet: c };
+        let frame = match raw.kind {
+            1 if a == VERSION => {
+                let mut gid = [0; 16];
+                gid[..8].copy_from_slice(&x.to_le_bytes());
+                gid[8..].copy_from_slice(&y.to_le_bytes());
+                let [lid_high, lid_low, mtu, ethernet] = b.to_be_bytes();
+                let lid = u16::from_be_bytes([lid_high, lid_low]);
+                Self::Hello { address: Address { lid, mtu, ethernet: ethernet == 1, gid } }
+            }
+            1 => return Err(Violation("another version of the control protocol")),
+            2 => {
+                let channel = u32::try_from(x).map_err(|_| Violation("a channel beyond 32 bits"))?;
+                Self::Open { number: a, channel, pair }
+            }
+            3 => Self::Accept { number: a, partner: b },
+            4 => Self::Close { number: a, reason: CloseReason::from_code(b)? },
+            5 => Self::Publish { key: x, words: y },
+            6 => Self::Attach { view: a, key: x, words: y, memory: Remote { address: z, key: b } },
+            7 => Self::Detach { view: a },
+            8 => Self::MirrorOpen { number: a, pair },
+            9 => Self::MirrorAccept { partner: a, pair },
+            10 => Self::Parking,
+            11 => Self::Ring,
+            12 => Self::Goodbye,
+            _ => return Err(Violation("a frame of an unknown kind")),
+        };
+        // What is zero in every frame of a kind is checked, so that it can get a meaning later.
+        if frame.to_bytes() == *bytes { Ok(frame) } else { Err(Violation("a frame with stray bits")) }
+    }
+}
+
+impl Raw {
+    fn to_bytes(self) -> [u8; FRAME_BYTES] {
+        let mut bytes = [0; FRAME_BYTES];
+        let small = std::iter::once(self.kind).chain(self.small);
+        for (place, number) in bytes[..16].chunks_mut(4).zip(small) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        for (place, number) in bytes[16..].chunks_mut(8).zip(self.large) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; FRAME_BYTES]) -> Self {
+        let small = |i: usize| u32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().expect("4 bytes"));
+        let large = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8 bytes"));
+        Self { kind: small(0), small: [1, 2, 3].map(small), large: [2, 3, 4].map(large) }
+    }
+}
+
+impl CloseReason {
+    const ALL: [Self; 5] =
+        [Self::Closed, Self::Refused, Self::ReceiverNotReady, Self::Protocol, Self::Unreachable];
+
+    fn code(self) -> u32 {
+        match self {
+            Self::Closed => 1,
+            Self::Refused => 2,
+            Self::ReceiverNotReady => 3,
+            Self::Protocol => 4,
+            Self::Unreachable => 5,
+        }
+    }
+
+    fn from_code(code: u32) -> Result<Self, Violation> {
+        let reason = Self::ALL.into_iter().find(|reason| reason.code() == code);
+        reason.ok_or(Violation("an unknown reason for a close"))
+    }
+}
+
+impl From<CloseReason> for BreakReason {
+    fn from(reason: CloseReason) -> Self {
+        match reason {
+            CloseReason::Closed => Self::PeerClosed,
+            CloseReason::Refused => Self::Refused,
+            CloseReason::ReceiverNotReady => Self::ReceiverNotReady,
+            CloseReason::Protocol => Self::Protocol,
+            CloseReason::Unreachable => Self::Unreachable,
+        }
+    }
+}
+
+/// Nodes of different versions do not talk.
+const VERSION: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frames() -> Vec<Frame> {
+        let gid = std::array::from_fn(|i| u8::try_from(i).expect("small") + 1);
+        let pair = PairName { number: 17, first_packet: 0xff_ffff };
+        let memory = Remote { address: u64::MAX - 7, key: u32::MAX };
+        let mut frames = vec![
+            Frame::Hello { address: Address { lid: 0xabcd, mtu: 5, ethernet: true, gid } },
+            Frame::Open { number: 1, channel: u32::MAX, pair },
+            Frame::Accept { number: 2, partner: 3 },
+            Frame::Publish { key: u64::MAX, words: 5 },
+            Frame::Attach { view: 6, key: 7, words: 8, memory },
+            Frame::Detach { view: 9 },
+            Frame::MirrorOpen { number: 10, pair },
+            Frame::MirrorAccept { partner: 11, pair },
+            Frame::Parking,
+            Frame::Ring,
+            Frame::Goodbye,
+        ];
+        frames.extend(CloseReason::ALL.map(|reason| Frame::Close { number: 4, reason }));
+        frames
+    }
+
+    #[test]
+    fn frames_travel_unchanged() {
+        for frame in frames() {
+            assert_eq!(Frame::from_bytes(&frame.to_bytes()), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn what_no_node_sends_is_a_violation() {
+        for frame in frames() {
+            let mut bytes = frame.to_bytes();
+            bytes[0] = 99;
+            assert!(Frame::from_bytes(&bytes).is_err(), "an unknown kind");
+        }
+        let mut bytes = Frame::Ring.to_bytes();
+        bytes[39] = 1;
+        assert!(Frame::from_bytes(&bytes).is_err(), "stray bits");
+        let mut bytes = frames()[0].to_bytes();
+        bytes[4] = 9;
+        assert_eq!(Frame::from_bytes(&bytes), Err(Violation("another version of the control protocol")));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::array::uniform32(any::<u8>()), tail in any::<u64>()) {
+            let mut frame = [0; FRAME_BYTES];
+            frame[..32].copy_from_slice(&bytes);
+            frame[32..].copy_from_slice(&tail.to_le_bytes());
+            frame[0] %= 14;
+            frame[1..4].fill(0);
+            if let Ok(read) = Frame::from_bytes(&frame) {
+                prop_assert_eq!(read.to_bytes(), frame);
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Grants as the device keeps them [F8]: each is a memory key of its own, in the domain of its peer, over exactly the
+//! granted range. So the device itself refuses what lies beyond the range, comes from another peer, or has been
+//! revoked.
+//!
+//! The device does not check a whole [`Grant`], only its 32-bit key and an address. So the address says the rest: its
+//! upper bits are a tag made of the grant's number and region. A write under a grant that was changed, or that was
+//! revoked before the device gave the same key again, goes to an address that its key does not cover.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use squall_fabric::region::Access as RegionAccess;
+use squall_fabric::{Grant, NodeId, Region, RegionId};
+
+use super::domain::{Access, Domain, MemoryKey};
+use super::memory::{REGION_WORDS_MAX, memory_lock};
+use super::post::Remote;
+
+/// The grants that a node gave and has not revoked.
+pub(super) struct Grants {
+    given: BTreeMap<u64, Given>,
+    /// How many of them each peer has.
+    counts: Vec<usize>,
+    /// All numbers below are used.
+    next: u32,
+}
+
+struct Given {
+    /// Of the peer, by its place.
+    peer: usize,
+    /// None if the range is empty: writes without words need no right.
+    memory: Option<MemoryKey>,
+}
+
+impl Grants {
+    pub(super) fn new(peers: usize) -> Self {
+        Self { given: BTreeMap::new(), counts: vec![0; peers], next: 1 }
+    }
+
+    /// Lets the peer at `peer`, whose name and domain these are, write `range` of `region`.
+    ///
+    /// # Panics
+    /// If the range lies outside the region, this process may not store there, or the memory cannot be registered.
+    pub(super) fn give(
+        &mut self,
+        owner: NodeId,
+        region: &Region,
+        range: Range<usize>,
+        (peer, node): (usize, NodeId),
+        domain: &Arc<Domain>,
+    ) -> Grant {
+        region.check(&range);
+        let writable = region.access() == RegionAccess::ReadWrite;
+        assert!(writable, "a view of another node's mirror cannot be granted");
+        let number = self.next;
+        self.next = number.checked_add(1).expect("fewer than 2^32 grants");
+        let memory = (!range.is_empty()).then(|| register(domain, region, &range, number));
+        let key = u64::from(number) << 32 | u64::from(memory.as_ref().map_or(0, MemoryKey::remote));
+        self.given.insert(key, Given { peer, memory });
+        self.counts[peer] += 1;
+        let (first, words) = (range.start as u64, range.len() as u64);
+        Grant { owner, peer: node, region: region.id(), first, words, key }
+    }
+
+    /// Takes a grant back: when this returns, no write under it lands any more [F9]. If the device fails to take the
+    /// memory back, that is an error, and whatever connects the peer must be ended. Does nothing for a grant that
+    /// is not valid.
+    pub(super) fn revoke(&mut self, grant: &Grant) -> io::Result<()> {
+        let Some(given) = self.given.remove(&grant.key) else { return Ok(()) };
+        self.counts[given.peer] -= 1;
+        given.memory.map_or(Ok(()), MemoryKey::revoke)
+    }
+
+    /// How many grants the peer at `peer` has, apart from `except`.
+    pub(super) fn count(&self, peer: usize, except: Option<&Grant>) -> usize {
+        let given = except.and_then(|grant| self.given.get(&grant.key));
+        self.counts[peer] - usize::from(given.is_some_and(|given| given.peer == peer))
+    }
+}
+
+fn register(domain: &Arc<Domain>, region: &Region, range: &Range<usize>, number: u32) -> MemoryKey {
+    let bytes = 8 * range.len();
+    let address = address(number, region.id(), range.start as u64);
+    // SAFETY: inside the region, checked by the caller. The region's words are atomics; pages that are unmapped while
+    // they are registered stay with the device.
+    let memory =
+        unsafe { domain.register(region.pointer(range.start).cast(), bytes, address, Access::Remote) };
+    memory.unwrap_or_else(|error| memory_lock(bytes, error))
+}
+
+/// Where a write of `writer` to `owner` under `grant` goes, `offset` words behind the beginning of its range. A grant
+/// that can not be meant for them is sent to an address that the device refuses.
+pub(super) fn target(grant: &Grant, offset: usize, words: usize, writer: NodeId, owner: NodeId) -> Remote {
+    let [low, high] = [grant.key, grant.key >> 32].map(|half| (half & u64::from(u32::MAX)) as u32);
+    let first = grant.first.saturating_add(offset as u64);
+    let fits = first.saturating_add(words as u64) <= REGION_WORDS_MAX as u64;
+    let ours = grant.owner == owner && grant.peer == writer;
+    let address = if fits && ours { address(high, grant.region, first) } else { NOWHERE };
+    Remote { address, key: low }
+}
+
+/// The address of a granted word: a tag, and the word's place in its region, which keeps the place within its page.
+fn address(number: u32, region: RegionId, word: u64) -> u64 {
+    let mixed = (u64::from(number) ^ region.0.wrapping_mul(MIX)).wrapping_mul(MIX);
+    let tag = (mixed ^ mixed >> 32).wrapping_mul(MIX) >> 42;
+    ((tag + 1) << OFFSET_BITS) | (8 * word)
+}
+
+/// An odd number without pattern: 2^64 divided by the golden ratio.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Tags begin at 1, so no address that is granted begins with these bits as zeros.
+const NOWHERE: u64 = 0;
+
+const OFFSET_BITS: u32 = 40;
+
+const _: () = assert!(8 * REGION_WORDS_MAX as u64 == 1 << OFFSET_BITS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: NodeId = NodeId(1);
+    const WRITER: NodeId = NodeId(2);
+
+    fn grant() -> Grant {
+        let key = 5 << 32 | 0x1234;
+        Grant { owner: OWNER, peer: WRITER, region: RegionId(3), first: 512, words: 8, key }
+    }
+
+    #[test]
+    fn a_grant_names_its_memory_and_its_place_within_the_page() {
+        let remote = target(&grant(), 7, 1, WRITER, OWNER);
+        assert_eq!(remote.key, 0x1234);
+        assert_eq!(remote.address, address(5, RegionId(3), 519));
+        assert_eq!(remote.address % 4096, 7 * 8);
+    }
+
+    #[test]
+    fn a_changed_grant_leads_elsewhere() {
+        let (good, tag) =
+            (grant(), |grant: &Grant| target(grant, 0, 8, WRITER, OWNER).address >> OFFSET_BITS);
+        for bit in 0..32 {
+            let number = Grant { key: good.key ^ 1 << (32 + bit), ..good };
+            assert_ne!(tag(&number), tag(&good), "bit {bit} of the number");
+        }
+        for bit in 0..64 {
+            let region = Grant { region: RegionId(good.region.0 ^ 1 << bit), ..good };
+            assert_ne!(tag(&region), tag(&good), "bit {bit} of the region");
+        }
+        for (first, words) in [(u64::MAX, 8), (u64::MAX - 100, 8), (1 << 37, 8), (1 << 60, 1)] {
+            let far = Grant { first, words, ..good };
+            assert_eq!(target(&far, 0, 8, WRITER, OWNER).address, NOWHERE);
+        }
+        assert_eq!(target(&good, usize::MAX, 8, WRITER, OWNER).address, NOWHERE);
+        assert_eq!(target(&good, 0, 8, OWNER, OWNER).address, NOWHERE, "another writer");
+        assert_eq!(target(&good, 0, 8, WRITER, WRITER).address, NOWHERE, "another owner");
+    }
+}

@@ -1,0 +1,408 @@
+//! Mirrors: one write for each reader, into a view that the reader has registered for the owner.
+//!
+//! All pushes to one reader go by one queue pair, so that they land in post order whichever mirror they belong to [M1].
+//! A reader that freezes a view takes its key back: no push to it lands any more [M3]. A push that was under way is
+//! refused, which ends the queue pair. Then the device says exactly which push failed and that all before it were
+//! placed [F6], so the owner makes a new queue pair and goes on with the pushes after it, to the other views.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region, Source};
+
+use super::VerbsFabric;
+use super::control::Loss;
+use super::domain::{Access, MemoryKey};
+use super::endpoint::{Role, State};
+use super::frame::{Frame, Violation};
+use super::memory::memory_lock;
+use super::order;
+use super::post::{Payload, Post, Release, Remote, Target};
+use super::queue_pair::{Depth, PairName};
+
+/// The mirrors that this node has published.
+#[derive(Debug, Default)]
+pub(super) struct Mirrors {
+    mirrors: Vec<Mirror>,
+    by_key: BTreeMap<u64, usize>,
+}
+
+#[derive(Debug)]
+struct Mirror {
+    key: MirrorKey,
+    region: Region,
+    /// The region's place in the table.
+    place: usize,
+    /// Who may attach.
+    readers: Vec<NodeId>,
+    /// Who has attached: pushes go to them.
+    subscribers: Vec<Subscriber>,
+}
+
+/// A reader that has attached.
+#[derive(Clone, Copy, Debug)]
+struct Subscriber {
+    /// The reader's place among the peers.
+    peer: usize,
+    /// What the reader calls its view.
+    view: u32,
+    /// Where the view begins.
+    memory: Remote,
+    /// The key of the mirror's region for posts to this reader.
+    key: u32,
+}
+
+/// A peer's wish to attach a mirror.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) view: u32,
+    pub(super) words: u64,
+    pub(super) memory: Remote,
+}
+
+/// This node's views of other nodes' mirrors.
+#[derive(Default)]
+pub(super) struct Views {
+    views: Vec<View>,
+    by_key: BTreeMap<(usize, u64), usize>,
+}
+
+struct View {
+    /// The owner's place.
+    peer: usize,
+    region: Region,
+    /// The owner's right to write it; none once it is frozen.
+    memory: Option<MemoryKey>,
+}
+
+impl VerbsFabric {
+    /// Publishes a mirror.
+    ///
+    /// # Panics
+    /// If the key is in use, or the region is not this node's.
+    pub(super) fn publish_mirror(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
+        let place = self.regions.place(region);
+        let id = self.mirrors.mirrors.len();
+        assert!(self.mirrors.by_key.insert(key.0, id).is_none(), "mirror {key:?} is published already");
+        let (region, words) = (region.clone(), region.words() as u64);
+        let (readers, subscribers) = (readers.to_vec(), Vec::new());
+        self.mirrors.mirrors.push(Mirror { key, region, place, readers, subscribers });
+        for peer in 0..self.peers.len() {
+            if self.mirrors.mirrors[id].readers.contains(&self.peers[peer].node) {
+                self.peers[peer].tell(Frame::Publish { key: key.0, words });
+                self.subscribe(id, peer);
+            }
+        }
+        MirrorId(u32::try_from(id).expect("fewer than 2^32 mirrors"))
+    }
+
+    /// Takes a peer's request for a mirror, if there is one that fits. A peer whose view has another size has been told
+    /// the right one, and ends the stream.
+    fn subscribe(&mut self, id: usize, peer: usize) {
+        let mirror = &self.mirrors.mirrors[id];
+        let Some(request) = self.peers[peer].requests.get(&mirror.key.0).copied() else { return };
+        let reader = self.peers[peer].node;
+        let fits = request.words == mirror.region.words() as u64 && mirror.readers.contains(&reader);
+        if !fits || self.peers[peer].lost.is_some() {
+            return;
+        }
+        let key = self.regions.local_key(mirror.place, peer, &self.peers[peer].domain);
+        let subscriber = Subscriber { peer, view: request.view, memory: request.memory, key };
+        let mirror = &mut self.mirrors.mirrors[id];
+        mirror.subscribers.push(subscriber);
+        self.events.push_back(Event::Attached { key: mirror.key, reader });
+        if self.peers[peer].mirror_out.is_none() {
+            self.open_mirror_out(peer);
+        }
+    }
+
+    /// Makes the queue pair for pushes to a peer; pushes wait until the peer has connected its own to it.
+    fn open_mirror_out(&mut self, peer: usize) -> u32 {
+        let domain = self.peers[peer].domain.clone();
+        let made = self.endpoints.make(Role::MirrorOut, peer, &domain, DEPTH_OUT);
+        let number = made.unwrap_or_else(|error| panic!("the device makes no queue pair: {error}"));
+        let pair = self.endpoints.live(number).expect("just made").pair.name();
+        self.peers[peer].mirror_out = Some(number);
+        self.peers[peer].tell(Frame::MirrorOpen { number, pair });
+        number
+    }
+
+    /// A view of a mirror of `owner`.
+    ///
+    /// # Panics
+    /// If the mirror is attached with another size, or its memory cannot be had.
+    pub(super) fn attach_view(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
+        let peer = self.place_of(owner);
+        if let Some(&view) = self.views.by_key.get(&(peer, key.0)) {
+            let region = &self.views.views[view].region;
+            assert!(region.words() == words, "mirror {key:?} is attached with {} words", region.words());
+            return region.read_only();
+        }
+        let number = self.views.views.len();
+        self.views.by_key.insert((peer, key.0), number);
+        let region = self.regions.allocate(words);
+        let mut memory = None;
+        if self.peers[peer].lost.is_none() {
+            let (base, bytes) = (region.pointer(0).cast::<u8>(), (8 * words).max(8));
+            let address = base.as_ptr().addr() as u64;
+            // SAFETY: a region of at least one page. Its words are atomics; pages that are unmapped while they are
+            // registered stay with the device.
+            let registered =
+                unsafe { self.peers[peer].domain.register(base, bytes, address, Access::Remote) };
+            let registered = registered.unwrap_or_else(|error| memory_lock(bytes, error));
+            let view = u32::try_from(number).expect("fewer than 2^32 views");
+            let remote = Remote { address, key: registered.remote() };
+            self.peers[peer].tell(Frame::Attach { view, key: key.0, words: words as u64, memory: remote });
+            memory = Some(registered);
+        }
+        self.views.views.push(View { peer, region: region.clone(), memory });
+        if self.peers[peer].published.get(&key.0).is_some_and(|published| *published != words as u64) {
+            self.lose(peer, &Loss::Violation(OTHER_SIZE));
+        }
+        region.read_only()
+    }
+
+    /// Brings words of a mirror to its readers, by reference; few words go by value, which is allowed too [F5].
+    ///
+    /// # Panics
+    /// If the mirror is not this node's or the range lies outside it.
+    pub(super) fn push_range(&mut self, mirror: MirrorId, range: Range<usize>) {
+        let Self { mirrors, peers, endpoints, regions, message_words_max, .. } = self;
+        let mirror = mirrors.mirror(mirror);
+        mirror.region.check(&range);
+        let mut overrun = false;
+        let mut first = range.start;
+        while first < range.end {
+            let last = range.end.min(first + *message_words_max);
+            let short = captured(&mirror.region, first..last);
+            for subscriber in &mirror.subscribers {
+                let (payload, release) = match &short {
+                    Some(payload) => (payload.clone(), Release::Nothing),
+                    None => {
+                        regions.hold(mirror.place);
+                        (
+                            referenced(&mirror.region, first..last, subscriber.key),
+                            Release::Region(mirror.place),
+                        )
+                    }
+                };
+                let number = peers[subscriber.peer].mirror_out.expect("made with the first subscriber");
+                let post = Post { target: subscriber.target(first), payload, signal: None, release };
+                overrun |= endpoints.push(number, post) > PUSHES_MAX;
+            }
+            first = last;
+        }
+        if overrun {
+            self.lose_overrun();
+        }
+    }
+
+    /// Brings the present value of a word to all readers.
+    ///
+    /// # Panics
+    /// If the mirror is not this node's or the word lies outside it.
+    pub(super) fn push_value(&mut self, mirror: MirrorId, word: usize) {
+        let Self { mirrors, peers, endpoints, counters, .. } = self;
+        let mirror = mirrors.mirror(mirror);
+        let value = mirror.region.load(word);
+        let mut overrun = false;
+        for subscriber in &mirror.subscribers {
+            let number = peers[subscriber.peer].mirror_out.expect("made with the first subscriber");
+            let target = subscriber.target(word);
+            let endpoint = endpoints.live(number).expect("it lives as long as its peer");
+            if endpoint.replace_newest(target, value) {
+                counters.words_coalesced += 1;
+                continue;
+            }
+            let payload = Payload::words(&[value]);
+            let post = Post { target, payload, signal: None, release: Release::Nothing };
+            overrun |= endpoints.push(number, post) > PUSHES_MAX;
+        }
+        if overrun {
+            self.lose_overrun();
+        }
+    }
+
+    /// Gives up readers that do not take what is pushed to them.
+    #[cold]
+    fn lose_overrun(&mut self) {
+        for peer in 0..self.peers.len() {
+            let endpoint = self.peers[peer].mirror_out.and_then(|number| self.endpoints.live(number));
+            if endpoint.is_some_and(|endpoint| endpoint.outstanding() > PUSHES_MAX) {
+                self.lose(peer, &Loss::Overrun);
+            }
+        }
+    }
+
+    /// Stops a view [M3].
+    ///
+    /// # Panics
+    /// If `region` is not a view.
+    pub(super) fn freeze_view(&mut self, region: &Region) {
+        let number = self.views.views.iter().position(|view| view.region.id() == region.id());
+        let number = number.unwrap_or_else(|| panic!("{region:?} is not a view of a mirror"));
+        let view = &mut self.views.views[number];
+        let (peer, memory) = (view.peer, view.memory.take());
+        let Some(memory) = memory else { return };
+        if let Err(error) = memory.revoke() {
+            tracing::error!(%error, "the key of a view cannot be taken back");
+            // Ends the queue pair by which the view is written.
+            self.lose(peer, &Loss::Unreachable("a view could not be frozen".into()));
+        }
+        order::from_device();
+        let view = u32::try_from(number).expect("fewer than 2^32 views");
+        self.peers[peer].tell(Frame::Detach { view });
+    }
+
+    /// The keys of all views of a peer's mirrors are taken back: it is lost.
+    pub(super) fn stop_views(&mut self, peer: usize) {
+        for view in self.views.views.iter_mut().filter(|view| view.peer == peer) {
+            view.memory = None;
+        }
+        for mirror in &mut self.mirrors.mirrors {
+            mirror.subscribers.retain(|subscriber| subscriber.peer != peer);
+        }
+    }
+
+    /// The peer has published a mirror for this node.
+    pub(super) fn on_publish(&mut self, peer: usize, key: u64, words: u64) -> Result<(), Violation> {
+        let published = &mut self.peers[peer].published;
+        if published.len() >= REQUESTS_MAX {
+            return Err(Violation("too many mirrors published"));
+        }
+        if published.insert(key, words).is_some() {
+            return Err(Violation("a mirror published twice"));
+        }
+        let view = self.views.by_key.get(&(peer, key)).map(|view| &self.views.views[*view]);
+        match view.map(|view| view.region.words() as u64 == words) {
+            Some(false) => Err(OTHER_SIZE),
+            _ => Ok(()),
+        }
+    }
+
+    /// The peer has a view.
+    pub(super) fn on_attach(&mut self, peer: usize, key: u64, request: Request) -> Result<(), Violation> {
+        let requests = &mut self.peers[peer].requests;
+        if requests.len() >= REQUESTS_MAX {
+            return Err(Violation("too many mirrors attached"));
+        }
+        if requests.insert(key, request).is_some() {
+            return Err(Violation("a mirror attached twice"));
+        }
+        if let Some(&id) = self.mirrors.by_key.get(&key) {
+            self.subscribe(id, peer);
+        }
+        Ok(())
+    }
+
+    /// A view of the peer takes no pushes any more.
+    pub(super) fn on_detach(&mut self, peer: usize, view: u32) {
+        self.unsubscribe(peer, view);
+        let endpoint = self.peers[peer].mirror_out.and_then(|number| self.endpoints.live(number));
+        if let Some(endpoint) = endpoint {
+            endpoint.drop_waiting(view, |post| self.regions.end_post(&post));
+        }
+    }
+
+    fn unsubscribe(&mut self, peer: usize, view: u32) {
+        for mirror in &mut self.mirrors.mirrors {
+            mirror.subscribers.retain(|subscriber| (subscriber.peer, subscriber.view) != (peer, view));
+        }
+    }
+
+    /// The peer has a queue pair for its pushes, instead of the one before.
+    pub(super) fn on_mirror_open(&mut self, peer: usize, number: u32, pair: PairName) -> Result<(), Loss> {
+        if let Some(before) = self.peers[peer].mirror_in.take() {
+            self.end_endpoint(before);
+        }
+        let domain = self.peers[peer].domain.clone();
+        let made = self.endpoints.make(Role::MirrorIn, peer, &domain, DEPTH_IN);
+        let ours = made.map_err(|error| Loss::Unreachable(error.to_string()))?;
+        self.peers[peer].mirror_in = Some(ours);
+        let address = self.peers[peer].address.expect("its first frame");
+        let endpoint = self.endpoints.live(ours).expect("just made");
+        endpoint.pair.connect(&address, pair, true).map_err(|error| Loss::Unreachable(error.to_string()))?;
+        let pair = endpoint.pair.name();
+        self.peers[peer].tell(Frame::MirrorAccept { partner: number, pair });
+        Ok(())
+    }
+
+    /// The peer takes this node's pushes by a queue pair of its own.
+    pub(super) fn on_mirror_accept(&mut self, peer: usize, number: u32, pair: PairName) -> Result<(), Loss> {
+        if !self.endpoints.was_made(number) {
+            return Err(Violation("a queue pair accepted that was never made").into());
+        }
+        if self.peers[peer].mirror_out != Some(number) {
+            // It has been replaced meanwhile.
+            return Ok(());
+        }
+        let address = self.peers[peer].address.expect("its first frame");
+        let endpoint = self.endpoints.live(number).expect("the peer's present one");
+        if endpoint.state != State::Made {
+            return Err(Violation("a queue pair accepted twice").into());
+        }
+        endpoint.pair.connect(&address, pair, false).map_err(|error| Loss::Unreachable(error.to_string()))?;
+        endpoint.state = State::Connected;
+        Ok(())
+    }
+
+    /// The reader has refused a push to `view`, for it has frozen it. All pushes before it were placed; those after it
+    /// go to a new queue pair, except those to the same view.
+    pub(super) fn on_push_refused(&mut self, peer: usize, view: u32) {
+        self.unsubscribe(peer, view);
+        self.counters.mirror_restarts += 1;
+        let number = self.peers[peer].mirror_out.take().expect("a push was refused");
+        let work = self.endpoints.end(number).expect("a push was refused");
+        self.peers[peer].bell.on_gone(work.sent);
+        let number = self.open_mirror_out(peer);
+        for post in work.posts {
+            match post.target {
+                Target::View { view: of, .. } if of == view => self.regions.end_post(&post),
+                _ => {
+                    self.endpoints.push(number, post);
+                }
+            }
+        }
+    }
+}
+
+impl Mirrors {
+    /// # Panics
+    /// If it was not published here.
+    fn mirror(&self, id: MirrorId) -> &Mirror {
+        self.mirrors.get(id.0 as usize).unwrap_or_else(|| panic!("{id:?} was not published by this node"))
+    }
+}
+
+impl Subscriber {
+    /// Word `word` of the view.
+    fn target(&self, word: usize) -> Target {
+        let address = self.memory.address.wrapping_add(8 * word as u64);
+        Target::View { remote: Remote { address, key: self.memory.key }, view: self.view }
+    }
+}
+
+/// A few words by value, if they are few.
+fn captured(region: &Region, range: Range<usize>) -> Option<Payload> {
+    let mut words = [0; Source::VALUE_WORDS_MAX];
+    let words = words.get_mut(..range.len())?;
+    region.copy_out(range.start, words);
+    Some(Payload::words(words))
+}
+
+/// Words by reference, under the region's key for the reader.
+fn referenced(region: &Region, range: Range<usize>, key: u32) -> Payload {
+    let address = region.pointer(range.start).as_ptr().addr() as u64;
+    Payload::Memory { address, bytes: 8 * range.len(), key }
+}
+
+const DEPTH_OUT: Depth = Depth { posts: 256, receives: 1 };
+const DEPTH_IN: Depth = Depth { posts: 1, receives: 1 };
+
+/// A reader for which more pushes wait is given up. The window rule of protocols keeps far below.
+const PUSHES_MAX: usize = 1 << 18;
+
+/// Mirrors of one peer.
+const REQUESTS_MAX: usize = 1 << 16;
+
+const OTHER_SIZE: Violation = Violation("a mirror published with another size than it was attached with");

@@ -1,0 +1,246 @@
+//! The fabric over RDMA hardware: InfiniBand and RoCE, by the verbs that the papers use (Derecho §3.1, Spindle §2.1).
+//!
+//! Data is written by the devices without the target's processor [F12]; nothing here copies it. What only software can
+//! do (setting connections up, mirrors, breaks, doorbells) goes by a control stream, a TCP connection to each peer
+//! that the bootstrap has authenticated; its end is how a death is noticed.
+//!
+//! # How the axioms are kept
+//! - *Order* [F1, F4]: a connection is a reliable queue pair without relaxed ordering. Devices whose messages may
+//!   overtake each other are refused at the start, and each is tried out before it is used.
+//! - *Source* [F5]: at most eight words travel inside a post, captured when it is made; sends are captured too.
+//! - *Done* [F6]: posts are handed to the device in chains, with one doorbell, of which the last is signalled; its
+//!   completion covers all before it.
+//! - *Arrived* [F7]: a post that finds no receive is tried again for half a second; then the connection breaks.
+//! - *Grants* [F8]: each is a memory key of its own, over exactly its range, in a protection domain that its peer alone
+//!   has. So the device refuses what lies beyond the range and what comes from others.
+//! - *Revocation* [F9, F10]: if it was the peer's last grant, its queue pairs first stop taking writes (a fast change of
+//!   access flags); then the key is taken back, and when that returns, the device touches the memory no more. The next
+//!   write fails at its writer with a status that tells of it. If a key cannot be taken back, all queue pairs of the
+//!   peer are ended instead.
+//! - *Broken* [F11]: an ended queue pair is thrown away; a new incarnation has another number and packet sequence.
+//! - *Mirrors* [M1–M5]: a push is one write for each reader, all by one queue pair. A freeze takes the view's key back. If
+//!   that ends the queue pair, because a push to the view was under way, the owner goes on by a new one with exactly the
+//!   pushes that were not placed.
+//!
+//! # Bounds
+//! A connection holds 256 posts, 1,024 receives and 256 KiB of captured sends; more posts are refused as *full*. Pushes
+//! never fail; a reader for which 262,144 of them wait is disconnected as unreachable.
+
+mod completion;
+mod connections;
+mod control;
+mod device;
+mod domain;
+mod endpoint;
+mod endpoints;
+mod error;
+mod fabric;
+mod ffi;
+mod frame;
+mod grants;
+mod memory;
+mod mirrors;
+mod order;
+mod peer;
+mod poller;
+mod post;
+mod probe;
+mod progress;
+mod queue_pair;
+mod staging;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use squall_fabric::{Event, NodeId};
+
+pub use self::error::{Unsuitable, VerbsError};
+
+use self::connections::Connections;
+use self::control::{Control, Loss};
+use self::device::Device;
+use self::domain::Domain;
+use self::endpoints::Endpoints;
+use self::frame::Frame;
+use self::grants::Grants;
+use self::memory::Regions;
+use self::mirrors::{Mirrors, Views};
+use self::peer::Peer;
+use self::poller::Poller;
+use crate::Waker;
+
+/// Which device to use, and how. By default the device that has the address of one of the streams to the peers, or else
+/// the first that can be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerbsSettings {
+    /// The device's name, as `rdma link` shows it: `mlx5_0`, `rxe0`.
+    pub device: Option<String>,
+    /// The port of the device, from 1.
+    pub port: Option<u8>,
+    /// The place of the address in the port's table (GID index), from 0.
+    pub gid_index: Option<u8>,
+}
+
+/// What has been done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerbsCounters {
+    /// Posts handed to the device; a push counts once per reader.
+    pub posts: u64,
+    /// Calls that did so, each with a chain of posts.
+    pub doorbells: u64,
+    /// Completions that the device told of: of chains, and of receives.
+    pub completions: u64,
+    /// Pushed words that replaced the same word among the waiting posts and made no post.
+    pub words_coalesced: u64,
+    /// Sleeping peers that were rung.
+    pub rings: u64,
+    /// Queue pairs of pushes that ended because a reader had frozen a view, and were replaced.
+    pub mirror_restarts: u64,
+}
+
+/// A node's access to its peers by RDMA.
+///
+/// Posts wait until the next `poll`, or `prepare_park`, hands them to the device in chains.
+pub struct VerbsFabric {
+    node: NodeId,
+    /// In order of their nodes.
+    peers: Vec<Peer>,
+    connections: Connections,
+    endpoints: Endpoints,
+    mirrors: Mirrors,
+    views: Views,
+    regions: Regions,
+    grants: Grants,
+    /// What the next poll yields.
+    events: VecDeque<Event>,
+    counters: VerbsCounters,
+    /// The longest write that one post carries.
+    message_words_max: usize,
+    poller: Poller,
+    waker: Waker,
+    origin: std::time::Instant,
+    device: Arc<Device>,
+}
+
+impl fmt::Debug for VerbsFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peers: Vec<_> = self.peers.iter().map(|peer| (peer.node, peer.lost)).collect();
+        let mut shown = f.debug_struct("VerbsFabric");
+        shown.field("node", &self.node).field("device", &self.device.name()).field("peers", &peers);
+        shown.field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+impl VerbsFabric {
+    /// A node with one connected stream to each peer, which has been authenticated and which nothing but this fabric
+    /// uses from now on. Opens the device and tries it out, which takes some milliseconds.
+    ///
+    /// # Errors
+    /// If there is no library, no device that fits, or not enough memory may be locked; if a peer is named twice or is
+    /// this node itself; or if a system call fails.
+    pub fn new(
+        node: NodeId,
+        mut streams: Vec<(NodeId, TcpStream)>,
+        settings: &VerbsSettings,
+    ) -> Result<Self, VerbsError> {
+        streams.sort_by_key(|(peer, _)| *peer);
+        let twice = streams.windows(2).any(|pair| pair[0].0 == pair[1].0);
+        if twice || streams.iter().any(|(peer, _)| *peer == node) {
+            let message = format!("{node} needs exactly one stream to each other node");
+            return Err(VerbsError::Peers(message));
+        }
+        let addresses = streams.iter().filter_map(|(_, stream)| Some(stream.local_addr().ok()?.ip()));
+        let library = ffi::Library::load()?;
+        let device = Device::choose(&library, settings, &addresses.collect::<Vec<_>>())?;
+        probe::try_out(&device)?;
+        let endpoints = Endpoints::new(&device).map_err(VerbsError::system("ibv_create_comp_channel"))?;
+        let waker = Waker::new().map_err(VerbsError::system("eventfd"))?;
+        let poller = Poller::new().map_err(VerbsError::system("epoll_create"))?;
+        poller
+            .watch_bells(endpoints.completions.channel().fd(), device.notices(), waker.doorbell())
+            .map_err(VerbsError::system("epoll_ctl"))?;
+        let peers = greet(streams, &device, &poller)?;
+        Ok(Self {
+            node,
+            connections: Connections::default(),
+            endpoints,
+            mirrors: Mirrors::default(),
+            views: Views::default(),
+            regions: Regions::new(peers.len()),
+            grants: Grants::new(peers.len()),
+            events: VecDeque::new(),
+            counters: VerbsCounters::default(),
+            message_words_max: device.port_used().message_bytes_max / 8,
+            poller,
+            waker,
+            origin: std::time::Instant::now(),
+            device,
+            peers,
+        })
+    }
+
+    /// What has been done since the start.
+    #[must_use]
+    pub fn counters(&self) -> VerbsCounters {
+        self.counters
+    }
+
+    /// The name of the device in use.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        self.device.name()
+    }
+
+    /// The place of `node` among the peers.
+    ///
+    /// # Panics
+    /// If it is not a peer.
+    fn place_of(&self, node: NodeId) -> usize {
+        let place = self.peers.binary_search_by_key(&node, |peer| peer.node);
+        place.unwrap_or_else(|_| panic!("{node} is not a peer of {}", self.node))
+    }
+
+    /// Gives a peer up: nothing of it lands any more, its connections break, and this node is told.
+    fn lose(&mut self, place: usize, loss: &Loss) {
+        let peer = &mut self.peers[place];
+        if peer.lost.is_some() {
+            return;
+        }
+        let reason = loss.reason();
+        tracing::warn!(node = self.node.0, peer = peer.node.0, "lost a peer: {loss}");
+        if let Loss::Violation(_) = loss {
+            // So that the peer's log says why, if the socket still takes it.
+            peer.control.push(Frame::Goodbye);
+            let _ = peer.control.flush();
+        }
+        peer.lost = Some(reason);
+        self.poller.forget(peer.control.fd());
+        peer.control.shutdown();
+        let (node, mirrors) = (peer.node, [peer.mirror_in.take(), peer.mirror_out.take()]);
+        self.stop_views(place);
+        for endpoint in mirrors.into_iter().flatten() {
+            self.end_endpoint(endpoint);
+        }
+        self.break_all(place, reason);
+        self.events.push_back(Event::PeerLost { peer: node, reason });
+    }
+}
+
+/// Tells each peer how to reach this node's port.
+fn greet(
+    streams: Vec<(NodeId, TcpStream)>,
+    device: &Arc<Device>,
+    poller: &Poller,
+) -> Result<Vec<Peer>, VerbsError> {
+    let mut peers = Vec::with_capacity(streams.len());
+    for (place, (node, stream)) in streams.into_iter().enumerate() {
+        let mut control = Control::new(stream).map_err(VerbsError::system("setsockopt"))?;
+        poller.watch_peer(control.fd(), place).map_err(VerbsError::system("epoll_ctl"))?;
+        control.push(Frame::Hello { address: device.port_used().address });
+        let domain = Domain::new(device).map_err(VerbsError::system("ibv_alloc_pd"))?;
+        peers.push(Peer::new(node, control, domain));
+    }
+    Ok(peers)
+}

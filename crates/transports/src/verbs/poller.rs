@@ -1,0 +1,285 @@
+//! The control streams and doorbells: which of them have something to tell, and how the node sleeps until then.
+//!
+//! All of them are in one `epoll` set. While the node is busy it looks there only every few microseconds, since data
+//! and completions do not come that way.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use squall_fabric::{Channel, Duration, Fabric, Instant};
+
+use super::VerbsFabric;
+use super::control::Loss;
+use super::frame::{Frame, Violation};
+use super::mirrors::Request;
+use super::peer::Offer;
+use crate::{Transport, Waker, barrier};
+
+/// The set of all that can wake the node.
+pub(super) struct Poller {
+    set: OwnedFd,
+    /// When to look again.
+    due: Instant,
+}
+
+/// What is readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The control stream of a peer, by its place.
+    Peer(usize),
+    /// A completion queue that was armed has got something.
+    Completions,
+    /// The device has something to tell that concerns no single post.
+    Notices,
+    /// A waker was used.
+    Doorbell,
+}
+
+impl Poller {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { set: epoll::create(CreateFlags::CLOEXEC)?, due: Instant::default() })
+    }
+
+    /// Watches what the device and the wakers ring.
+    pub(super) fn watch_bells(
+        &self,
+        completions: BorrowedFd<'_>,
+        notices: BorrowedFd<'_>,
+        doorbell: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        for (source, fd) in
+            [(Source::Completions, completions), (Source::Notices, notices), (Source::Doorbell, doorbell)]
+        {
+            epoll::add(&self.set, fd, source.data(), EventFlags::IN)?;
+        }
+        Ok(())
+    }
+
+    /// Watches the control stream of the peer at `peer`.
+    pub(super) fn watch_peer(&self, stream: BorrowedFd<'_>, peer: usize) -> io::Result<()> {
+        Ok(epoll::add(&self.set, stream, Source::Peer(peer).data(), EventFlags::IN)?)
+    }
+
+    /// Watches it for room to send, too, or not any more.
+    fn watch_room(&self, stream: BorrowedFd<'_>, peer: usize, room: bool) {
+        let flags = if room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        epoll::modify(&self.set, stream, Source::Peer(peer).data(), flags).expect("it is watched");
+    }
+
+    /// Watches it no longer.
+    pub(super) fn forget(&self, stream: BorrowedFd<'_>) {
+        epoll::delete(&self.set, stream).expect("it is watched");
+    }
+
+    /// What is ready, at once or after waiting for up to `timeout`.
+    fn ready(&self, timeout: Option<Duration>) -> Vec<Source> {
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        match epoll::wait(&self.set, &mut events, timeout.as_ref()) {
+            Ok((ready, _)) => ready.iter().map(|event| Source::from_data(event.data.u64())).collect(),
+            Err(Errno::INTR) => Vec::new(),
+            Err(error) => panic!("epoll_wait fails only for reasons that are bugs: {error}"),
+        }
+    }
+}
+
+impl Source {
+    fn data(self) -> EventData {
+        EventData::new_u64(match self {
+            Self::Completions => 0,
+            Self::Notices => 1,
+            Self::Doorbell => 2,
+            Self::Peer(place) => 3 + place as u64,
+        })
+    }
+
+    fn from_data(data: u64) -> Self {
+        match data {
+            0 => Self::Completions,
+            1 => Self::Notices,
+            2 => Self::Doorbell,
+            place => Self::Peer(usize::try_from(place - 3).expect("a place among the peers")),
+        }
+    }
+}
+
+impl VerbsFabric {
+    /// Reads the control streams, if it is time to look at them. Returns the number of frames.
+    pub(super) fn poll_control(&mut self) -> usize {
+        let now = self.now();
+        if now < self.poller.due {
+            return 0;
+        }
+        self.poller.due = now + LOOK_EVERY;
+        let mut work = 0;
+        for source in self.poller.ready(Some(Duration::ZERO)) {
+            match source {
+                Source::Peer(peer) => work += self.read_peer(peer),
+                Source::Completions => self.endpoints.completions.channel().silence(),
+                Source::Notices => self.read_notices(),
+                // Silenced by `unpark`.
+                Source::Doorbell => {}
+            }
+        }
+        work
+    }
+
+    /// Reads what a peer has sent; returns the number of frames.
+    fn read_peer(&mut self, peer: usize) -> usize {
+        let mut handled = 0;
+        for _ in 0..READS_MAX {
+            if self.peers[peer].lost.is_some() {
+                break;
+            }
+            let mut frames = Vec::new();
+            let more = self.peers[peer].control.read(&mut frames);
+            handled += frames.len();
+            let handled_all = frames.into_iter().try_for_each(|frame| self.handle_frame(peer, frame));
+            match handled_all.and(more) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(loss) => {
+                    // What arrived before its end is still to be told.
+                    self.poll_completions();
+                    self.lose(peer, &loss);
+                    handled += 1;
+                }
+            }
+        }
+        handled
+    }
+
+    fn handle_frame(&mut self, peer: usize, frame: Frame) -> Result<(), Loss> {
+        if self.peers[peer].lost.is_some() {
+            return Ok(());
+        }
+        if self.peers[peer].address.is_none() != matches!(frame, Frame::Hello { .. }) {
+            return Err(Violation("a stream that does not begin with one hello").into());
+        }
+        match frame {
+            Frame::Hello { address } => {
+                if address.ethernet != self.device.port_used().address.ethernet {
+                    let reason = "one end is InfiniBand and the other Ethernet";
+                    return Err(Loss::Unreachable(reason.into()));
+                }
+                self.peers[peer].address = Some(address);
+            }
+            Frame::Open { number, channel, pair } => {
+                self.on_open(peer, Channel(channel), Offer { number, pair })?;
+            }
+            Frame::Accept { number, partner } => self.on_accept(peer, number, partner)?,
+            Frame::Close { number, reason } => self.on_close(peer, number, reason),
+            Frame::Publish { key, words } => self.on_publish(peer, key, words)?,
+            Frame::Attach { view, key, words, memory } => {
+                self.on_attach(peer, key, Request { view, words, memory })?;
+            }
+            Frame::Detach { view } => self.on_detach(peer, view),
+            Frame::MirrorOpen { number, pair } => self.on_mirror_open(peer, number, pair)?,
+            Frame::MirrorAccept { partner, pair } => self.on_mirror_accept(peer, partner, pair)?,
+            Frame::Parking => {
+                if self.peers[peer].bell.on_parking() {
+                    self.counters.rings += 1;
+                    self.peers[peer].tell(Frame::Ring);
+                }
+            }
+            Frame::Ring => self.peers[peer].bell.on_ring(),
+            Frame::Goodbye => return Err(Loss::Goodbye),
+        }
+        Ok(())
+    }
+
+    /// Sends the frames that wait.
+    pub(super) fn flush_control(&mut self) {
+        for place in 0..self.peers.len() {
+            let peer = &mut self.peers[place];
+            if peer.lost.is_some() || !peer.control.has_output() && !peer.wants_room {
+                continue;
+            }
+            let flushed = peer.control.flush();
+            if peer.wants_room != peer.control.has_output() {
+                peer.wants_room = peer.control.has_output();
+                self.poller.watch_room(peer.control.fd(), place, peer.wants_room);
+            }
+            if let Err(loss) = flushed {
+                self.lose(place, &loss);
+            }
+        }
+    }
+
+    /// What the device tells that concerns no single post.
+    fn read_notices(&mut self) {
+        while let Some((text, device_is_lost)) = self.device.take_notice() {
+            tracing::warn!(device = self.device.name(), "notice of the device: {text}");
+            if device_is_lost {
+                for peer in 0..self.peers.len() {
+                    self.lose(peer, &Loss::Unreachable(text.clone()));
+                }
+            }
+        }
+    }
+}
+
+impl Transport for VerbsFabric {
+    fn prepare_park(&mut self) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.lost.is_none()) {
+            if peer.bell.on_park() {
+                peer.tell(Frame::Parking);
+            }
+        }
+        self.flush_posts();
+        self.flush_control();
+        self.endpoints.completions.arm();
+        self.waker.set_parked(true);
+        // The last look before the sleep takes everything in.
+        self.poller.due = Instant::default();
+        barrier::heavy();
+    }
+
+    fn park(&mut self, timeout: Option<Duration>) {
+        // What was posted since `prepare_park`.
+        self.flush_posts();
+        self.flush_control();
+        if self.events.is_empty() && !self.endpoints.has_work() {
+            self.poller.ready(timeout);
+        }
+    }
+
+    fn unpark(&mut self) {
+        self.waker.set_parked(false);
+        self.poller.due = Instant::default();
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+}
+
+/// Between two looks at the control streams of a busy node.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// More sources than this are told about by the next look.
+const EVENTS_MAX: usize = 64;
+
+/// Reads from one peer by one look.
+const READS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_told_apart() {
+        for source in
+            [Source::Completions, Source::Notices, Source::Doorbell, Source::Peer(0), Source::Peer(9)]
+        {
+            assert_eq!(Source::from_data(source.data().u64()), source);
+        }
+    }
+}

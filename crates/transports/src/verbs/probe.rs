@@ -1,0 +1,178 @@
+//! The start-up probe: tries a device out with itself before anything relies on it.
+//!
+//! Two queue pairs of the device are connected with each other. Then data and counters are written, as protocols do, and
+//! whoever sees a counter must see its data [F1, F4]; and a key is taken back, after which a write must be refused and
+//! must not land [F9, F10]. A device or a setting that reorders writes, or whose refusals do not show, is not used.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use squall_fabric::Region;
+
+use super::completion::{Batch, CompletionChannel, CompletionQueue};
+use super::device::Device;
+use super::domain::{Access, Domain, MemoryKey};
+use super::endpoint::{Endpoint, Role, State};
+use super::ffi;
+use super::memory::Regions;
+use super::order;
+use super::post::{Chain, Payload, Post, Release, Remote, Target};
+use super::queue_pair::{Depth, QueuePair};
+use super::{Unsuitable, VerbsError};
+
+/// Tries a device out.
+///
+/// # Errors
+/// If it breaks an axiom, or memory cannot be locked.
+pub(super) fn try_out(device: &Arc<Device>) -> Result<(), VerbsError> {
+    let broken = |detail: String| VerbsError::NoDevice {
+        wanted: None,
+        refusals: vec![(device.name().to_owned(), Unsuitable::Broken(detail))],
+    };
+    let mut trial = Trial::new(device).map_err(|failure| match failure {
+        Failure::Memory(bytes, source) => VerbsError::MemoryLock { bytes, source },
+        Failure::Device(error) => broken(format!("no connection with itself: {error}")),
+    })?;
+    trial.order().map_err(broken)?;
+    trial.refusal().map_err(broken)
+}
+
+/// A writer and its target, both on one device.
+struct Trial {
+    writer: Endpoint,
+    _reader: QueuePair,
+    completions: Arc<CompletionQueue>,
+    source: Region,
+    source_key: u32,
+    target: Region,
+    /// The right to write all of `target`; none once it is taken back.
+    memory: Option<MemoryKey>,
+    remote: Remote,
+    chain: Chain,
+    batch: Batch,
+    /// Keeps the keys of the sources.
+    _regions: Regions,
+}
+
+enum Failure {
+    /// So many bytes could not be locked.
+    Memory(usize, io::Error),
+    Device(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl Trial {
+    fn new(device: &Arc<Device>) -> Result<Self, Failure> {
+        let mut regions = Regions::new(1);
+        let [source, target] = [SOURCE_WORDS, SOURCE_WORDS + 1].map(|words| regions.allocate(words));
+        let domain = Domain::new(device)?;
+        let (base, bytes) = (target.pointer(0).cast::<u8>(), 8 * target.words());
+        let address = base.as_ptr().addr() as u64;
+        // SAFETY: the region lives in the trial as long as the key, and its words are atomics.
+        let memory = unsafe { domain.register(base, bytes, address, Access::Remote) };
+        let memory = memory.map_err(|error| Failure::Memory(bytes, error))?;
+        let remote = Remote { address, key: memory.remote() };
+        let source_key = regions.local_key(regions.place(&source), 0, &domain);
+        let channel = CompletionChannel::new(device)?;
+        let completions = CompletionQueue::new(&channel, 4 * DEPTH.posts)?;
+        let [writer, reader] = [(); 2].map(|()| QueuePair::new(&domain, &completions, DEPTH));
+        let (writer, reader) = (writer?, reader?);
+        let address = device.port_used().address;
+        reader.connect(&address, writer.name(), true)?;
+        writer.connect(&address, reader.name(), false)?;
+        let mut writer = Endpoint::new(Role::MirrorOut, 0, writer, DEPTH, domain);
+        writer.state = State::Connected;
+        Ok(Self {
+            writer,
+            _reader: reader,
+            completions,
+            source,
+            source_key,
+            target,
+            memory: Some(memory),
+            remote,
+            chain: Chain::new(),
+            batch: Batch::new(),
+            _regions: regions,
+        })
+    }
+
+    /// Data, then its counter, again and again.
+    fn order(&mut self) -> Result<(), String> {
+        for lap in 1..=LAPS {
+            (0..SOURCE_WORDS).for_each(|word| self.source.store_relaxed(word, lap));
+            let address = self.source.pointer(0).as_ptr().addr() as u64;
+            self.post(1, Payload::Memory { address, bytes: 8 * SOURCE_WORDS, key: self.source_key });
+            self.post(0, Payload::words(&[lap]));
+            let target = self.target.clone();
+            let status = self.finish(|| {
+                let seen = target.load(0);
+                let least = (1..=SOURCE_WORDS).map(|word| target.load_relaxed(word)).min();
+                if least >= Some(seen) { Ok(()) } else { Err("a counter was seen before its data".into()) }
+            })?;
+            if status != ffi::IBV_WC_SUCCESS {
+                return Err(format!("a write failed with status {status}"));
+            }
+            if self.target.load(0) != lap {
+                return Err("a write was reported as done before it was placed".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// A write under a key that was taken back.
+    fn refusal(&mut self) -> Result<(), String> {
+        let memory = self.memory.take().expect("taken back once");
+        memory.revoke().map_err(|error| format!("a key cannot be taken back: {error}"))?;
+        self.post(0, Payload::words(&[u64::MAX]));
+        let status = self.finish(|| Ok(()))?;
+        if status == ffi::IBV_WC_SUCCESS || self.target.load(0) == u64::MAX {
+            return Err("a write under a key that was taken back was not refused".into());
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, word: u64, payload: Payload) {
+        let address = self.remote.address + 8 * word;
+        let target = Target::Memory { remote: Remote { address, key: self.remote.key }, immediate: None };
+        self.writer.push(Post { target, payload, signal: None, release: Release::Nothing });
+    }
+
+    /// Waits for the completion of the last post, and looks at the memory meanwhile. Returns the first status that is
+    /// not a success.
+    fn finish(&mut self, mut look: impl FnMut() -> Result<(), String>) -> Result<ffi::ibv_wc_status, String> {
+        self.writer.flush(0, &mut self.chain).map_err(|error| format!("it takes no post: {error}"))?;
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            look()?;
+            let taken = self.completions.poll(&mut self.batch);
+            order::from_device();
+            for completion in taken {
+                if completion.status != ffi::IBV_WC_SUCCESS {
+                    return Ok(completion.status);
+                }
+                self.writer.retire(completion.wr_id, drop);
+            }
+            if self.writer.outstanding() == 0 {
+                return Ok(ffi::IBV_WC_SUCCESS);
+            }
+            std::thread::yield_now();
+        }
+        Err(format!("a write to itself was not done in {PATIENCE:?}"))
+    }
+}
+
+const DEPTH: Depth = Depth { posts: 4, receives: 1 };
+
+/// Several packets.
+const SOURCE_WORDS: usize = 1536;
+
+const LAPS: u64 = 8;
+
+const PATIENCE: Duration = Duration::from_secs(10);

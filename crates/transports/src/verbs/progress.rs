@@ -1,0 +1,190 @@
+//! What the device tells: posts that are done, posts that failed, sends and immediates that have arrived.
+
+use std::collections::VecDeque;
+
+use squall_fabric::{ConnId, Event};
+
+use super::VerbsFabric;
+use super::completion::BATCH;
+use super::control::Loss;
+use super::endpoint::{Flushed, Receive, Role, State, split_request};
+use super::ffi;
+use super::frame::{CloseReason, Frame};
+use super::order;
+use super::post::Target;
+
+impl VerbsFabric {
+    /// Hands waiting posts to the device, one doorbell for each connection with something new. Returns their number.
+    pub(super) fn flush_posts(&mut self) -> usize {
+        let (mut flushed, mut failed) = (0, Vec::new());
+        let Self { endpoints, peers, counters, .. } = self;
+        endpoints.flush(|number, peer, outcome| match outcome {
+            Ok(Flushed { posts, doorbells }) => {
+                peers[peer].bell.on_posts(posts);
+                counters.posts += posts as u64;
+                counters.doorbells += doorbells as u64;
+                flushed += posts;
+            }
+            Err(error) => failed.push((number, error)),
+        });
+        for (number, error) in failed {
+            tracing::error!(%error, "the device takes no post");
+            self.fail(number, Some(CloseReason::Unreachable));
+        }
+        flushed
+    }
+
+    /// Takes what the device has to tell, up to a bound. Returns the number of completions.
+    pub(super) fn poll_completions(&mut self) -> usize {
+        // None: called while completions are handled.
+        let Some(mut batch) = self.endpoints.batch.take() else { return 0 };
+        let mut handled = 0;
+        for place in 0..self.endpoints.completions.count() {
+            for _ in 0..BATCHES_MAX {
+                let taken = self.endpoints.completions.poll(place, &mut batch);
+                order::from_device();
+                let last = taken.len() < BATCH;
+                handled += taken.len();
+                self.counters.completions += taken.len() as u64;
+                for completion in taken {
+                    self.handle_completion(completion);
+                }
+                if last {
+                    break;
+                }
+            }
+        }
+        self.endpoints.batch = Some(batch);
+        handled
+    }
+
+    fn handle_completion(&mut self, completion: &ffi::ibv_wc) {
+        let (number, is_receive) = split_request(completion.wr_id);
+        let Some(endpoint) = self.endpoints.live(number) else { return };
+        match (is_receive, completion.status) {
+            (false, ffi::IBV_WC_SUCCESS) => self.on_placed(number, completion.wr_id),
+            (false, status) => self.on_failed_post(number, completion.wr_id, status),
+            (true, ffi::IBV_WC_SUCCESS) => {
+                if let Role::Channel(place) = endpoint.role {
+                    let receive = endpoint.take_receive();
+                    self.events.push_back(arrival(ConnId(place as u64), &receive, completion));
+                }
+            }
+            // The end of the queue pair, of which the peer tells the reason.
+            (true, ffi::IBV_WC_WR_FLUSH_ERR) => endpoint.state = State::Failed,
+            (true, status) => {
+                tracing::warn!(status, "a receive failed");
+                self.fail(number, Some(CloseReason::Protocol));
+            }
+        }
+    }
+
+    /// A post and all before it on its queue pair have been placed [F6].
+    fn on_placed(&mut self, number: u32, request: u64) {
+        let Self { endpoints, events, regions, peers, .. } = self;
+        let Some(endpoint) = endpoints.live(number) else { return };
+        let (role, peer, mut placed) = (endpoint.role, endpoint.peer, 0);
+        endpoint.retire(request, |post| {
+            regions.end_post(&post);
+            placed += 1;
+            if let (Role::Channel(place), Some(token)) = (role, post.signal) {
+                events.push_back(Event::Done { conn: ConnId(place as u64), token });
+            }
+        });
+        if peers[peer].bell.on_placed(placed) {
+            self.counters.rings += 1;
+            peers[peer].tell(Frame::Ring);
+        }
+    }
+
+    /// A post failed; all before it on its queue pair have been placed, and none after it will be.
+    fn on_failed_post(&mut self, number: u32, request: u64, status: ffi::ibv_wc_status) {
+        let Some(endpoint) = self.endpoints.live(number) else { return };
+        if let Some(before) = endpoint.request_before(request) {
+            self.on_placed(number, before);
+        }
+        let Some(endpoint) = self.endpoints.live(number) else { return };
+        let target = endpoint.oldest().expect("the post that failed").target;
+        match (endpoint.role, target) {
+            (Role::MirrorOut, Target::View { view, .. }) if is_refusal(status) => {
+                let peer = endpoint.peer;
+                self.on_push_refused(peer, view);
+            }
+            _ => self.fail(number, verdict(status, target)),
+        }
+    }
+
+    /// An endpoint has failed, for a reason unless only the peer knows it.
+    fn fail(&mut self, number: u32, reason: Option<CloseReason>) {
+        let Some(endpoint) = self.endpoints.live(number) else { return };
+        match (endpoint.role, reason) {
+            (Role::Channel(_), None) => endpoint.state = State::Failed,
+            (Role::Channel(place), Some(CloseReason::Refused)) => self.on_refused(place),
+            (Role::Channel(place), Some(reason)) => self.break_connection(place, reason),
+            (Role::MirrorOut | Role::MirrorIn, _) => {
+                let peer = endpoint.peer;
+                self.lose(peer, &Loss::Unreachable("pushes do not get through".into()));
+            }
+        }
+    }
+
+    /// Ends an endpoint and releases what its posts hold. Returns its receives.
+    pub(super) fn end_endpoint(&mut self, number: u32) -> VecDeque<Receive> {
+        let Some(endpoint) = self.endpoints.live(number) else { return VecDeque::new() };
+        let peer = endpoint.peer;
+        let work = self.endpoints.end(number).expect("it lives");
+        work.posts.iter().for_each(|post| self.regions.end_post(post));
+        self.peers[peer].bell.on_gone(work.sent);
+        order::from_device();
+        work.receives
+    }
+}
+
+/// The event of a receive that completed.
+fn arrival(conn: ConnId, receive: &Receive, completion: &ffi::ibv_wc) -> Event {
+    let token = receive.token;
+    if completion.opcode == ffi::IBV_WC_RECV_RDMA_WITH_IMM {
+        // SAFETY: such a completion has this member.
+        let immediate = u32::from_be(unsafe { completion.__bindgen_anon_1.imm_data });
+        return Event::Arrived { conn, token, immediate };
+    }
+    Event::Received { conn, token, length: completion.byte_len as usize }
+}
+
+/// Whether the peer's device has refused a write: its key is not valid (any more), or its queue pair allows none.
+fn is_refusal(status: ffi::ibv_wc_status) -> bool {
+    matches!(status, ffi::IBV_WC_REM_ACCESS_ERR | ffi::IBV_WC_REM_INV_REQ_ERR)
+}
+
+/// Why a post to a connection failed; none if the queue pair was ended by something else, which the peer will tell.
+fn verdict(status: ffi::ibv_wc_status, target: Target) -> Option<CloseReason> {
+    match status {
+        ffi::IBV_WC_WR_FLUSH_ERR => None,
+        // A send is not written under a grant: it was longer than its receive.
+        status if is_refusal(status) && target != Target::Receive => Some(CloseReason::Refused),
+        ffi::IBV_WC_RNR_RETRY_EXC_ERR => Some(CloseReason::ReceiverNotReady),
+        ffi::IBV_WC_RETRY_EXC_ERR => Some(CloseReason::Unreachable),
+        _ => Some(CloseReason::Protocol),
+    }
+}
+
+/// Completions that one poll takes from each queue, in batches.
+const BATCHES_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::super::post::Remote;
+    use super::*;
+
+    #[test]
+    fn a_status_means_what_the_post_was() {
+        let write = Target::Memory { remote: Remote { address: 0, key: 0 }, immediate: None };
+        for status in [ffi::IBV_WC_REM_ACCESS_ERR, ffi::IBV_WC_REM_INV_REQ_ERR] {
+            assert_eq!(verdict(status, write), Some(CloseReason::Refused));
+            assert_eq!(verdict(status, Target::Receive), Some(CloseReason::Protocol));
+        }
+        assert_eq!(verdict(ffi::IBV_WC_RETRY_EXC_ERR, write), Some(CloseReason::Unreachable));
+        assert_eq!(verdict(ffi::IBV_WC_RNR_RETRY_EXC_ERR, write), Some(CloseReason::ReceiverNotReady));
+        assert_eq!(verdict(ffi::IBV_WC_WR_FLUSH_ERR, write), None, "another post was the reason");
+    }
+}

@@ -1,0 +1,135 @@
+//! Child processes for the tests of shared memory: this test binary again, in a role, joined by its standard input.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use squall_fabric::{Event, Fabric, MirrorId, MirrorKey, NodeId, Region};
+use squall_transports::shm::ShmFabric;
+
+/// A child process; killed when dropped.
+pub(crate) struct Process(Child);
+
+impl Process {
+    /// Starts the test `child` of this binary in `role`; returns it and our end of its socket.
+    pub(crate) fn start(role: &str) -> (Self, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let program = std::env::current_exe().expect("this binary");
+        let child = Command::new(program)
+            .args(["child", "--exact", "--ignored", "--nocapture"])
+            .env(ROLE, role)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a process");
+        (Self(child), ours)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid(), signal).expect("the child is not yet reaped");
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.0.try_wait().expect("our child").is_some()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(mut self) -> ExitStatus {
+        self.0.wait().expect("our child")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The role of this process, if it is a child.
+pub(crate) fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// In a child: joined to node 0.
+pub(crate) fn fabric_of_child(node: u32) -> ShmFabric {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().expect("a socket as standard input");
+    ShmFabric::new(NodeId(node), vec![(NodeId(0), UnixStream::from(socket))]).expect("a fabric")
+}
+
+/// Polls until `done`, which sees the events of each poll.
+pub(crate) fn poll_until(
+    fabric: &mut ShmFabric,
+    what: &str,
+    mut done: impl FnMut(&mut ShmFabric, &[Event]) -> bool,
+) {
+    let begin = Instant::now();
+    loop {
+        let mut events = Vec::new();
+        fabric.poll(&mut |event| events.push(event));
+        if done(fabric, &events) {
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Ends a child when its parent is done with it, or dead.
+pub(crate) fn poll_until_alone(fabric: &mut ShmFabric, mut each: impl FnMut(&mut ShmFabric)) {
+    poll_until(fabric, "the parent's end", |fabric, events| {
+        each(fabric);
+        events.iter().any(|event| matches!(event, Event::PeerLost { .. }))
+    });
+}
+
+/// A word to say something in and a view of the other's.
+pub(crate) struct Pair {
+    own: Region,
+    mirror: MirrorId,
+    view: Region,
+    said: u64,
+}
+
+impl Pair {
+    pub(crate) fn new(fabric: &mut ShmFabric, peer: NodeId) -> Self {
+        let key = MirrorKey(1);
+        let own = fabric.register(16);
+        let mirror = fabric.publish(key, &own, &[peer]);
+        let view = fabric.attach(peer, key, 16);
+        let attached = Event::Attached { key, reader: peer };
+        poll_until(fabric, "Attached", |_, events| events.contains(&attached));
+        Self { own, mirror, view, said: 0 }
+    }
+
+    pub(crate) fn say(&mut self, fabric: &mut ShmFabric, value: u64) {
+        self.said = value;
+        self.own.store(0, value);
+        fabric.push_word(self.mirror, 0);
+    }
+
+    pub(crate) fn heard(&self) -> u64 {
+        self.view.load(0)
+    }
+
+    /// Says what it hears; returns whether that was new.
+    pub(crate) fn answer(&mut self, fabric: &mut ShmFabric) -> bool {
+        let heard = self.heard();
+        let new = heard != self.said;
+        if new {
+            self.say(fabric, heard);
+        }
+        new
+    }
+}
+
+const ROLE: &str = "SQUALL_SHM_ROLE";
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,0 +1,241 @@
+//! Shared memory between real processes: mirrors, deaths, parking, and a writer that is stopped in the middle.
+
+#[path = "shm/child.rs"]
+mod child;
+#[path = "shm/roles.rs"]
+mod roles;
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use squall_fabric::{BreakReason, Channel, Event, Fabric, Grant, MirrorKey, NodeId, Region};
+use squall_transports::shm::ShmFabric;
+
+use child::{PATIENCE, Pair, Process, poll_until, role};
+use roles::{BLOCK_WORDS, STORM_WORDS};
+
+/// Not a test of its own: what the children of the tests below do.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn child() {
+    roles::play(&role().expect("started by another test"));
+}
+
+/// Words stored here are seen there and the other way round, 20,000 times.
+#[test]
+fn mirrors_play_ping_pong() {
+    let (process, socket) = Process::start("echo");
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
+    let mut pair = Pair::new(&mut fabric, NodeId(1));
+    for k in 1..=20_000 {
+        pair.say(&mut fabric, k);
+        poll_until(&mut fabric, "the echo", |_, _| pair.heard() == k);
+    }
+    drop(fabric);
+    assert!(process.wait().success());
+}
+
+/// F11, M4: a killed process is noticed at once; what it stored stays, whole and unchanging.
+#[test]
+fn a_killed_owner_is_lost_and_its_view_survives() {
+    let (process, socket) = Process::start("storm");
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
+    let view = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
+    poll_until(&mut fabric, "a hundred messages", |_, _| view.load(0) >= 100);
+    process.signal(Signal::KILL);
+    let begin = Instant::now();
+    poll_until(&mut fabric, "the news of the death", |_, events| {
+        events.contains(&Event::PeerLost { peer: NodeId(1), reason: BreakReason::PeerClosed })
+    });
+    let noticed = begin.elapsed();
+    let (last, before) = (view.load(0), snapshot(&view));
+    assert!((1..STORM_WORDS).all(|word| view.load(word) >= last), "guard {last}, but a word is older");
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(snapshot(&view), before, "a dead owner's words changed");
+    fabric.freeze(&view);
+    assert_eq!(snapshot(&view), before, "freezing changed words");
+    assert!(noticed < Duration::from_secs(2), "noticed only after {noticed:?}");
+    eprintln!("death noticed after {noticed:?}");
+}
+
+/// M3: a frozen view of a living owner that stores without pause stands still, and is consistent.
+#[test]
+fn a_living_owner_is_frozen_out() {
+    let (process, socket) = Process::start("storm");
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
+    let view = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
+    let other = fabric.attach(NodeId(1), MirrorKey(2), 1);
+    poll_until(&mut fabric, "a hundred messages", |_, _| view.load(0) >= 100);
+    fabric.freeze(&view);
+    let before = snapshot(&view);
+    let last = view.load(0);
+    assert!((1..STORM_WORDS).all(|word| view.load(word) >= last), "guard {last}, but a word is older");
+    let progress = other.load(0) + 100;
+    poll_until(&mut fabric, "the owner to go on", |_, _| other.load(0) >= progress);
+    assert_eq!(snapshot(&view), before, "a frozen view changed");
+    drop(process);
+}
+
+/// All shared memory is anonymous, so nothing can stay behind in a file system.
+#[test]
+fn no_memory_has_a_name() {
+    let (process, socket) = Process::start("storm");
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
+    let view = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
+    poll_until(&mut fabric, "a message", |_, _| view.load(0) > 0);
+    for pid in [process.pid().as_raw_nonzero().get().to_string(), "self".to_owned()] {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("a living process");
+        let shared: Vec<_> =
+            maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|p| p.ends_with('s'))).collect();
+        assert!(!shared.is_empty(), "it shares memory");
+        for line in shared {
+            assert!(line.ends_with("/memfd:squall (deleted)"), "shared memory with a name: {line}");
+        }
+    }
+}
+
+/// A process that is parked without a deadline is woken by a push, again and again.
+#[test]
+fn a_push_wakes_a_parked_process() {
+    let (process, socket) = Process::start("echo parked");
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
+    let mut pair = Pair::new(&mut fabric, NodeId(1));
+    let mut times = Vec::new();
+    for k in 1..=200 {
+        // Long enough for the other to park.
+        std::thread::sleep(Duration::from_micros(300));
+        let begin = Instant::now();
+        pair.say(&mut fabric, k);
+        poll_until(&mut fabric, "the echo of a parked process", |_, _| pair.heard() == k);
+        times.push(begin.elapsed());
+    }
+    times.sort();
+    eprintln!("echo of a parked process: median {:?}, worst {:?}", times[100], times[199]);
+    drop(fabric);
+    assert!(process.wait().success());
+}
+
+/// A parked process uses no processor time.
+#[test]
+fn an_idle_process_costs_nothing() {
+    let (process, socket) = Process::start("echo parked");
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
+    let mut pair = Pair::new(&mut fabric, NodeId(1));
+    pair.say(&mut fabric, 1);
+    poll_until(&mut fabric, "the child to be ready", |_, _| pair.heard() == 1);
+    let ticks = || {
+        let path = format!("/proc/{}/stat", process.pid().as_raw_nonzero());
+        let stat = std::fs::read_to_string(path).expect("a living process");
+        let fields = stat.rsplit(") ").next().expect("a name").split(' ');
+        let [user, system] = [11, 12].map(|n| fields.clone().nth(n).expect("a field").parse::<u64>());
+        user.expect("a number") + system.expect("a number")
+    };
+    let before = ticks();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(1) {
+        fabric.poll(&mut |_| ());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(ticks() - before <= 2, "an idle process ran for {} ticks of 10 ms in a second", ticks() - before);
+    drop(fabric);
+    assert!(process.wait().success());
+}
+
+/// F9, F10: a writer that is stopped in the middle of a write is revoked all the same; what it stores when it goes
+/// on lands nowhere, and it is refused. A neighbour in the same region keeps writing all the while.
+#[test]
+fn a_writer_stopped_in_the_middle_is_fenced() {
+    let (neighbour, to_neighbour) = Process::start("count as node 2");
+    let (mut writer, to_writer) = Process::start("write as node 1");
+    let peers = vec![(NodeId(1), to_writer), (NodeId(2), to_neighbour)];
+    let mut fabric = ShmFabric::new(NodeId(0), peers).expect("a fabric");
+    let done = fabric.attach(NodeId(1), MirrorKey(9), 1);
+    let region = fabric.register(BLOCK_WORDS + 16);
+    let block = fabric.grant(&region, 0..BLOCK_WORDS, NodeId(1));
+    let counter = fabric.grant(&region, BLOCK_WORDS..BLOCK_WORDS + 1, NodeId(2));
+    order(&mut fabric, NodeId(1), &block);
+    order(&mut fabric, NodeId(2), &counter);
+    poll_until(&mut fabric, "both writers", |_, _| region.load(0) > 0 && region.load(BLOCK_WORDS) > 0);
+
+    stop_in_the_middle(&mut fabric, &writer, &region, 0..BLOCK_WORDS);
+    fabric.revoke(&block);
+    poll_until(&mut fabric, "Revoked", |_, events| events.contains(&Event::Revoked { grant: block }));
+    let placed = snapshot(&region);
+    let counted = region.load(BLOCK_WORDS);
+    poll_until(&mut fabric, "the neighbour", |_, _| region.load(BLOCK_WORDS) > counted + 100);
+    writer.signal(Signal::CONT);
+    poll_until(&mut fabric, "the end of the refused writer", |_, _| writer.has_ended());
+    assert!(writer.wait().success(), "the writer was not refused");
+    assert_eq!(snapshot(&region)[..BLOCK_WORDS], placed[..BLOCK_WORDS], "a write landed after Revoked");
+    // The last word tells the last block that was placed in whole.
+    let whole = placed[BLOCK_WORDS - 1];
+    assert!(done.load(0) <= whole, "block {} was done, but only {whole} was placed", done.load(0));
+    drop(fabric);
+    assert!(neighbour.wait().success());
+}
+
+/// Two writers of one region, both stopped in the middle of a write: revoking the one cannot wait for the other, so
+/// both are refused; the owner of the region is told `Revoked` for what it revokes.
+#[test]
+fn two_writers_stopped_in_the_middle_are_fenced() {
+    let mut writers = [Process::start("write as node 1"), Process::start("write as node 2")];
+    let sockets = writers.each_ref().map(|(_, socket)| socket.try_clone().expect("a socket"));
+    let peers = (1..).map(NodeId).zip(sockets).collect();
+    let mut fabric = ShmFabric::new(NodeId(0), peers).expect("a fabric");
+    let regions = fabric.register(2 * BLOCK_WORDS);
+    let ranges = [0..BLOCK_WORDS, BLOCK_WORDS..2 * BLOCK_WORDS];
+    let mut grants = Vec::new();
+    for (peer, range) in (1..).map(NodeId).zip(ranges) {
+        let grant = fabric.grant(&regions, range.clone(), peer);
+        order(&mut fabric, peer, &grant);
+        poll_until(&mut fabric, "a writer", |_, _| regions.load(range.start) > 0);
+        grants.push(grant);
+    }
+    for ((writer, _), grant) in writers.iter().zip(&grants) {
+        stop_in_the_middle(&mut fabric, writer, &regions, grant.range());
+    }
+    let begin = Instant::now();
+    for grant in &grants {
+        fabric.revoke(grant);
+        poll_until(&mut fabric, "Revoked", |_, events| events.contains(&Event::Revoked { grant: *grant }));
+    }
+    eprintln!("two stopped writers revoked after {:?}", begin.elapsed());
+    let placed = snapshot(&regions);
+    for (writer, _) in &mut writers {
+        writer.signal(Signal::CONT);
+        poll_until(&mut fabric, "the end of a refused writer", |_, _| writer.has_ended());
+    }
+    assert!(snapshot(&regions) == placed, "a write landed after Revoked");
+    for (writer, _) in writers {
+        assert!(writer.wait().success(), "a writer was not refused");
+    }
+}
+
+/// Stops the writer again and again until it stands in the middle of a block.
+fn stop_in_the_middle(fabric: &mut ShmFabric, writer: &Process, region: &Region, block: Range<usize>) {
+    let begin = Instant::now();
+    loop {
+        writer.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(2));
+        if region.load(block.start) != region.load(block.end - 1) {
+            return;
+        }
+        writer.signal(Signal::CONT);
+        fabric.poll(&mut |_| ());
+        assert!(begin.elapsed() < PATIENCE, "the writer is never in the middle");
+    }
+}
+
+/// Sends a grant to a child that waits for it on channel 1.
+fn order(fabric: &mut ShmFabric, peer: NodeId, grant: &Grant) {
+    let conn = fabric.open(peer, Channel(1));
+    poll_until(fabric, "Connected", |_, events| events.contains(&Event::Connected { conn, peer }));
+    poll_until(fabric, "a receive", |fabric, _| fabric.send(conn, &grant.to_bytes(), None).is_ok());
+}
+
+fn snapshot(region: &Region) -> Vec<u64> {
+    let mut words = vec![0; region.words()];
+    region.copy_out(0, &mut words);
+    words
+}

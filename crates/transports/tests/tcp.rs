@@ -1,0 +1,23 @@
+//! The TCP fabric: the axioms, hostile peers, slow peers, large memory, parking and real processes.
+
+#[path = "tcp/cluster.rs"]
+mod cluster;
+#[path = "tcp/connections.rs"]
+mod connections;
+#[path = "tcp/hostile.rs"]
+mod hostile;
+#[path = "tcp/large.rs"]
+mod large;
+#[path = "tcp/parking.rs"]
+mod parking;
+#[path = "tcp/processes.rs"]
+mod processes;
+#[path = "tcp/raw.rs"]
+mod raw;
+#[path = "tcp/slow.rs"]
+mod slow;
+
+/// One test per axiom of the fabric's model.
+mod conformance {
+    squall_fabric::conformance_suite!(crate::cluster::Loopback);
+}

@@ -1,0 +1,245 @@
+//! Peers that send garbage, half frames, huge lengths, or what they have no right to.
+
+use std::io::Read as _;
+
+use squall_fabric::{BreakReason, Channel, ConnId, Event, Fabric, Grant, MirrorKey, NodeId, Region, Token};
+
+use crate::raw::{ACCEPT, ACK, ATTACH, CLOSE, MIRROR, OPEN, Random, SEND, Victim, WRITE, frame};
+
+/// A victim with one of everything that frames can address: connection 0 on channel 5, view 0, a grant, a
+/// published mirror and posted receives.
+struct Scene {
+    victim: Victim,
+    conn: ConnId,
+    view: Region,
+    granted: Region,
+    grant: Grant,
+    inbox: Region,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut victim = Victim::new();
+        let fabric = &mut victim.fabric;
+        let conn = fabric.open(NodeId(1), Channel(5));
+        let view = fabric.attach(NodeId(1), MirrorKey(9), 100);
+        let granted = fabric.register(64);
+        let grant = fabric.grant(&granted, 8..40, NodeId(1));
+        let mirror = fabric.register(16);
+        fabric.publish(MirrorKey(4), &mirror, &[NodeId(1)]);
+        let inbox = fabric.register(64);
+        for token in 0..3 {
+            let first = 8 + 16 * token;
+            fabric.post_receive(conn, &inbox, first..first + 8, Token(token as u64)).expect("room");
+        }
+        Self { victim, conn, view, granted, grant, inbox }
+    }
+
+    /// All kinds of frames, as a good peer sends them.
+    fn conversation(&self) -> Vec<u8> {
+        let Grant { key, region, .. } = self.grant;
+        let bytes = u64::from_le_bytes(*b"squall\0\0");
+        [
+            frame(OPEN, 0, 0, 5, 0, &[]),
+            frame(ACCEPT, 0, 0, 0, 0, &[]),
+            frame(ATTACH, 0, 3, 0, 0, &[4, 16]),
+            frame(MIRROR, 0, 0, 10, 30, &[7; 30]),
+            frame(WRITE, 3, 0, 77, 32, &[&[key, region.0, 8], &[6; 32][..]].concat()),
+            frame(SEND, 1, 0, 6, 0, &[bytes]),
+            frame(MIRROR, 0, 0, 99, 1, &[8]),
+            frame(WRITE, 0, 0, 0, 1, &[key, region.0, 39, 5]),
+            frame(SEND, 0, 0, 0, 0, &[]),
+            frame(ACK, 0, 0, 0, 0, &[]),
+        ]
+        .concat()
+    }
+
+    /// What the conversation does.
+    fn assert_done(&mut self) {
+        let conn = self.conn;
+        let expected = [
+            Event::Connected { conn, peer: NodeId(1) },
+            Event::Attached { key: MirrorKey(4), reader: NodeId(1) },
+            Event::Arrived { conn, token: Token(0), immediate: 77 },
+            Event::Received { conn, token: Token(1), length: 6 },
+            Event::Received { conn, token: Token(2), length: 0 },
+        ];
+        while self.victim.events.len() < expected.len() && !self.victim.is_lost() {
+            self.victim.poll();
+        }
+        assert_eq!(self.victim.events, expected);
+        assert!((10..40).all(|word| self.view.load(word) == 7) && self.view.load(99) == 8);
+        assert!((8..39).all(|word| self.granted.load(word) == 6) && self.granted.load(39) == 5);
+        assert_eq!(self.inbox.load(24), u64::from_le_bytes(*b"squall\0\0"));
+    }
+
+    /// What nobody may ever reach.
+    fn assert_unharmed(&self) {
+        let outside = (0..8).chain(40..64).all(|word| self.granted.load(word) == 0);
+        assert!(outside, "a write outside its grant landed");
+        let mut between = (0..64).filter(|word| *word < 8 || word % 16 < 8 || *word >= 48);
+        assert!(between.all(|word| self.inbox.load(word) == 0), "a send landed beside its receive");
+    }
+
+    fn lost(&mut self) -> BreakReason {
+        let event = self.victim.expect("PeerLost", |event| matches!(event, Event::PeerLost { .. }));
+        let Event::PeerLost { reason, .. } = event else { unreachable!("matched above") };
+        reason
+    }
+}
+
+/// However the stream is cut into reads, the frames do the same.
+#[test]
+fn frames_in_pieces_of_any_size_do_the_same() {
+    for size in [1, 2, 3, 7, 8, 9, 15, 16, 17, 100, 4096] {
+        let mut scene = Scene::new();
+        for piece in scene.conversation().chunks(size) {
+            assert!(scene.victim.feed(piece));
+        }
+        scene.assert_done();
+        scene.assert_unharmed();
+    }
+}
+
+/// Damaged conversations: the fabric neither panics nor lets anything land where it may not.
+#[test]
+fn garbage_at_random_offsets_is_survived() {
+    let mut lost = 0;
+    for seed in 1..=1500 {
+        let mut random = Random::new(seed);
+        let mut scene = Scene::new();
+        let bytes = damage(scene.conversation(), &mut random);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() && !scene.victim.is_lost() {
+            let piece = rest.len().min(1 + random.below(200));
+            if !scene.victim.feed(&rest[..piece]) {
+                break;
+            }
+            rest = &rest[piece..];
+        }
+        for _ in 0..3 {
+            scene.victim.poll();
+        }
+        scene.assert_unharmed();
+        lost += u32::from(scene.victim.is_lost());
+    }
+    assert!(lost > 200, "much damage breaks the format, but only {lost} of 1500 peers were disconnected");
+}
+
+/// Overwrites, removes, repeats or inserts a few bytes.
+fn damage(mut bytes: Vec<u8>, random: &mut Random) -> Vec<u8> {
+    for _ in 0..1 + random.below(4) {
+        let at = random.below(bytes.len());
+        let end = (at + 1 + random.below(64)).min(bytes.len());
+        let noise = [0, 1, 0x7f, 0xff, random.next().to_le_bytes()[0]][random.below(5)];
+        match random.below(5) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = noise,
+            2 => bytes[at..end].fill(noise),
+            3 => drop(bytes.drain(at..end)),
+            _ => {
+                let repeated = bytes[at..end].to_vec();
+                bytes.splice(at..at, repeated);
+            }
+        }
+        if bytes.is_empty() {
+            bytes.push(noise);
+        }
+    }
+    bytes
+}
+
+/// Bytes of another protocol altogether.
+#[test]
+fn a_stranger_is_disconnected() {
+    let mut scene = Scene::new();
+    scene.victim.feed(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(scene.lost(), BreakReason::Protocol);
+    let conn = scene.conn;
+    assert!(scene.victim.events.contains(&Event::Broken { conn, reason: BreakReason::Protocol }));
+    // The stranger is told, and then the stream ends.
+    scene.victim.raw.set_nonblocking(false).expect("a socket");
+    let mut answer = Vec::new();
+    let _ = scene.victim.raw.read_to_end(&mut answer);
+    assert!(answer.ends_with(&frame(9, 0, 0, 0, 0, &[])), "no goodbye in {answer:?}");
+}
+
+/// Each of these is answered by a disconnection, whatever came before.
+#[test]
+fn what_the_format_forbids_disconnects() {
+    let connected = [frame(OPEN, 0, 0, 5, 0, &[]), frame(ACCEPT, 0, 0, 0, 0, &[])].concat();
+    let forbidden = [
+        ("an unknown kind", frame(10, 0, 0, 0, 0, &[])),
+        ("an unknown flag", frame(WRITE, 4, 0, 0, 0, &[0, 0, 0])),
+        ("a reserved byte", [1, 0, 1, 0].into_iter().chain([0; 12]).collect()),
+        ("a view that never was", frame(MIRROR, 0, 1, 0, 1, &[0])),
+        ("a push beyond its mirror", frame(MIRROR, 0, 0, 99, 2, &[0, 0])),
+        ("a push of a huge range", frame(MIRROR, 0, 0, u32::MAX, u32::MAX, &[0])),
+        ("a connection that never was", frame(SEND, 0, 1, 0, 0, &[])),
+        ("a send of more than any may be", frame(SEND, 0, 0, (1 << 16) + 1, 0, &[])),
+        ("an acknowledgement of nothing", frame(ACK, 0, 0, 1, 0, &[])),
+        ("a huge acknowledgement", frame(ACK, 0, 0, u32::MAX, u32::MAX, &[])),
+        ("a channel opened twice", frame(OPEN, 0, 1, 5, 0, &[])),
+        ("a connection accepted twice", frame(ACCEPT, 0, 0, 0, 0, &[])),
+        ("a connection accepted that never was", frame(ACCEPT, 0, 7, 0, 0, &[])),
+        ("an unknown reason", frame(CLOSE, 0, 0, 9, 0, &[])),
+        ("another size than published", frame(ATTACH, 0, 0, 0, 0, &[4, 17])),
+        ("a mirror attached twice", frame(ATTACH, 0, 0, 0, 0, &[8, 1]).repeat(2)),
+    ];
+    for (what, bytes) in forbidden {
+        let mut scene = Scene::new();
+        assert!(scene.victim.feed(&connected) && !scene.victim.is_lost());
+        scene.victim.feed(&bytes);
+        assert_eq!(scene.lost(), BreakReason::Protocol, "{what}");
+        scene.assert_unharmed();
+    }
+    let mut scene = Scene::new();
+    scene.victim.feed(&frame(SEND, 0, 0, 0, 0, &[]));
+    assert_eq!(scene.lost(), BreakReason::Protocol, "a send before the connection is accepted");
+}
+
+/// A write of 32 GiB without a grant is refused at its header; its payload goes nowhere, and the stream lives.
+#[test]
+fn a_huge_write_is_refused_at_its_header() {
+    let mut scene = Scene::new();
+    let mut bytes = [frame(OPEN, 0, 0, 5, 0, &[]), frame(ACCEPT, 0, 0, 0, 0, &[])].concat();
+    bytes.extend(frame(WRITE, 1, 0, 0, u32::MAX, &[scene.grant.key, scene.grant.region.0, 8]));
+    bytes.resize(bytes.len() + (1 << 20), 0xff);
+    assert!(scene.victim.feed(&bytes));
+    let broken = Event::Broken { conn: scene.conn, reason: BreakReason::Refused };
+    scene.victim.expect("the refusal", |event| *event == broken);
+    scene.assert_unharmed();
+    assert!(!scene.victim.is_lost());
+}
+
+/// The stream ends in the middle of a frame: what has come is a prefix, and the peer is lost at once.
+#[test]
+fn a_peer_that_dies_in_mid_frame_leaves_a_prefix() {
+    let whole = frame(MIRROR, 0, 0, 0, 100, &[u64::MAX; 100]);
+    for cut in [1, 15, 16, 17, 24, 100, 399, whole.len() - 1] {
+        let mut scene = Scene::new();
+        scene.victim.feed(&whole[..cut]);
+        scene.victim.raw.shutdown(std::net::Shutdown::Both).expect("connected");
+        assert_eq!(scene.lost(), BreakReason::PeerClosed);
+        let landed = cut.saturating_sub(16) / 8;
+        assert!((0..landed).all(|word| scene.view.load(word) == u64::MAX), "cut at byte {cut}");
+        assert!((landed..100).all(|word| scene.view.load(word) == 0), "cut at byte {cut}");
+    }
+}
+
+/// A peer that is lost stays lost: opening breaks, attaching shows zeros, pushing goes nowhere.
+#[test]
+fn nothing_is_expected_of_a_lost_peer() {
+    let mut scene = Scene::new();
+    scene.victim.feed(&[0xff; 16]);
+    scene.lost();
+    let fabric = &mut scene.victim.fabric;
+    let conn = fabric.open(NodeId(1), Channel(6));
+    let view = fabric.attach(NodeId(1), MirrorKey(10), 4);
+    let mirror = fabric.publish(MirrorKey(11), &view, &[NodeId(1)]);
+    fabric.push(mirror, 0..4);
+    fabric.push_word(mirror, 0);
+    fabric.close(scene.conn);
+    scene.victim.expect("Broken", |event| *event == Event::Broken { conn, reason: BreakReason::Protocol });
+    assert_eq!(view.load(0), 0);
+}

@@ -1,0 +1,109 @@
+//! Large memory: ranges of many reads, whose words must stay whole although the kernel splits them anywhere.
+
+use squall_fabric::conformance::{Cluster, Harness};
+use squall_fabric::{Event, Fabric, MirrorId, MirrorKey, NodeId, Region};
+
+use crate::cluster::Loopback;
+
+/// 16 MiB.
+const WORDS: usize = 2 << 20;
+
+fn mirror(cluster: &mut Cluster<Loopback>, words: usize) -> (MirrorId, Region, Region) {
+    let region = cluster.node(0).register(words);
+    let mirror = cluster.node(0).publish(MirrorKey(1), &region, &[NodeId(1)]);
+    let view = cluster.node(1).attach(NodeId(0), MirrorKey(1), words);
+    cluster.expect(0, "Attached", |event| matches!(event, Event::Attached { .. }));
+    (mirror, region, view)
+}
+
+/// Each word arrives where it belongs, whatever lies before it in the stream.
+#[test]
+fn a_large_range_arrives_word_by_word() {
+    let mut cluster = Cluster::<Loopback>::new(2);
+    let (mirror, region, view) = mirror(&mut cluster, WORDS);
+    for (lap, first) in [(1, 1), (2, 2), (3, 77), (4, 1000)] {
+        let value = |word: usize| (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ lap;
+        (first..WORDS).for_each(|word| region.store_relaxed(word, value(word)));
+        region.store(0, lap);
+        cluster.node(0).push(mirror, first..first + 5);
+        cluster.node(0).push(mirror, first + 5..WORDS);
+        cluster.node(0).push_word(mirror, 0);
+        cluster.until("the counter", |_| view.load(0) == lap);
+        let wrong = (first..WORDS).find(|word| view.load_relaxed(*word) != value(*word));
+        assert_eq!(wrong, None, "lap {lap}");
+    }
+}
+
+/// F3, F5: the source changes while it is being sent; each word that lands is one that was stored, whole.
+#[test]
+fn words_of_a_changing_source_are_whole() {
+    let mut cluster = Cluster::<Loopback>::new(2);
+    let (mirror, region, view) = mirror(&mut cluster, WORDS);
+    let (mut lap, mut seen) = (0u64, 0);
+    while seen < 6 {
+        lap += 1;
+        let whole = lap << 32 | (!lap & 0xffff_ffff);
+        (1..WORDS).for_each(|word| region.store_relaxed(word, whole));
+        if region.load(0) == seen {
+            region.store(0, seen + 1);
+            cluster.node(0).push(mirror, 1..WORDS);
+            cluster.node(0).push_word(mirror, 0);
+        }
+        cluster.poll(0);
+        cluster.poll(1);
+        let torn = (1..WORDS)
+            .map(|word| view.load(word))
+            .find(|word| *word != 0 && word >> 32 != !word & 0xffff_ffff);
+        assert_eq!(torn, None, "torn word {:x?}", torn);
+        seen = view.load(0);
+    }
+    assert!(lap > 30, "the source changed only {lap} times while it was sent");
+}
+
+/// One large push and many small ones to three readers at once.
+#[test]
+fn large_and_small_pushes_keep_their_order() {
+    let mut cluster = Cluster::<Loopback>::new(4);
+    let region = cluster.node(0).register(WORDS);
+    let readers = [1, 2, 3].map(NodeId);
+    let mirror = cluster.node(0).publish(MirrorKey(1), &region, &readers);
+    let views = [1, 2, 3].map(|reader| cluster.node(reader).attach(NodeId(0), MirrorKey(1), WORDS));
+    for _ in readers {
+        cluster.expect(0, "Attached", |event| matches!(event, Event::Attached { .. }));
+    }
+    for lap in 1..=3 {
+        (16..WORDS).for_each(|word| region.store_relaxed(word, lap));
+        cluster.node(0).push(mirror, 16..WORDS);
+        for word in 0..16 {
+            region.store(word, lap);
+            cluster.node(0).push_word(mirror, word);
+        }
+        cluster.until("the last small word", |_| {
+            for view in &views {
+                // Each small word says that those before it and the large range are there.
+                let last = view.load(15);
+                assert!((0..15).all(|word| view.load(word) >= last), "small words overtook each other");
+                if view.load(0) == lap {
+                    assert!([16, 99_999, WORDS - 1].iter().all(|word| view.load(*word) == lap));
+                }
+            }
+            views.iter().all(|view| view.load(15) == lap)
+        });
+        assert!(views.iter().all(|view| (16..WORDS).all(|word| view.load_relaxed(word) == lap)));
+    }
+}
+
+/// The suite's own harness has more than two nodes in some tests; each pair has one stream.
+#[test]
+fn a_node_needs_one_stream_per_peer() {
+    let streams = |peers: &[u32]| {
+        let stream = |peer: &u32| (NodeId(*peer), crate::cluster::pair().0);
+        squall_transports::tcp::TcpFabric::new(NodeId(0), peers.iter().map(stream).collect())
+    };
+    assert!(streams(&[2, 1]).is_ok());
+    for bad in [&[1, 1][..], &[1, 0]] {
+        let error = streams(bad).expect_err("a peer twice, or the node itself");
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    }
+    assert!(Loopback::new(1).node(0).poll(&mut |event| panic!("{event:?}")) == 0);
+}

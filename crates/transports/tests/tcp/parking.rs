@@ -1,0 +1,163 @@
+//! Parking: nothing is missed, and nothing is burnt.
+
+use std::time::{Duration, Instant};
+
+use squall_fabric::conformance::Harness;
+use squall_fabric::{Channel, Event, Fabric, MirrorKey, NodeId};
+use squall_transports::Transport;
+use squall_transports::tcp::TcpFabric;
+
+use crate::cluster::{Loopback, pair};
+
+/// Parks as a runner does; returns how long it slept.
+fn park(fabric: &mut TcpFabric, timeout: Option<Duration>) -> Duration {
+    let begin = Instant::now();
+    fabric.prepare_park();
+    let mut idle = true;
+    fabric.poll(&mut |event| idle = panic_on(&event));
+    if idle {
+        fabric.park(timeout);
+    }
+    fabric.unpark();
+    begin.elapsed()
+}
+
+fn panic_on(event: &Event) -> bool {
+    panic!("{event:?}")
+}
+
+fn settle(cluster: &mut Loopback) {
+    for _ in 0..100 {
+        cluster.node(0).poll(&mut |_| {});
+        cluster.node(1).poll(&mut |_| {});
+    }
+}
+
+#[test]
+fn a_park_ends_with_its_timeout() {
+    let mut cluster = Loopback::new(2);
+    settle(&mut cluster);
+    for timeout in [Duration::from_micros(300), Duration::from_millis(30)] {
+        let slept = park(cluster.node(0), Some(timeout));
+        assert!(slept >= timeout && slept < timeout + LATE, "{slept:?} of {timeout:?}");
+    }
+}
+
+/// An idle node uses no processor time.
+#[test]
+fn a_parked_node_sleeps() {
+    let mut cluster = Loopback::new(2);
+    settle(&mut cluster);
+    let before = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let slept = park(cluster.node(0), Some(Duration::from_millis(200)));
+    let after = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let burnt = (after.tv_sec - before.tv_sec) * 1_000_000_000 + after.tv_nsec - before.tv_nsec;
+    assert!(slept >= Duration::from_millis(200));
+    assert!(burnt < 5_000_000, "{burnt} ns of processor time in {slept:?} of sleep");
+}
+
+#[test]
+fn a_waker_ends_a_park() {
+    let mut cluster = Loopback::new(2);
+    settle(&mut cluster);
+    let waker = cluster.node(0).waker();
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        waker.wake();
+    });
+    let slept = park(cluster.node(0), Some(AGES));
+    assert!(slept < Duration::from_millis(50) + LATE, "{slept:?}");
+    thread.join().expect("the waker's thread");
+    // The doorbell is silent again.
+    assert!(park(cluster.node(0), Some(Duration::from_millis(20))) >= Duration::from_millis(20));
+}
+
+/// A push of a peer ends the park, again and again: no edge is lost between two parks.
+#[test]
+fn a_peers_push_ends_a_park() {
+    let (near, far) = pair();
+    let mut reader = TcpFabric::new(NodeId(0), vec![(NodeId(1), near)]).expect("a stream");
+    let view = reader.attach(NodeId(1), MirrorKey(1), 1);
+    let ack = reader.register(1);
+    let ack_mirror = reader.publish(MirrorKey(2), &ack, &[NodeId(1)]);
+    let thread = std::thread::spawn(move || {
+        let mut owner = TcpFabric::new(NodeId(1), vec![(NodeId(0), far)]).expect("a stream");
+        let region = owner.register(1);
+        let mirror = owner.publish(MirrorKey(1), &region, &[NodeId(0)]);
+        let acks = owner.attach(NodeId(0), MirrorKey(2), 1);
+        let mut attached = false;
+        while !attached {
+            owner.poll(&mut |event| attached |= matches!(event, Event::Attached { .. }));
+        }
+        for k in 1..=PUSHES {
+            std::thread::sleep(Duration::from_micros(200));
+            region.store(0, k);
+            owner.push_word(mirror, 0);
+            while acks.load(0) < k {
+                owner.poll(&mut |event| panic!("{event:?}"));
+            }
+        }
+    });
+    let mut seen = 0;
+    while seen < PUSHES {
+        reader.prepare_park();
+        reader.poll(&mut |event| assert!(matches!(event, Event::Attached { .. })));
+        if view.load(0) == seen {
+            let begin = Instant::now();
+            reader.park(Some(AGES));
+            assert!(begin.elapsed() < LATE, "push {} was missed", seen + 1);
+        }
+        reader.unpark();
+        reader.poll(&mut |event| assert!(matches!(event, Event::Attached { .. })));
+        if view.load(0) > seen {
+            seen = view.load(0);
+            ack.store(0, seen);
+            reader.push_word(ack_mirror, 0);
+        }
+    }
+    // The last acknowledgement goes out with the next poll.
+    reader.poll(&mut |_| {});
+    thread.join().expect("the owner's thread");
+}
+
+/// What was posted goes out before the node sleeps, and it sleeps no longer than a stalled send may wait.
+#[test]
+fn a_park_sends_what_was_posted_and_wakes_for_a_stalled_send() {
+    let mut cluster = Loopback::new(2);
+    let conn = cluster.node(0).open(NodeId(1), Channel(1));
+    cluster.node(1).open(NodeId(0), Channel(1));
+    settle(&mut cluster);
+    cluster.node(0).send(conn, b"nobody waits", None).expect("connected");
+    cluster.node(0).prepare_park();
+    cluster.node(0).unpark();
+    cluster.node(1).poll(&mut |event| panic!("{event:?}"));
+    assert_eq!(cluster.node(1).counters().frames_received, 3, "an open, an accept and the send");
+    let slept = park(cluster.node(1), Some(AGES));
+    assert!(slept > Duration::from_millis(500) && slept < Duration::from_secs(1) + LATE, "{slept:?}");
+    let mut broken = false;
+    cluster.node(1).poll(&mut |event| broken |= matches!(event, Event::Broken { .. }));
+    assert!(broken);
+}
+
+/// The death of a peer ends a park.
+#[test]
+fn a_death_ends_a_park() {
+    let mut cluster = Loopback::new(2);
+    settle(&mut cluster);
+    cluster.kill(1);
+    let node = cluster.node(0);
+    node.prepare_park();
+    node.park(Some(AGES));
+    node.unpark();
+    let mut lost = false;
+    node.poll(&mut |event| lost |= matches!(event, Event::PeerLost { peer: NodeId(1), .. }));
+    assert!(lost);
+    // And the next park is quiet.
+    assert!(park(cluster.node(0), Some(Duration::from_millis(20))) >= Duration::from_millis(20));
+}
+
+/// Longer than any test waits.
+const AGES: Duration = Duration::from_secs(60);
+/// A busy machine may wake us so late.
+const LATE: Duration = Duration::from_secs(2);
+const PUSHES: u64 = 300;

@@ -1,0 +1,120 @@
+//! The verbs backend on a real or software RDMA device: the conformance suite of all axioms, and what verbs alone has.
+//!
+//! Without a device nothing is tested, and this program says so; `tools/rdma-vm` runs it in a virtual machine that has
+//! some:
+//!
+//! ```text
+//! cargo test -p squall-transports --test verbs --no-run
+//! tools/rdma-vm --nodes 4 -- target/debug/deps/verbs-…
+//! ```
+//!
+//! Arguments: names, or parts of them, of the tests to run; `--list`. Nodes use the devices in turn.
+
+#[path = "verbs/fences.rs"]
+mod fences;
+#[path = "verbs/harness.rs"]
+mod harness;
+#[path = "verbs/nodes.rs"]
+mod nodes;
+#[path = "verbs/parking.rs"]
+mod parking;
+#[path = "verbs/peers.rs"]
+mod peers;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use squall_fabric::NodeId;
+use squall_fabric::conformance::axioms;
+use squall_transports::verbs::{VerbsError, VerbsFabric, VerbsSettings};
+
+use harness::VerbsHarness;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, port] = arguments.as_slice()
+        && flag == peers::CHILD
+    {
+        peers::push_forever(port);
+    }
+    let wanted = names(&arguments);
+    let mut tests = axioms::<VerbsHarness>();
+    tests.extend(OWN);
+    tests.retain(|(name, _)| wanted.is_empty() || wanted.iter().any(|part| name.contains(part)));
+    if arguments.iter().any(|argument| argument == "--list") {
+        tests.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    if let Some(reason) = no_device() {
+        println!("SKIPPED: the verbs backend is NOT TESTED here, because {reason}");
+        println!("SKIPPED: run this program by tools/rdma-vm, which has software RDMA");
+        return ExitCode::SUCCESS;
+    }
+    run(&tests)
+}
+
+/// The parts of names among the arguments. The flags of cargo's own test programs are passed over, some of which have a
+/// value.
+fn names(arguments: &[String]) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--test-threads" | "--skip" | "--format" | "--color" | "--logfile" => drop(rest.next()),
+            flag if flag.starts_with('-') => {}
+            name => names.push(name),
+        }
+    }
+    names
+}
+
+/// Why there is nothing to test on; `None` if there is.
+fn no_device() -> Option<String> {
+    match VerbsFabric::new(NodeId(0), Vec::new(), &VerbsSettings::default()) {
+        Ok(fabric) => {
+            println!("the first device is {}", fabric.device());
+            None
+        }
+        Err(error @ (VerbsError::LibraryMissing { .. } | VerbsError::NoDevice { .. })) => {
+            Some(error.to_string())
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn run(tests: &[(&str, fn())]) -> ExitCode {
+    let begun = Instant::now();
+    let mut failed = Vec::new();
+    for (name, test) in tests {
+        let begun = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(test));
+        let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+        println!("test {name} ... {verdict} ({:.2} s)", begun.elapsed().as_secs_f64());
+        if outcome.is_err() {
+            failed.push(*name);
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{} passed, {} failed in {seconds:.1} s", tests.len() - failed.len(), failed.len());
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What verbs has beyond the axioms.
+const OWN: [(&str, fn()); 15] = [
+    ("a_stolen_grant_is_refused", fences::a_stolen_grant_is_refused),
+    ("one_grant_of_two_is_revoked", fences::one_grant_of_two_is_revoked),
+    ("a_new_grant_revives_the_connection", fences::a_new_grant_revives_the_connection),
+    ("a_freeze_does_not_disturb_other_mirrors", fences::a_freeze_does_not_disturb_other_mirrors),
+    ("channels_open_again_and_again", fences::channels_open_again_and_again),
+    ("a_write_of_several_messages_lands_whole", fences::a_write_of_several_messages_lands_whole),
+    ("posts_share_doorbells_and_completions", fences::posts_share_doorbells_and_completions),
+    ("pushes_wake_a_sleeper", parking::pushes_wake_a_sleeper),
+    ("writes_and_sends_wake_a_sleeper", parking::writes_and_sends_wake_a_sleeper),
+    ("a_waker_ends_a_sleep_and_silence_does_not", parking::a_waker_ends_a_sleep_and_silence_does_not),
+    ("a_killed_process_is_noticed", peers::a_killed_process_is_noticed),
+    ("a_cut_wire_is_noticed", peers::a_cut_wire_is_noticed),
+    ("garbage_on_the_control_stream_is_a_loss", peers::garbage_on_the_control_stream_is_a_loss),
+    ("an_iwarp_device_is_refused", peers::an_iwarp_device_is_refused),
+    ("the_device_of_the_streams_is_chosen", peers::the_device_of_the_streams_is_chosen),
+];

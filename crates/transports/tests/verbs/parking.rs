@@ -1,0 +1,182 @@
+//! Sleep and doorbells: a one-sided write wakes nobody by itself, and yet no sleeper misses one.
+
+use std::net::TcpStream;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use squall_fabric::{Channel, ConnId, Event, Fabric, Grant, MirrorKey, NodeId, Source, Token, Write};
+use squall_transports::Transport;
+use squall_transports::verbs::VerbsFabric;
+
+use crate::harness::{fabric, mesh};
+
+/// A node that sleeps whenever it has nothing to do.
+struct Sleeper {
+    fabric: VerbsFabric,
+    events: Vec<Event>,
+    parks: u32,
+}
+
+impl Sleeper {
+    fn new(i: usize, streams: Vec<(NodeId, TcpStream)>) -> Self {
+        Self { fabric: fabric(i, streams), events: Vec::new(), parks: 0 }
+    }
+
+    fn poll(&mut self) -> usize {
+        let events = &mut self.events;
+        self.fabric.poll(&mut |event| events.push(event))
+    }
+
+    /// Sleeps until `done`, waking only for what rings.
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let begun = Instant::now();
+        while !done(self) {
+            if self.poll() > 0 {
+                continue;
+            }
+            self.fabric.prepare_park();
+            if self.poll() == 0 && !done(self) {
+                self.parks += 1;
+                self.fabric.park(Some(PATIENCE));
+            }
+            self.fabric.unpark();
+            assert!(begun.elapsed() < PATIENCE, "nothing woke the node that waits for: {what}");
+        }
+    }
+
+    fn until_event(&mut self, matches: impl Fn(&Event) -> bool) {
+        self.until("an event", |node| node.events.iter().any(&matches));
+        self.events.retain(|event| !matches(event));
+    }
+
+    fn connect(&mut self, peer: u32) -> ConnId {
+        let conn = self.fabric.open(NodeId(peer), Channel(1));
+        self.until_event(|event| *event == Event::Connected { conn, peer: NodeId(peer) });
+        conn
+    }
+}
+
+/// Pushes, with pauses long enough that both nodes sleep.
+pub(crate) fn pushes_wake_a_sleeper() {
+    let mut streams = mesh(2);
+    let (reader, owner) = (streams.remove(0), streams.remove(0));
+    let (said, hears) = channel::<u64>();
+    let pushing = std::thread::spawn(move || push_all(owner, &hears));
+    let mut node = Sleeper::new(0, reader);
+    let view = node.fabric.attach(NodeId(1), MirrorKey(1), 16);
+    for k in 1..=ROUNDS {
+        said.send(k).expect("the owner lives");
+        node.until("a push", |_| view.load(0) >= k);
+    }
+    drop(said);
+    assert!(node.parks > u32::try_from(ROUNDS / 4).expect("small"), "slept only {} times", node.parks);
+    pushing.join().expect("the owner has pushed all");
+}
+
+fn push_all(streams: Vec<(NodeId, TcpStream)>, hears: &Receiver<u64>) {
+    let mut node = Sleeper::new(1, streams);
+    let region = node.fabric.register(16);
+    let mirror = node.fabric.publish(MirrorKey(1), &region, &[NodeId(0)]);
+    node.until_event(|event| matches!(event, Event::Attached { .. }));
+    loop {
+        // Sleeps a while itself, so that the reader is asleep when this is pushed.
+        pause(&mut node, PAUSE);
+        match hears.try_recv() {
+            Ok(k) => {
+                region.store(0, k);
+                node.fabric.push_word(mirror, 0);
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return,
+        }
+    }
+}
+
+/// One-sided writes, then sends.
+pub(crate) fn writes_and_sends_wake_a_sleeper() {
+    let mut streams = mesh(2);
+    let (target, writer) = (streams.remove(0), streams.remove(0));
+    let (said, hears) = channel::<Grant>();
+    let (told, done) = channel::<u64>();
+    let writing = std::thread::spawn(move || write_all(writer, &hears, &told));
+    let mut node = Sleeper::new(0, target);
+    let conn = node.connect(1);
+    let region = node.fabric.register(2);
+    let grant = node.fabric.grant(&region, 0..1, NodeId(1));
+    said.send(grant).expect("the writer lives");
+    for k in 1..=ROUNDS {
+        node.fabric.post_receive(conn, &region, 1..2, Token(k)).expect("room");
+        node.until("a write", |_| region.load(0) >= k);
+        node.until_event(|event| *event == Event::Received { conn, token: Token(k), length: 8 });
+        assert_eq!(region.load(1), k);
+        // The writer goes on when this has been seen.
+        assert_eq!(done.recv(), Ok(k));
+    }
+    drop(said);
+    writing.join().expect("the writer has written all");
+}
+
+fn write_all(streams: Vec<(NodeId, TcpStream)>, hears: &Receiver<Grant>, told: &Sender<u64>) {
+    let mut node = Sleeper::new(1, streams);
+    let conn = node.connect(0);
+    let grant = hears.recv().expect("a grant");
+    for k in 1..=ROUNDS {
+        let word = [k];
+        let source = Source::Value(&word);
+        let write = Write { source, grant: &grant, offset: 0, immediate: None, signal: Some(Token(k)) };
+        node.fabric.write(conn, write).expect("room");
+        node.until_event(|event| *event == Event::Done { conn, token: Token(k) });
+        pause(&mut node, PAUSE);
+        node.fabric.send(conn, &k.to_ne_bytes(), None).expect("room");
+        pause(&mut node, PAUSE);
+        told.send(k).expect("the target lives");
+    }
+    // Its end must not be what wakes the target.
+    let _ = hears.recv();
+}
+
+/// A waker ends a sleep; without one and without traffic a node sleeps through.
+pub(crate) fn a_waker_ends_a_sleep_and_silence_does_not() {
+    let mut streams = mesh(2);
+    let mut node = Sleeper::new(0, streams.remove(0));
+    let _peer = fabric(1, streams.remove(0));
+    pause(&mut node, PAUSE);
+    let before = node.parks;
+    let begun = Instant::now();
+    pause(&mut node, Duration::from_millis(400));
+    assert!(begun.elapsed() >= Duration::from_millis(400));
+    assert!(node.parks - before <= 3, "woke {} times in silence", node.parks - before);
+    let waker = node.fabric.waker();
+    let waking = std::thread::spawn(move || {
+        std::thread::sleep(PAUSE);
+        waker.wake();
+    });
+    node.fabric.prepare_park();
+    let begun = Instant::now();
+    node.fabric.park(Some(PATIENCE));
+    node.fabric.unpark();
+    assert!(begun.elapsed() < PATIENCE / 2, "the waker did not end the sleep");
+    waking.join().expect("it only wakes");
+}
+
+/// Lives for so long, asleep when there is nothing to do.
+fn pause(node: &mut Sleeper, time: Duration) {
+    let until = Instant::now() + time;
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        node.fabric.prepare_park();
+        if node.poll() == 0 {
+            node.parks += 1;
+            node.fabric.park(Some(left));
+        }
+        node.fabric.unpark();
+        node.poll();
+    }
+}
+
+/// Messages, each of which finds its receiver asleep.
+const ROUNDS: u64 = 40;
+
+const PAUSE: Duration = Duration::from_millis(4);
+
+/// Far longer than any wake-up takes, on a slow machine too.
+const PATIENCE: Duration = Duration::from_secs(8);

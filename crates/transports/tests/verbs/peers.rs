@@ -1,0 +1,172 @@
+//! Peers that die, or that are none.
+
+use std::io::Write as _;
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use squall_fabric::{BreakReason, Event, Fabric, MirrorKey, NodeId};
+use squall_transports::verbs::{Unsuitable, VerbsError, VerbsFabric, VerbsSettings};
+
+use crate::harness::{fabric, pair};
+use crate::nodes::{Mirror, Nodes, write};
+
+/// A real process is killed while it pushes: its reader is told, and its view stands still.
+pub(crate) fn a_killed_process_is_noticed() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port().to_string();
+    let program = std::env::current_exe().expect("this program");
+    let child = Command::new(program).args([CHILD, &port]).stdin(Stdio::null()).spawn();
+    let mut child = Killed(child.expect("this program runs"));
+    let stream = listener.accept().expect("the child connects").0;
+    let mut node = fabric(0, vec![(NodeId(1), stream)]);
+    let view = node.attach(NodeId(1), MirrorKey(1), WORDS);
+    until(&mut node, "pushes", |_| view.load(0) > 100);
+    child.0.kill().expect("it runs");
+    let killed = Instant::now();
+    let lost = Event::PeerLost { peer: NodeId(1), reason: BreakReason::PeerClosed };
+    until(&mut node, "PeerLost", |event| event == Some(&lost));
+    assert!(killed.elapsed() < Duration::from_secs(5), "noticed after {:?}", killed.elapsed());
+    let last: Vec<u64> = (0..WORDS).map(|word| view.load(word)).collect();
+    assert!(last[8..].iter().all(|word| *word >= last[0]), "a counter without its payload");
+    std::thread::sleep(Duration::from_millis(100));
+    assert!((0..WORDS).all(|word| view.load(word) == last[word]), "a dead owner's view changed");
+}
+
+/// The child: pushes until it is killed.
+pub(crate) fn push_forever(port: &str) -> ! {
+    let port: u16 = port.parse().expect("a port");
+    let stream = TcpStream::connect(("127.0.0.1", port)).expect("the parent listens");
+    let mut node = fabric(1, vec![(NodeId(0), stream)]);
+    let region = node.register(WORDS);
+    let mirror = node.publish(MirrorKey(1), &region, &[NodeId(0)]);
+    until(&mut node, "Attached", |event| matches!(event, Some(Event::Attached { .. })));
+    for k in 1.. {
+        (8..WORDS).for_each(|word| region.store_relaxed(word, k));
+        region.store(0, k);
+        node.push(mirror, 8..WORDS);
+        node.push_word(mirror, 0);
+        node.poll(&mut drop);
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    unreachable!("the loop has no end")
+}
+
+/// Ends the process in any case.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // An error means that it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whoever breaks the control protocol is given up, whatever it sends.
+pub(crate) fn garbage_on_the_control_stream_is_a_loss() {
+    for garbage in
+        [vec![0xff; 40], vec![0; 400], b"GET / HTTP/1.1\r\nHost: squall\r\n\r\n----------".to_vec()]
+    {
+        let (ours, mut theirs) = pair();
+        let mut node = fabric(0, vec![(NodeId(1), ours)]);
+        theirs.write_all(&garbage).expect("connected");
+        let lost = Event::PeerLost { peer: NodeId(1), reason: BreakReason::Protocol };
+        until(&mut node, "PeerLost", |event| event == Some(&lost));
+    }
+}
+
+/// Without a wish, the device is the one that has the address of the streams.
+pub(crate) fn the_device_of_the_streams_is_chosen() {
+    let address: IpAddr = "10.77.0.2".parse().expect("an address");
+    let Ok(listener) = TcpListener::bind((address, 0)) else {
+        println!("SKIPPED: this machine is not the virtual one of tools/rdma-vm");
+        return;
+    };
+    let ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
+    let theirs = listener.accept().expect("a client").0;
+    let node = VerbsFabric::new(NodeId(0), vec![(NodeId(1), theirs)], &VerbsSettings::default());
+    assert_eq!(node.expect("a device").device(), "rxe1");
+    drop(ours);
+    let wrong = VerbsSettings { device: Some("mlx5_77".into()), ..VerbsSettings::default() };
+    let error = VerbsFabric::new(NodeId(0), vec![], &wrong).expect_err("no such device");
+    assert!(error.to_string().contains("mlx5_77"), "{error}");
+}
+
+/// A device whose completions prove nothing is refused with the reason.
+pub(crate) fn an_iwarp_device_is_refused() {
+    if !std::path::Path::new("/sys/class/infiniband/siw0").exists() {
+        println!("SKIPPED: no iWARP device; `tools/rdma-vm --siw` makes one");
+        return;
+    }
+    let settings = VerbsSettings { device: Some("siw0".into()), ..VerbsSettings::default() };
+    let error = VerbsFabric::new(NodeId(0), vec![], &settings).expect_err("an iWARP device");
+    let VerbsError::NoDevice { refusals, .. } = error else { panic!("{error}") };
+    assert_eq!(refusals, [("siw0".to_owned(), Unsuitable::Iwarp)]);
+}
+
+/// The wire is cut while the control streams live: connections break as unreachable, and so does whoever has mirrors.
+pub(crate) fn a_cut_wire_is_noticed() {
+    if !std::path::Path::new("/sys/class/net/rd1").exists() {
+        println!("SKIPPED: this machine is not the virtual one of tools/rdma-vm");
+        return;
+    }
+    let mut nodes = Nodes::new(2);
+    let link = nodes.link(0, 1, 1, 1);
+    write(&mut nodes, &link, 0, 1);
+    let wire = Cut::new();
+    nodes.write(0, link.conn, &link.value(0, &[2]));
+    let reason = BreakReason::Unreachable;
+    nodes.expect(0, "Broken", |event| *event == Event::Broken { conn: link.conn, reason });
+    nodes.expect(1, "Broken", |event| matches!(event, Event::Broken { .. }));
+    drop(wire);
+    // The path is there again: a new incarnation works, and so do mirrors until the next cut.
+    nodes.connect(0, 1, 1);
+    let mirror = Mirror::new(&mut nodes, 1, 16);
+    mirror.push(&mut nodes, 1);
+    nodes.until("the push", |_| mirror.look() == 1);
+    let wire = Cut::new();
+    mirror.push(&mut nodes, 2);
+    let lost = Event::PeerLost { peer: NodeId(1), reason };
+    nodes.expect(0, "PeerLost", |event| *event == lost);
+    drop(wire);
+}
+
+/// Node 1's wire is cut as long as this lives.
+struct Cut;
+
+impl Cut {
+    fn new() -> Self {
+        tc("add");
+        Self
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        tc("del");
+    }
+}
+
+fn tc(what: &str) {
+    let arguments = ["qdisc", what, "dev", "rd1", "root", "netem", "loss", "100%"];
+    let status = Command::new("tc").args(arguments).status().expect("iproute2 is in the virtual machine");
+    assert!(status.success(), "tc qdisc {what}: {status}");
+}
+
+/// Polls until an event, or the state after a poll, satisfies `done`.
+fn until(node: &mut VerbsFabric, what: &str, mut done: impl FnMut(Option<&Event>) -> bool) {
+    let begun = Instant::now();
+    let mut found = false;
+    while !found {
+        node.poll(&mut |event| found |= done(Some(&event)));
+        found |= done(None);
+        std::thread::yield_now();
+        assert!(begun.elapsed() < Duration::from_secs(20), "waited for: {what}");
+    }
+}
+
+/// Begins the command line of the child.
+pub(crate) const CHILD: &str = "--push-forever";
+
+const WORDS: usize = 600;
