@@ -28,9 +28,9 @@ pub fn feed(bytes: &[u8]) {
 
 /// The kinds of messages with bodies of the right length.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let lengths = [0, 16, 12, 13, 16, 8, 34, 8];
+    let lengths = [0, 16, 12, 13, 16, 8, 34, 8, 8, 8];
     let message = |kind: u8| [vec![kind], vec![0; lengths[usize::from(kind)]]].concat();
-    (0..8).map(message).collect()
+    (0..10).map(message).collect()
 }
 
 fn drain(fabric: &mut ShmFabric) {

@@ -1,5 +1,5 @@
 //! The trait that every backend implements: `sim`, `shm`, `tcp`, `verbs`. Its promises are the axioms
-//! F1–F12 and M1–M4 of [`crate::model`]; the conformance suite tests each on each backend.
+//! F1–F12 and M1–M6 of [`crate::model`]; the conformance suite tests each on each backend.
 
 use std::fmt;
 use std::ops::Range;
@@ -162,11 +162,14 @@ pub trait Fabric {
 
     /// Publishes `region` as a mirror for `readers`; each reader attaches it by `(owner, key, words)`.
     /// [`Event::Attached`] tells for each reader when pushes reach it: do not store into the region before
-    /// all readers are attached [S4], since a reader that attaches late sees only what is pushed later.
+    /// all readers are attached [S4], since a reader that attaches late sees only what is pushed later. A reader
+    /// that is not a peer yet is waited for [M5]. A key is published once.
     fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId;
 
     /// A read-only view of the mirror `key` of `owner`. It reads as zeros until the owner has published it
-    /// with the same number of words; an owner that publishes another size is disconnected.
+    /// with the same number of words; an owner that publishes another size is disconnected. An owner that is not
+    /// a peer yet is waited for [M5]. The view's memory is given back with the last clone of it [M6], and then the
+    /// key is not attached again.
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region;
 
     /// Brings the words of `range` to all readers, by reference [F5]. Such a range never holds a guard.
@@ -178,6 +181,10 @@ pub trait Fabric {
 
     /// Stops a view: its words never change again for this reader [M3].
     fn freeze(&mut self, view: &Region);
+
+    /// Ends a mirror: nothing is pushed to its readers any more, who keep their views until they drop them [M6].
+    /// From now on `mirror` names nothing.
+    fn retire(&mut self, mirror: MirrorId);
 
     /// Moves data and yields events; returns the number of things done (0: idle).
     fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize;

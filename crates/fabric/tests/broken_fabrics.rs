@@ -14,7 +14,7 @@ use crate::breach::Breach;
 use crate::fabric::BrokenHarness;
 
 /// Which breach each test has to notice.
-const CAUGHT: [(&str, Breach); 44] = [
+const CAUGHT: [(&str, Breach); 48] = [
     ("f1_writes_of_one_connection_land_in_post_order", Breach::SwapWrites),
     ("f1_connections_do_not_wait_for_each_other", Breach::StallAllAfterSend),
     ("f2_a_write_lands_in_its_range_only", Breach::SpillOver),
@@ -53,6 +53,10 @@ const CAUGHT: [(&str, Breach); 44] = [
     ("m4_a_view_outlives_its_owner", Breach::ForgetTheDead),
     ("m5_pushes_after_attached_arrive", Breach::AttachedTooEarly),
     ("m5_a_mirror_of_another_size_disconnects_its_owner", Breach::HideBreaks),
+    ("m1_words_of_one_mirror_follow_those_of_another", Breach::SwapWords),
+    ("m6_a_retired_mirror_keeps_its_readers", Breach::RetireAll),
+    ("m6_nobody_attaches_a_retired_mirror", Breach::KeepMirrors),
+    ("m6_mirrors_come_and_go", Breach::RetireAll),
     ("nothing_is_posted_before_connected", Breach::PostToTheDead),
     ("signalled_writes_fill_a_queue", Breach::NeverFull),
     ("sends_fill_a_queue", Breach::NeverFull),

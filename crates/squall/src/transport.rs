@@ -86,6 +86,9 @@ impl Fabric for AnyFabric {
     fn freeze(&mut self, view: &Region) {
         either!(self, fabric => fabric.freeze(view));
     }
+    fn retire(&mut self, mirror: MirrorId) {
+        either!(self, fabric => fabric.retire(mirror));
+    }
     #[inline]
     fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
         either!(self, fabric => fabric.poll(sink))

@@ -5,6 +5,7 @@ pub mod barrier;
 pub mod bootstrap;
 pub mod runner;
 pub mod shm;
+mod slots;
 pub mod tcp;
 pub mod verbs;
 mod waker;

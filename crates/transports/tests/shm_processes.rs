@@ -212,6 +212,32 @@ fn two_writers_stopped_in_the_middle_are_fenced() {
     }
 }
 
+/// F9: a writer that is removed as a peer while it is stopped in the middle of a write is fenced like any other; its
+/// place goes to another only then.
+#[test]
+fn a_removed_peer_stopped_in_the_middle_is_fenced() {
+    let (mut writer, to_writer) = Process::start("write as node 1");
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), to_writer)]).expect("a fabric");
+    let region = fabric.register(BLOCK_WORDS);
+    let block = fabric.grant(&region, 0..BLOCK_WORDS, NodeId(1));
+    order(&mut fabric, NodeId(1), &block);
+    poll_until(&mut fabric, "the writer", |_, _| region.load(0) > 0);
+    stop_in_the_middle(&mut fabric, &writer, &region, 0..BLOCK_WORDS);
+    fabric.remove_peer(NodeId(1));
+    let (next, to_next) = Process::start("count as node 2");
+    fabric.add_peer(NodeId(2), to_next).expect("taken in");
+    fabric.revoke(&block);
+    poll_until(&mut fabric, "Revoked", |_, events| events.contains(&Event::Revoked { grant: block }));
+    let placed = snapshot(&region);
+    writer.signal(Signal::CONT);
+    poll_until(&mut fabric, "the end of the removed writer", |_, _| writer.has_ended());
+    assert_eq!(snapshot(&region), placed, "a write landed after Revoked");
+    drop(next);
+    poll_until(&mut fabric, "the end of the next peer", |_, events| {
+        events.contains(&Event::PeerLost { peer: NodeId(2), reason: BreakReason::PeerClosed })
+    });
+}
+
 /// Stops the writer again and again until it stands in the middle of a block.
 fn stop_in_the_middle(fabric: &mut ShmFabric, writer: &Process, region: &Region, block: Range<usize>) {
     let begin = Instant::now();

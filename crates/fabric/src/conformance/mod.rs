@@ -13,6 +13,7 @@ pub mod grants;
 pub mod mirrors;
 pub mod order;
 pub mod receive;
+pub mod retirement;
 pub mod revocation;
 
 pub use self::cluster::{Cluster, Link};
@@ -96,6 +97,10 @@ macro_rules! conformance_axioms {
             mirrors::m4_a_view_outlives_its_owner,
             mirrors::m5_pushes_after_attached_arrive,
             mirrors::m5_a_mirror_of_another_size_disconnects_its_owner,
+            retirement::m1_words_of_one_mirror_follow_those_of_another,
+            retirement::m6_a_retired_mirror_keeps_its_readers,
+            retirement::m6_nobody_attaches_a_retired_mirror,
+            retirement::m6_mirrors_come_and_go,
             bounds::nothing_is_posted_before_connected,
             bounds::signalled_writes_fill_a_queue,
             bounds::sends_fill_a_queue,

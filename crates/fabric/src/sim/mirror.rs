@@ -17,11 +17,13 @@ pub(super) type ViewId = usize;
 /// A published mirror.
 #[derive(Debug)]
 pub(super) struct Mirror {
-    owner: u32,
-    memory: usize,
-    readers: Vec<u32>,
+    pub(super) owner: u32,
+    pub(super) key: MirrorKey,
+    pub(super) memory: usize,
+    pub(super) readers: Vec<u32>,
     /// The views that pushes reach.
     pub(super) attached: Vec<ViewId>,
+    pub(super) retired: bool,
 }
 
 /// One reader's view of a mirror.
@@ -33,11 +35,13 @@ pub(super) struct View {
     /// The reader's copy.
     pub(super) memory: usize,
     /// The owner's region, once attached.
-    source: Option<usize>,
+    pub(super) source: Option<usize>,
     lane: Option<LaneId>,
     pub(super) frozen: bool,
     /// The reader has lost the owner, or the owner is dead and shows nothing more.
     pub(super) lost: bool,
+    /// The reader has dropped it, and its words are given back.
+    pub(super) dropped: bool,
 }
 
 impl View {
@@ -68,7 +72,7 @@ impl World {
                 self.agenda.enter(at, Action::Attach(view));
             }
         }
-        self.mirrors.push(Mirror { owner, memory, readers, attached: Vec::new() });
+        self.mirrors.push(Mirror { owner, key, memory, readers, attached: Vec::new(), retired: false });
         MirrorId(u32::try_from(id).expect("few mirrors"))
     }
 
@@ -88,6 +92,7 @@ impl World {
             lane: None,
             frozen: false,
             lost: false,
+            dropped: false,
         });
         self.memories[memory].view = Some(id);
         if self.mirror_keys.contains_key(&(owner, key.0)) {
@@ -100,7 +105,8 @@ impl World {
     /// Reader and owner have found each other.
     pub(super) fn on_attach(&mut self, id: ViewId) {
         let View { reader, owner, key, memory, source, lost, .. } = self.views[id];
-        let mirror = self.mirror_keys[&(owner, key.0)];
+        // It may have been retired meanwhile.
+        let Some(&mirror) = self.mirror_keys.get(&(owner, key.0)) else { return };
         let Mirror { memory: region, readers, .. } = &self.mirrors[mirror];
         let region = *region;
         let wanted = source.is_none() && !lost && readers.contains(&reader);
@@ -127,11 +133,7 @@ impl World {
 
     /// Pushes words of `range` by reference, or with `value` that one word by value.
     pub(super) fn push(&mut self, node: u32, mirror: MirrorId, range: Range<usize>, by_value: bool) {
-        let id = mirror.0 as usize;
-        assert!(
-            self.mirrors.get(id).is_some_and(|mirror| mirror.owner == node),
-            "{mirror:?} is not of node {node}"
-        );
+        let id = self.mirror_of(node, mirror);
         let memory = self.mirrors[id].memory;
         self.memories[memory].region.check(&range);
         if self.config.early_sight {

@@ -19,6 +19,7 @@ mod link;
 mod mirror;
 mod node;
 mod prng;
+mod retirement;
 mod rule;
 mod trace;
 mod turn;

@@ -252,6 +252,10 @@ impl Fabric for SimFabric {
         self.world.borrow_mut().freeze(self.node, view);
     }
 
+    fn retire(&mut self, mirror: MirrorId) {
+        self.world.borrow_mut().retire(self.node, mirror);
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
         let mut yielded = std::mem::take(&mut self.yielded);
         let work = self.world.borrow_mut().poll(self.node, &mut yielded);

@@ -32,6 +32,8 @@ pub(super) struct World {
     pub(super) mirrors: Vec<Mirror>,
     /// By owner and key.
     pub(super) mirror_keys: BTreeMap<(u32, u64), usize>,
+    /// Mirrors retired ever.
+    pub(super) retirements: u64,
     pub(super) views: Vec<View>,
     /// By owner, key and reader.
     pub(super) view_keys: BTreeMap<(u32, u64, u32), ViewId>,
@@ -89,6 +91,7 @@ impl World {
             grants: Grants::default(),
             mirrors: Vec::new(),
             mirror_keys: BTreeMap::new(),
+            retirements: 0,
             views: Vec::new(),
             view_keys: BTreeMap::new(),
             delayed: Vec::new(),

@@ -41,6 +41,8 @@ pub(crate) enum Breach {
     ClaimOneSidedProgress,
     /// Of two pushes, the second arrives first [M1].
     SwapPushes,
+    /// Of two pushed words, the second arrives first [M1].
+    SwapWords,
     /// `push_word` reads the word later [M1].
     PushWordsByReference,
     /// Says that readers see nothing early, though they do [M2].
@@ -53,6 +55,10 @@ pub(crate) enum Breach {
     ForgetTheDead,
     /// `Attached` comes before pushes arrive [M5].
     AttachedTooEarly,
+    /// `retire` does nothing [M6].
+    KeepMirrors,
+    /// `retire` ends all mirrors [M6].
+    RetireAll,
     /// Queues drop what does not fit.
     NeverFull,
     /// Misuse is ignored.

@@ -110,10 +110,13 @@ pub(crate) struct Broken {
     held: Option<Held>,
     /// A push that waits for the next one.
     held_push: Option<(MirrorId, Range<usize>)>,
+    /// A pushed word that waits for the next one.
+    held_word: Option<(MirrorId, usize)>,
     /// Writes by reference that are not done: what to land again, and where.
     writes: Vec<(ConnId, Token, Region, Range<usize>, RegionId, usize)>,
     conns: Vec<ConnId>,
     views: Vec<(NodeId, Region, Region)>,
+    published: Vec<MirrorId>,
     sent: bool,
 }
 
@@ -163,9 +166,11 @@ impl Broken {
             invented: Vec::new(),
             held: None,
             held_push: None,
+            held_word: None,
             writes: Vec::new(),
             conns: Vec::new(),
             views: Vec::new(),
+            published: Vec::new(),
             sent: false,
         }
     }
@@ -393,7 +398,9 @@ impl Fabric for Broken {
         if self.breach == Breach::AttachedTooEarly {
             self.invented.extend(readers.iter().map(|reader| Event::Attached { key, reader: *reader }));
         }
-        self.inner.publish(key, region, readers)
+        let mirror = self.inner.publish(key, region, readers);
+        self.published.push(mirror);
+        mirror
     }
 
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
@@ -418,8 +425,14 @@ impl Fabric for Broken {
     fn push_word(&mut self, mirror: MirrorId, word: usize) {
         match self.breach {
             Breach::Lenient => return,
+            Breach::SwapWords if self.held_word.is_none() => self.held_word = Some((mirror, word)),
             Breach::PushWordsByReference => self.inner.push(mirror, word..word + 1),
-            _ => self.inner.push_word(mirror, word),
+            _ => {
+                self.inner.push_word(mirror, word);
+                if let Some((mirror, word)) = self.held_word.take() {
+                    self.inner.push_word(mirror, word);
+                }
+            }
         }
         if let Some((mirror, range)) = self.held_push.take() {
             self.inner.push(mirror, range);
@@ -432,6 +445,14 @@ impl Fabric for Broken {
             Breach::FreezeAll => self.views.iter().for_each(|(_, view, _)| self.inner.freeze(view)),
             Breach::ForgetTheDead => {}
             _ => self.inner.freeze(view),
+        }
+    }
+
+    fn retire(&mut self, mirror: MirrorId) {
+        match self.breach {
+            Breach::KeepMirrors => {}
+            Breach::RetireAll => self.published.drain(..).for_each(|mirror| self.inner.retire(mirror)),
+            _ => self.inner.retire(mirror),
         }
     }
 

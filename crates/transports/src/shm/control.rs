@@ -18,7 +18,7 @@ impl ShmFabric {
         self.parking.wait(Some(std::time::Duration::ZERO), &mut ready);
         let messages = ready.iter().map(|link| self.read_link(*link)).sum();
         self.ready = ready;
-        for link in 0..self.links.len() {
+        for link in self.links.numbers() {
             if self.links[link].socket.is_full() && self.links[link].is_up() {
                 let flushed = self.links[link].socket.flush();
                 self.on_sent(link, flushed);
@@ -89,6 +89,8 @@ impl ShmFabric {
                 self.on_mirror(link, MirrorKey(key), words, file)?;
             }
             (Message::Attached { key }, _) => self.on_attached(link, MirrorKey(key))?,
+            (Message::Retire { key }, _) => self.on_retire(link, MirrorKey(key)),
+            (Message::Retired { key }, _) => self.on_retired(link, MirrorKey(key))?,
             (Message::Granted { key, region, first, words, moves }, Some(file)) => {
                 let (owner, peer, region) = (self.links[link].peer, self.node, RegionId(region));
                 let grant = Grant { owner, peer, region, first, words, key };
@@ -178,6 +180,7 @@ impl ShmFabric {
         let peer = self.links[link].peer;
         self.events.push_back(Event::PeerLost { peer, reason });
         self.links[link].offers.clear();
+        self.links[link].published.clear();
         self.parking.forget(&self.links[link].socket);
         self.links[link].socket.shut_down();
     }

@@ -33,6 +33,8 @@ pub(super) struct GivenGrant {
     /// How often the region has moved since.
     pub(super) moves: u16,
     pub(super) state: GivenState,
+    /// It is taken back because the peer was removed; nobody has asked to be told.
+    pub(super) silent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +92,12 @@ impl Given {
 
     pub(super) fn at(&mut self, slot: usize) -> Option<&mut GivenGrant> {
         self.grants.get_mut(slot)?.as_mut()
+    }
+
+    /// The slots that hold grants.
+    pub(super) fn slots(&self) -> Vec<usize> {
+        let slots = self.grants.iter().enumerate();
+        slots.filter(|(_, given)| given.is_some()).map(|(slot, _)| slot).collect()
     }
 
     /// The slots whose grants are over `segment` and valid.
@@ -150,7 +158,7 @@ impl ShmFabric {
             key: self.grants_given << SLOT_BITS | slot as u64,
         };
         let moving = self.is_moving(&segment);
-        let given = GivenGrant { grant, segment, moves: 0, state: GivenState::Valid };
+        let given = GivenGrant { grant, segment, moves: 0, state: GivenState::Valid, silent: false };
         self.links[link].given.insert(slot, given);
         self.links[link].set_validity(slot, validity(grant.key, 0));
         if !moving {

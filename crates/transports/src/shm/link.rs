@@ -4,7 +4,7 @@
 //! stand the mark of a parked reader, the number of posts, the write under way, and the table of the grants that
 //! are valid. A socket carries the rest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
@@ -26,6 +26,8 @@ pub(super) struct Link {
     pub(super) peer: NodeId,
     pub(super) socket: Socket,
     pub(super) life: Life,
+    /// This node has parted with the peer, but a write of it may be under way: only grants are left.
+    pub(super) removed: bool,
     own_segment: Arc<Segment>,
     /// What this node tells the peer.
     own: Region,
@@ -49,7 +51,7 @@ pub(super) struct Link {
     /// Grants that the peer gave to this node.
     pub(super) taken: Taken,
     /// Mirrors that this node has published for the peer and the peer has not attached.
-    pub(super) published: BTreeSet<MirrorKey>,
+    pub(super) published: BTreeMap<MirrorKey, Publication>,
     /// Mirrors of the peer that this node has attached and still uses.
     pub(super) views: BTreeMap<MirrorKey, Weak<View>>,
     /// Mirrors that the peer has published and this node has not attached.
@@ -83,6 +85,14 @@ pub(super) struct Opened {
     pub(super) ring: Option<Incoming>,
 }
 
+/// What has become of a mirror that the peer has not attached, as far as this node knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Publication {
+    Offered,
+    /// The peer knows, or will. Until it says so, it may have attached the mirror before it heard.
+    Retired,
+}
+
 /// A mirror that is published for this node.
 #[derive(Debug)]
 pub(super) struct Offer {
@@ -98,6 +108,7 @@ impl Link {
             peer,
             socket: Socket::new(stream)?,
             life: Life::Greeting,
+            removed: false,
             own: own_segment.region(INTERNAL, PAGE_WORDS),
             own_segment,
             theirs: None,
@@ -110,7 +121,7 @@ impl Link {
             channels: BTreeMap::new(),
             given: Given::default(),
             taken: Taken::default(),
-            published: BTreeSet::new(),
+            published: BTreeMap::new(),
             views: BTreeMap::new(),
             offers: BTreeMap::new(),
         })
@@ -123,6 +134,16 @@ impl Link {
     /// Whether the peer takes messages.
     pub(super) fn is_up(&self) -> bool {
         matches!(self.life, Life::Greeting | Life::Up)
+    }
+
+    /// Forgets everything but the grants, under which a write may be under way.
+    pub(super) fn remove(&mut self) {
+        self.removed = true;
+        self.channels.clear();
+        self.taken = Taken::default();
+        self.published.clear();
+        self.views.clear();
+        self.offers.clear();
     }
 
     /// The peer has greeted.

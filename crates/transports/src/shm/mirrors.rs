@@ -1,26 +1,52 @@
-//! Mirrors: readers map the owner's pages, so that one store serves all of them and a push moves nothing [M1–M5].
+//! Mirrors: readers map the owner's pages, so that one store serves all of them and a push moves nothing [M1–M6].
 //!
 //! The owner seals the file of the region, so that nobody can map it for writing any more, and hands it to each
 //! reader. A view exists from `attach` on: zero pages at first, the owner's pages over them when the file has
-//! come. Readers see words as soon as they are stored [M2]; a push only remembers whom to ring if it is parked.
+//! come. Both ends are done with the file then: what keeps pages are the owner's region and the readers' views, each for
+//! itself, so that a retired mirror takes nothing of its own [M6]. Readers see words as soon as they are stored [M2]; a push only remembers whom to ring if it is parked.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fd::{AsFd, OwnedFd};
 use squall_fabric::region::Access;
 use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region, RegionId};
 
 use super::ShmFabric;
-use super::link::Offer;
-use super::memory::{Mapping, check_peer_file};
+use super::link::{Offer, Publication};
+use super::memory::{Mapping, Segment, check_peer_file};
 use super::peers::PeerSet;
 use super::wire::{Message, Violation};
 
 /// A mirror of this node.
 #[derive(Debug)]
 pub(super) struct Mirror {
+    key: MirrorKey,
     words: usize,
     readers: PeerSet,
+    /// Readers that are no peers yet, and what they will be shown; without any, only the owner holds it.
+    awaited: Vec<NodeId>,
+    segment: Option<Arc<Segment>>,
+}
+
+impl Mirror {
+    /// The link is over.
+    pub(super) fn forget_reader(&mut self, link: usize) {
+        self.readers.remove(link);
+    }
+
+    /// Whether the mirror waited for `node`, for which it waits no more.
+    fn stop_waiting_for(&mut self, node: NodeId) -> bool {
+        let before = self.awaited.len();
+        self.awaited.retain(|awaited| *awaited != node);
+        before > self.awaited.len()
+    }
+
+    /// Holds the owner's memory only as long as somebody is awaited.
+    fn let_go(&mut self) {
+        if self.awaited.is_empty() {
+            self.segment = None;
+        }
+    }
 }
 
 /// A mirror of another node, as it is seen here. Lives as long as a region over it.
@@ -79,31 +105,107 @@ impl ShmFabric {
     pub(super) fn publish_mirror(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
         let segment = self.own_segment(region);
         segment.seal_for_readers().expect("files can be sealed");
-        let message = Message::Mirror { key: key.0, words: region.words() as u64 };
-        let mut set = PeerSet::default();
+        let words = region.words();
+        let mut mirror =
+            Mirror { key, words, readers: PeerSet::default(), awaited: Vec::new(), segment: None };
         for reader in readers {
-            let link = self.link_to(*reader);
-            set.insert(link);
-            let new = self.links[link].published.insert(key);
-            assert!(new, "{key:?} is published for {reader} already");
+            match self.links.find(*reader) {
+                Some(link) => {
+                    mirror.readers.insert(link);
+                    self.offer(link, key, words, &segment);
+                }
+                None => mirror.awaited.push(*reader),
+            }
+        }
+        mirror.segment = Some(segment).filter(|_| !mirror.awaited.is_empty());
+        MirrorId(self.mirrors.insert(mirror))
+    }
+
+    /// Hands the file of a mirror to a reader.
+    fn offer(&mut self, link: usize, key: MirrorKey, words: usize, segment: &Segment) {
+        if self.links[link].is_up() {
+            let before = self.links[link].published.insert(key, Publication::Offered);
+            assert!(before.is_none(), "{key:?} is published for {} already", self.links[link].peer);
+            let message = Message::Mirror { key: key.0, words: words as u64 };
             self.tell(link, message, Some(segment.file().as_fd()));
         }
-        self.mirrors.push(Mirror { words: region.words(), readers: set });
-        MirrorId(u32::try_from(self.mirrors.len() - 1).expect("fewer mirrors than 2^32"))
+    }
+
+    /// Shows a new peer what was published for it before it came.
+    pub(super) fn publish_awaited(&mut self, link: usize) {
+        let node = self.links[link].peer;
+        let mut offers = Vec::new();
+        for mirror in self.mirrors.iter_mut() {
+            if mirror.stop_waiting_for(node) {
+                mirror.readers.insert(link);
+                let segment = mirror.segment.clone().expect("held as long as somebody is awaited");
+                offers.push((mirror.key, mirror.words, segment));
+                mirror.let_go();
+            }
+        }
+        for (key, words, segment) in offers {
+            self.offer(link, key, words, &segment);
+        }
+    }
+
+    /// A node will not come.
+    pub(super) fn forget_awaited(&mut self, node: NodeId) {
+        for mirror in self.mirrors.iter_mut() {
+            if mirror.stop_waiting_for(node) {
+                mirror.let_go();
+            }
+        }
+    }
+
+    pub(super) fn retire_mirror(&mut self, id: MirrorId) {
+        let mirror = self.mirrors.remove(id.0);
+        let Mirror { key, readers, .. } =
+            mirror.expect("a mirror that this node has published and not retired");
+        self.events.retain(|event| !matches!(event, Event::Attached { key: other, .. } if *other == key));
+        for link in readers {
+            // Who has attached keeps its pages, and need not know.
+            if let Some(publication) = self.links[link].published.get_mut(&key) {
+                *publication = Publication::Retired;
+                self.tell(link, Message::Retire { key: key.0 }, None);
+            }
+        }
+    }
+
+    /// The peer has retired a mirror that this node had not attached, as far as the peer knew.
+    pub(super) fn on_retire(&mut self, link: usize, key: MirrorKey) {
+        if self.links[link].offers.remove(&key).is_some() {
+            self.tell(link, Message::Retired { key: key.0 }, None);
+        }
+    }
+
+    /// The peer has not attached a mirror that this node has retired.
+    pub(super) fn on_retired(&mut self, link: usize, key: MirrorKey) -> Result<(), Violation> {
+        match self.links[link].published.remove(&key) {
+            Some(Publication::Retired) => Ok(()),
+            _ => Err(Violation("it gave up what was not retired")),
+        }
     }
 
     pub(super) fn attach_mirror(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
-        let link = self.link_to(owner);
-        if let Some(view) = self.live_view(link, key) {
+        let link = self.links.find(owner);
+        let id = self.next_region_id();
+        let views = match link {
+            Some(link) => &mut self.links[link].views,
+            None => {
+                self.awaited_views.retain(|_, views| views.values().any(|view| view.strong_count() > 0));
+                self.awaited_views.entry(owner).or_default()
+            }
+        };
+        if let Some(view) = views.get(&key).and_then(Weak::upgrade) {
             assert_eq!(view.words, words, "{key:?} of {owner} is attached with another size");
             return view.region();
         }
-        let id = self.next_region_id();
         let view = View::new(id, words).unwrap_or_else(|error| panic!("no room for a view: {error}"));
-        self.links[link].views.retain(|_, view| view.strong_count() > 0);
-        self.links[link].views.insert(key, Arc::downgrade(&view));
+        views.retain(|_, view| view.strong_count() > 0);
+        views.insert(key, Arc::downgrade(&view));
         let region = view.region();
-        if let Some(offer) = self.links[link].offers.remove(&key)
+        if let Some(link) = link
+            && let Some(offer) = self.links[link].offers.remove(&key)
             && let Err(violation) = self.map_view(link, key, &view, &offer)
         {
             self.disconnect(link, violation);
@@ -135,19 +237,23 @@ impl ShmFabric {
 
     /// The peer has attached a mirror of this node.
     pub(super) fn on_attached(&mut self, link: usize, key: MirrorKey) -> Result<(), Violation> {
-        if !self.links[link].published.remove(&key) {
-            return Err(Violation("it attached what was not published for it"));
+        match self.links[link].published.remove(&key) {
+            Some(Publication::Offered) => {
+                let reader = self.links[link].peer;
+                self.events.push_back(Event::Attached { key, reader });
+            }
+            // It attached before it heard.
+            Some(Publication::Retired) => {}
+            None => return Err(Violation("it attached what was not published for it")),
         }
-        let reader = self.links[link].peer;
-        self.events.push_back(Event::Attached { key, reader });
         Ok(())
     }
 
     /// Remembers whom to ring about words of a mirror.
     #[inline]
     pub(super) fn push_words(&mut self, mirror: MirrorId, end: usize) {
-        let mirror = self.mirrors.get(mirror.0 as usize);
-        let mirror = mirror.expect("a mirror that this node has published");
+        let mirror = self.mirrors.get(mirror.0);
+        let mirror = mirror.expect("a mirror that this node has published and not retired");
         assert!(end <= mirror.words, "a push up to word {end} of {}", mirror.words);
         self.to_ring.union(&mirror.readers);
     }

@@ -12,6 +12,7 @@
 //! | revocation | a cleared word and a barrier; other pages if the writer is stopped | `revocation` |
 //! | sends, immediates | a ring per direction, only for posts that have a receive | `ring`, `connection` |
 //! | wake-ups | a mark in shared memory, a byte on the socket | `park` |
+//! | peers that come and go | awaited mirrors, revoked grants, numbers used again | `joining`, `links` |
 //! | control | fixed messages, parsed with bounds; an end of file is a death | `wire`, `socket`, `control`, `opening` |
 //!
 //! **Cost.** An awake node makes no system call, takes no lock and allocates nothing on the data path. A poll loads
@@ -24,7 +25,9 @@ mod freeze;
 mod grants;
 #[cfg(test)]
 mod intruder;
+mod joining;
 mod link;
+mod links;
 mod memory;
 mod mirrors;
 mod opening;
@@ -43,22 +46,22 @@ use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::time;
 
-use rustix::fd::AsFd;
 use squall_fabric::{
     BreakReason, Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
     PostError, Region, RegionId, Token, Write,
 };
 
 use self::connection::Connections;
-use self::link::Link;
+use self::joining::AwaitedViews;
+use self::links::Links;
 use self::memory::Segment;
 use self::mirrors::Mirror;
 use self::park::{Pace, Parking};
-use self::peers::{PEERS_MAX, PeerSet};
+use self::peers::PeerSet;
 use self::revocation::{Move, Revocation};
-use self::wire::Message;
 use self::writes::EVENTS_MAX;
 use crate::barrier;
+use crate::slots::Slots;
 
 /// One node's access to the nodes of the same host.
 ///
@@ -67,10 +70,10 @@ use crate::barrier;
 pub struct ShmFabric {
     node: NodeId,
     origin: time::Instant,
-    /// In the order in which the peers were given; numbers of links are indices.
-    links: Vec<Link>,
+    links: Links,
     connections: Connections,
-    mirrors: Vec<Mirror>,
+    mirrors: Slots<Mirror>,
+    awaited_views: AwaitedViews,
     /// What the next poll yields.
     events: VecDeque<Event>,
     /// Peers for which something was stored since the last look at their marks.
@@ -98,26 +101,20 @@ impl ShmFabric {
     /// # Errors
     /// If a peer runs as another user, if there are too many peers, or if memory or file descriptors run out.
     pub fn new(node: NodeId, peers: Vec<(NodeId, UnixStream)>) -> io::Result<Self> {
-        if peers.len() > PEERS_MAX {
-            let text = format!("{} peers on one host, at most {PEERS_MAX}", peers.len());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        }
         let expedited = barrier::expedited();
-        let links = peers.into_iter().map(|(peer, stream)| Link::new(peer, stream));
-        let links = links.collect::<io::Result<Vec<_>>>()?;
-        let parking = Parking::new(&links)?;
         let mut fabric = Self {
             node,
             origin: time::Instant::now(),
-            links,
+            links: Links::default(),
             connections: Connections::default(),
-            mirrors: Vec::new(),
+            mirrors: Slots::default(),
+            awaited_views: AwaitedViews::default(),
             events: VecDeque::with_capacity(2 * EVENTS_MAX),
             to_ring: PeerSet::default(),
             waiting: Vec::new(),
             revocations: Vec::new(),
             moves: Vec::new(),
-            parking,
+            parking: Parking::new()?,
             pace: Pace::new(),
             unheard: Vec::new(),
             ready: Vec::new(),
@@ -125,18 +122,15 @@ impl ShmFabric {
             grants_given: 0,
             fenced: !expedited,
         };
-        for link in 0..fabric.links.len() {
-            let segment = fabric.links[link].segment().clone();
-            let file = segment.file();
-            fabric.tell(link, Message::Hello { node: node.0, expedited }, Some(file.as_fd()));
+        for (peer, stream) in peers {
+            fabric.add_peer(peer, stream)?;
         }
         Ok(fabric)
     }
 
     /// The number of the link to `peer`.
     fn link_to(&self, peer: NodeId) -> usize {
-        let link = self.links.iter().position(|link| link.peer == peer);
-        link.unwrap_or_else(|| panic!("{peer} is not a peer of {}", self.node))
+        self.links.find(peer).unwrap_or_else(|| panic!("{peer} is not a peer of {}: add it first", self.node))
     }
 
     fn next_region_id(&mut self) -> RegionId {
@@ -241,11 +235,15 @@ impl Fabric for ShmFabric {
         self.freeze_view(view);
     }
 
+    fn retire(&mut self, mirror: MirrorId) {
+        self.retire_mirror(mirror);
+    }
+
     #[inline]
     fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
         let mut work = 0;
-        for link in 0..self.links.len() {
-            if self.links[link].take_posts() {
+        for link in 0..self.links.bound() {
+            if self.links.take_posts(link) {
                 self.drain_link(link);
             }
         }

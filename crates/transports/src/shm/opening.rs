@@ -136,6 +136,11 @@ impl ShmFabric {
         self.remove(slot);
     }
 
+    /// Ends a connection without a word to anybody.
+    pub(super) fn end_silently(&mut self, slot: usize) {
+        self.remove(slot);
+    }
+
     fn remove(&mut self, slot: usize) {
         let Some(connection) = self.connections.remove(slot) else { return };
         let link = &mut self.links[connection.link];

@@ -15,6 +15,7 @@ use rustix::time::Timespec;
 
 use super::ShmFabric;
 use super::link::Link;
+use super::links::Links;
 use crate::barrier;
 use crate::{Transport, Waker};
 
@@ -32,15 +33,27 @@ pub(super) struct Parking {
 }
 
 impl Parking {
-    pub(super) fn new(links: &[Link]) -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = Waker::new()?;
         epoll::add(&epoll, waker.doorbell(), epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)?;
-        for (number, link) in links.iter().enumerate() {
-            let data = epoll::EventData::new_u64(number as u64);
-            epoll::add(&epoll, &link.socket, data, epoll::EventFlags::IN)?;
-        }
         Ok(Self { epoll, waker, count: 0, marked: false, rung: false })
+    }
+
+    /// Waits for the link `number`, too.
+    pub(super) fn watch(&self, socket: impl AsFd, number: usize) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(number as u64);
+        Ok(epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Tells a new link whether this node is parked.
+    pub(super) fn mark(&self, link: &Link) {
+        link.mark_parked(self.count, self.marked);
+    }
+
+    fn mark_all(&mut self, links: &Links, parked: bool) {
+        self.marked = parked;
+        links.iter().for_each(|link| self.mark(link));
     }
 
     pub(super) fn is_marked(&self) -> bool {
@@ -75,11 +88,8 @@ impl Transport for ShmFabric {
     fn prepare_park(&mut self) {
         self.ring_peers();
         self.parking.count += 1;
-        self.parking.marked = true;
         self.parking.rung = false;
-        for link in &self.links {
-            link.mark_parked(self.parking.count, true);
-        }
+        self.parking.mark_all(&self.links, true);
         self.parking.waker.set_parked(true);
         barrier::heavy();
     }
@@ -99,11 +109,8 @@ impl Transport for ShmFabric {
 
     fn unpark(&mut self) {
         if self.parking.marked {
-            for link in &self.links {
-                link.mark_parked(self.parking.count, false);
-            }
+            self.parking.mark_all(&self.links, false);
             self.parking.waker.set_parked(false);
-            self.parking.marked = false;
         }
     }
 

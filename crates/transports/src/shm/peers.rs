@@ -6,10 +6,23 @@ pub(super) struct PeerSet {
     bits: [u64; PEERS_MAX / 64],
 }
 
+impl Iterator for PeerSet {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        self.pop()
+    }
+}
+
 impl PeerSet {
     #[inline]
     pub(super) fn insert(&mut self, link: usize) {
         self.bits[link / 64] |= 1 << (link % 64);
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, link: usize) {
+        self.bits[link / 64] &= !(1 << (link % 64));
     }
 
     #[inline]
@@ -24,7 +37,7 @@ impl PeerSet {
         self.bits.iter().all(|bits| *bits == 0)
     }
 
-    /// Takes one link out.
+    /// Takes the lowest link out.
     pub(super) fn pop(&mut self) -> Option<usize> {
         let (group, bits) = self.bits.iter_mut().enumerate().find(|(_, bits)| **bits != 0)?;
         let bit = bits.trailing_zeros() as usize;
@@ -47,6 +60,8 @@ mod tests {
         set.insert(255);
         set.insert(3);
         other.insert(64);
+        other.insert(65);
+        other.remove(65);
         set.union(&other);
         let taken: Vec<_> = std::iter::from_fn(|| set.pop()).collect();
         assert_eq!(taken, [3, 64, 255]);

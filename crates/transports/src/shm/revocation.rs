@@ -42,24 +42,55 @@ pub(super) struct Move {
     since_ns: u64,
 }
 
+impl Move {
+    /// A link is over: none of its writes is under way.
+    pub(super) fn forget(&mut self, link: usize) {
+        self.under_way.retain(|(other, _, _)| *other != link);
+    }
+}
+
 impl ShmFabric {
     /// Takes a grant back.
     pub(super) fn take_back(&mut self, grant: &Grant) {
-        let link = self.link_to(grant.peer);
+        let Some(link) = self.links.find(grant.peer) else { return self.take_back_from_removed(grant) };
         let slot = self.links[link].given.find(grant);
         let slot = slot.unwrap_or_else(|| panic!("{grant:?} was not given, or was revoked before"));
         let given = self.links[link].given.at(slot).expect("found");
         assert!(given.state != GivenState::Revoking, "{grant:?} was revoked before");
+        self.begin_revocation(link, slot);
+    }
+
+    /// Takes a grant of a removed peer back.
+    pub(super) fn take_back_silently(&mut self, link: usize, slot: usize) {
+        let given = self.links[link].given.at(slot).expect("a slot with a grant");
+        if given.state != GivenState::Revoking {
+            given.silent = true;
+            self.begin_revocation(link, slot);
+        }
+    }
+
+    /// The removal of the peer has taken the grant back, or is about to.
+    fn take_back_from_removed(&mut self, grant: &Grant) {
+        let link = self.links.find_removed(grant.peer);
+        let found = link.and_then(|link| Some((link, self.links[link].given.find(grant)?)));
+        match found {
+            Some((link, slot)) => self.links[link].given.at(slot).expect("found").silent = false,
+            None => self.events.push_back(Event::Revoked { grant: *grant }),
+        }
+    }
+
+    fn begin_revocation(&mut self, link: usize, slot: usize) {
+        let given = self.links[link].given.at(slot).expect("a slot with a grant");
         given.state = GivenState::Revoking;
-        let segment = given.segment.clone();
+        let (grant, segment) = (given.grant, given.segment.clone());
         self.links[link].set_validity(slot, 0);
         // The cleared word before the look at the mark: either the writer sees it, or we see the writer.
         barrier::heavy();
         match self.links[link].write_under_way(slot) {
-            None => self.finish_revocation(link, slot, *grant),
+            None => self.finish_revocation(link, slot, grant),
             Some(mark) => {
                 let since_ns = self.now_ns();
-                self.revocations.push(Revocation { grant: *grant, link, slot, mark, since_ns, segment });
+                self.revocations.push(Revocation { grant, link, slot, mark, since_ns, segment });
             }
         }
     }
@@ -94,7 +125,7 @@ impl ShmFabric {
     /// Keeps new writes out of a region.
     fn begin_move(&mut self, segment: Arc<Segment>) {
         let mut others = Vec::new();
-        for link in 0..self.links.len() {
+        for link in self.links.numbers() {
             for slot in self.links[link].given.valid_over(&segment) {
                 let given = self.links[link].given.at(slot).expect("it is valid");
                 given.moves = given.moves.wrapping_add(1);
@@ -113,7 +144,7 @@ impl ShmFabric {
 
     fn poll_move(&mut self, mut under_way: Move) {
         let links = &self.links;
-        under_way.under_way.retain(|(link, slot, mark)| links[*link].write_under_way(*slot) == Some(*mark));
+        under_way.under_way.retain(|(link, slot, mark)| links.write_under_way(*link, *slot) == Some(*mark));
         let patient = self.now_ns() - under_way.since_ns <= PATIENCE_NS;
         if patient && !under_way.under_way.is_empty() {
             self.moves.push(under_way);
@@ -138,7 +169,7 @@ impl ShmFabric {
 
     /// The region has moved: its revocations are done, the other grants follow.
     fn finish_move(&mut self, segment: &Arc<Segment>) {
-        for link in 0..self.links.len() {
+        for link in self.links.numbers() {
             for slot in self.links[link].given.valid_over(segment) {
                 self.announce_grant(link, slot);
             }
@@ -153,9 +184,13 @@ impl ShmFabric {
     }
 
     fn finish_revocation(&mut self, link: usize, slot: usize, grant: Grant) {
+        let silent = self.links[link].given.at(slot).is_some_and(|given| given.silent);
         self.links[link].given.remove(slot);
         self.tell(link, Message::Withdrawn { key: grant.key }, None);
-        self.events.push_back(Event::Revoked { grant });
+        if !silent {
+            self.events.push_back(Event::Revoked { grant });
+        }
+        self.end_removed(link);
     }
 }
 

@@ -41,6 +41,10 @@ pub(super) enum Message {
     Granted { key: u64, region: u64, first: u64, words: u64, moves: u16 },
     /// That grant is revoked; unmap it.
     Withdrawn { key: u64 },
+    /// I have retired the mirror, before I heard that you have attached it.
+    Retire { key: u64 },
+    /// I had not attached it, and never will.
+    Retired { key: u64 },
 }
 
 impl Message {
@@ -60,7 +64,10 @@ impl Message {
             Self::Open { channel, index } => frame.u32(channel).u64(index),
             Self::Close { channel, index, reason } => frame.u32(channel).u64(index).u8(reason_code(reason)),
             Self::Mirror { key, words } => frame.u64(key).u64(words),
-            Self::Attached { key } | Self::Withdrawn { key } => frame.u64(key),
+            Self::Attached { key }
+            | Self::Withdrawn { key }
+            | Self::Retire { key }
+            | Self::Retired { key } => frame.u64(key),
             Self::Granted { key, region, first, words, moves } => {
                 frame.u64(key).u64(region).u64(first).u64(words).u16(moves)
             }
@@ -90,7 +97,9 @@ impl Message {
                 words: body.u64(),
                 moves: body.u16(),
             },
-            _ => Self::Withdrawn { key: body.u64() },
+            7 => Self::Withdrawn { key: body.u64() },
+            8 => Self::Retire { key: body.u64() },
+            _ => Self::Retired { key: body.u64() },
         };
         Ok(Some((message, 1 + length)))
     }
@@ -115,6 +124,8 @@ impl Message {
             Self::Attached { .. } => 5,
             Self::Granted { .. } => 6,
             Self::Withdrawn { .. } => 7,
+            Self::Retire { .. } => 8,
+            Self::Retired { .. } => 9,
         }
     }
 }
@@ -203,17 +214,17 @@ fn reason_of(code: u8) -> Result<BreakReason, Violation> {
 }
 
 /// Bytes after the kind, by kind.
-const BODY_BYTES: [usize; 8] = [0, 16, 12, 13, 16, 8, 34, 8];
+const BODY_BYTES: [usize; 10] = [0, 16, 12, 13, 16, 8, 34, 8, 8, 8];
 const FRAME_BYTES_MAX: usize = 35;
 /// "squall-m" and a version: both ends of a link are of one build of one group, this finds mistakes.
 const MAGIC: u64 = u64::from_le_bytes(*b"squall-m");
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ALL: [Message; 8] = [
+    const ALL: [Message; 10] = [
         Message::Doorbell,
         Message::Hello { node: 7, expedited: true },
         Message::Open { channel: 1, index: u64::MAX },
@@ -222,6 +233,8 @@ mod tests {
         Message::Attached { key: 5 },
         Message::Granted { key: 6, region: 7, first: 8, words: 9, moves: 10 },
         Message::Withdrawn { key: 11 },
+        Message::Retire { key: 12 },
+        Message::Retired { key: 13 },
     ];
 
     #[test]
@@ -255,7 +268,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Message::decode(&[8]), Err(Violation("a message of an unknown kind")));
+        assert_eq!(Message::decode(&[10]), Err(Violation("a message of an unknown kind")));
         assert_eq!(
             Message::decode(b"\x01GET / HTTP/1.1\r\n\r\n"),
             Err(Violation("a greeting that is not ours"))

@@ -35,18 +35,29 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    pub(super) fn new(peer: usize, node: NodeId) -> Self {
+    /// The next connections are numbered from `next` on.
+    pub(super) fn new(peer: usize, node: NodeId, next: u32) -> Self {
         Self {
             peer,
             node,
             live: BTreeMap::new(),
             by_channel: BTreeMap::new(),
             offers: BTreeMap::new(),
-            next: 0,
+            next,
             acks_due: Vec::new(),
             stalled: Vec::new(),
             stalled_words: 0,
         }
+    }
+
+    /// No connections, and the numbers behind those of these.
+    pub(super) fn successors(&self, node: NodeId) -> Self {
+        Self::new(self.peer, node, self.next)
+    }
+
+    /// The number of the next connection.
+    pub(super) fn next_number(&self) -> u32 {
+        self.next
     }
 
     /// A new number, of a connection that is not live yet.

@@ -13,6 +13,7 @@ use super::frame::{CloseReason, Frame, WriteFrame};
 use super::memory;
 use super::mirror::Subscriber;
 use super::peer::{Loss, Peer};
+use super::views::is_view;
 
 impl Fabric for TcpFabric {
     fn node(&self) -> NodeId {
@@ -107,20 +108,23 @@ impl Fabric for TcpFabric {
     fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
         let id = self.local.mirrors.publish(key, region, readers);
         for peer in self.peers.iter_mut().filter(|peer| peer.lost.is_none()) {
-            let Some(request) = peer.views.request(key) else { continue };
-            match self.local.mirrors.subscribe(key, request, peer.index, peer.node) {
-                Ok(attached) => self.local.events.extend(attached),
-                Err(violation) => peer.lose(&Loss::Violation(violation), &mut self.local),
+            if let Err(violation) = peer.subscribe(key, &mut self.local) {
+                peer.lose(&Loss::Violation(violation), &mut self.local);
             }
         }
         id
     }
 
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
+        self.sweep_views();
         let id = self.region_id();
-        let place = self.place(owner);
+        let allocate = |words| memory::allocate(id, words);
+        let Some(&place) = self.places.get(&owner) else {
+            let views = self.awaited_views.entry(owner).or_default();
+            return views.attach(key, words, &self.ended_views, allocate).0;
+        };
         let peer = &mut self.peers[place];
-        let (region, new) = peer.views.attach(key, words, |words| memory::allocate(id, words));
+        let (region, new) = peer.views.attach(key, words, &self.ended_views, allocate);
         if let Some(view) = new.filter(|_| peer.lost.is_none()) {
             peer.output.push_frame(Frame::Attach { view, key: key.0, words: words as u64 });
             self.local.counters.frames_sent += 1;
@@ -166,14 +170,23 @@ impl Fabric for TcpFabric {
     }
 
     fn freeze(&mut self, view: &Region) {
-        let frozen = self.peers.iter_mut().any(|peer| peer.views.freeze(view));
-        assert!(frozen, "{view:?} is not a view of a mirror");
+        assert!(is_view(view), "{view:?} is not a view of a mirror");
+        // The view of a peer that was removed is frozen already.
+        let peers = self.peers.iter_mut().map(|peer| &mut peer.views);
+        let _ = peers.chain(self.awaited_views.values_mut()).any(|views| views.freeze(view));
+    }
+
+    fn retire(&mut self, mirror: MirrorId) {
+        let retired = self.local.mirrors.retire(mirror);
+        let events = &mut self.local.events;
+        events.retain(|event| !matches!(event, Event::Attached { key, .. } if *key == retired));
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
         let frames_before = self.local.counters.frames_received;
+        self.sweep_views();
         let mut work = self.poll_output();
-        if self.peers.iter().any(|peer| !peer.readable) {
+        if self.peers.iter().any(|peer| !peer.readable && peer.lost.is_none()) {
             self.local.counters.poll_calls += 1;
             self.poller.poll(&mut self.peers);
         }

@@ -30,6 +30,10 @@ pub(super) enum Frame {
     Attach { view: u32, key: u64, words: u64 },
     /// The sender disconnects; nothing follows.
     Goodbye,
+    /// The sender has dropped its view `view` of the mirror `key`.
+    Detach { view: u32, key: u64 },
+    /// The sender will push nothing more to the receiver's view `view`, which was dropped.
+    Detached { view: u32 },
 }
 
 /// The header of a one-sided write.
@@ -99,6 +103,8 @@ impl Frame {
             Self::Close { number, reason } => short(head(CLOSE, 0, number), pair(reason as u32, 0)),
             Self::Attach { view, key, words } => ([head(ATTACH, 0, view), 0, key, words, 0], 4),
             Self::Goodbye => short(head(GOODBYE, 0, 0), 0),
+            Self::Detach { view, key } => short(head(DETACH, 0, view), key),
+            Self::Detached { view } => short(head(DETACHED, 0, view), 0),
         }
     }
 
@@ -154,6 +160,8 @@ impl Frame {
             (ACCEPT, 0) => Self::Accept { partner: id, number: low(tail) },
             (CLOSE, 0) => Self::Close { number: id, reason: close_reason(low(tail))? },
             (GOODBYE, 0) => Self::Goodbye,
+            (DETACH, _) => Self::Detach { view: id, key: tail },
+            (DETACHED, 0) => Self::Detached { view: id },
             _ => return Err(Violation("a header of unknown kind")),
         };
         Ok(Some((frame, HEADER_WORDS)))
@@ -200,6 +208,8 @@ const ACCEPT: u8 = 6;
 const CLOSE: u8 = 7;
 const ATTACH: u8 = 8;
 const GOODBYE: u8 = 9;
+const DETACH: u8 = 10;
+const DETACHED: u8 = 11;
 
 /// The post wants an acknowledgement [F6].
 const SIGNAL: u8 = 1;
@@ -234,6 +244,8 @@ mod tests {
             Frame::Close { number: 2, reason: CloseReason::Protocol },
             Frame::Attach { view: 1, key: 2, words: 3 },
             Frame::Goodbye,
+            Frame::Detach { view: 1, key: u64::MAX },
+            Frame::Detached { view: 2 },
         ]
     }
 
@@ -254,7 +266,8 @@ mod tests {
     fn what_no_frame_has_is_a_violation() {
         for (kind, flags, tail) in [
             (0, 0, 0),
-            (10, 0, 0),
+            (12, 0, 0),
+            (DETACHED, 0, 1 << 32),
             (MIRROR, 1, 0),
             (SEND, 2, 0),
             (SEND, 0, SEND_BYTES_MAX as u64 + 1),

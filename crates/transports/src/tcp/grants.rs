@@ -57,6 +57,11 @@ impl Grants {
         self.given.remove(&grant.key).is_some()
     }
 
+    /// Takes all grants of a peer back.
+    pub(super) fn revoke_all(&mut self, peer: NodeId) {
+        self.given.retain(|_, given| given.peer != peer);
+    }
+
     /// The region that `peer` may write with this frame, and the first word; `None` if it may not [F10].
     pub(super) fn target(&self, frame: &WriteFrame, peer: NodeId) -> Option<(&Region, usize)> {
         let given = self.given.get(&frame.key)?;

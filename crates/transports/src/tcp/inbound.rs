@@ -5,6 +5,7 @@ use squall_fabric::{Channel, Event, MirrorKey};
 use super::connection::{Post, conn_id};
 use super::frame::{CloseReason, Frame, Violation, WriteFrame};
 use super::input::{Payload, Target, land};
+use super::mirror::Request;
 use super::peer::{Local, Loss, Peer};
 
 impl Peer {
@@ -59,22 +60,33 @@ impl Peer {
             Frame::Close { number, reason } => {
                 self.connections.on_close(number, reason, &mut self.output, &mut local.events);
             }
-            Frame::Attach { view, key, words } => self.on_attach(MirrorKey(key), view, words, local)?,
+            Frame::Attach { view, key, words } => {
+                self.on_attach(MirrorKey(key), Request { view, words }, local)?;
+            }
+            Frame::Detach { view, key } => {
+                self.views.end_request(MirrorKey(key), view);
+                local.mirrors.on_detach(MirrorKey(key), self.index, view);
+                self.output.push_frame(Frame::Detached { view });
+            }
+            Frame::Detached { view } => self.views.on_detached(view)?,
             Frame::Goodbye => return Err(Loss::Goodbye),
         }
         local.counters.frames_received += 1;
         Ok(())
     }
 
-    fn on_attach(
-        &mut self,
-        key: MirrorKey,
-        view: u32,
-        words: u64,
-        local: &mut Local,
-    ) -> Result<(), Violation> {
-        let request = self.views.on_request(key, view, words)?;
-        local.events.extend(local.mirrors.subscribe(key, request, self.index, self.node)?);
+    fn on_attach(&mut self, key: MirrorKey, request: Request, local: &mut Local) -> Result<(), Violation> {
+        self.views.on_request(key, request)?;
+        self.subscribe(key, local)
+    }
+
+    /// Grants the peer's request for a mirror, if there is one and the mirror is published for it.
+    pub(super) fn subscribe(&mut self, key: MirrorKey, local: &mut Local) -> Result<(), Violation> {
+        let Some(request) = self.views.request(key) else { return Ok(()) };
+        if let Some(attached) = local.mirrors.subscribe(key, request, self.index, self.node)? {
+            self.views.end_request(key, request.view);
+            local.events.push_back(attached);
+        }
         Ok(())
     }
 
@@ -120,7 +132,7 @@ impl Peer {
             Target::View { view, next } => {
                 let count = u32::try_from(words.len()).expect("a part of a frame");
                 let view = self.views.target(*view, *next, count).expect("checked at the header");
-                if !view.frozen {
+                if let Some(view) = view.filter(|view| !view.frozen) {
                     land(&view.region, *next as usize, words);
                 }
             }

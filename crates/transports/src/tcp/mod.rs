@@ -27,11 +27,15 @@
 //! | 7 | close | | the sender's connection | reason: 1 closed, 2 refused, 3 receiver not ready, 4 protocol | | | |
 //! | 8 | attach | | the sender's view | | | mirror key, words | |
 //! | 9 | goodbye | | | | | | |
+//! | 10 | detach | | the sender's view | a + 2³² b: mirror key | | | |
+//! | 11 | detached | | the receiver's view | | | | |
 //!
 //! * *Order* [F1, M1] is the stream's. A receiver stores the words of a frame in any order, each whole, and all
 //!   after those of earlier frames.
-//! * *Views and connections* are numbered by the end whose they are, from 0 up, and a number is never used
-//!   again. A reader numbers a view when it attaches; from the owner's `Attached` event on, pushes go there.
+//! * *Views and connections* are numbered by the end whose they are. A reader numbers a view when it attaches; from
+//!   the owner's `Attached` event on, pushes go there. When the reader has dropped the view it says so (`detach`); pushes
+//!   that cross this are dropped, and after the answer (`detached`) the number is used again. A connection's number never
+//!   is.
 //! * *Connections* are paired by `open` and `accept`, ended by `close`; see `connections`. Frames for an
 //!   ended connection are dropped, because they crossed its `close`.
 //! * A write whose key, region or range its target has not granted to this peer, or has revoked, is *refused*:
@@ -66,14 +70,16 @@ mod frame;
 mod grants;
 mod inbound;
 mod input;
+mod joining;
 mod memory;
 mod mirror;
 mod output;
 mod peer;
 mod poller;
 mod socket;
+mod views;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::TcpStream;
 
@@ -84,7 +90,7 @@ use self::input::ReceiveBuffer;
 use self::mirror::Mirrors;
 use self::peer::{Local, Peer};
 use self::poller::Poller;
-use self::socket::Socket;
+use self::views::{Ended, Views};
 use crate::Waker;
 
 /// A node's access to its peers over TCP.
@@ -93,8 +99,17 @@ use crate::Waker;
 /// waits for more to come.
 #[derive(Debug)]
 pub struct TcpFabric {
-    /// In order of their nodes.
+    /// A place without a peer holds a lost one, and is used again.
     peers: Vec<Peer>,
+    /// Where each peer is.
+    places: BTreeMap<NodeId, usize>,
+    /// Places without a peer.
+    free_places: Vec<usize>,
+    /// Views of mirrors whose owners are no peers yet.
+    awaited_views: BTreeMap<NodeId, Views>,
+    /// Views that nobody holds any more, and how many of them have been let go.
+    ended_views: Ended,
+    swept_views: u64,
     local: Local,
     buffer: ReceiveBuffer,
     poller: Poller,
@@ -130,21 +145,7 @@ impl TcpFabric {
     ///
     /// # Errors
     /// If a peer is named twice or is this node itself ([`io::ErrorKind::InvalidInput`]), or a system call fails.
-    pub fn new(node: NodeId, mut streams: Vec<(NodeId, TcpStream)>) -> io::Result<Self> {
-        streams.sort_by_key(|(peer, _)| *peer);
-        if streams.windows(2).any(|pair| pair[0].0 == pair[1].0)
-            || streams.iter().any(|(peer, _)| *peer == node)
-        {
-            let message = format!("{node} needs exactly one stream to each other node");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        let poller = Poller::new()?;
-        let mut peers = Vec::with_capacity(streams.len());
-        for (index, (peer, stream)) in streams.into_iter().enumerate() {
-            let socket = Socket::new(stream)?;
-            poller.add(&socket, index)?;
-            peers.push(Peer::new(peer, index, socket));
-        }
+    pub fn new(node: NodeId, streams: Vec<(NodeId, TcpStream)>) -> io::Result<Self> {
         let local = Local {
             clock: Clock::new(),
             grants: Grants::new(node),
@@ -152,8 +153,23 @@ impl TcpFabric {
             events: VecDeque::new(),
             counters: TcpCounters::default(),
         };
-        let (buffer, waker) = (ReceiveBuffer::new(), Waker::new()?);
-        Ok(Self { peers, local, buffer, poller, waker, next_region: 0 })
+        let mut fabric = Self {
+            peers: Vec::with_capacity(streams.len()),
+            places: BTreeMap::new(),
+            free_places: Vec::new(),
+            awaited_views: BTreeMap::new(),
+            ended_views: Ended::default(),
+            swept_views: 0,
+            local,
+            buffer: ReceiveBuffer::new(),
+            poller: Poller::new()?,
+            waker: Waker::new()?,
+            next_region: 0,
+        };
+        for (peer, stream) in streams {
+            fabric.add_peer(peer, stream)?;
+        }
+        Ok(fabric)
     }
 
     /// What has been sent and received since the start.
@@ -167,8 +183,8 @@ impl TcpFabric {
     /// # Panics
     /// If it is not a peer.
     fn place(&self, node: NodeId) -> usize {
-        let place = self.peers.binary_search_by_key(&node, |peer| peer.node);
-        place.unwrap_or_else(|_| panic!("{node} is not a peer of {}", self.local.grants.owner()))
+        let place = self.places.get(&node).copied();
+        place.unwrap_or_else(|| panic!("{node} is not a peer of {}: add it first", self.local.grants.owner()))
     }
 
     /// Sends what waits for the peers, one call each. Returns the number of peers that took something.

@@ -11,9 +11,10 @@ use super::connections::Connections;
 use super::frame::{Frame, Violation};
 use super::grants::Grants;
 use super::input::{Input, ReceiveBuffer, Target, order_after_earlier_frames};
-use super::mirror::{Mirrors, Views};
+use super::mirror::Mirrors;
 use super::output::{Output, PIECES_MAX};
 use super::socket::{Piece, Socket};
+use super::views::Views;
 use super::{Clock, TcpCounters};
 
 /// What belongs to this node rather than to one peer.
@@ -100,7 +101,8 @@ impl Loss {
 }
 
 impl Peer {
-    pub(super) fn new(node: NodeId, index: usize, socket: Socket) -> Self {
+    /// Connections are numbered from `first_connection` on: whoever had this place before has used the others.
+    pub(super) fn new(node: NodeId, index: usize, socket: Socket, first_connection: u32) -> Self {
         Self {
             node,
             index,
@@ -113,7 +115,7 @@ impl Peer {
             output: Output::default(),
             input: Input::new(),
             views: Views::default(),
-            connections: Connections::new(index, node),
+            connections: Connections::new(index, node, first_connection),
         }
     }
 
@@ -230,7 +232,8 @@ impl Peer {
             Target::View { view, next } => {
                 let words = u32::try_from(payload.words).expect("a frame's words");
                 let view = self.views.target(*view, *next, words).expect("checked at the header");
-                (!view.frozen).then(|| (view.region.clone(), *next as usize, payload.words))
+                let view = view.filter(|view| !view.frozen)?;
+                Some((view.region.clone(), *next as usize, payload.words))
             }
             Target::Grant { frame } => {
                 let (region, first) = grants.target(frame, self.node)?;
@@ -282,13 +285,38 @@ impl Peer {
             self.output.push_frame(Frame::Goodbye);
             self.poll_output(&mut local.counters);
         }
+        self.hang_up(local);
+        self.connections.lose(reason, &mut local.events);
+        local.events.push_back(Event::PeerLost { peer: self.node, reason });
+    }
+
+    /// Parts with the peer without a word to this node, after a last attempt to send what waits. The place is free.
+    pub(super) fn remove(&mut self, local: &mut Local) {
+        self.poll_output(&mut local.counters);
+        self.lost = Some(BreakReason::PeerClosed);
+        self.hang_up(local);
+        self.views = Views::default();
+        self.connections = self.connections.successors(self.node);
+    }
+
+    fn hang_up(&mut self, local: &mut Local) {
         self.socket = None;
         self.output.clear();
         self.input = Input::new();
         (self.readable, self.writable) = (false, false);
         local.mirrors.unsubscribe(self.index);
-        self.connections.lose(reason, &mut local.events);
-        local.events.push_back(Event::PeerLost { peer: self.node, reason });
+    }
+
+    /// Lets go the views that nobody holds any more.
+    pub(super) fn sweep_views(&mut self, counters: &mut TcpCounters) {
+        let Self { views, output, lost, .. } = self;
+        views.sweep(|view, key| {
+            if lost.is_none() {
+                output.push_frame(Frame::Detach { view, key: key.0 });
+                counters.frames_sent += 1;
+            }
+            lost.is_none()
+        });
     }
 }
 

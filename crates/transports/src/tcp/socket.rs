@@ -43,7 +43,7 @@ impl Socket {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         widen(&stream)?;
-        unpace(&stream)?;
+        unpace(&stream);
         Ok(Self { stream })
     }
 
@@ -110,12 +110,13 @@ fn widen(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Within one host there is no path whose capacity has to be found out, and congestion controls that pace (BBR is
-/// the default of some systems) only delay. Reno does not pace, and every system allows it.
-fn unpace(stream: &TcpStream) -> io::Result<()> {
-    if stream.peer_addr()?.ip() == stream.local_addr()?.ip() {
-        rustix::net::sockopt::set_tcp_congestion(stream, "reno")?;
+/// the default of some systems) only delay. Reno does not pace, and every system allows it. Only a wish: the peer may
+/// be dead by now, which is for the first read to find out.
+fn unpace(stream: &TcpStream) {
+    let ends = stream.peer_addr().and_then(|peer| Ok((peer.ip(), stream.local_addr()?.ip())));
+    if ends.is_ok_and(|(peer, own)| peer == own) {
+        let _ = rustix::net::sockopt::set_tcp_congestion(stream, "reno");
     }
-    Ok(())
 }
 
 /// Room for a few windows of large messages between two polls of the peer.

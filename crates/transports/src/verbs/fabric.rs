@@ -136,6 +136,10 @@ impl Fabric for VerbsFabric {
         self.freeze_view(view);
     }
 
+    fn retire(&mut self, mirror: MirrorId) {
+        self.retire_mirror(mirror);
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
         let mut work = self.flush_posts();
         let completed = self.poll_completions();

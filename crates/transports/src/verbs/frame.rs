@@ -38,6 +38,10 @@ pub(super) enum Frame {
     Ring,
     /// The receiver broke the protocol; the stream ends.
     Goodbye,
+    /// The sender posts nothing more to the receiver's view.
+    Detached { view: u32 },
+    /// The sender has retired a mirror that it had published for the receiver.
+    Retire { key: u64 },
 }
 
 /// Why a connection ended.
@@ -92,6 +96,8 @@ impl Frame {
             Self::Parking => raw(10, [0; 3], [0; 3]),
             Self::Ring => raw(11, [0; 3], [0; 3]),
             Self::Goodbye => raw(12, [0; 3], [0; 3]),
+            Self::Detached { view } => raw(13, [view, 0, 0], [0; 3]),
+            Self::Retire { key } => raw(14, [0; 3], [key, 0, 0]),
         }
     }
 
@@ -127,6 +133,8 @@ impl Frame {
             10 => Self::Parking,
             11 => Self::Ring,
             12 => Self::Goodbye,
+            13 => Self::Detached { view: a },
+            14 => Self::Retire { key: x },
             _ => return Err(Violation("a frame of an unknown kind")),
         };
         // What is zero in every frame of a kind is checked, so that it can get a meaning later.
@@ -187,7 +195,7 @@ impl From<CloseReason> for BreakReason {
 }
 
 /// Nodes of different versions do not talk.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -210,6 +218,8 @@ mod tests {
             Frame::Parking,
             Frame::Ring,
             Frame::Goodbye,
+            Frame::Detached { view: 12 },
+            Frame::Retire { key: 13 },
         ];
         frames.extend(CloseReason::ALL.map(|reason| Frame::Close { number: 4, reason }));
         frames
@@ -243,7 +253,7 @@ mod tests {
             let mut frame = [0; FRAME_BYTES];
             frame[..32].copy_from_slice(&bytes);
             frame[32..].copy_from_slice(&tail.to_le_bytes());
-            frame[0] %= 14;
+            frame[0] %= 16;
             frame[1..4].fill(0);
             if let Ok(read) = Frame::from_bytes(&frame) {
                 prop_assert_eq!(read.to_bytes(), frame);

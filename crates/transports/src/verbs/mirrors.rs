@@ -19,22 +19,24 @@ use super::memory::memory_lock;
 use super::order;
 use super::post::{Payload, Post, Release, Remote, Target};
 use super::queue_pair::{Depth, PairName};
+use super::retirement::Detachment;
+use crate::slots::Slots;
 
 /// The mirrors that this node has published.
 #[derive(Debug, Default)]
 pub(super) struct Mirrors {
-    mirrors: Vec<Mirror>,
-    by_key: BTreeMap<u64, usize>,
+    pub(super) mirrors: Slots<Mirror>,
+    pub(super) by_key: BTreeMap<u64, u32>,
 }
 
 #[derive(Debug)]
-struct Mirror {
-    key: MirrorKey,
+pub(super) struct Mirror {
+    pub(super) key: MirrorKey,
     region: Region,
     /// The region's place in the table.
     place: usize,
     /// Who may attach.
-    readers: Vec<NodeId>,
+    pub(super) readers: Vec<NodeId>,
     /// Who has attached: pushes go to them.
     subscribers: Vec<Subscriber>,
 }
@@ -63,16 +65,20 @@ pub(super) struct Request {
 /// This node's views of other nodes' mirrors.
 #[derive(Default)]
 pub(super) struct Views {
-    views: Vec<View>,
-    by_key: BTreeMap<(usize, u64), usize>,
+    /// By number; numbers are not used again, since refused pushes may name them late.
+    pub(super) views: BTreeMap<u32, View>,
+    next: u32,
+    pub(super) by_key: BTreeMap<(usize, u64), u32>,
 }
 
-struct View {
+pub(super) struct View {
     /// The owner's place.
-    peer: usize,
-    region: Region,
+    pub(super) peer: usize,
+    pub(super) key: u64,
+    pub(super) region: Region,
     /// The owner's right to write it; none once it is frozen.
     memory: Option<MemoryKey>,
+    pub(super) detachment: Detachment,
 }
 
 impl VerbsFabric {
@@ -82,24 +88,24 @@ impl VerbsFabric {
     /// If the key is in use, or the region is not this node's.
     pub(super) fn publish_mirror(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
         let place = self.regions.place(region);
-        let id = self.mirrors.mirrors.len();
-        assert!(self.mirrors.by_key.insert(key.0, id).is_none(), "mirror {key:?} is published already");
+        assert!(!self.mirrors.by_key.contains_key(&key.0), "mirror {key:?} is published already");
         let (region, words) = (region.clone(), region.words() as u64);
         let (readers, subscribers) = (readers.to_vec(), Vec::new());
-        self.mirrors.mirrors.push(Mirror { key, region, place, readers, subscribers });
+        let id = self.mirrors.mirrors.insert(Mirror { key, region, place, readers, subscribers });
+        self.mirrors.by_key.insert(key.0, id);
         for peer in 0..self.peers.len() {
-            if self.mirrors.mirrors[id].readers.contains(&self.peers[peer].node) {
+            if self.mirrors.mirror(MirrorId(id)).readers.contains(&self.peers[peer].node) {
                 self.peers[peer].tell(Frame::Publish { key: key.0, words });
                 self.subscribe(id, peer);
             }
         }
-        MirrorId(u32::try_from(id).expect("fewer than 2^32 mirrors"))
+        MirrorId(id)
     }
 
     /// Takes a peer's request for a mirror, if there is one that fits. A peer whose view has another size has been told
     /// the right one, and ends the stream.
-    fn subscribe(&mut self, id: usize, peer: usize) {
-        let mirror = &self.mirrors.mirrors[id];
+    fn subscribe(&mut self, id: u32, peer: usize) {
+        let mirror = self.mirrors.mirrors.get_mut(id).expect("keys name mirrors");
         let Some(request) = self.peers[peer].requests.get(&mirror.key.0).copied() else { return };
         let reader = self.peers[peer].node;
         let fits = request.words == mirror.region.words() as u64 && mirror.readers.contains(&reader);
@@ -108,7 +114,6 @@ impl VerbsFabric {
         }
         let key = self.regions.local_key(mirror.place, peer, &self.peers[peer].domain);
         let subscriber = Subscriber { peer, view: request.view, memory: request.memory, key };
-        let mirror = &mut self.mirrors.mirrors[id];
         mirror.subscribers.push(subscriber);
         self.events.push_back(Event::Attached { key: mirror.key, reader });
         if self.peers[peer].mirror_out.is_none() {
@@ -132,14 +137,16 @@ impl VerbsFabric {
     /// # Panics
     /// If the mirror is attached with another size, or its memory cannot be had.
     pub(super) fn attach_view(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
+        self.sweep_views();
         let peer = self.place_of(owner);
         if let Some(&view) = self.views.by_key.get(&(peer, key.0)) {
-            let region = &self.views.views[view].region;
+            let region = &self.views.views[&view].region;
             assert!(region.words() == words, "mirror {key:?} is attached with {} words", region.words());
             return region.read_only();
         }
-        let number = self.views.views.len();
-        self.views.by_key.insert((peer, key.0), number);
+        let view = self.views.next;
+        self.views.next = view.checked_add(1).expect("fewer than 2^32 views");
+        self.views.by_key.insert((peer, key.0), view);
         let region = self.regions.allocate(words);
         let mut memory = None;
         if self.peers[peer].lost.is_none() {
@@ -150,12 +157,13 @@ impl VerbsFabric {
             let registered =
                 unsafe { self.peers[peer].domain.register(base, bytes, address, Access::Remote) };
             let registered = registered.unwrap_or_else(|error| memory_lock(bytes, error));
-            let view = u32::try_from(number).expect("fewer than 2^32 views");
             let remote = Remote { address, key: registered.remote() };
             self.peers[peer].tell(Frame::Attach { view, key: key.0, words: words as u64, memory: remote });
             memory = Some(registered);
         }
-        self.views.views.push(View { peer, region: region.clone(), memory });
+        let held = region.clone();
+        let (key_number, detachment) = (key.0, Detachment::Attached);
+        self.views.views.insert(view, View { peer, key: key_number, region: held, memory, detachment });
         if self.peers[peer].published.get(&key.0).is_some_and(|published| *published != words as u64) {
             self.lose(peer, &Loss::Violation(OTHER_SIZE));
         }
@@ -239,27 +247,26 @@ impl VerbsFabric {
     /// # Panics
     /// If `region` is not a view.
     pub(super) fn freeze_view(&mut self, region: &Region) {
-        let number = self.views.views.iter().position(|view| view.region.id() == region.id());
-        let number = number.unwrap_or_else(|| panic!("{region:?} is not a view of a mirror"));
-        let view = &mut self.views.views[number];
+        let named = self.views.views.iter_mut().find(|(_, view)| view.region.id() == region.id());
+        let (&number, view) = named.unwrap_or_else(|| panic!("{region:?} is not a view of a mirror"));
         let (peer, memory) = (view.peer, view.memory.take());
         let Some(memory) = memory else { return };
+        view.detachment = Detachment::Asked;
         if let Err(error) = memory.revoke() {
             tracing::error!(%error, "the key of a view cannot be taken back");
             // Ends the queue pair by which the view is written.
             self.lose(peer, &Loss::Unreachable("a view could not be frozen".into()));
         }
         order::from_device();
-        let view = u32::try_from(number).expect("fewer than 2^32 views");
-        self.peers[peer].tell(Frame::Detach { view });
+        self.peers[peer].tell(Frame::Detach { view: number });
     }
 
     /// The keys of all views of a peer's mirrors are taken back: it is lost.
     pub(super) fn stop_views(&mut self, peer: usize) {
-        for view in self.views.views.iter_mut().filter(|view| view.peer == peer) {
+        for view in self.views.views.values_mut().filter(|view| view.peer == peer) {
             view.memory = None;
         }
-        for mirror in &mut self.mirrors.mirrors {
+        for mirror in self.mirrors.mirrors.iter_mut() {
             mirror.subscribers.retain(|subscriber| subscriber.peer != peer);
         }
     }
@@ -273,7 +280,7 @@ impl VerbsFabric {
         if published.insert(key, words).is_some() {
             return Err(Violation("a mirror published twice"));
         }
-        let view = self.views.by_key.get(&(peer, key)).map(|view| &self.views.views[*view]);
+        let view = self.views.by_key.get(&(peer, key)).map(|view| &self.views.views[view]);
         match view.map(|view| view.region.words() as u64 == words) {
             Some(false) => Err(OTHER_SIZE),
             _ => Ok(()),
@@ -302,10 +309,12 @@ impl VerbsFabric {
         if let Some(endpoint) = endpoint {
             endpoint.drop_waiting(view, |post| self.regions.end_post(&post));
         }
+        self.peers[peer].requests.retain(|_, request| request.view != view);
+        self.peers[peer].tell(Frame::Detached { view });
     }
 
     fn unsubscribe(&mut self, peer: usize, view: u32) {
-        for mirror in &mut self.mirrors.mirrors {
+        for mirror in self.mirrors.mirrors.iter_mut() {
             mirror.subscribers.retain(|subscriber| (subscriber.peer, subscriber.view) != (peer, view));
         }
     }
@@ -368,9 +377,9 @@ impl VerbsFabric {
 
 impl Mirrors {
     /// # Panics
-    /// If it was not published here.
-    fn mirror(&self, id: MirrorId) -> &Mirror {
-        self.mirrors.get(id.0 as usize).unwrap_or_else(|| panic!("{id:?} was not published by this node"))
+    /// If it was not published here, or is retired.
+    pub(super) fn mirror(&self, id: MirrorId) -> &Mirror {
+        self.mirrors.get(id.0).unwrap_or_else(|| panic!("{id:?} is not published by this node"))
     }
 }
 

@@ -18,7 +18,7 @@
 //!   write fails at its writer with a status that tells of it. If a key cannot be taken back, all queue pairs of the
 //!   peer are ended instead.
 //! - *Broken* [F11]: an ended queue pair is thrown away; a new incarnation has another number and packet sequence.
-//! - *Mirrors* [M1–M5]: a push is one write for each reader, all by one queue pair. A freeze takes the view's key back. If
+//! - *Mirrors* [M1–M6]: a push is one write for each reader, all by one queue pair. A freeze takes the view's key back. If
 //!   that ends the queue pair, because a push to the view was under way, the owner goes on by a new one with exactly the
 //!   pushes that were not placed.
 //!
@@ -47,6 +47,7 @@ mod post;
 mod probe;
 mod progress;
 mod queue_pair;
+mod retirement;
 mod staging;
 
 use std::collections::VecDeque;

@@ -181,6 +181,8 @@ impl VerbsFabric {
                 self.on_attach(peer, key, Request { view, words, memory })?;
             }
             Frame::Detach { view } => self.on_detach(peer, view),
+            Frame::Detached { view } => self.on_detached(peer, view)?,
+            Frame::Retire { key } => self.on_retire(peer, key),
             Frame::MirrorOpen { number, pair } => self.on_mirror_open(peer, number, pair)?,
             Frame::MirrorAccept { partner, pair } => self.on_mirror_accept(peer, partner, pair)?,
             Frame::Parking => {

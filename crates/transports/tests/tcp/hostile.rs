@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use squall_fabric::{BreakReason, Channel, ConnId, Event, Fabric, Grant, MirrorKey, NodeId, Region, Token};
 
-use crate::raw::{ACCEPT, ACK, ATTACH, CLOSE, MIRROR, OPEN, Random, SEND, Victim, WRITE, frame};
+use crate::raw::{ACCEPT, ACK, ATTACH, CLOSE, DETACHED, MIRROR, OPEN, Random, SEND, Victim, WRITE, frame};
 
 /// A victim with one of everything that frames can address: connection 0 on channel 5, view 0, a grant, a
 /// published mirror and posted receives.
@@ -169,7 +169,9 @@ fn a_stranger_is_disconnected() {
 fn what_the_format_forbids_disconnects() {
     let connected = [frame(OPEN, 0, 0, 5, 0, &[]), frame(ACCEPT, 0, 0, 0, 0, &[])].concat();
     let forbidden = [
-        ("an unknown kind", frame(10, 0, 0, 0, 0, &[])),
+        ("an unknown kind", frame(12, 0, 0, 0, 0, &[])),
+        ("an answer about a view that lives", frame(DETACHED, 0, 0, 0, 0, &[])),
+        ("an answer about a view that never was", frame(DETACHED, 0, 1, 0, 0, &[])),
         ("an unknown flag", frame(WRITE, 4, 0, 0, 0, &[0, 0, 0])),
         ("a reserved byte", [1, 0, 1, 0].into_iter().chain([0; 12]).collect()),
         ("a view that never was", frame(MIRROR, 0, 1, 0, 1, &[0])),

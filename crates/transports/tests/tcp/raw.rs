@@ -18,6 +18,7 @@ pub(crate) const OPEN: u8 = 5;
 pub(crate) const ACCEPT: u8 = 6;
 pub(crate) const CLOSE: u8 = 7;
 pub(crate) const ATTACH: u8 = 8;
+pub(crate) const DETACHED: u8 = 11;
 
 /// A header and what follows it.
 pub(crate) fn frame(kind: u8, flags: u8, id: u32, a: u32, b: u32, more: &[u64]) -> Vec<u8> {

@@ -1,0 +1,78 @@
+//! Retirement: mirrors end, and the memory that nobody holds is given back [M6].
+
+use std::sync::Arc;
+
+use super::World;
+use super::link::{Payload, Target};
+use crate::{Event, MirrorId, Region, RegionId};
+
+impl World {
+    /// Ends a mirror. What was pushed before is on its way and arrives.
+    pub(super) fn retire(&mut self, node: u32, mirror: MirrorId) {
+        let id = self.mirror_of(node, mirror);
+        let mirror = &mut self.mirrors[id];
+        mirror.retired = true;
+        mirror.attached.clear();
+        mirror.readers.clear();
+        let (owner, mirror_key) = (mirror.owner, mirror.key);
+        self.mirror_keys.remove(&(owner, mirror_key.0));
+        let inbox = &mut self.nodes[node as usize].inbox;
+        inbox.retain(|event| !matches!(event, Event::Attached { key, .. } if *key == mirror_key));
+        self.retirements += 1;
+        if self.retirements.is_multiple_of(SWEEP_EVERY) {
+            self.sweep();
+        }
+    }
+
+    /// The place of a mirror that `node` has published and not retired.
+    pub(super) fn mirror_of(&self, node: u32, mirror: MirrorId) -> usize {
+        let id = mirror.0 as usize;
+        let own = self.mirrors.get(id).is_some_and(|mirror| mirror.owner == node && !mirror.retired);
+        assert!(own, "{mirror:?} is not of node {node}, or was retired");
+        id
+    }
+
+    /// Gives back the words of views and of retired mirrors that no node and no post holds.
+    fn sweep(&mut self) {
+        for id in 0..self.views.len() {
+            if !self.views[id].dropped && is_alone(&self.memories[self.views[id].memory].region) {
+                self.drop_view(id);
+            }
+        }
+        for id in 0..self.mirrors.len() {
+            let memory = self.mirrors[id].memory;
+            let shown = self.views.iter().any(|view| !view.dropped && view.source == Some(memory));
+            if self.mirrors[id].retired && !shown && is_alone(&self.memories[memory].region) {
+                self.give_back(memory);
+            }
+        }
+    }
+
+    /// The reader holds the view no more: nothing shows in it.
+    fn drop_view(&mut self, id: usize) {
+        let view = &mut self.views[id];
+        (view.dropped, view.lost) = (true, true);
+        let (owner, reader, memory) = (view.owner, view.reader, view.memory);
+        self.path_mut(owner, reader).views.retain(|other| *other != id);
+        self.mirrors.iter_mut().for_each(|mirror| mirror.attached.retain(|other| *other != id));
+        self.give_back(memory);
+    }
+
+    fn give_back(&mut self, memory: usize) {
+        let reads = |post: &super::link::Post| {
+            matches!(post.source, Payload::Reference { memory: source, .. } if source == memory)
+                || matches!(&post.target, Target::Granted { grant, .. } if grant.region.0 == memory as u64)
+        };
+        if !self.lanes.iter().any(|lane| lane.posts.iter().any(reads)) {
+            self.memories[memory].region = Region::heap(RegionId(memory as u64), 0);
+        }
+    }
+}
+
+/// Whether only the world holds the memory.
+fn is_alone(region: &Region) -> bool {
+    Arc::strong_count(region.memory()) == 1
+}
+
+/// Mirrors retired between two looks for memory to give back.
+const SWEEP_EVERY: u64 = 64;

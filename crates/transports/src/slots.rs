@@ -1,0 +1,106 @@
+//! Places that are used again under another name, so that what comes and goes leaves nothing behind.
+
+use std::fmt;
+
+/// Values by name. A name is a place in the low half and how often the place was used before in the high half, so a
+/// name that is over is noticed (until its place has been used 65,536 times more; only misuse has such names).
+pub(crate) struct Slots<T> {
+    places: Vec<Place<T>>,
+    /// Places without a value.
+    free: Vec<u16>,
+}
+
+struct Place<T> {
+    uses: u16,
+    value: Option<T>,
+}
+
+impl<T> Slots<T> {
+    /// Keeps a value; returns its name.
+    ///
+    /// # Panics
+    /// If there are [`VALUES_MAX`] values.
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            assert!(self.places.len() < VALUES_MAX, "more than {VALUES_MAX} at a time: retire some");
+            self.places.push(Place { uses: 0, value: None });
+            u16::try_from(self.places.len() - 1).expect("checked above")
+        });
+        let entry = &mut self.places[usize::from(place)];
+        entry.value = Some(value);
+        u32::from(entry.uses) << 16 | u32::from(place)
+    }
+
+    /// The value with this name.
+    #[inline]
+    pub(crate) fn get(&self, name: u32) -> Option<&T> {
+        let place = self.places.get(place_of(name))?;
+        if u32::from(place.uses) == name >> 16 { place.value.as_ref() } else { None }
+    }
+
+    /// As [`Slots::get`].
+    #[inline]
+    pub(crate) fn get_mut(&mut self, name: u32) -> Option<&mut T> {
+        let place = self.places.get_mut(place_of(name))?;
+        if u32::from(place.uses) == name >> 16 { place.value.as_mut() } else { None }
+    }
+
+    /// Takes the value with this name; the name is over.
+    pub(crate) fn remove(&mut self, name: u32) -> Option<T> {
+        self.get(name)?;
+        let place = &mut self.places[place_of(name)];
+        place.uses = place.uses.wrapping_add(1);
+        self.free.push(u16::try_from(place_of(name)).expect("masked"));
+        place.value.take()
+    }
+
+    /// All values, in the order of their places.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|place| place.value.as_ref())
+    }
+
+    /// As [`Slots::iter`].
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().filter_map(|place| place.value.as_mut())
+    }
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Slots<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+fn place_of(name: u32) -> usize {
+    (name & 0xffff) as usize
+}
+
+/// What 16 bits name.
+const VALUES_MAX: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_used_again_under_another_name() {
+        let mut slots = Slots::default();
+        let [a, b] = ["a", "b"].map(|value| slots.insert(value));
+        assert_eq!((slots.remove(a), slots.remove(a), slots.get(a)), (Some("a"), None, None));
+        let c = slots.insert("c");
+        assert!(c != a && c != b, "{c} was a name before");
+        assert_eq!((slots.get(a), slots.get(b), slots.get(c)), (None, Some(&"b"), Some(&"c")));
+        for _ in 0..200_000 {
+            let name = slots.insert("d");
+            assert_eq!(slots.remove(name), Some("d"));
+        }
+        assert_eq!(slots.places.len(), 3);
+        assert_eq!(slots.iter().copied().collect::<Vec<_>>(), ["c", "b"]);
+    }
+}

@@ -1,0 +1,87 @@
+//! Peers that come later, and peers that are removed (Derecho §3.3: each view has its own members).
+//!
+//! What is attached from a node that is no peer yet is kept apart until it comes; what is published for it waits for
+//! its requests like for anybody's [M5].
+
+use std::io;
+use std::net::TcpStream;
+
+use squall_fabric::{Event, NodeId};
+
+use super::TcpFabric;
+use super::frame::Frame;
+use super::peer::Peer;
+use super::socket::Socket;
+
+impl TcpFabric {
+    /// Takes a further peer in, by a connected stream whose other end has been authenticated and which nothing but
+    /// this fabric uses from now on. Does not wait for the peer: if it is dead already, the next `poll` says so
+    /// ([`Event::PeerLost`]). A host's next incarnation is another node: numbers are never used again.
+    ///
+    /// # Errors
+    /// If the node is this one or a peer already ([`io::ErrorKind::InvalidInput`]), or a system call fails. Nothing
+    /// has changed then.
+    pub fn add_peer(&mut self, node: NodeId, stream: TcpStream) -> io::Result<()> {
+        let own = self.local.grants.owner();
+        if node == own || self.places.contains_key(&node) {
+            let text =
+                format!("{own} needs exactly one stream to each other node, and {node} is there already");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let socket = Socket::new(stream)?;
+        let place = self.free_places.last().copied().unwrap_or(self.peers.len());
+        self.poller.add(&socket, place)?;
+        let first_connection = self.peers.get(place).map_or(0, |before| before.connections.next_number());
+        let mut peer = Peer::new(node, place, socket, first_connection);
+        peer.views = self.awaited_views.remove(&node).unwrap_or_default();
+        for (view, key, words) in peer.views.all() {
+            peer.output.push_frame(Frame::Attach { view, key: key.0, words: words as u64 });
+            self.local.counters.frames_sent += 1;
+        }
+        self.places.insert(node, place);
+        if self.free_places.pop().is_some() {
+            self.peers[place] = peer;
+        } else {
+            self.peers.push(peer);
+        }
+        Ok(())
+    }
+
+    /// Parts with a peer deliberately: the stream is closed (what was posted may arrive or not [F11]), connections and
+    /// grants end, and what the peer held is given back. Nothing tells of it; what already waits to be yielded about
+    /// its connections may still come. Views of its mirrors stay readable [M4] and stand still. Of a node that is no
+    /// peer, what waits for it is forgotten.
+    pub fn remove_peer(&mut self, node: NodeId) {
+        self.awaited_views.remove(&node);
+        let Some(place) = self.places.remove(&node) else { return };
+        self.peers[place].remove(&mut self.local);
+        self.free_places.push(place);
+        self.local.grants.revoke_all(node);
+        self.local.events.retain(|event| match event {
+            Event::PeerLost { peer, .. } | Event::Attached { reader: peer, .. } => *peer != node,
+            Event::Connected { peer, .. } => *peer != node,
+            _ => true,
+        });
+    }
+
+    /// Lets go the views that nobody holds any more [M6].
+    #[inline]
+    pub(super) fn sweep_views(&mut self) {
+        let ended = self.ended_views.count();
+        if ended != self.swept_views {
+            self.swept_views = ended;
+            self.let_views_go();
+        }
+    }
+
+    #[cold]
+    fn let_views_go(&mut self) {
+        for peer in &mut self.peers {
+            peer.sweep_views(&mut self.local.counters);
+        }
+        for views in self.awaited_views.values_mut() {
+            views.sweep(|_, _| false);
+        }
+        self.awaited_views.retain(|_, views| views.all().next().is_some());
+    }
+}

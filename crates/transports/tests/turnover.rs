@@ -1,0 +1,127 @@
+//! Thousands of view changes leave nothing behind: neither memory nor mappings nor file descriptors. One test alone in
+//! its process, because it counts what the process has.
+
+#[path = "peers/backend.rs"]
+mod backend;
+
+use squall_fabric::{Channel, Event, MirrorKey, NodeId};
+use squall_transports::shm::ShmFabric;
+use squall_transports::tcp::TcpFabric;
+
+use backend::{Backend, Nodes};
+
+#[test]
+fn what_comes_and_goes_leaves_nothing_behind() {
+    mirrors_come_and_go::<ShmFabric>();
+    mirrors_come_and_go::<TcpFabric>();
+    peers_come_and_go::<ShmFabric>();
+    peers_come_and_go::<TcpFabric>();
+}
+
+/// 10,000 times: publish for two readers, attach, push, retire, drop; at times a reader that never attaches, that drops
+/// its view early, or that is nobody.
+fn mirrors_come_and_go<F: Backend>() {
+    const WORDS: usize = 2048;
+    let mut all = Nodes::<F>::joined(&[0, 1, 2]);
+    let readers = [1, 2].map(NodeId);
+    let mut before = Holdings::default();
+    for round in 1..=10_000u64 {
+        let key = MirrorKey(round);
+        let region = all.node(0).register(WORDS);
+        let nobody = [NodeId(1), NodeId(1_000)];
+        let mirror = all.node(0).publish(key, &region, if round % 16 == 0 { &nobody } else { &readers });
+        let view = all.node(1).attach(NodeId(0), key, WORDS);
+        all.expect(0, "Attached", |event| *event == Event::Attached { key, reader: NodeId(1) });
+        let early = (round % 3 > 0).then(|| all.node(2).attach(NodeId(0), key, WORDS));
+        (0..WORDS).step_by(512).for_each(|word| region.store_relaxed(word, round));
+        region.store(WORDS - 1, round);
+        if round % 3 == 1 {
+            drop(early);
+        }
+        all.node(0).push(mirror, 0..WORDS - 1);
+        all.node(0).push_word(mirror, WORDS - 1);
+        all.until("the last word", |_| view.load(WORDS - 1) == round);
+        assert!((0..WORDS).step_by(512).all(|word| view.load(word) == round));
+        all.node(0).retire(mirror);
+        [0, 1, 2].into_iter().for_each(|node| all.events(node).clear());
+        if round == 1_000 {
+            before = Holdings::now();
+        }
+    }
+    all.settle();
+    Holdings::now().assert_about(&before, "10,000 mirrors");
+}
+
+/// 2,000 times: a peer comes with a connection, a grant and mirrors, and goes: removed, or dead and removed.
+fn peers_come_and_go<F: Backend>() {
+    const WORDS: usize = 2048;
+    let mut all = Nodes::<F>::apart(&[0]);
+    let mut before = Holdings::default();
+    for node in 1..=2_000 {
+        let key = MirrorKey(u64::from(node));
+        let region = all.node(0).register(WORDS);
+        let mirror = all.node(0).publish(key, &region, &[NodeId(node)]);
+        let view = all.node(0).attach(NodeId(node), key, WORDS);
+        all.start(node);
+        all.join(0, node);
+        let theirs = all.node(node).register(WORDS);
+        all.node(node).publish(key, &theirs, &[NodeId(0)]);
+        let _view = all.node(node).attach(NodeId(0), key, WORDS);
+        all.node(0).open(NodeId(node), Channel(1));
+        let target = all.node(0).register(16);
+        let grant = all.node(0).grant(&target, 0..16, NodeId(node));
+        if node % 3 > 0 {
+            all.expect(0, "Attached", |event| matches!(event, Event::Attached { .. }));
+        }
+        if node % 2 == 0 {
+            all.kill(node);
+            all.expect_lost(0, node);
+        }
+        all.node(0).remove(NodeId(node));
+        if node % 5 == 0 {
+            all.node(0).revoke(&grant);
+        }
+        all.node(0).retire(mirror);
+        all.poll();
+        if node % 2 > 0 {
+            all.kill(node);
+        }
+        all.events(0).clear();
+        drop(view);
+        if node == 500 {
+            before = Holdings::now();
+        }
+    }
+    all.settle();
+    Holdings::now().assert_about(&before, "2,000 peers");
+}
+
+/// What this process has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holdings {
+    files: usize,
+    mappings: usize,
+    kilobytes: usize,
+}
+
+impl Holdings {
+    fn now() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").expect("linux");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("linux");
+        let kilobytes = resident.trim().trim_end_matches(" kB").parse().expect("a number");
+        let mappings = std::fs::read_to_string("/proc/self/maps").expect("linux").lines().count();
+        let files = std::fs::read_dir("/proc/self/fd").expect("linux").count();
+        Self { files, mappings, kilobytes }
+    }
+
+    fn assert_about(self, before: &Self, what: &str) {
+        eprintln!("after {what}: {self:?}, before {before:?}");
+        assert!(self.files <= before.files + 8, "files after {what}: {self:?}, before {before:?}");
+        assert!(self.mappings <= before.mappings + 40, "mappings after {what}: {self:?}, before {before:?}");
+        // A leak of one page per round would be 36 MB or 6 MB.
+        assert!(
+            self.kilobytes <= before.kilobytes + 4_000,
+            "memory after {what}: {self:?}, before {before:?}"
+        );
+    }
+}
