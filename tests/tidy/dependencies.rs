@@ -88,11 +88,12 @@ const ALLOWED: [(&str, &[&str]); 9] = [
 ];
 
 /// What each protocol may use of the others.
-const PROTOCOLS: [(&str, &[&str]); 7] = [
+const PROTOCOLS: [(&str, &[&str]); 8] = [
     ("sst", &[]),
     ("membership", &["sst"]),
-    ("multicast", &["sst", "membership"]),
-    ("replica", &["sst", "membership", "multicast"]),
+    ("multicast", &["sst"]),
+    ("group", &["sst", "membership", "multicast"]),
+    ("replica", &["sst", "membership", "multicast", "group"]),
     ("rdmc", &[]),
     ("stream", &[]),
     ("ramcast", &[]),

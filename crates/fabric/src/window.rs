@@ -29,6 +29,9 @@
 //! the [`Writer`] keeps off until [`Publisher::free`]; other processes are trusted to keep the same rule, as
 //! members that have proved the cluster's secret.
 
+mod remains;
+mod reserve_error;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
@@ -38,6 +41,9 @@ use crate::Region;
 use crate::atomics::{AtomicBool, AtomicU64, Ordering};
 use crate::layout::Word;
 use crate::region::Access;
+
+pub use remains::Remains;
+pub use reserve_error::ReserveError;
 
 /// Words of a record before its payload: index, length.
 pub const HEADER_WORDS: usize = 2;
@@ -136,6 +142,8 @@ struct Shared {
     /// The writer found no room since the last time that anything was freed.
     starved: AtomicBool,
     closed: AtomicBool,
+    /// The writer is gone: nothing more is committed.
+    retired: AtomicBool,
 }
 
 impl Shared {
@@ -167,6 +175,7 @@ pub fn window(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
         starts: (0..geometry.records_max.next_power_of_two()).map(|_| AtomicU64::new(0)).collect(),
         starved: AtomicBool::new(false),
         closed: AtomicBool::new(false),
+        retired: AtomicBool::new(false),
     });
     let writer = Writer {
         region: region.clone(),
@@ -182,39 +191,6 @@ pub fn window(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
         Publisher { region: region.clone(), geometry, shared, runs, doubtful: false, published: 0, freed: 0 };
     (writer, publisher)
 }
-
-/// Why a message cannot be reserved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReserveError {
-    /// The window is full until all members have delivered older messages.
-    Full,
-    /// The message is longer than the window was made for.
-    TooLong {
-        /// The message's bytes.
-        length: usize,
-        /// The longest message in bytes.
-        message_max: usize,
-    },
-    /// The window's group has ended; nothing is sent any more.
-    Closed,
-}
-
-impl fmt::Display for ReserveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full => f.write_str("the window is full: members have yet to deliver older messages"),
-            Self::TooLong { length, message_max } => {
-                write!(
-                    f,
-                    "a message of {length} bytes is above message_max ({message_max}): raise it in the configuration"
-                )
-            }
-            Self::Closed => f.write_str("the group has ended; nothing can be sent any more"),
-        }
-    }
-}
-
-impl std::error::Error for ReserveError {}
 
 /// The application's end of a window. Owned by one thread at a time.
 #[derive(Debug)]
@@ -296,6 +272,13 @@ impl Writer {
         }
         let tail = self.shared.start(self.freed);
         outstanding < self.geometry.records_max as u64 && (self.head > tail || self.head + words <= tail)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // SYNC: pairs with the acquire in `Remains::is_done`.
+        self.shared.retired.store(true, Ordering::Release);
     }
 }
 

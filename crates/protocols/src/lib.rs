@@ -5,6 +5,8 @@
 //! [`rdmc`] [B1]–[B7], [`stream`] [E1]–[E10].
 #![forbid(unsafe_code)]
 
+pub mod group;
+pub mod membership;
 pub mod multicast;
 pub mod mutation;
 pub mod rdmc;

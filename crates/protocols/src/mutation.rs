@@ -41,11 +41,31 @@ pub enum Mutation {
     SilentWork,
     /// FIFO of the unordered modes: delivery goes up to what the *next* sender has announced.
     LaneOfNextSender,
+    /// \[V2\] At the end of a view a member delivers all that it has, not what the trim says.
+    DeliverBeyondTrim,
+    /// \[V7\] In the unordered mode messages that are sent again are delivered again.
+    DeliverKnown,
+    /// \[V7\] What a surviving sender had under way is forgotten.
+    NoResend,
+    /// \[D1\] A leader proposes when all have wedged, though some may still follow the leader before.
+    ProposeUnaccepted,
+    /// \[D2\] A new leader proposes its own change, whatever was proposed before.
+    IgnoreEarlierProposal,
+    /// \[D3\] A new leader adds to what it takes over.
+    BlendProposal,
+    /// \[V3\] The trim is the least count over all members, also the dead, whose rows stand still.
+    TrimWithDead,
+    /// \[V2\] The trim is the greatest count of any member.
+    TrimOfOne,
+    /// \[V1\] A member decides as soon as it has echoed.
+    DecideAlone,
+    /// \[V5\] A minority goes on.
+    NoPartitionRule,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 26] = [
         Self::GuardBeforeList,
         Self::GuardByReference,
         Self::StoreBeforeReady,
@@ -62,6 +82,16 @@ impl Mutation {
         Self::EmptyIsNull,
         Self::SilentWork,
         Self::LaneOfNextSender,
+        Self::DeliverBeyondTrim,
+        Self::DeliverKnown,
+        Self::NoResend,
+        Self::ProposeUnaccepted,
+        Self::IgnoreEarlierProposal,
+        Self::BlendProposal,
+        Self::TrimWithDead,
+        Self::TrimOfOne,
+        Self::DecideAlone,
+        Self::NoPartitionRule,
     ];
 }
 

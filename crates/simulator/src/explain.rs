@@ -1,10 +1,9 @@
 //! Explaining a seed: the plan in words, shrunk as far as it still fails in the same way, and a timeline of its end.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use squall_fabric::sim::Record;
 
-use crate::multicast::Plan;
 use crate::run::Outcome;
 
 /// How many happenings a timeline shows.
@@ -13,9 +12,15 @@ const TIMELINE: usize = 60;
 /// How many smaller plans are tried.
 const ATTEMPTS_MAX: usize = 2000;
 
+/// A plan that can be shrunk.
+pub trait Shrink: Clone + Display {
+    /// Plans that are a little smaller, the boldest first.
+    fn smaller(&self) -> Vec<Self>;
+}
+
 /// The plan in words, shrunk if it fails, with a timeline of its end.
 #[must_use]
-pub fn explain(plan: &Plan, run: impl Fn(&Plan, usize) -> Outcome) -> String {
+pub fn explain<P: Shrink>(plan: &P, run: impl Fn(&P, usize) -> Outcome) -> String {
     let outcome = run(plan, 0);
     let mut text = format!("{plan}");
     let plan = match &outcome.violation {
@@ -44,7 +49,7 @@ pub fn explain(plan: &Plan, run: impl Fn(&Plan, usize) -> Outcome) -> String {
 }
 
 /// Takes away whatever can be taken away while the same checker still fails.
-fn shrink(plan: &Plan, checker: &'static str, run: &impl Fn(&Plan, usize) -> Outcome) -> Plan {
+fn shrink<P: Shrink>(plan: &P, checker: &'static str, run: &impl Fn(&P, usize) -> Outcome) -> P {
     let mut best = plan.clone();
     let mut attempts = 0;
     'again: loop {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use squall_fabric::sim::{CostModel, SimConfig, SimFabric, SimWorld};
 use squall_fabric::window::Writer;
 use squall_fabric::{Core, Duration, Fabric, Instant, MirrorKey, NodeId};
-use squall_protocols::multicast::{Counters, Message, Settings, Subgroup};
+use squall_protocols::multicast::{Counters, Message, Settings, Subgroup, ViewStart};
 
 /// One experiment.
 #[derive(Clone, Debug)]
@@ -198,7 +198,8 @@ impl Node {
             if index > 0 {
                 settings.window_bytes = 0;
             }
-            let (subgroup, writer) = Subgroup::new(&mut fabric, key, &members, settings, upcall);
+            let (subgroup, writer) =
+                Subgroup::new(&mut fabric, key, &members, settings, ViewStart::default(), upcall);
             subgroups.push(subgroup);
             writers.push(writer);
         }

@@ -10,6 +10,7 @@
 pub mod checker;
 pub mod explain;
 pub mod figures;
+pub mod group;
 pub mod multicast;
 mod payload;
 mod run;

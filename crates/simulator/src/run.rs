@@ -56,7 +56,7 @@ pub trait Scenario {
 /// All scenarios.
 #[must_use]
 pub fn scenarios() -> Vec<Box<dyn Scenario>> {
-    vec![Box::new(crate::multicast::Multicast), Box::new(crate::sst::Sst)]
+    vec![Box::new(crate::multicast::Multicast), Box::new(crate::sst::Sst), Box::new(crate::group::Groups)]
 }
 
 /// What a sweep over seeds has found.

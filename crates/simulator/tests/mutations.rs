@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use squall_protocols::mutation::{self, Mutation};
-use squall_simulator::{Scenario, multicast, sst};
+use squall_simulator::{Scenario, group, multicast, sst};
 
 /// Within so many seeds each mistake must be caught.
 const SEEDS: u64 = 2000;
@@ -26,7 +26,7 @@ fn caught(scenario: &dyn Scenario, mutation: Mutation) -> Option<(u64, String)> 
 fn every_mistake_is_caught() {
     // Assertions of the protocol may catch a mistake first; their messages would only be noise here.
     std::panic::set_hook(Box::new(|_| ()));
-    let scenarios: [&dyn Scenario; 2] = [&multicast::Multicast, &sst::Sst];
+    let scenarios: [&dyn Scenario; 3] = [&multicast::Multicast, &sst::Sst, &group::Groups];
     let mut missed = Vec::new();
     for mutation in Mutation::ALL {
         match scenarios.iter().find_map(|scenario| caught(*scenario, mutation)) {

@@ -1,6 +1,6 @@
 //! Some seeds of every scenario in each test run; CI and `squall simulate` run more (Spindle §3, Derecho §3.4).
 
-use squall_simulator::{Scenario as _, multicast, sst, sweep};
+use squall_simulator::{Scenario as _, group, multicast, sst, sweep};
 
 #[test]
 fn multicast_holds_under_the_adversary() {
@@ -16,6 +16,15 @@ fn the_shared_state_table_holds_under_the_adversary() {
     let summary = sweep(&sst::Sst, 0..2000, 1, |_, _| true);
     if let Some((seed, violation)) = summary.failures.first() {
         panic!("seed {seed}: {violation}\n{}", sst::Sst.explain(*seed));
+    }
+    assert!(summary.delivered > 50_000, "the scenario does too little: {}", summary.delivered);
+}
+
+#[test]
+fn groups_hold_under_the_adversary() {
+    let summary = sweep(&group::Groups, 0..500, 1, |_, _| true);
+    if let Some((seed, violation)) = summary.failures.first() {
+        panic!("seed {seed}: {violation}\n{}", group::Groups.explain(*seed));
     }
     assert!(summary.delivered > 50_000, "the scenario does too little: {}", summary.delivered);
 }

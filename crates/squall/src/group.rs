@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use squall_fabric::window::Writer;
 use squall_fabric::{Fabric as _, NodeId};
-use squall_protocols::multicast::{Batch, Deliver, Message, Pull, Settings, Subgroup};
+use squall_protocols::multicast::{Batch, Deliver, Message, Pull, Settings, Subgroup, ViewStart};
 use squall_transports::bootstrap::{self, Assembly, Listener, Progress};
 use squall_transports::runner::pin;
 use squall_transports::shm::ShmFabric;
@@ -196,10 +196,12 @@ fn add_subgroup(
     let key = Node::key(index);
     let pulls = upcall.is_none();
     let (core, writer, pull) = if let Some(upcall) = upcall {
-        let (core, writer) = Subgroup::new(node.fabric(), key, &nodes, settings.clone(), upcall);
+        let (core, writer) =
+            Subgroup::new(node.fabric(), key, &nodes, settings.clone(), ViewStart::default(), upcall);
         (AnySubgroup::Upcall(core), writer, None)
     } else {
-        let (core, writer, pull) = Subgroup::pulled(node.fabric(), key, &nodes, settings.clone());
+        let (core, writer, pull) =
+            Subgroup::pulled(node.fabric(), key, &nodes, settings.clone(), ViewStart::default());
         (AnySubgroup::Pulled(core), writer, Some(pull))
     };
     node.add(&name, core);

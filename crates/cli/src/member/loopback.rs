@@ -40,7 +40,8 @@ impl<I: Inbox> Polled for Loopback<I> {
             if self.spoil == Some(self.index) {
                 bytes[0] ^= 1;
             }
-            let message = Message { sender: 0, index: self.index, sequence: self.index, bytes: &bytes };
+            let message =
+                Message { view: 0, sender: 0, index: self.index, sequence: self.index, bytes: &bytes };
             self.inbox.on_message(message);
             self.index += 1;
         }

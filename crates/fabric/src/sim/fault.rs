@@ -8,6 +8,25 @@ use super::node::NodeState;
 use crate::{BreakReason, Duration, Event, NodeId};
 
 impl World {
+    /// `node` parts with `peer` deliberately: it hears nothing of it any more, and the peer learns that it is gone.
+    pub(super) fn part(&mut self, node: u32, peer: u32) {
+        if !self.lives(node) || std::mem::replace(&mut self.path_mut(node, peer).lost, true) {
+            return;
+        }
+        for end in 0..self.ends.len() {
+            if self.ends[end].node == node
+                && self.ends[end].peer == peer
+                && self.ends[end].state != EndState::Over
+            {
+                self.end_is_over(end);
+            }
+        }
+        self.forget_mirrors(node, peer);
+        let at = self.now + self.notice_delay();
+        let reason = BreakReason::PeerClosed;
+        self.agenda.enter(at, Action::Lose { node: peer, peer: node, reason });
+    }
+
     /// Ends a node. What it posted lands up to some point; the others learn of it one by one.
     pub(super) fn crash(&mut self, node: u32) {
         if !self.lives(node) {

@@ -117,6 +117,12 @@ impl SimFabric {
         Self { world, node, yielded: Vec::new() }
     }
 
+    /// Parts with a peer deliberately: connections end, mirrors stand still, and nothing tells of it here; the peer loses
+    /// this node. What was pushed before may still land [F11].
+    pub fn remove_peer(&mut self, peer: NodeId) {
+        self.world.borrow_mut().part(self.node, peer.0);
+    }
+
     /// Lets this node's processor work for `span`: its clock and its next poll are that much later.
     pub fn charge(&mut self, span: Duration) {
         self.world.borrow_mut().charge(self.node, nanos(span));

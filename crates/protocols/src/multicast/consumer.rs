@@ -11,13 +11,15 @@ use std::fmt;
 use squall_fabric::window::{Announcement, CorruptRecord, Reader, Record};
 use squall_fabric::{Column, Region};
 
-use super::{Mode, Row, Settings};
+use super::{Mode, Row, Settings, ViewStart};
 use crate::mutation::{Mutation, is_on};
 use crate::sst::Table;
 
 /// A message as it is delivered, in place.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
+    /// The view in which it is delivered.
+    pub view: u64,
     /// The sender's rank among the *members* of the subgroup.
     pub sender: usize,
     /// The place among the sender's messages and nulls.
@@ -91,6 +93,7 @@ pub type Lanes = Box<[u64]>;
 /// A walk over all senders' windows.
 #[derive(Debug)]
 pub struct Consumer {
+    view: u64,
     senders: Vec<Source>,
     /// Whether there is one lane for all senders.
     ordered: bool,
@@ -102,6 +105,8 @@ pub struct Consumer {
     /// Messages and bytes handed over, nulls not counted.
     messages: u64,
     bytes: u64,
+    /// When the view has ended: how many indexes of each sender are delivered in it; the rest is passed over.
+    ends: Option<Box<[u64]>>,
 }
 
 /// A message that has been taken and not yet looked at.
@@ -128,24 +133,28 @@ struct Source {
     column: Column<Announcement>,
     announced: Announcement,
     reader: Reader,
+    /// Messages that this member has delivered in an earlier view and that come once more.
+    known: u64,
 }
 
 impl Consumer {
-    /// A walk from the beginning of the view.
+    /// A walk from the beginning of a view.
     #[must_use]
-    pub fn new(table: &Table, row: &Row, settings: &Settings) -> Self {
+    pub fn new(table: &Table, row: &Row, settings: &Settings, start: &ViewStart) -> Self {
         let senders = settings.senders.iter().map(|member| Source {
             member: *member,
             row: table.row(*member).clone(),
             column: row.announced,
             announced: Announcement::default(),
             reader: Reader::new(table.row(*member), row.window),
+            known: start.known(table.members()[*member]),
         });
         let mut senders: Vec<Source> = senders.collect();
         if is_on(Mutation::OrderOfOneMember) && table.rank() == 1 {
             senders.reverse();
         }
         Self {
+            view: start.view,
             senders,
             ordered: settings.mode == Mode::Atomic,
             taken: vec![0; settings.lanes()].into_boxed_slice(),
@@ -153,7 +162,18 @@ impl Consumer {
             turn: 0,
             messages: 0,
             bytes: 0,
+            ends: None,
         }
+    }
+
+    /// The view has ended: of each sender so many indexes are delivered in it, and no more.
+    pub(super) fn end_view(&mut self, ends: &[u64]) {
+        self.ends = Some(ends.into());
+    }
+
+    /// Whether the view has ended.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.ends.is_some()
     }
 
     /// How far each lane has come.
@@ -197,12 +217,18 @@ impl Consumer {
         limit: u64,
         deliver: &mut impl FnMut(Message<'_>),
     ) -> Result<(), Corrupt> {
+        if self.ends.is_some() {
+            while let Some(taken) = self.take_next(lane, limit)? {
+                deliver(self.message(taken));
+            }
+            return Ok(());
+        }
         let before = self.taken[lane];
         let mut walk = Walk { turn: lane, round: before, messages: 0, bytes: 0, taken: before };
         if self.ordered {
             (walk.turn, walk.round) = (self.turn, self.round);
         }
-        let result = walk.run(&mut self.senders, self.ordered, limit, deliver);
+        let result = walk.run(&mut self.senders, self.view, self.ordered, limit, deliver);
         if self.ordered {
             (self.turn, self.round) = (walk.turn, walk.round);
         }
@@ -220,6 +246,11 @@ impl Consumer {
         while self.taken[lane] < limit {
             let sequence = self.taken[lane];
             let (sender, index) = self.step(lane, sequence);
+            if self.ends.as_ref().is_some_and(|ends| index >= ends[sender])
+                && !is_on(Mutation::DeliverBeyondTrim)
+            {
+                continue;
+            }
             if let Some(record) = self.senders[sender].take(index)? {
                 return Ok(Some(Taken { sender, index, sequence, record }));
             }
@@ -233,7 +264,13 @@ impl Consumer {
         let bytes = source.reader.bytes(taken.record);
         self.messages += 1;
         self.bytes += bytes.len() as u64;
-        Message { sender: source.member, index: taken.index, sequence: taken.sequence, bytes }
+        Message {
+            view: self.view,
+            sender: source.member,
+            index: taken.index,
+            sequence: taken.sequence,
+            bytes,
+        }
     }
 
     /// Counts one sequence of `lane` as taken and says whose and which index it is.
@@ -268,6 +305,7 @@ impl Walk {
     fn run(
         &mut self,
         senders: &mut [Source],
+        view: u64,
         ordered: bool,
         limit: u64,
         deliver: &mut impl FnMut(Message<'_>),
@@ -279,7 +317,7 @@ impl Walk {
                 self.messages += 1;
                 self.bytes += bytes.len() as u64;
                 let (sender, index, sequence) = (source.member, self.round, self.taken);
-                deliver(Message { sender, index, sequence, bytes });
+                deliver(Message { view, sender, index, sequence, bytes });
             }
             self.taken += 1;
             if ordered {
@@ -310,7 +348,12 @@ impl Source {
         if is_on(Mutation::EmptyIsNull) {
             return Ok(taken.unwrap_or(None).filter(|record| !self.reader.bytes(*record).is_empty()));
         }
-        taken.map_err(|record| Corrupt::Record { member: self.member, record })
+        let record = taken.map_err(|record| Corrupt::Record { member: self.member, record })?;
+        if self.known > 0 && record.is_some() && !is_on(Mutation::DeliverKnown) {
+            self.known -= 1;
+            return Ok(None);
+        }
+        Ok(record)
     }
 }
 

@@ -40,6 +40,7 @@ mod pull;
 mod row;
 mod settings;
 mod subgroup;
+mod wedge;
 
 pub use consumer::{Batch, Consumer, Corrupt, Deliver, Lanes, Message};
 pub use counters::Counters;
@@ -49,3 +50,4 @@ pub use pull::{NoUpcall, Pull};
 pub use row::Row;
 pub use settings::{Batching, Mode, Settings, SettingsError};
 pub use subgroup::{Failure, Subgroup};
+pub use wedge::{Remainder, ViewStart};

@@ -3,7 +3,7 @@
 //! The polling thread says how far messages are stable; the consumer says how far it has given them back, and only
 //! that counts as delivered. So a slow consumer fills the senders' windows and holds up nothing else.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,13 +16,15 @@ use crate::mutation::{Mutation, is_on};
 pub(super) struct Handoff {
     limit: Vec<AtomicU64>,
     released: Vec<AtomicU64>,
+    /// Set before the last limits: see [`Consumer::end_view`].
+    ends: OnceLock<Box<[u64]>>,
     closed: AtomicBool,
 }
 
 impl Handoff {
     pub(super) fn new(lanes: usize) -> Self {
         let zeros = || (0..lanes).map(|_| AtomicU64::new(0)).collect();
-        Self { limit: zeros(), released: zeros(), closed: AtomicBool::new(false) }
+        Self { limit: zeros(), released: zeros(), ends: OnceLock::new(), closed: AtomicBool::new(false) }
     }
 
     /// Lets the consumer take what is below `limit`; returns whether that is news.
@@ -44,6 +46,11 @@ impl Handoff {
         }
         // SYNC: pairs with the release in `Pull::release`: leases below are given back.
         self.released[lane].load(Ordering::Acquire)
+    }
+
+    /// The view has ended; the limits that follow are the last.
+    pub(super) fn end_view(&self, ends: &[u64]) {
+        self.ends.get_or_init(|| ends.into());
     }
 
     pub(super) fn close(&self) {
@@ -140,8 +147,14 @@ impl Pull {
     }
 
     #[inline]
-    fn limit(&self, lane: usize) -> u64 {
+    fn limit(&mut self, lane: usize) -> u64 {
         // SYNC: pairs with the release in `Handoff::offer`.
-        self.handoff.limit[lane].load(Ordering::Acquire)
+        let limit = self.handoff.limit[lane].load(Ordering::Acquire);
+        if let Some(ends) = self.handoff.ends.get()
+            && !self.consumer.has_ended()
+        {
+            self.consumer.end_view(ends);
+        }
+        limit
     }
 }

@@ -10,7 +10,7 @@ use squall_fabric::{Core, Event, Fabric, MirrorKey, NodeId};
 
 use super::pull::{Handoff, NoUpcall, Pull};
 use super::{
-    Consumer, Corrupt, Counters, Deliver, Mode, Row, Settings, indexes_below, indexes_owed,
+    Consumer, Corrupt, Counters, Deliver, Mode, Row, Settings, ViewStart, indexes_below, indexes_owed,
     sequences_complete,
 };
 use crate::mutation::{Mutation, is_on};
@@ -19,28 +19,31 @@ use crate::sst::Table;
 /// A subgroup of a fixed list of members, as one member sees it.
 #[derive(Debug)]
 pub struct Subgroup<D> {
-    table: Table,
-    row: Row,
-    settings: Settings,
+    pub(super) start: ViewStart,
+    pub(super) table: Table,
+    pub(super) row: Row,
+    pub(super) settings: Settings,
     /// The own window, if this member sends, and its rank among the senders.
-    publisher: Option<(Publisher, usize)>,
+    pub(super) publisher: Option<(Publisher, usize)>,
     /// Announcements as last seen, by sender.
-    announced: Vec<Announcement>,
+    pub(super) announced: Vec<Announcement>,
     /// Their indexes, as far as they count as received: `indexes[i] <= announced[i].indexes`.
-    indexes: Vec<u64>,
+    pub(super) indexes: Vec<u64>,
     /// `0 <= delivered <= stable <= received` in total order.
     received: u64,
     stable: u64,
-    outlet: Outlet<D>,
+    pub(super) outlet: Outlet<D>,
     /// The least `delivered` of all members that was last freed up to.
     freed: u64,
-    failure: Option<Failure>,
+    pub(super) failure: Option<Failure>,
+    /// The view is over: nothing is sent or acknowledged any more.
+    pub(super) wedged: bool,
     counters: Counters,
 }
 
 /// Where deliveries go.
 #[derive(Debug)]
-enum Outlet<D> {
+pub(super) enum Outlet<D> {
     /// To an upcall on the polling thread.
     Upcall { consumer: Consumer, deliver: D },
     /// To whoever holds the [`Pull`].
@@ -68,7 +71,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl<D: Deliver> Subgroup<D> {
-    /// Joins the subgroup `key` of `members`; deliveries go to `deliver`, on the thread that polls. The writer is
+    /// Joins the subgroup `key` of `members` in a view; deliveries go to `deliver`, on the thread that polls. The writer is
     /// there if this member sends.
     ///
     /// # Panics
@@ -78,12 +81,10 @@ impl<D: Deliver> Subgroup<D> {
         key: MirrorKey,
         members: &[NodeId],
         settings: Settings,
+        start: ViewStart,
         deliver: D,
     ) -> (Self, Option<Writer>) {
-        Self::build(fabric, key, members, settings, |table, row, settings| Outlet::Upcall {
-            consumer: Consumer::new(table, row, settings),
-            deliver,
-        })
+        Self::build(fabric, key, members, settings, start, |consumer| Outlet::Upcall { consumer, deliver })
     }
 
     fn build<F: Fabric>(
@@ -91,7 +92,8 @@ impl<D: Deliver> Subgroup<D> {
         key: MirrorKey,
         members: &[NodeId],
         settings: Settings,
-        outlet: impl FnOnce(&Table, &Row, &Settings) -> Outlet<D>,
+        start: ViewStart,
+        outlet: impl FnOnce(Consumer) -> Outlet<D>,
     ) -> (Self, Option<Writer>) {
         settings.check(members.len()).expect("the caller has checked the settings");
         let row = Row::new(&settings);
@@ -103,9 +105,10 @@ impl<D: Deliver> Subgroup<D> {
             }
             None => (None, None),
         };
-        let outlet = outlet(&table, &row, &settings);
+        let outlet = outlet(Consumer::new(&table, &row, &settings, &start));
         let senders = settings.senders.len();
         let subgroup = Self {
+            start,
             table,
             row,
             settings,
@@ -117,6 +120,7 @@ impl<D: Deliver> Subgroup<D> {
             outlet,
             freed: 0,
             failure: None,
+            wedged: false,
             counters: Counters::default(),
         };
         (subgroup, writer)
@@ -264,7 +268,7 @@ impl<D: Deliver> Subgroup<D> {
     #[inline]
     fn fill_rounds(&mut self, sent: u64) {
         let Some((publisher, sender)) = &mut self.publisher else { return };
-        if !self.settings.null_sends || is_on(Mutation::NoNulls) {
+        if !self.settings.null_sends || self.settings.mode != Mode::Atomic || is_on(Mutation::NoNulls) {
             return;
         }
         let mut owed = indexes_owed(*sender, &self.indexes);
@@ -407,12 +411,13 @@ impl Subgroup<NoUpcall> {
         key: MirrorKey,
         members: &[NodeId],
         settings: Settings,
+        start: ViewStart,
     ) -> (Self, Option<Writer>, Pull) {
         let lanes = settings.lanes();
         let handoff = Arc::new(Handoff::new(lanes));
         let mut consumer = None;
-        let (subgroup, writer) = Self::build(fabric, key, members, settings, |table, row, settings| {
-            consumer = Some(Consumer::new(table, row, settings));
+        let (subgroup, writer) = Self::build(fabric, key, members, settings, start, |built| {
+            consumer = Some(built);
             Outlet::Pull(Arc::clone(&handoff))
         });
         (subgroup, writer, Pull::new(consumer.expect("built above"), handoff))
@@ -426,7 +431,7 @@ impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
 
     #[inline]
     fn poll(&mut self, fabric: &mut F) -> usize {
-        if !self.table.is_ready() || self.failure.is_some() {
+        if !self.table.is_ready() || self.failure.is_some() || self.wedged {
             return 0;
         }
         self.counters.polls += 1;

@@ -17,7 +17,7 @@ pub struct Table {
     /// Rows by rank; `rows[rank]` is writable, the others are views.
     rows: Vec<Region>,
     mirror: MirrorId,
-    /// Who reads the own row already, by rank.
+    /// Who reads the own row already, or is excused, by rank.
     attached: Vec<bool>,
     /// Readers that are not yet attached; 0 means ready [S4].
     awaited: usize,
@@ -69,6 +69,11 @@ impl Table {
             return;
         }
         let Some(rank) = self.members.iter().position(|member| member == reader) else { return };
+        self.excuse(rank);
+    }
+
+    /// No longer waits for the reader with rank `rank`: it has attached, or it is suspected and may never do so.
+    pub fn excuse(&mut self, rank: usize) {
         if !self.attached[rank] {
             self.attached[rank] = true;
             self.awaited -= 1;
@@ -80,6 +85,12 @@ impl Table {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.awaited == 0 || is_on(Mutation::StoreBeforeReady)
+    }
+
+    /// The mirror of the own row, to be retired when all readers are done with it.
+    #[must_use]
+    pub const fn mirror(&self) -> MirrorId {
+        self.mirror
     }
 
     /// This member's rank.

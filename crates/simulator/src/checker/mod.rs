@@ -4,10 +4,12 @@
 mod contents;
 mod order;
 mod stability;
+mod views;
 
 pub use contents::Contents;
 pub use order::Order;
 pub use stability::Stability;
+pub use views::Views;
 
 /// A delivery, as checkers see it.
 #[derive(Clone, Copy, Debug)]

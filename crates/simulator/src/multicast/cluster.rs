@@ -6,7 +6,7 @@ use std::rc::Rc;
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::window::Writer;
 use squall_fabric::{Core, Duration, Event, Fabric, Instant, MirrorKey, NodeId};
-use squall_protocols::multicast::{Message, Mode, NoUpcall, Pull, Subgroup};
+use squall_protocols::multicast::{Message, Mode, NoUpcall, Pull, Subgroup, ViewStart};
 
 use super::Plan;
 use crate::checker::{Contents, Delivery, Order, Stability};
@@ -76,7 +76,7 @@ impl Watch {
         if self.violation.is_some() {
             return;
         }
-        let Message { sender, index, sequence, bytes } = message;
+        let Message { sender, index, sequence, bytes, .. } = message;
         let delivery = Delivery { member, sender, index, sequence, bytes };
         let mut result = self.contents.on_delivery(&delivery);
         if let Some(order) = &mut self.order {
@@ -198,15 +198,15 @@ impl Node {
         let mut fabric = world.fabric(u32::try_from(rank).expect("few members"));
         let members: Vec<NodeId> =
             (0..plan.members).map(|rank| NodeId(u32::try_from(rank).expect("few"))).collect();
-        let (key, settings) = (MirrorKey(7), plan.settings.clone());
+        let (key, settings, start) = (MirrorKey(7), plan.settings.clone(), ViewStart::default());
         let (core, writer, consumer) = if let Some(pause_max) = plan.pulls[rank] {
-            let (core, writer, pull) = Subgroup::pulled(&mut fabric, key, &members, settings);
+            let (core, writer, pull) = Subgroup::pulled(&mut fabric, key, &members, settings, start);
             let puller = Puller { pull, pause_max, next: Instant::from_nanos(0) };
             (AnyCore::Pulled(core), writer, Some(puller))
         } else {
             let watch = Rc::clone(watch);
             let upcall: Upcall = Box::new(move |message| watch.borrow_mut().on_delivery(rank, message));
-            let (core, writer) = Subgroup::new(&mut fabric, key, &members, settings, upcall);
+            let (core, writer) = Subgroup::new(&mut fabric, key, &members, settings, start, upcall);
             (AnyCore::Upcall(core), writer, None)
         };
         let place = plan.settings.senders.iter().position(|sender| *sender == rank);

@@ -6,6 +6,8 @@ use squall_fabric::sim::{Adversary, Prng, Rule, Verdict, When};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::multicast::{Batching, Mode, Settings};
 
+use crate::explain::Shrink;
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -76,39 +78,6 @@ impl Plan {
         };
         Duration::from_nanos(self.rules.iter().map(end).max().unwrap_or(0))
     }
-
-    /// Plans that are a little smaller, the boldest first.
-    #[must_use]
-    pub fn smaller(&self) -> Vec<Self> {
-        let mut plans = Vec::new();
-        for i in 0..self.rules.len() {
-            let mut plan = self.clone();
-            plan.rules.remove(i);
-            plans.push(plan);
-        }
-        for i in 0..self.messages.len() {
-            for keep in [0, self.messages[i] / 2, self.messages[i].saturating_sub(1)] {
-                if keep < self.messages[i] {
-                    let mut plan = self.clone();
-                    plan.messages[i] = keep;
-                    plans.push(plan);
-                }
-            }
-        }
-        for i in 0..self.members {
-            if self.pulls[i].is_some() {
-                let mut plan = self.clone();
-                plan.pulls[i] = None;
-                plans.push(plan);
-            }
-        }
-        let mut calm = self.clone();
-        calm.adversary = Adversary { delay_max: self.adversary.delay_max, ..Adversary::default() };
-        if calm.adversary != self.adversary {
-            plans.push(calm);
-        }
-        plans
-    }
 }
 
 fn draw_settings(prng: &mut Prng, members: usize) -> Settings {
@@ -152,6 +121,39 @@ fn draw_rules(prng: &mut Prng, members: usize) -> Vec<Rule> {
             }
         })
         .collect()
+}
+
+impl Shrink for Plan {
+    fn smaller(&self) -> Vec<Self> {
+        let mut plans = Vec::new();
+        for i in 0..self.rules.len() {
+            let mut plan = self.clone();
+            plan.rules.remove(i);
+            plans.push(plan);
+        }
+        for i in 0..self.messages.len() {
+            for keep in [0, self.messages[i] / 2, self.messages[i].saturating_sub(1)] {
+                if keep < self.messages[i] {
+                    let mut plan = self.clone();
+                    plan.messages[i] = keep;
+                    plans.push(plan);
+                }
+            }
+        }
+        for i in 0..self.members {
+            if self.pulls[i].is_some() {
+                let mut plan = self.clone();
+                plan.pulls[i] = None;
+                plans.push(plan);
+            }
+        }
+        let mut calm = self.clone();
+        calm.adversary = Adversary { delay_max: self.adversary.delay_max, ..Adversary::default() };
+        if calm.adversary != self.adversary {
+            plans.push(calm);
+        }
+        plans
+    }
 }
 
 impl fmt::Display for Plan {

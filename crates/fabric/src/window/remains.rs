@@ -1,0 +1,123 @@
+//! What is left in a window when its view ends: the messages that the next view's window takes over (Derecho §3.4).
+
+use std::sync::Arc;
+
+use super::{Geometry, HEADER_WORDS, Publisher, ReserveError, Shared, Writer};
+use crate::Region;
+use crate::atomics::Ordering;
+
+/// The committed messages of a closed window, from a given one on, in order. Its [`Writer`] may still commit the one
+/// message that it had reserved when the window was closed: that one is taken too.
+#[derive(Debug)]
+pub struct Remains {
+    region: Region,
+    geometry: Geometry,
+    shared: Arc<Shared>,
+    /// The next record to take; `next <= ready`.
+    next: u64,
+}
+
+impl Publisher {
+    /// What the window holds from index `indexes` on. Close the window first.
+    #[must_use]
+    pub fn remains(&self, indexes: u64) -> Remains {
+        let Self { region, geometry, shared, .. } = self;
+        let next = self.record_at(indexes);
+        Remains { region: region.clone(), geometry: *geometry, shared: Arc::clone(shared), next }
+    }
+
+    /// The first record that is not freed and has an index of at least `indexes`.
+    fn record_at(&self, indexes: u64) -> u64 {
+        let ends = self.runs.iter().skip(1).map(|next| next.first).chain([self.published]);
+        for (run, end) in self.runs.iter().zip(ends) {
+            let first = indexes.saturating_sub(run.nulls).max(run.first).max(self.freed);
+            if first < end {
+                return first;
+            }
+        }
+        self.published
+    }
+}
+
+impl Remains {
+    /// Moves messages to another window of the same geometry while it has room and is open; returns how many.
+    ///
+    /// # Panics
+    /// If the other window is made for shorter messages.
+    pub fn move_into(&mut self, writer: &mut Writer) -> u64 {
+        // SYNC: pairs with the release in `Reservation::commit`.
+        let ready = self.shared.ready.0.load(Ordering::Acquire);
+        let before = self.next;
+        while self.next < ready {
+            let start = self.geometry.first + self.shared.start(self.next);
+            let length =
+                usize::try_from(self.region.load_relaxed(start + 1)).expect("our own record's length");
+            match writer.reserve(length) {
+                Ok(mut message) => {
+                    // SAFETY: the record is committed, and nobody writes a committed record of a closed window.
+                    message.copy_from_slice(unsafe { self.region.bytes(start + HEADER_WORDS, length) });
+                    message.commit();
+                }
+                // A closed window's messages go on in the one after.
+                Err(ReserveError::Full | ReserveError::Closed) => break,
+                Err(error) => panic!("the next window takes what the last one held: {error}"),
+            }
+            self.next += 1;
+        }
+        self.next - before
+    }
+
+    /// Whether all is moved and nothing more can come: the window's [`Writer`] is gone.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        // SYNC: pairs with the release in `Writer::drop`: its last commit is seen.
+        let retired = self.shared.retired.load(Ordering::Acquire);
+        retired && self.shared.ready.0.load(Ordering::Relaxed) == self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Reader, window};
+    use super::*;
+    use crate::RegionId;
+
+    fn ring(id: u64) -> (Region, Geometry, Writer, Publisher) {
+        let geometry = Geometry::new(3, 4, 8, 1000);
+        let region = Region::heap(RegionId(id), 3 + geometry.words());
+        let (writer, publisher) = window(&region, geometry);
+        (region, geometry, writer, publisher)
+    }
+
+    /// [V7] what is left of a closed window goes on in the next one: once, in order, with the message that was still
+    /// under construction.
+    #[test]
+    fn the_remains_of_a_window_go_on_in_the_next() {
+        let (_, _, mut writer, mut publisher) = ring(1);
+        let (region, geometry, mut next, mut next_publisher) = ring(2);
+        for number in 0..2_u8 {
+            writer.send(1, |bytes| bytes[0] = number).unwrap();
+            publisher.publish(u64::MAX, |_| ());
+            publisher.raise(2 * u64::from(number) + 2);
+        }
+        writer.send(1, |bytes| bytes[0] = 2).unwrap();
+        let late = writer.reserve(1).unwrap();
+        publisher.close();
+        // Indexes: message 0, null, message 1, null; the cut leaves message 0 and its null behind.
+        let mut remains = publisher.remains(2);
+        assert_eq!(remains.move_into(&mut next), 2);
+        late.commit();
+        assert!(!remains.is_done());
+        assert_eq!(writer.reserve(1).err(), Some(ReserveError::Closed));
+        drop(writer);
+        assert!(!remains.is_done(), "the late message is not moved");
+        assert_eq!((remains.move_into(&mut next), remains.is_done()), (1, true));
+        next_publisher.publish(u64::MAX, |_| ());
+        let mut reader = Reader::new(&region, geometry);
+        for index in 0..3_u64 {
+            let record = reader.take(index, next_publisher.announcement()).unwrap().unwrap();
+            let expected = [1, 2, 0][usize::try_from(index).unwrap()];
+            assert!(index == 2 || reader.bytes(record) == [expected]);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Why a message cannot be reserved (Spindle §2.3).
+
+use std::fmt;
+
+/// Why a message cannot be reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReserveError {
+    /// The window is full until all members have delivered older messages.
+    Full,
+    /// The message is longer than the window was made for.
+    TooLong {
+        /// The message's bytes.
+        length: usize,
+        /// The longest message in bytes.
+        message_max: usize,
+    },
+    /// The window's group has ended; nothing is sent any more.
+    Closed,
+}
+
+impl fmt::Display for ReserveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("the window is full: members have yet to deliver older messages"),
+            Self::TooLong { length, message_max } => {
+                write!(
+                    f,
+                    "a message of {length} bytes is above message_max ({message_max}): raise it in the configuration"
+                )
+            }
+            Self::Closed => f.write_str("the group has ended; nothing can be sent any more"),
+        }
+    }
+}
+
+impl std::error::Error for ReserveError {}

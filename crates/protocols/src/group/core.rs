@@ -1,0 +1,458 @@
+//! The group's core: drives membership and subgroups, and goes from view to view (Derecho §2, §3.4).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use squall_fabric::window::Writer;
+use squall_fabric::{Core, Event, Fabric, Instant, MirrorId, NodeId};
+
+use super::layout::segments;
+use super::succession::Succession;
+use super::{Application, Ended, Layout, Outlet, Placement, SubgroupId};
+use crate::membership::{self, Greeter, Member, Membership, Proposal, Segment, Stop, View, Welcome};
+use crate::multicast::{Counters, Deliver, Failure, NoUpcall, Subgroup, ViewStart};
+
+/// Settings of a group, the same at all members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// How members are judged, and when a part of the group goes on.
+    pub membership: membership::Settings,
+}
+
+/// A group, as one node sees it. See the module above for the step order and the invariants.
+pub struct Group<A: Application> {
+    application: A,
+    layout: Box<dyn Layout + Send>,
+    settings: Settings,
+    node: NodeId,
+    stage: Stage<A::Deliver>,
+    /// Nodes that the fabric has lost; none of them comes back.
+    lost: BTreeSet<NodeId>,
+    greeters: Vec<Greeter>,
+    /// Mirrors of earlier views, which laggards may still read.
+    past: Vec<MirrorId>,
+    successions: BTreeMap<SubgroupId, Succession>,
+    /// Evaluations since membership was looked at.
+    skipped: u32,
+}
+
+/// Where a node is on its way through a group.
+enum Stage<D> {
+    /// It waits for its first view.
+    Joining(Welcome, Vec<NodeId>),
+    /// It is in a view.
+    Present(Present<D>),
+    Ended(Ended),
+}
+
+/// A view, as one member sees it.
+struct Present<D> {
+    membership: Membership,
+    subgroups: Vec<Active<D>>,
+}
+
+/// A subgroup that this node belongs to.
+struct Active<D> {
+    id: SubgroupId,
+    core: AnySubgroup<D>,
+    segment: Segment,
+}
+
+enum AnySubgroup<D> {
+    Upcall(Subgroup<D>),
+    Pulled(Subgroup<NoUpcall>),
+}
+
+/// Calls the same method of whichever subgroup it is.
+macro_rules! either {
+    ($self:expr, $core:ident => $call:expr) => {
+        match $self {
+            AnySubgroup::Upcall($core) => $call,
+            AnySubgroup::Pulled($core) => $call,
+        }
+    };
+}
+
+/// What the subgroups of an ended view leave to the next one.
+type Remainders<D> = BTreeMap<SubgroupId, Remainder<D>>;
+
+/// What one subgroup leaves: its upcall, if it has one, and for [`ViewStart::known`].
+type Remainder<D> = (Option<D>, Vec<(NodeId, u64)>);
+
+impl<A: Application> Group<A> {
+    /// Begins a group with its first view, at each of its members.
+    ///
+    /// # Panics
+    /// If this node is not a member.
+    pub fn begin<F: Fabric>(
+        fabric: &mut F,
+        view: View,
+        layout: Box<dyn Layout + Send>,
+        settings: Settings,
+        application: A,
+    ) -> Self {
+        let stage = Stage::Ended(Ended::Stopped(Stop::Left));
+        let mut group = Self::new(fabric, layout, settings, application, stage);
+        group.install(fabric, view, BTreeMap::new());
+        group
+    }
+
+    /// Joins a group: `contacts` are its members, one of which has been asked to let this node in.
+    pub fn join<F: Fabric>(
+        fabric: &mut F,
+        contacts: &[NodeId],
+        layout: Box<dyn Layout + Send>,
+        settings: Settings,
+        application: A,
+    ) -> Self {
+        let stage = Stage::Joining(Welcome::new(fabric, contacts), contacts.to_vec());
+        Self::new(fabric, layout, settings, application, stage)
+    }
+
+    fn new<F: Fabric>(
+        fabric: &F,
+        layout: Box<dyn Layout + Send>,
+        settings: Settings,
+        application: A,
+        stage: Stage<A::Deliver>,
+    ) -> Self {
+        Self {
+            application,
+            layout,
+            settings,
+            node: fabric.node(),
+            stage,
+            lost: BTreeSet::new(),
+            greeters: Vec::new(),
+            past: Vec::new(),
+            successions: BTreeMap::new(),
+            skipped: 0,
+        }
+    }
+
+    /// The application.
+    pub const fn application(&mut self) -> &mut A {
+        &mut self.application
+    }
+
+    /// The application.
+    #[must_use]
+    pub const fn application_ref(&self) -> &A {
+        &self.application
+    }
+
+    /// The present view, if there is one.
+    #[must_use]
+    pub const fn membership(&self) -> Option<&Membership> {
+        match &self.stage {
+            Stage::Present(present) => Some(&present.membership),
+            Stage::Joining(..) | Stage::Ended(_) => None,
+        }
+    }
+
+    /// Whether the fabric has lost `node`; it does not come back.
+    #[must_use]
+    pub fn has_lost(&self, node: NodeId) -> bool {
+        self.lost.contains(&node)
+    }
+
+    /// Whether messages flow: this node is in a view whose members have all attached.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        match &self.stage {
+            Stage::Present(present) => {
+                present.membership.is_ready()
+                    && present.subgroups.iter().all(|active| either!(&active.core, core => core.is_ready()))
+            }
+            Stage::Joining(..) | Stage::Ended(_) => false,
+        }
+    }
+
+    /// Why the group has ended here, if it has.
+    #[must_use]
+    pub const fn ended(&self) -> Option<Ended> {
+        match &self.stage {
+            Stage::Ended(ended) => Some(*ended),
+            Stage::Joining(..) | Stage::Present(_) => None,
+        }
+    }
+
+    /// Lets a joiner in with the next view, if this member leads; it has connections to all members.
+    pub fn admit(&mut self, joiner: Member) {
+        if let Stage::Present(present) = &mut self.stage
+            && !self.lost.contains(&joiner.node)
+        {
+            present.membership.admit(joiner);
+            self.skipped = SKIP;
+        }
+    }
+
+    /// Leaves the group with the next view.
+    pub const fn leave(&mut self) {
+        if let Stage::Present(present) = &mut self.stage {
+            present.membership.leave();
+            self.skipped = SKIP;
+        }
+    }
+
+    /// What the subgroup `id` has done in the present view.
+    #[must_use]
+    pub fn counters(&self, id: SubgroupId) -> Option<Counters> {
+        let Stage::Present(present) = &self.stage else { return None };
+        let active = present.subgroups.iter().find(|active| active.id == id)?;
+        Some(either!(&active.core, core => *core.counters()))
+    }
+
+    /// Ends the view as decided and begins the next one.
+    fn change_view<F: Fabric>(&mut self, fabric: &mut F, present: Present<A::Deliver>) {
+        let Present { membership, subgroups } = present;
+        let decision = membership.decision().expect("it has been decided").clone();
+        let rank = membership.view().rank(self.node).expect("it is a member of its own view");
+        let next = membership.view().next(&decision);
+        // Who was taken for dead is not asked how much it has, so the trim may be beyond it.
+        if decision.removes(rank) && !subgroups.iter().all(|active| active.covers(&decision)) {
+            return self.end(Ended::Stopped(Stop::Excluded));
+        }
+        let remainders = match self.end_subgroups(subgroups, &decision) {
+            Ok(remainders) => remainders,
+            Err(ended) => return self.end(ended),
+        };
+        if decision.removes(rank) {
+            let leaves = membership.is_leaving();
+            return self.end(Ended::Stopped(if leaves { Stop::Left } else { Stop::Excluded }));
+        }
+        self.past.push(membership.table().mirror());
+        self.lost.extend(membership.view().nodes().into_iter().filter(|node| next.rank(*node).is_none()));
+        for joiner in &decision.joins {
+            if self.greeters.iter().all(|greeter| greeter.joiner() != joiner.node) {
+                self.greeters.push(Greeter::new(fabric, joiner.node, next.clone()));
+            }
+        }
+        self.install(fabric, next, remainders);
+    }
+
+    /// Each subgroup delivers its trim.
+    fn end_subgroups(
+        &mut self,
+        subgroups: Vec<Active<A::Deliver>>,
+        decision: &Proposal,
+    ) -> Result<Remainders<A::Deliver>, Ended> {
+        let mut remainders = BTreeMap::new();
+        for Active { id, core, segment } in subgroups {
+            let trim = &decision.trims[segment.trims..segment.trims + segment.senders];
+            let failed = |failure: Failure| Ended::Failed(id, failure);
+            let (deliver, known, remains, mirror) = match core {
+                AnySubgroup::Upcall(core) => {
+                    let end = core.finish(trim).map_err(failed)?;
+                    (end.deliver, end.known, end.remains, end.mirror)
+                }
+                AnySubgroup::Pulled(core) => {
+                    let end = core.finish(trim).map_err(failed)?;
+                    (None, end.known, end.remains, end.mirror)
+                }
+            };
+            self.past.push(mirror);
+            self.successions.entry(id).or_default().end_view(remains);
+            remainders.insert(id, (deliver, known));
+        }
+        Ok(remainders)
+    }
+
+    fn install<F: Fabric>(&mut self, fabric: &mut F, view: View, mut remainders: Remainders<A::Deliver>) {
+        let (placements, unplaced) = self.layout.place(&view);
+        let segments = segments(&view, &placements);
+        self.application.install(&view, &placements, &unplaced);
+        let settings = self.settings.membership.clone();
+        let lost = self.lost.iter().copied();
+        let membership = Membership::new(fabric, view.clone(), segments.clone(), settings, lost);
+        let mut subgroups = Vec::new();
+        for (placement, segment) in placements.into_iter().zip(segments) {
+            if placement.members.contains(&self.node) {
+                let before = remainders.remove(&placement.id);
+                subgroups.push(self.begin_subgroup(fabric, &view, placement, segment, before));
+            }
+        }
+        for id in remainders.into_keys() {
+            self.successions.remove(&id);
+            self.application.leave_subgroup(id);
+        }
+        self.stage = Stage::Present(Present { membership, subgroups });
+        self.skipped = SKIP;
+    }
+
+    fn begin_subgroup<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        view: &View,
+        placement: Placement,
+        segment: Segment,
+        before: Option<Remainder<A::Deliver>>,
+    ) -> Active<A::Deliver> {
+        let Placement { id, members, settings } = placement;
+        let key = view.key(1 + id.0);
+        let (outlet, known) = match before {
+            Some((Some(deliver), known)) => (Outlet::Upcall(deliver), known),
+            Some((None, known)) => (Outlet::Pull, known),
+            None => (self.application.outlet(id), Vec::new()),
+        };
+        let start = ViewStart { view: view.id, known };
+        let (core, writer): (_, Option<Writer>) = match outlet {
+            Outlet::Upcall(deliver) => {
+                let (core, writer) = Subgroup::new(fabric, key, &members, settings, start, deliver);
+                (AnySubgroup::Upcall(core), writer)
+            }
+            Outlet::Pull => {
+                let (core, writer, pull) = Subgroup::pulled(fabric, key, &members, settings, start);
+                self.application.take_pull(id, pull);
+                (AnySubgroup::Pulled(core), writer)
+            }
+        };
+        match writer {
+            Some(writer) => self.successions.entry(id).or_default().begin_view(writer),
+            None => drop(self.successions.remove(&id)),
+        }
+        Active { id, core, segment }
+    }
+
+    fn end(&mut self, ended: Ended) {
+        if let Stage::Present(present) = &mut self.stage {
+            for active in &mut present.subgroups {
+                either!(&mut active.core, core => core.close());
+            }
+        }
+        self.successions.clear();
+        self.stage = Stage::Ended(ended);
+    }
+
+    /// All but the subgroups.
+    fn poll_views<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let greeted: usize = self.greeters.iter_mut().map(|greeter| greeter.poll(fabric)).sum();
+        self.retire_past(fabric);
+        greeted + self.poll_joining(fabric) + self.poll_membership(fabric)
+    }
+
+    /// When all members have begun the present view, nobody reads what is left of earlier ones.
+    fn retire_past<F: Fabric>(&mut self, fabric: &mut F) {
+        let has_begun = self.membership().is_some_and(Membership::is_ready);
+        if has_begun && !(self.past.is_empty() && self.greeters.is_empty()) {
+            let greeters = self.greeters.drain(..).map(|greeter| greeter.mirror());
+            self.past.drain(..).chain(greeters).for_each(|mirror| fabric.retire(mirror));
+        }
+    }
+
+    /// Looks at membership; returns the amount of work done.
+    fn poll_membership<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let Stage::Present(Present { membership, subgroups }) = &mut self.stage else { return 0 };
+        let mut work = membership.poll(fabric, subgroups);
+        if let Some(stop) = membership.stopped() {
+            self.end(Ended::Stopped(stop));
+        } else if let Some(decision) = membership.decision() {
+            let rank = membership.view().rank(self.node).expect("it is a member of its own view");
+            if decision.removes(rank) && !membership.is_known_to_all() {
+                return work;
+            }
+            let ended = Stage::Ended(Ended::Stopped(Stop::Excluded));
+            let Stage::Present(present) = std::mem::replace(&mut self.stage, ended) else { return work };
+            self.change_view(fabric, present);
+            work += 1;
+        }
+        work
+    }
+
+    fn poll_joining<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let Stage::Joining(welcome, contacts) = &self.stage else { return 0 };
+        if let Some(view) = welcome.view() {
+            if view.rank(self.node).is_some() {
+                self.install(fabric, view, BTreeMap::new());
+            } else {
+                self.end(Ended::Stopped(Stop::Excluded));
+            }
+            return 1;
+        }
+        if contacts.iter().all(|contact| self.lost.contains(contact)) {
+            self.end(Ended::NobodyLeft);
+            return 1;
+        }
+        0
+    }
+
+    fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let Stage::Present(present) = &mut self.stage else { return 0 };
+        let mut work = 0;
+        for active in &mut present.subgroups {
+            if let Some(succession) = self.successions.get_mut(&active.id) {
+                let (moved, writer) = succession.advance();
+                work += usize::from(moved > 0);
+                if let Some(writer) = writer {
+                    self.application.take_writer(active.id, writer);
+                    work += 1;
+                }
+            }
+            work += either!(&mut active.core, core => core.poll(fabric));
+            if let Some(failure) = either!(&active.core, core => core.failure()) {
+                let ended = Ended::Failed(active.id, failure);
+                self.end(ended);
+                return work + 1;
+            }
+        }
+        work
+    }
+}
+
+impl<D: Deliver> Active<D> {
+    /// Whether all of the trim is here.
+    fn covers(&self, decision: &Proposal) -> bool {
+        let Segment { trims, senders, .. } = self.segment;
+        either!(&self.core, core => core.covers(&decision.trims[trims..trims + senders]))
+    }
+}
+
+impl<F: Fabric, A: Application> Core<F> for Group<A> {
+    fn handle_event(&mut self, fabric: &mut F, event: &Event) {
+        if let Event::PeerLost { peer, .. } = event {
+            self.lost.insert(*peer);
+        }
+        self.greeters.iter_mut().for_each(|greeter| greeter.handle_event(event));
+        if let Stage::Present(present) = &mut self.stage {
+            present.membership.handle_event(event);
+            for active in &mut present.subgroups {
+                either!(&mut active.core, core => core.handle_event(fabric, event));
+            }
+        }
+        self.skipped = SKIP;
+    }
+
+    fn poll(&mut self, fabric: &mut F) -> usize {
+        let due = self.skipped >= SKIP;
+        let mut work = if due { self.poll_views(fabric) } else { 0 };
+        work += self.poll_subgroups(fabric);
+        // Who has nothing else to do looks at membership every time.
+        if work == 0 && !due {
+            work = self.poll_views(fabric);
+        }
+        self.skipped = if due || work == 0 { 0 } else { self.skipped + 1 };
+        work
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.membership().and_then(Membership::next_deadline)
+    }
+}
+
+/// Membership is looked at in one of so many evaluations while messages flow.
+const SKIP: u32 = 16;
+
+impl<F: Fabric, D: Deliver> membership::Subgroups<F> for Vec<Active<D>> {
+    fn freeze(&mut self, fabric: &mut F, member: NodeId) {
+        for active in self {
+            either!(&mut active.core, core => core.freeze(fabric, member));
+        }
+    }
+
+    fn wedge(&mut self, counts: &mut [u64]) {
+        for active in self {
+            let Segment { counts: first, senders, .. } = active.segment;
+            let here = either!(&mut active.core, core => core.wedge());
+            counts[first..first + senders].copy_from_slice(here);
+        }
+    }
+}

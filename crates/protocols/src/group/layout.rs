@@ -1,0 +1,91 @@
+//! Layouts: which members form which subgroup, as a function of the view (Derecho §2.3, app. A).
+
+use std::fmt;
+
+use squall_fabric::NodeId;
+
+use crate::membership::{Segment, View};
+use crate::multicast;
+
+/// Names a subgroup, or one shard of it, for the life of the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubgroupId(pub u32);
+
+impl fmt::Display for SubgroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "subgroup {}", self.0)
+    }
+}
+
+/// A subgroup in one view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Which subgroup.
+    pub id: SubgroupId,
+    /// Its members, by rank in the subgroup; members of the view, each once.
+    pub members: Vec<NodeId>,
+    /// Its settings; senders are ranks in the subgroup.
+    pub settings: multicast::Settings,
+}
+
+/// A subgroup that a view has not enough members for. The group waits for more, without it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unplaced {
+    /// Which subgroup.
+    pub id: SubgroupId,
+    /// What it waits for, in words.
+    pub reason: String,
+}
+
+/// Places the subgroups in a view. All members must come to the same result, so it looks at the view alone, in all
+/// cases: also when there are too few members \[D6\].
+pub trait Layout {
+    /// The subgroups of `view`, in ascending order of their ids; and those that it has no members for.
+    fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>);
+}
+
+impl<T: Fn(&View) -> (Vec<Placement>, Vec<Unplaced>)> Layout for T {
+    fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
+        self(view)
+    }
+}
+
+/// Where each subgroup's words are in the rows and in proposals. Subgroups without common members share columns.
+pub(super) fn segments(view: &View, placements: &[Placement]) -> Vec<Segment> {
+    let mut taken = vec![0; view.members.len()];
+    let mut trims = 0;
+    let segment = |placement: &Placement| {
+        let ranks = placement
+            .members
+            .iter()
+            .map(|node| view.rank(*node).expect("a subgroup's members are in the view"));
+        let ranks: Vec<usize> = ranks.collect();
+        let senders = placement.settings.senders.len();
+        let counts = ranks.iter().map(|rank| taken[*rank]).max().unwrap_or(0);
+        ranks.iter().for_each(|rank| taken[*rank] = counts + senders);
+        trims += senders;
+        Segment { counts, trims: trims - senders, senders, ranks }
+    };
+    placements.iter().map(segment).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::membership::Member;
+
+    #[test]
+    fn shards_share_columns_and_overlapping_subgroups_do_not() {
+        let node = |n: u32| NodeId(n);
+        let view = View::first((0..4).map(|n| Member { node: node(n), tag: 0 }).collect());
+        let placement = |id: u32, members: &[u32]| Placement {
+            id: SubgroupId(id),
+            members: members.iter().map(|n| node(*n)).collect(),
+            settings: multicast::Settings::new(members.len(), 8),
+        };
+        let placements = [placement(0, &[0, 1]), placement(1, &[2, 3]), placement(2, &[1, 2, 3])];
+        let segments = segments(&view, &placements);
+        let places: Vec<_> = segments.iter().map(|segment| (segment.counts, segment.trims)).collect();
+        assert_eq!(places, [(0, 0), (0, 2), (2, 4)]);
+    }
+}

@@ -1,0 +1,30 @@
+//! The group: membership and its subgroups, from view to view (Derecho §2, §3.4).
+//!
+//! **State.** Either this node waits for its first view ([`Stage::Joining`]), or it is in a view, with one
+//! [`Subgroup`](crate::multicast::Subgroup) for each subgroup that it belongs to, or it has stopped. Beside that, for
+//! each subgroup in which it sends, its *succession*: what it has sent or committed in earlier views and what has not
+//! been delivered there.
+//!
+//! **Step order** of one evaluation ([`Group::poll`]):
+//! 1. Membership ([`crate::membership`]). It freezes and wedges subgroups when it must.
+//! 2. If the next view is decided: each subgroup delivers its trim and ends; the application is told of the view; the
+//!    subgroups of the next view begin with windows of their own; joiners are told of their first view.
+//! 3. Successions: messages of earlier views move into the present window; when all have, the application gets its
+//!    [`Writer`](squall_fabric::window::Writer).
+//! 4. Subgroups ([`crate::multicast`]).
+//!
+//! While messages flow, step 1 is skipped in most evaluations, so that a view costs nothing until it ends.
+//!
+//! **Invariants.** \[V7\] a message is delivered once, in the view in which it was stable, or in a later one if its
+//! sender goes on; the messages of one sender keep their order across views. Windows belong to a view: after its wedge
+//! no word of them is written again, except for a message that was being built. The placement of subgroups is a
+//! function of the view alone ([`Layout`]).
+
+mod core;
+mod layout;
+mod stage;
+mod succession;
+
+pub use core::{Group, Settings};
+pub use layout::{Layout, Placement, SubgroupId, Unplaced};
+pub use stage::{Application, Ended, Outlet};

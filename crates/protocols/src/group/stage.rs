@@ -1,0 +1,63 @@
+//! What the application gives to a group and gets from it (Derecho §2).
+
+use std::fmt;
+
+use squall_fabric::window::Writer;
+
+use super::{Placement, SubgroupId, Unplaced};
+use crate::membership::{Stop, View};
+use crate::multicast::{Deliver, Failure, Pull};
+
+/// How a subgroup's messages are taken.
+#[derive(Debug)]
+pub enum Outlet<D> {
+    /// By an upcall on the polling thread.
+    Upcall(D),
+    /// By whoever holds the [`Pull`] of the view.
+    Pull,
+}
+
+/// The application side of a group, as the polling thread calls it. Everything here should be brief.
+pub trait Application {
+    /// Takes messages by upcall.
+    type Deliver: Deliver;
+
+    /// This node has become a member of a subgroup: how does it take its messages?
+    fn outlet(&mut self, id: SubgroupId) -> Outlet<Self::Deliver>;
+
+    /// A view is installed: all that is delivered from now on is delivered in it, at all its members.
+    fn install(&mut self, view: &View, placements: &[Placement], unplaced: &[Unplaced]);
+
+    /// The sending end of a subgroup for the present view. The one before is closed: drop it, also while it is
+    /// waited for, since messages that it may still commit go first.
+    fn take_writer(&mut self, id: SubgroupId, writer: Writer);
+
+    /// The receiving end of a subgroup for the present view. The one before has ended: take the rest from it first.
+    fn take_pull(&mut self, id: SubgroupId, pull: Pull);
+
+    /// This node is no longer a member of a subgroup.
+    fn leave_subgroup(&mut self, id: SubgroupId);
+}
+
+/// Why a group has ended here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Membership has ended it.
+    Stopped(Stop),
+    /// A subgroup cannot go on.
+    Failed(SubgroupId, Failure),
+    /// All members that this node had asked to join are gone.
+    NobodyLeft,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped(stop) => stop.fmt(f),
+            Self::Failed(id, failure) => write!(f, "{id}: {failure}"),
+            Self::NobodyLeft => f.write_str("the members that were to let this one in are gone: join again"),
+        }
+    }
+}
+
+impl std::error::Error for Ended {}

@@ -1,0 +1,58 @@
+//! Membership: one sequence of views, agreed on through a shared state table (Derecho §2, §3.4).
+//!
+//! A *view* is a list of members, oldest first; a member's *rank* is its place. Each view has a table of its own, with
+//! the columns of [`Row`]. A view lives until one of its members is suspected, wants to leave, or, as its leader, has
+//! somebody to let in; then it ends by exactly one change, to exactly one next view.
+//!
+//! **State** of a member in a view: whom it suspects (grows only), whether it has wedged, the latest proposal that it
+//! has echoed and of which leader, and whether it knows the decision.
+//!
+//! **Step order** of one evaluation ([`Membership::poll`]):
+//! 1. *Suspect*: whom the fabric has lost, who was silent for too long, whom an unsuspected member suspects. Freeze
+//!    their rows, and publish the suspicion before anything else that rests on it. Who finds itself suspected, or more
+//!    than `⌊(n − 1) / 2⌋` others, stops \[V4\] \[V5\].
+//! 2. *Wedge*, if there is a reason or another member has wedged: subgroups stop, and how much of each sender is here
+//!    is published for good.
+//! 3. *Echo* the proposal of the leader, the lowest rank that is not suspected here; never again one of an earlier
+//!    leader.
+//! 4. *Propose*, as leader, when every member that is not suspected has wedged **and** suspects all ranks below
+//!    \[D1\]: the latest earlier proposal that any of them has echoed, as it is \[D2\] \[D3\]; else the least of their
+//!    counts, for each sender, as the trim, who is removed, and who joins \[V9\].
+//! 5. *Decide*, when all members that are not suspected have echoed the same leader's proposal; or before all of this
+//!    but step 1, when another member has decided.
+//! 6. Post all that was stored, in order.
+//!
+//! **Why there is one decision.** A proposal is decided only when all members that its leader does not suspect, and
+//! so a majority of the view, have echoed it. A later leader waits for all members that it does not suspect, again a
+//! majority, to suspect the earlier one; after that they echo it no more. The two majorities share a member, and its
+//! echo was posted before its suspicion, so the later leader sees it \[M1\] and takes it over. Ranks play the part of
+//! Paxos' ballots.
+//!
+//! **Invariants.** \[V1\] one sequence of views; \[V2\] those who go on have the same trim; \[V3\] the trim covers what
+//! anyone has delivered; \[V4\] a removed member is never heard again, and stops; \[V5\] no view without a majority of
+//! the one before, unless that is switched off; \[V8\] after the last fault a view is installed; \[V9\] several changes
+//! go in one view. Nobody stores before all readers that it does not suspect are attached \[S4\], \[D8\].
+//!
+//! **Joining.** A joiner attaches a mirror of each member, the [`Welcome`], and waits for the view that has it. A
+//! member publishes it for each joiner of a view that it installs, so a joiner learns of its view as long as one of
+//! them lives.
+//!
+//! `Deviation:` (Derecho §3.4) a view has one change, which may hold many joins and departures, instead of a ring of
+//! changes that is committed one by one. `Deviation:` any member decides when it sees all echoes; Derecho's leader
+//! commits in a further round. Both are collected in docs/papers/.
+
+mod agreement;
+mod core;
+mod proposal;
+mod row;
+mod settings;
+mod silence;
+mod view;
+mod welcome;
+
+pub use core::{Membership, State, Stop, Subgroups};
+pub use proposal::{JOINS_MAX, Proposal};
+pub use row::{Row, Segment};
+pub use settings::{PartitionSafety, Settings};
+pub use view::{MEMBERS_MAX, Member, View};
+pub use welcome::{Greeter, Welcome};

@@ -1,0 +1,79 @@
+//! What a leader proposes: the trim, and who goes and comes (Derecho §3.4).
+
+use std::ops::Range;
+
+use squall_fabric::{NodeId, Region};
+
+use super::Member;
+
+/// The most joiners that one change lets in; more wait for the next.
+pub const JOINS_MAX: usize = 16;
+
+/// The end of a view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposal {
+    /// The ranks that are not in the next view, as a set of bits.
+    pub removed: u64,
+    /// Who is new in the next view.
+    pub joins: Vec<Member>,
+    /// How many indexes of each sender of each subgroup are delivered in this view ([`super::Segment::trims`]).
+    pub trims: Vec<u64>,
+}
+
+impl Proposal {
+    /// The words that a proposal with `trims` trims takes.
+    pub(super) const fn words(trims: usize) -> usize {
+        2 + 2 * JOINS_MAX + trims
+    }
+
+    /// Whether the member with this rank is not in the next view.
+    #[must_use]
+    pub const fn removes(&self, rank: usize) -> bool {
+        self.removed >> rank & 1 == 1
+    }
+
+    /// Writes the proposal to `row` from word `first` on; returns the words that were written.
+    pub(super) fn store(&self, row: &Region, first: usize) -> Range<usize> {
+        row.store(first, self.removed);
+        row.store(first + 1, self.joins.len() as u64);
+        for (i, member) in self.joins.iter().enumerate() {
+            row.store(first + 2 + 2 * i, u64::from(member.node.0));
+            row.store(first + 3 + 2 * i, member.tag);
+        }
+        let trims = first + 2 + 2 * JOINS_MAX;
+        for (i, trim) in self.trims.iter().enumerate() {
+            row.store(trims + i, *trim);
+        }
+        first..trims + self.trims.len()
+    }
+
+    /// Reads a proposal with `trims` trims that [`Proposal::store`] has written.
+    pub(super) fn load(row: &Region, first: usize, trims: usize) -> Self {
+        let joins = usize::try_from(row.load(first + 1)).map_or(JOINS_MAX, |joins| joins.min(JOINS_MAX));
+        let join = |i: usize| {
+            let node = NodeId(u32::try_from(row.load(first + 2 + 2 * i)).unwrap_or(u32::MAX));
+            Member { node, tag: row.load(first + 3 + 2 * i) }
+        };
+        let first_trim = first + 2 + 2 * JOINS_MAX;
+        Self {
+            removed: row.load(first),
+            joins: (0..joins).map(join).collect(),
+            trims: (0..trims).map(|i| row.load(first_trim + i)).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use squall_fabric::RegionId;
+
+    #[test]
+    fn what_is_stored_is_loaded() {
+        let row = Region::heap(RegionId(1), 100);
+        let joins = vec![Member { node: NodeId(7), tag: 9 }, Member { node: NodeId(8), tag: 0 }];
+        let proposal = Proposal { removed: 0b101, joins, trims: vec![3, u64::MAX, 0] };
+        assert_eq!(proposal.store(&row, 5).len(), Proposal::words(3));
+        assert_eq!(Proposal::load(&row, 5, 3), proposal);
+    }
+}

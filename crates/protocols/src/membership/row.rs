@@ -1,0 +1,66 @@
+//! The row of a member in its view's table (Derecho §3.4, Table 1).
+
+use squall_fabric::layout::Columns;
+use squall_fabric::{Column, Layout};
+
+use super::Proposal;
+
+/// Where things are in each member's row.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Rises while the member lives.
+    pub heartbeat: Column<u64>,
+    /// The ranks that the member suspects, as a set of bits.
+    pub suspected: Column<u64>,
+    /// The member wants to leave.
+    pub leaving: Column<bool>,
+    /// How many indexes of each sender it has of the subgroups that it is in ([`Segment::counts`]).
+    pub counts: Columns<u64>,
+    /// The member has wedged; announces `counts`.
+    pub wedged: Column<bool>,
+    /// Room for the proposal of each leader, by rank.
+    proposals: Vec<usize>,
+    /// One more than the rank of the leader whose proposal the member has echoed last; announces it.
+    pub echoed: Column<u64>,
+    /// One more than the rank of the leader whose proposal is decided, and which the member has echoed.
+    pub decided: Column<u64>,
+    /// How many trims a proposal has.
+    pub trims: usize,
+    /// Words of the whole row.
+    pub words: usize,
+}
+
+impl Row {
+    /// The row in a view of `members` members with these segments; the same at all members.
+    #[must_use]
+    pub fn new(members: usize, segments: &[Segment]) -> Self {
+        let counts = segments.iter().map(|segment| segment.counts + segment.senders).max().unwrap_or(0);
+        let trims = segments.iter().map(|segment| segment.senders).sum();
+        let mut layout = Layout::new();
+        let (heartbeat, suspected) = (layout.column(), layout.column());
+        let (leaving, counts, wedged) = (layout.column(), layout.list(counts), layout.column());
+        let proposals = (0..members).map(|_| layout.block(Proposal::words(trims))).collect();
+        let (echoed, decided) = (layout.column(), layout.column());
+        let words = layout.words();
+        Self { heartbeat, suspected, leaving, counts, wedged, proposals, echoed, decided, trims, words }
+    }
+
+    /// Where the proposal of the leader with rank `leader` lies.
+    pub(super) fn proposal(&self, leader: usize) -> usize {
+        self.proposals[leader]
+    }
+}
+
+/// The senders of one subgroup or shard, in the rows and in the proposals. Shards without common members share their
+/// columns: each member has one of them only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The first of its columns in [`Row::counts`].
+    pub counts: usize,
+    /// The first of its places in [`Proposal::trims`].
+    pub trims: usize,
+    /// How many senders it has.
+    pub senders: usize,
+    /// The ranks of its members.
+    pub ranks: Vec<usize>,
+}

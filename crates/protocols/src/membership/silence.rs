@@ -1,0 +1,105 @@
+//! Signs of life: members that say nothing for too long are suspected (Derecho §2).
+//!
+//! A member that was stopped itself, and comes back, has heard nothing from anybody: it gives all others the whole time
+//! again before it suspects them.
+
+use squall_fabric::{Duration, Instant};
+
+use super::Settings;
+
+/// What one member knows of the others' signs of life.
+#[derive(Clone, Debug)]
+pub(super) struct Silence {
+    after: Duration,
+    /// The latest sign of each member, by rank, and when it was new here.
+    heard: Vec<(u64, Instant)>,
+    /// When this member last looked, and when it looks again.
+    looked: Instant,
+    next: Instant,
+}
+
+impl Silence {
+    pub(super) fn new(settings: &Settings, members: usize, now: Instant) -> Option<Self> {
+        let after = settings.suspicion_after?;
+        Some(Self { after, heard: vec![(0, now); members], looked: now, next: now })
+    }
+
+    /// Whether it is time to give a sign and to look at those of the others; several times within `after`.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.next;
+        if is_due {
+            self.next = now + self.interval();
+        }
+        is_due
+    }
+
+    /// Takes the signs of all members, by rank, and calls `silent` for those that were silent for too long.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        signs: impl Iterator<Item = u64>,
+        mut silent: impl FnMut(usize),
+    ) {
+        let was_away = now.since(self.looked) > 2 * self.interval();
+        self.looked = now;
+        for (rank, (sign, heard)) in signs.zip(&mut self.heard).enumerate() {
+            if was_away || sign != heard.0 {
+                *heard = (sign, now);
+            } else if now.since(heard.1) > self.after {
+                silent(rank);
+            }
+        }
+    }
+
+    /// When it is due again.
+    pub(super) const fn deadline(&self) -> Instant {
+        self.next
+    }
+
+    fn interval(&self) -> Duration {
+        self.after / Settings::BEATS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn silence() -> Silence {
+        let after = Some(Duration::from_millis(400));
+        Silence::new(&Settings { suspicion_after: after, ..Settings::default() }, 2, at(0)).expect("is on")
+    }
+
+    #[test]
+    fn who_is_silent_for_too_long_is_found_out() {
+        let mut silence = silence();
+        let mut found = Vec::new();
+        for millis in (0..=1000).step_by(100) {
+            silence.look(at(millis), [millis.min(300), 1 + millis].into_iter(), |rank| {
+                found.push((millis, rank))
+            });
+        }
+        assert_eq!(found, [(800, 0), (900, 0), (1000, 0)]);
+    }
+
+    #[test]
+    fn who_was_away_itself_suspects_nobody() {
+        let mut silence = silence();
+        silence.look(at(0), [1, 1].into_iter(), |_| panic!("too soon"));
+        silence.look(at(5000), [1, 1].into_iter(), |_| panic!("it was away"));
+        silence.look(at(5100), [1, 2].into_iter(), |_| panic!("too soon"));
+    }
+
+    #[test]
+    fn it_is_due_several_times() {
+        let mut silence = silence();
+        assert!(silence.is_due(at(0)));
+        assert!(!silence.is_due(at(99)));
+        assert_eq!((silence.deadline(), silence.is_due(at(100))), (at(100), true));
+        assert!(!silence.is_due(at(199)));
+    }
+}

@@ -1,0 +1,124 @@
+//! The welcome: how a joiner learns of its first view (Derecho §2).
+//!
+//! Each member that installs a view publishes a mirror for each of its joiners, and stores the view once the joiner
+//! has attached. The joiner waits for the first that is complete; all say the same \[V1\].
+
+use squall_fabric::layout::Columns;
+use squall_fabric::{Column, Event, Fabric, Layout, MirrorId, MirrorKey, NodeId, Region};
+
+use super::{MEMBERS_MAX, Member, View};
+
+/// Where things are in a welcome.
+#[derive(Debug)]
+struct Words {
+    id: Column<u64>,
+    /// Node and tag of each member.
+    members: Columns<u64>,
+    /// How many members; announces the rest.
+    count: Column<u64>,
+    words: usize,
+}
+
+impl Words {
+    fn new() -> Self {
+        let mut layout = Layout::new();
+        let (id, members, count) = (layout.column(), layout.list(2 * MEMBERS_MAX), layout.column());
+        Self { id, members, count, words: layout.words() }
+    }
+}
+
+fn key(joiner: NodeId) -> MirrorKey {
+    MirrorKey(1 << 63 | u64::from(joiner.0))
+}
+
+/// A member's side: tells one joiner of the view.
+#[derive(Debug)]
+pub struct Greeter {
+    joiner: NodeId,
+    view: View,
+    region: Region,
+    mirror: MirrorId,
+    words: Words,
+    attached: bool,
+    told: bool,
+}
+
+impl Greeter {
+    /// Tells `joiner` of `view` once it has attached.
+    pub fn new<F: Fabric>(fabric: &mut F, joiner: NodeId, view: View) -> Self {
+        let words = Words::new();
+        let region = fabric.register(words.words);
+        let mirror = fabric.publish(key(joiner), &region, &[joiner]);
+        Self { joiner, view, region, mirror, words, attached: false, told: false }
+    }
+
+    /// Takes an event of the fabric.
+    pub fn handle_event(&mut self, event: &Event) {
+        let Event::Attached { key: attached, reader } = event else { return };
+        self.attached |= (*attached, *reader) == (key(self.joiner), self.joiner);
+    }
+
+    /// Whom it tells.
+    #[must_use]
+    pub const fn joiner(&self) -> NodeId {
+        self.joiner
+    }
+
+    /// The mirror, to be taken back when it is not needed any more.
+    #[must_use]
+    pub const fn mirror(&self) -> MirrorId {
+        self.mirror
+    }
+
+    /// Tells the joiner, once; returns the amount of work done.
+    pub fn poll<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        if !self.attached || self.told {
+            return 0;
+        }
+        let Words { id, members, count, .. } = &self.words;
+        id.store(&self.region, self.view.id);
+        for (i, member) in self.view.members.iter().enumerate() {
+            members.column(2 * i).store(&self.region, u64::from(member.node.0));
+            members.column(2 * i + 1).store(&self.region, member.tag);
+        }
+        count.store(&self.region, self.view.members.len() as u64);
+        fabric.push(self.mirror, id.word()..id.word() + 1);
+        fabric.push(self.mirror, members.words(0..2 * self.view.members.len()));
+        fabric.push_word(self.mirror, count.word());
+        self.told = true;
+        1
+    }
+}
+
+/// The joiner's side.
+#[derive(Debug)]
+pub struct Welcome {
+    words: Words,
+    mirrors: Vec<Region>,
+}
+
+impl Welcome {
+    /// Waits for a view from any of `contacts`.
+    pub fn new<F: Fabric>(fabric: &mut F, contacts: &[NodeId]) -> Self {
+        let (words, key) = (Words::new(), key(fabric.node()));
+        let mirrors = contacts.iter().map(|contact| fabric.attach(*contact, key, words.words)).collect();
+        Self { words, mirrors }
+    }
+
+    /// The first view of this node, once a member has told it.
+    #[must_use]
+    pub fn view(&self) -> Option<View> {
+        self.mirrors.iter().find_map(|mirror| {
+            let count = usize::try_from(self.words.count.load(mirror)).ok()?;
+            if count == 0 || count > MEMBERS_MAX {
+                return None;
+            }
+            let word = |i: usize| self.words.members.column(i).load(mirror);
+            let member = |i: usize| {
+                Some(Member { node: NodeId(u32::try_from(word(2 * i)).ok()?), tag: word(2 * i + 1) })
+            };
+            let members: Option<Vec<Member>> = (0..count).map(member).collect();
+            Some(View { id: self.words.id.load(mirror), members: members? })
+        })
+    }
+}

@@ -1,0 +1,179 @@
+//! The end of a view: wedge, trim, and what goes on in the next view (Derecho §3.4, "ragged trim").
+//!
+//! A wedged subgroup sends, acknowledges and delivers nothing more. It says how many indexes of each sender it has;
+//! membership agrees on a trim, the least of these over the survivors, and then each survivor delivers exactly the
+//! trim, in order. Sequences of the dead beyond it are passed over.
+//!
+//! - \[V2\] All who go on deliver the same. \[V3\] What anyone delivered before was received by all, so it is below
+//!   the trim.
+//! - \[V7\] What a surviving sender has sent beyond the trim, or has committed, goes on in the next view ([`Remains`]).
+//!   In mode `Unordered` some members have delivered it already; there it is passed over ([`ViewStart::known`]).
+//!   In mode `Raw` only what was not sent at all goes on.
+
+use squall_fabric::window::{Announcement, INDEXES_MAX, Remains};
+use squall_fabric::{Fabric, MirrorId, NodeId};
+
+use super::subgroup::Outlet;
+use super::{Corrupt, Deliver, Failure, Mode, Subgroup};
+use crate::mutation::{Mutation, is_on};
+
+/// How a view begins for a subgroup.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ViewStart {
+    /// The view.
+    pub view: u64,
+    /// How many messages of a sender come once more that this member has delivered; only in mode `Unordered`.
+    pub known: Vec<(NodeId, u64)>,
+}
+
+impl ViewStart {
+    /// How many messages of `sender` come once more.
+    pub(super) fn known(&self, sender: NodeId) -> u64 {
+        self.known.iter().find(|(node, _)| *node == sender).map_or(0, |(_, known)| *known)
+    }
+}
+
+/// What a subgroup of an ended view leaves to the next one.
+#[derive(Debug)]
+pub struct Remainder<D> {
+    /// The upcall, unless deliveries are pulled.
+    pub deliver: Option<D>,
+    /// Messages of this member that go on in the next view, if it sends.
+    pub remains: Option<Remains>,
+    /// The mirror of the own row: retire it when all members have begun the next view.
+    pub mirror: MirrorId,
+    /// For [`ViewStart::known`].
+    pub known: Vec<(NodeId, u64)>,
+}
+
+impl<D: Deliver> Subgroup<D> {
+    /// Stops the row of a member that is suspected: it never changes again here [S5].
+    pub fn freeze<F: Fabric>(&mut self, fabric: &mut F, member: NodeId) {
+        if let Some(rank) = self.members().iter().position(|node| *node == member) {
+            self.table.freeze(fabric, rank);
+        }
+    }
+
+    /// Ends sending and receiving, and returns how many indexes of each sender are here.
+    pub fn wedge(&mut self) -> &[u64] {
+        if !self.wedged {
+            self.wedged = true;
+            if let Some((publisher, _)) = &self.publisher {
+                publisher.close();
+            }
+            self.take_announcements();
+        }
+        &self.indexes
+    }
+
+    /// Whether all of the trim is here, as it is at each member that goes on.
+    #[must_use]
+    pub fn covers(&self, trim: &[u64]) -> bool {
+        self.wedged && trim.iter().zip(&self.indexes).all(|(trim, here)| trim <= here)
+    }
+
+    /// Whether the view has ended here.
+    #[must_use]
+    pub const fn is_wedged(&self) -> bool {
+        self.wedged
+    }
+
+    /// Takes what has been announced, and no more: nothing is acknowledged.
+    fn take_announcements(&mut self) {
+        for (sender, member) in self.settings.senders.iter().enumerate() {
+            let announced: Announcement = self.row.announced.load(self.table.row(*member));
+            let seen = self.announced[sender].indexes;
+            if announced.indexes < seen || announced.indexes >= INDEXES_MAX {
+                let corrupt = Corrupt::Announcement { member: *member, index: seen };
+                self.failure.get_or_insert(Failure::Corrupt(corrupt));
+                return;
+            }
+            self.announced[sender] = announced;
+            self.indexes[sender] = announced.indexes;
+        }
+    }
+
+    /// Delivers the trim (indexes of each sender), and nothing more; ends the subgroup.
+    ///
+    /// # Errors
+    /// [`Failure`]: this member must leave the group.
+    ///
+    /// # Panics
+    /// If the subgroup is not wedged, or the trim is beyond what is here: membership agrees on nothing such.
+    pub fn finish(mut self, trim: &[u64]) -> Result<Remainder<D>, Failure> {
+        assert!(self.covers(trim), "[V2] the trim {trim:?} is beyond what is here, {:?}", self.indexes);
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        let remains = self.publisher.as_ref().map(|(publisher, sender)| {
+            let sent = publisher.announcement().indexes;
+            let goes_on = self.settings.mode != Mode::Raw && !is_on(Mutation::NoResend);
+            publisher.remains(if goes_on { trim[*sender] } else { sent })
+        });
+        let known = self.known_beyond(trim);
+        match self.settings.mode {
+            Mode::Atomic => self.deliver_rest(&[sequences_of(trim)], trim)?,
+            Mode::Unordered | Mode::Raw => self.deliver_rest(&self.indexes.clone(), &self.indexes.clone())?,
+        }
+        let deliver = match self.outlet {
+            Outlet::Upcall { deliver, .. } => Some(deliver),
+            Outlet::Pull(_) => None,
+        };
+        Ok(Remainder { deliver, remains, mirror: self.table.mirror(), known })
+    }
+
+    /// Of the messages beyond the trim, which come again, how many are delivered here: all that came in this view,
+    /// and those that were yet to come again in this one.
+    fn known_beyond(&self, trim: &[u64]) -> Vec<(NodeId, u64)> {
+        if self.settings.mode != Mode::Unordered {
+            return Vec::new();
+        }
+        let senders = self.settings.senders.iter().enumerate();
+        let known = senders.map(|(sender, member)| {
+            let node = self.table.members()[*member];
+            (node, self.start.known(node).max(self.indexes[sender]) - trim[sender])
+        });
+        known.filter(|(_, known)| *known > 0).collect()
+    }
+
+    /// Hands over what lies below `limits` (by lane) and `ends` (by sender).
+    fn deliver_rest(&mut self, limits: &[u64], ends: &[u64]) -> Result<(), Failure> {
+        match &mut self.outlet {
+            Outlet::Upcall { consumer, deliver } => {
+                consumer.end_view(ends);
+                for (lane, limit) in limits.iter().enumerate() {
+                    if *limit > consumer.taken()[lane] {
+                        consumer.consume(lane, *limit, u64::MAX, deliver).map_err(Failure::Corrupt)?;
+                    }
+                }
+            }
+            Outlet::Pull(handoff) => {
+                handoff.end_view(ends);
+                for (lane, limit) in limits.iter().enumerate() {
+                    handoff.offer(lane, *limit);
+                }
+                handoff.close();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The sequences among which all of the trim is.
+fn sequences_of(trim: &[u64]) -> u64 {
+    let last = |(sender, indexes): (usize, &u64)| (indexes - 1) * trim.len() as u64 + sender as u64 + 1;
+    trim.iter().enumerate().filter(|(_, indexes)| **indexes > 0).map(last).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sequences_of_a_trim_end_with_its_last_index() {
+        assert_eq!(sequences_of(&[0, 0]), 0);
+        assert_eq!(sequences_of(&[1, 0]), 1);
+        assert_eq!(sequences_of(&[0, 1]), 2);
+        assert_eq!(sequences_of(&[3, 1]), 5);
+    }
+}

@@ -1,0 +1,211 @@
+//! The application at one node: sends what the plan says, checks what it is given.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use squall_fabric::sim::Prng;
+use squall_fabric::window::{ReserveError, Writer};
+use squall_fabric::{Duration, Instant, NodeId};
+use squall_protocols::group::{Application, Outlet, Placement, SubgroupId, Unplaced};
+use squall_protocols::membership::View;
+use squall_protocols::multicast::{Message, Pull};
+
+use super::plan::{Plan, has};
+use crate::checker::Views;
+use crate::run::Violation;
+
+/// What the checkers of a run share.
+pub(super) struct Watch {
+    pub(super) views: Views,
+    pub(super) violation: Option<Violation>,
+}
+
+impl Watch {
+    pub(super) fn take(&mut self, result: Result<(), Violation>) {
+        if let Err(violation) = result {
+            self.violation.get_or_insert(violation);
+        }
+    }
+}
+
+/// The application at one node.
+pub(super) struct App {
+    node: NodeId,
+    plan: Rc<Plan>,
+    watch: Rc<RefCell<Watch>>,
+    pub(super) view: Option<View>,
+    seats: BTreeMap<SubgroupId, Seat>,
+    next_send: Instant,
+    blocked: bool,
+    next_consume: Instant,
+}
+
+/// A subgroup that the node belongs to.
+#[derive(Default)]
+struct Seat {
+    writer: Option<Writer>,
+    unsent: u64,
+    /// The receiving ends of the views that are not yet consumed, with their views.
+    pulls: VecDeque<(u64, Pull)>,
+}
+
+type Upcall = Box<dyn FnMut(Message<'_>)>;
+
+impl App {
+    pub(super) fn new(node: NodeId, plan: &Rc<Plan>, watch: &Rc<RefCell<Watch>>) -> Self {
+        let start = Instant::from_nanos(0);
+        let (plan, watch) = (Rc::clone(plan), Rc::clone(watch));
+        let seats = BTreeMap::new();
+        Self { node, plan, watch, view: None, seats, next_send: start, blocked: false, next_consume: start }
+    }
+
+    /// Commits a burst in each subgroup, if it is time and the windows have room.
+    pub(super) fn send(&mut self, now: Instant, prng: &mut Prng) -> bool {
+        if now < self.next_send {
+            return false;
+        }
+        let mut sent = false;
+        self.blocked = false;
+        for (id, seat) in &mut self.seats {
+            for _ in 0..1 + prng.below(self.plan.burst) {
+                if seat.unsent == 0 {
+                    break;
+                }
+                let Some(writer) = &mut seat.writer else {
+                    self.blocked = true;
+                    break;
+                };
+                let mut watch = self.watch.borrow_mut();
+                let number = watch.views.sent(*id, self.node);
+                let length = watch.views.length(*id, self.node, number);
+                match writer.send(length, |bytes| watch.views.fill(*id, self.node, number, bytes)) {
+                    Ok(()) => {
+                        watch.views.on_send(*id, self.node);
+                        seat.unsent -= 1;
+                        sent = true;
+                    }
+                    Err(ReserveError::Closed) => seat.writer = None,
+                    Err(ReserveError::Full) => self.blocked = true,
+                    Err(ReserveError::TooLong { .. }) => unreachable!("the plan's messages fit"),
+                }
+                if self.blocked {
+                    break;
+                }
+            }
+        }
+        if !self.blocked {
+            self.next_send =
+                now + Duration::from_nanos(1 + prng.below(1 + self.plan.gap_max.as_nanos() as u64));
+        }
+        sent
+    }
+
+    /// Takes some of what there is to pull.
+    pub(super) fn consume(&mut self, now: Instant, prng: &mut Prng) -> bool {
+        if now < self.next_consume {
+            return false;
+        }
+        let mut worked = false;
+        for (id, seat) in &mut self.seats {
+            let has_next = seat.pulls.len() > 1;
+            let Some((view, pull)) = seat.pulls.front_mut() else { continue };
+            let is_over = pull.is_closed() && has_next;
+            for _ in 0..1 + prng.below(30) {
+                let mut watch = self.watch.borrow_mut();
+                match pull.next_message() {
+                    Ok(Some(message)) => {
+                        let result = watch.views.on_delivery(self.node, *id, &message);
+                        watch.take(result);
+                        worked = true;
+                    }
+                    Ok(None) => {
+                        if is_over {
+                            let result = watch.views.on_view_end(self.node, *id, *view);
+                            watch.take(result);
+                            seat.pulls.pop_front();
+                            worked = true;
+                        }
+                        break;
+                    }
+                    Err(corrupt) => {
+                        let text = format!("[O6] {} pulls: {corrupt}", self.node);
+                        watch.take(Err(Violation { checker: "failure", text }));
+                        break;
+                    }
+                }
+            }
+            if let Some((_, pull)) = seat.pulls.front_mut() {
+                pull.release();
+            }
+        }
+        if worked {
+            self.next_consume =
+                now + Duration::from_nanos(prng.below(1 + self.plan.consumer_pause_max.as_nanos() as u64));
+        }
+        worked
+    }
+
+    /// When the application wants to act next.
+    pub(super) fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let can_send = self.seats.values().any(|seat| seat.unsent > 0 && seat.writer.is_some());
+        let send = (can_send && !self.blocked).then_some(self.next_send);
+        let pulls = self.seats.values().any(|seat| !seat.pulls.is_empty());
+        let consume = Some(self.next_consume).filter(|next| pulls && *next > now);
+        [send, consume].into_iter().flatten().min()
+    }
+
+    /// Whether everything is sent and taken.
+    pub(super) fn is_done(&self) -> bool {
+        self.seats.values().all(|seat| seat.unsent == 0 && seat.pulls.len() <= 1)
+    }
+}
+
+impl Application for App {
+    type Deliver = Upcall;
+
+    fn outlet(&mut self, id: SubgroupId) -> Outlet<Upcall> {
+        let plan = self.plan.subgroups.iter().find(|plan| plan.id == id).expect("the plan has it");
+        if has(plan.pullers, self.node) {
+            return Outlet::Pull;
+        }
+        let (node, watch) = (self.node, Rc::clone(&self.watch));
+        Outlet::Upcall(Box::new(move |message: Message<'_>| {
+            let mut watch = watch.borrow_mut();
+            let result = watch.views.on_delivery(node, id, &message);
+            watch.take(result);
+        }))
+    }
+
+    fn install(&mut self, view: &View, placements: &[Placement], _unplaced: &[Unplaced]) {
+        let mut watch = self.watch.borrow_mut();
+        if let Some(before) = &self.view {
+            // Those with upcalls have delivered all of the view before; pulls end when they are consumed.
+            for id in self.seats.iter().filter(|(_, seat)| seat.pulls.is_empty()).map(|(id, _)| *id) {
+                let result = watch.views.on_view_end(self.node, id, before.id);
+                watch.take(result);
+            }
+        }
+        let result = watch.views.on_install(self.node, view, placements);
+        watch.take(result);
+        for placement in placements.iter().filter(|placement| placement.members.contains(&self.node)) {
+            let unsent = self.plan.messages;
+            self.seats.entry(placement.id).or_insert_with(|| Seat { unsent, ..Seat::default() });
+        }
+        self.view = Some(view.clone());
+    }
+
+    fn take_writer(&mut self, id: SubgroupId, writer: Writer) {
+        self.seats.get_mut(&id).expect("a subgroup of the view").writer = Some(writer);
+        self.blocked = false;
+    }
+
+    fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
+        let view = self.view.as_ref().expect("it is installed first").id;
+        self.seats.get_mut(&id).expect("a subgroup of the view").pulls.push_back((view, pull));
+    }
+
+    fn leave_subgroup(&mut self, id: SubgroupId) {
+        self.seats.remove(&id);
+    }
+}

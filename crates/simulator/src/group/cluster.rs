@@ -1,0 +1,324 @@
+//! The cluster of a run: nodes with their groups, and what the end must look like.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
+use squall_fabric::{Core, Duration, Event, Fabric, Instant, NodeId};
+use squall_protocols::group::{Ended, Group, Layout, Settings};
+use squall_protocols::membership::{self, Member, State, Stop, View};
+use squall_protocols::multicast::Mode;
+
+use super::app::{App, Watch};
+use super::plan::{MESSAGE_MAX, Plan};
+use crate::checker::Views;
+use crate::run::{Outcome, Violation};
+
+/// After the last fault all is delivered, and all who live and are wanted are in one view, within this virtual time.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// The nodes do their work in far fewer turns.
+const TURNS_MAX: u32 = 100_000;
+
+/// How often a joiner asks again.
+const ASK_EVERY: Duration = Duration::from_micros(700);
+
+pub(super) struct Cluster {
+    plan: Rc<Plan>,
+    world: SimWorld,
+    nodes: Vec<Node>,
+    watch: Rc<RefCell<Watch>>,
+    prng: Prng,
+}
+
+struct Node {
+    id: NodeId,
+    fabric: SimFabric,
+    /// Events that the group has not seen.
+    events: Vec<Event>,
+    group: Option<Group<App>>,
+    /// The members of the latest view.
+    members: Vec<NodeId>,
+    /// When it begins, or asks again, to join; by its own clock.
+    asks_at: Option<Instant>,
+    leaves_at: Option<Instant>,
+}
+
+impl Cluster {
+    pub(super) fn new(plan: &Plan, trace_records_max: usize) -> Self {
+        let plan = Rc::new(plan.clone());
+        let config = SimConfig {
+            adversary: Some(plan.adversary.clone()),
+            cost: CostModel::FREE,
+            early_sight: plan.early_sight,
+            one_sided_progress: plan.one_sided_progress,
+            unreachable_after: Duration::from_millis(3),
+            loss_noticed_after: Duration::from_millis(1),
+            rules: plan.rules.clone(),
+            trace_records_max,
+            ..SimConfig::hardware()
+        };
+        let world = SimWorld::new(plan.seed, config, plan.nodes());
+        let views = Views::new(plan.seed, MESSAGE_MAX);
+        let watch = Rc::new(RefCell::new(Watch { views, violation: None }));
+        let nodes = (0..plan.nodes()).map(|i| Node::new(&plan, &world, i, &watch)).collect();
+        let prng = Prng::new(plan.seed ^ 0x6e0);
+        Self { plan, world, nodes, watch, prng }
+    }
+
+    pub(super) fn run(mut self) -> Outcome {
+        let mut last_fault = Instant::from_nanos(0) + self.plan.last_fault();
+        let (mut turns, mut living) = (0, self.living());
+        while let Some(i) = self.world.next_turn(last_fault + SETTLE) {
+            turns += 1;
+            if std::mem::replace(&mut living, self.living()) != living {
+                last_fault = last_fault.max(self.world.now());
+            }
+            let worked = self.turn(i as usize);
+            let deadline = self.nodes[i as usize].next_deadline();
+            self.world.rest(i, worked, deadline);
+            let is_busy = turns > TURNS_MAX && self.plan.suspicion_after.is_none();
+            if is_busy {
+                let text = format!("[N4] the members are still busy after {TURNS_MAX} turns");
+                self.watch.borrow_mut().take(Err(Violation { checker: "quiescence", text }));
+            }
+            let is_over = self.world.now() > last_fault && self.is_settled();
+            if self.watch.borrow().violation.is_some() || (self.plan.suspicion_after.is_some() && is_over) {
+                break;
+            }
+        }
+        let found = self.watch.borrow_mut().violation.take();
+        let violation = found.or_else(|| self.check_end().err());
+        let watch = self.watch.borrow();
+        Outcome {
+            violation,
+            elapsed: self.world.now().since(Instant::from_nanos(0)),
+            delivered: watch.views.total(),
+            trace_hash: self.world.trace_hash(),
+            trace: self.world.trace(),
+        }
+    }
+
+    fn turn(&mut self, i: usize) -> bool {
+        let mut worked = self.nodes[i].start(&self.plan, &self.watch);
+        worked |= self.ask(i);
+        let node = &mut self.nodes[i];
+        worked |= node.fabric.poll(&mut |event| node.events.push(event)) > 0;
+        let Some(group) = &mut node.group else { return worked };
+        let now = node.fabric.now();
+        if node.leaves_at.is_some_and(|at| now >= at) {
+            node.leaves_at = None;
+            group.leave();
+        }
+        worked |= group.application().send(now, &mut self.prng);
+        node.events.drain(..).for_each(|event| group.handle_event(&mut node.fabric, &event));
+        worked |= group.poll(&mut node.fabric) > 0;
+        worked |= group.application().consume(node.fabric.now(), &mut self.prng);
+        node.part_with_the_departed();
+        let Some(group) = &node.group else { return worked };
+        if let Some(Ended::Failed(id, failure)) = group.ended() {
+            let text = format!("[O6] {} has stopped: {id}: {failure}", node.id);
+            self.watch.borrow_mut().take(Err(Violation { checker: "failure", text }));
+        }
+        worked
+    }
+
+    /// A joiner asks who leads, as far as it can tell: what the bootstrap does on real machines.
+    fn ask(&mut self, i: usize) -> bool {
+        let node = &self.nodes[i];
+        let is_joining =
+            node.group.as_ref().is_some_and(|group| group.membership().is_none() && group.ended().is_none());
+        if self.watch.borrow().views.has_seen(node.id) {
+            self.nodes[i].asks_at = None;
+            return false;
+        }
+        if !is_joining || node.asks_at.is_none_or(|at| node.fabric.now() < at) {
+            return false;
+        }
+        let joiner = Member { node: node.id, tag: u64::from(node.id.0) };
+        let next = node.fabric.now() + ASK_EVERY;
+        self.nodes[i].asks_at = Some(next);
+        let leads = |node: &&mut Node| {
+            let membership = node.group.as_ref().and_then(Group::membership);
+            self.world.lives(node.id.0) && membership.is_some_and(membership::Membership::leads)
+        };
+        let leader = self.nodes.iter_mut().filter(leads).max_by_key(|node| node.view_id());
+        if let Some(leader) = leader {
+            leader.group.as_mut().expect("it leads").admit(joiner);
+            self.world.wake(leader.id.0);
+        }
+        true
+    }
+
+    /// How many nodes live.
+    fn living(&self) -> usize {
+        (0..self.plan.nodes()).filter(|i| self.world.lives(*i)).count()
+    }
+
+    /// Nodes that live and have not stopped.
+    fn going(&self) -> impl Iterator<Item = &Node> {
+        let lives = |node: &&Node| self.world.lives(node.id.0);
+        self.nodes
+            .iter()
+            .filter(lives)
+            .filter(|node| node.group.as_ref().is_none_or(|group| group.ended().is_none()))
+    }
+
+    fn is_settled(&self) -> bool {
+        self.check_one_view().is_ok() && self.check_complete().is_ok() && self.going().all(Node::is_done)
+    }
+
+    fn check_end(&self) -> Result<(), Violation> {
+        self.check_stops()?;
+        self.check_one_view()?;
+        self.check_complete()
+    }
+
+    /// \[V8\] All who live and have not stopped are in one view, of just them, in which messages flow.
+    fn check_one_view(&self) -> Result<(), Violation> {
+        let fail = |text: String| Err(Violation { checker: "liveness", text });
+        let last = self.going().filter_map(Node::view_id).max();
+        let Some(last) = last else { return Ok(()) };
+        for node in self.going().filter(|node| !self.is_cut_off(node)) {
+            let Some(membership) = node.group.as_ref().and_then(Group::membership) else {
+                return fail(format!("[V8] {} still waits to join view {last}", node.id));
+            };
+            let (view, state) = (membership.view(), membership.timeline().last().expect("it has begun").0);
+            if view.id != last || state != State::Normal {
+                return fail(format!("[V8] {} is in {view}, {state:?}; the last view is {last}", node.id));
+            }
+            let is_going = |member: &Member| self.going().any(|other| other.id == member.node);
+            if let Some(gone) = view.members.iter().find(|member| !is_going(member)) {
+                return fail(format!("[V8] {} is in {view}, although {} has stopped", node.id, gone.node));
+            }
+        }
+        Ok(())
+    }
+
+    /// A joiner that has lost a member cannot join; it gives up when its time is over.
+    fn is_cut_off(&self, node: &Node) -> bool {
+        let lost = |other: &Node| node.group.as_ref().is_some_and(|group| group.has_lost(other.id));
+        node.view_id().is_none() && self.going().any(lost)
+    }
+
+    /// Whoever has stopped had a reason.
+    fn check_stops(&self) -> Result<(), Violation> {
+        let is_sure = !self.plan.has_false_suspicion();
+        for node in &self.nodes {
+            let ended = node.group.as_ref().and_then(Group::ended);
+            let Some(ended) = ended.filter(|_| self.world.lives(node.id.0)) else { continue };
+            let leaves = self.plan.leaves.iter().any(|(leaver, _)| *leaver == node.id.0);
+            let is_fine = match ended {
+                Ended::Stopped(Stop::Left) => leaves,
+                Ended::Stopped(Stop::Minority { .. }) => !is_sure || self.plan.crashes() > 0,
+                Ended::Stopped(Stop::Excluded) => !is_sure,
+                Ended::NobodyLeft => true,
+                Ended::Failed(..) => false,
+            };
+            if !is_fine {
+                let text = format!("[V5] {} has stopped without a reason: {ended}", node.id);
+                return Err(Violation { checker: "liveness", text });
+            }
+        }
+        Ok(())
+    }
+
+    /// \[V7\] Everything that members of the last view have sent is delivered by all of them.
+    fn check_complete(&self) -> Result<(), Violation> {
+        let watch = self.watch.borrow();
+        for subgroup in self.plan.subgroups.iter().filter(|subgroup| subgroup.settings.mode != Mode::Raw) {
+            let members: Vec<NodeId> = self
+                .going()
+                .filter(|node| node.view_id().is_some() && super::plan::has(subgroup.nodes, node.id))
+                .map(|node| node.id)
+                .collect();
+            for member in &members {
+                for sender in &members {
+                    let is_first = member.0 < self.plan.members;
+                    watch.views.check_complete(*member, subgroup.id, *sender, is_first)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    fn new(plan: &Rc<Plan>, world: &SimWorld, i: u32, watch: &Rc<RefCell<Watch>>) -> Self {
+        let mut fabric = world.fabric(i);
+        let (id, now) = (NodeId(i), fabric.now());
+        let leaves_at = plan.leaves.iter().find(|(leaver, _)| *leaver == i).map(|(_, at)| now + *at);
+        let app = App::new(id, plan, watch);
+        let mut asks_at = None;
+        let group = if i < plan.members {
+            let members = (0..plan.members).map(|n| Member { node: NodeId(n), tag: u64::from(n) }).collect();
+            Some(Group::begin(&mut fabric, View::first(members), layout(plan), settings(plan), app))
+        } else {
+            asks_at = Some(now + plan.joins[(i - plan.members) as usize]);
+            None
+        };
+        Self { id, fabric, events: Vec::new(), group, members: Vec::new(), asks_at, leaves_at }
+    }
+
+    /// A joiner begins when it is time.
+    fn start(&mut self, plan: &Rc<Plan>, watch: &Rc<RefCell<Watch>>) -> bool {
+        if self.group.is_some() || self.asks_at.is_some_and(|at| self.fabric.now() < at) {
+            return false;
+        }
+        let contacts: Vec<NodeId> = (0..plan.nodes()).map(NodeId).filter(|node| *node != self.id).collect();
+        let app = App::new(self.id, plan, watch);
+        self.group = Some(Group::join(&mut self.fabric, &contacts, layout(plan), settings(plan), app));
+        true
+    }
+
+    /// Closes the connections to those who are no longer members, and to all when the group has ended here.
+    fn part_with_the_departed(&mut self) {
+        let Some(group) = &self.group else { return };
+        let members = match (group.membership(), group.ended()) {
+            // Not before all members know of the view: who departs might mislead those who do not.
+            (Some(membership), _) if membership.is_ready() => membership.view().nodes(),
+            (None, Some(_)) => Vec::new(),
+            _ => return,
+        };
+        let departed = self.members.extract_if(.., |node| *node != self.id && !members.contains(node));
+        departed.for_each(|node| self.fabric.remove_peer(node));
+        self.members = members;
+    }
+
+    fn view_id(&self) -> Option<u64> {
+        self.group.as_ref()?.membership().map(|membership| membership.view().id)
+    }
+
+    fn is_done(&self) -> bool {
+        self.group.as_ref().is_none_or(Group::is_done)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let Some(group) = &self.group else { return self.asks_at };
+        let asks = self.asks_at.filter(|_| group.membership().is_none() && group.ended().is_none());
+        let leaves = self.leaves_at;
+        let app = group.application_ref().next_deadline(self.fabric.now());
+        let core = Core::<SimFabric>::next_deadline(group);
+        [asks, leaves, app, core].into_iter().flatten().min()
+    }
+}
+
+trait Done {
+    fn is_done(&self) -> bool;
+}
+
+impl Done for Group<App> {
+    fn is_done(&self) -> bool {
+        self.application_ref().is_done()
+    }
+}
+
+fn layout(plan: &Rc<Plan>) -> Box<dyn Layout + Send> {
+    let subgroups = plan.subgroups.clone();
+    Box::new(move |view: &View| Plan::place(&subgroups, view))
+}
+
+fn settings(plan: &Plan) -> Settings {
+    let (suspicion_after, partition_safety) = (plan.suspicion_after, plan.partition_safety);
+    Settings { membership: membership::Settings { suspicion_after, partition_safety } }
+}

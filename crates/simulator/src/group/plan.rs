@@ -1,0 +1,356 @@
+//! The plan of a run: members, joiners, subgroups, workload and faults, drawn from a seed.
+
+use std::fmt;
+
+use squall_fabric::sim::{Adversary, Prng, Rule, Verdict, When};
+use squall_fabric::{Duration, Instant, NodeId};
+use squall_protocols::group::{Placement, SubgroupId, Unplaced};
+use squall_protocols::membership::{PartitionSafety, View};
+use squall_protocols::multicast::{Batching, Mode, Settings};
+
+use crate::explain::Shrink;
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where it came from.
+    pub seed: u64,
+    /// Nodes `0..members` form the first view.
+    pub members: u32,
+    /// When each further node asks to join.
+    pub joins: Vec<Duration>,
+    /// Who leaves, and when.
+    pub leaves: Vec<(u32, Duration)>,
+    /// The subgroups.
+    pub subgroups: Vec<SubgroupPlan>,
+    /// Messages of each sender of each subgroup.
+    pub messages: u64,
+    /// The most messages that a sender commits in one turn.
+    pub burst: u64,
+    /// How long a sender waits between two turns in which it sends, at most.
+    pub gap_max: Duration,
+    /// How long a pulling consumer does nothing in between, at most.
+    pub consumer_pause_max: Duration,
+    /// Members that are silent for so long are suspected.
+    pub suspicion_after: Option<Duration>,
+    /// When a part of a view goes on.
+    pub partition_safety: PartitionSafety,
+    /// What the fabric does.
+    pub adversary: Adversary,
+    /// Readers share the owner's memory.
+    pub early_sight: bool,
+    /// Writes land without the target's processor.
+    pub one_sided_progress: bool,
+    /// The faults.
+    pub rules: Vec<Rule>,
+}
+
+/// A subgroup, and who is in it.
+#[derive(Clone, Debug)]
+pub struct SubgroupPlan {
+    /// Which.
+    pub id: SubgroupId,
+    /// The nodes that belong to it when they are in the view, as a set of bits.
+    pub nodes: u64,
+    /// Those that send.
+    pub senders: u64,
+    /// Those that pull.
+    pub pullers: u64,
+    /// Its settings but for the senders.
+    pub settings: Settings,
+}
+
+/// Messages of the scenario are at most that long.
+pub(super) const MESSAGE_MAX: usize = 40;
+
+impl Plan {
+    /// The plan of `seed`.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0x9209);
+        if prng.chance(300) {
+            return Self::draw_takeover(seed, &mut prng);
+        }
+        let members = 1 + u32::try_from(prng.index(5)).expect("few");
+        let joins =
+            (0..prng.below(4)).map(|_| Duration::from_nanos(prng.below(3_000_000))).collect::<Vec<_>>();
+        let nodes = u64::from(members) + joins.len() as u64;
+        let leaves =
+            (0..prng.below(2)).map(|_| (node(&mut prng, nodes), Duration::from_nanos(prng.below(3_000_000))));
+        let leaves = leaves.collect();
+        let is_quiet = prng.chance(500);
+        let suspicion_after = (!is_quiet).then(|| Duration::from_nanos(400_000 + prng.below(3_000_000)));
+        Self {
+            seed,
+            members,
+            leaves,
+            subgroups: draw_subgroups(&mut prng),
+            messages: prng.below(50),
+            burst: 1 + prng.below(8),
+            gap_max: Duration::from_nanos(if prng.chance(300) { 0 } else { prng.below(150_000) }),
+            consumer_pause_max: Duration::from_nanos(prng.below(200_000)),
+            suspicion_after,
+            partition_safety: PartitionSafety::Majority,
+            adversary: Adversary::drawn(&mut prng),
+            early_sight: prng.chance(500),
+            one_sided_progress: prng.chance(750),
+            rules: draw_rules(&mut prng, nodes),
+            joins,
+        }
+    }
+
+    /// A view that ends because somebody joins or leaves, with leaders that die or are lost at any step of that. There
+    /// is little else in such a run, so that most posts are steps of the agreement.
+    fn draw_takeover(seed: u64, prng: &mut Prng) -> Self {
+        let members = 3 + u32::try_from(prng.index(3)).expect("few");
+        let soon = Duration::from_nanos(prng.below(100_000));
+        let crash = |prng: &mut Prng, node: u32| {
+            let when = When::Post { node, nth: 1 + prng.below(120) };
+            Rule { when, what: Verdict::Crash(node) }
+        };
+        let slow = |prng: &mut Prng, from: u32, to: u32| {
+            let extra = Duration::from_nanos(prng.below(4_000_000));
+            let when = When::At(Instant::from_nanos(prng.below(200_000)));
+            Rule { when, what: Verdict::Slow { from, to, extra } }
+        };
+        let other = 1 + u32::try_from(prng.index(members as usize - 1)).expect("few");
+        let is_lost = prng.chance(400);
+        let rules = match is_lost {
+            true => vec![slow(prng, 0, 1), slow(prng, 1, 0), slow(prng, other, 0), crash(prng, other)],
+            false => vec![crash(prng, 0), crash(prng, other)],
+        };
+        let (joins, leaves) = match prng.chance(700) {
+            true => (vec![soon], vec![]),
+            false => (vec![], vec![(members - 1, soon)]),
+        };
+        let mut subgroups = draw_subgroups(prng);
+        subgroups.truncate(1);
+        Self {
+            seed,
+            members,
+            joins,
+            leaves,
+            subgroups,
+            messages: prng.below(3),
+            burst: 2,
+            gap_max: Duration::ZERO,
+            consumer_pause_max: Duration::ZERO,
+            suspicion_after: is_lost.then(|| Duration::from_nanos(200_000 + prng.below(400_000))),
+            partition_safety: PartitionSafety::Majority,
+            adversary: Adversary::drawn(prng),
+            early_sight: prng.chance(300),
+            one_sided_progress: prng.chance(750),
+            rules,
+        }
+    }
+
+    /// All nodes of the run.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        self.members + u32::try_from(self.joins.len()).expect("few")
+    }
+
+    /// Whether members can be suspected that live, or lose each other.
+    #[must_use]
+    pub fn has_false_suspicion(&self) -> bool {
+        let stops = |rule: &Rule| matches!(rule.what, Verdict::Partition(_) | Verdict::Pause { .. });
+        self.suspicion_after.is_some() || self.rules.iter().any(stops)
+    }
+
+    /// How many nodes crash.
+    #[must_use]
+    pub fn crashes(&self) -> usize {
+        self.rules.iter().filter(|rule| matches!(rule.what, Verdict::Crash(_))).count()
+    }
+
+    /// The latest instant at which something new happens, with the time that its effect lasts.
+    #[must_use]
+    pub fn last_fault(&self) -> Duration {
+        let end = |rule: &Rule| match (&rule.when, &rule.what) {
+            (When::At(at), Verdict::Pause { span, .. }) => at.as_nanos() + span.as_nanos() as u64,
+            (When::At(at), _) => at.as_nanos(),
+            _ => 0,
+        };
+        let faults = self.rules.iter().map(end).map(Duration::from_nanos);
+        let leaves = self.leaves.iter().map(|(_, at)| *at);
+        faults.chain(leaves).chain(self.joins.iter().copied()).max().unwrap_or_default()
+    }
+
+    /// The layout.
+    #[must_use]
+    pub fn place(subgroups: &[SubgroupPlan], view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
+        let (mut placements, mut unplaced) = (Vec::new(), Vec::new());
+        for subgroup in subgroups {
+            let members: Vec<NodeId> =
+                view.nodes().into_iter().filter(|node| has(subgroup.nodes, *node)).collect();
+            if members.is_empty() {
+                unplaced.push(Unplaced { id: subgroup.id, reason: "it has no members".into() });
+                continue;
+            }
+            let senders = members.iter().enumerate().filter(|(_, node)| has(subgroup.senders, **node));
+            let senders: Vec<usize> = senders.map(|(rank, _)| rank).collect();
+            if senders.is_empty() {
+                unplaced.push(Unplaced { id: subgroup.id, reason: "it has no senders".into() });
+                continue;
+            }
+            let settings = Settings { senders, ..subgroup.settings.clone() };
+            placements.push(Placement { id: subgroup.id, members, settings });
+        }
+        (placements, unplaced)
+    }
+}
+
+/// Whether a set of bits has `node`.
+pub(super) fn has(nodes: u64, node: NodeId) -> bool {
+    nodes >> node.0 & 1 == 1
+}
+
+fn node(prng: &mut Prng, nodes: u64) -> u32 {
+    u32::try_from(prng.below(nodes)).expect("few")
+}
+
+/// One subgroup of all; perhaps one that overlaps it; perhaps two shards.
+fn draw_subgroups(prng: &mut Prng) -> Vec<SubgroupPlan> {
+    let mut sets = vec![(0, u64::MAX)];
+    if prng.chance(300) {
+        sets.push((1, prng.draw()));
+    }
+    if prng.chance(300) {
+        let shard = prng.draw();
+        sets.extend([(2, shard), (3, !shard)]);
+    }
+    sets.into_iter()
+        .map(|(id, nodes)| SubgroupPlan {
+            id: SubgroupId(id),
+            nodes,
+            senders: prng.draw() | prng.draw(),
+            pullers: if prng.chance(500) { prng.draw() & prng.draw() } else { 0 },
+            settings: draw_settings(prng),
+        })
+        .collect()
+}
+
+fn draw_settings(prng: &mut Prng) -> Settings {
+    let windows = [3, 10, 40][prng.index(3)];
+    let stage = |prng: &mut Prng| prng.chance(800);
+    Settings {
+        mode: [Mode::Atomic, Mode::Atomic, Mode::Atomic, Mode::Unordered, Mode::Raw][prng.index(5)],
+        window: 1 + prng.index(windows),
+        message_max: MESSAGE_MAX,
+        window_bytes: 1 + prng.index(1000),
+        batching: Batching { send: stage(prng), receive: stage(prng), delivery: stage(prng) },
+        null_sends: true,
+        senders: Vec::new(),
+    }
+}
+
+fn draw_rules(prng: &mut Prng, nodes: u64) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let time = |prng: &mut Prng| When::At(Instant::from_nanos(prng.below(3_000_000)));
+    let post = |prng: &mut Prng, node: u32| When::Post { node, nth: 1 + prng.below(400) };
+    for _ in 0..prng.below(4) {
+        let victim = node(prng, nodes);
+        let (when, what) = match prng.below(8) {
+            // A leader at any of its steps: it posts most when a view ends.
+            0..3 => (post(prng, victim), Verdict::Crash(victim)),
+            3 => (time(prng), Verdict::Crash(victim)),
+            4 => {
+                let span = Duration::from_nanos(prng.below(8_000_000));
+                (time(prng), Verdict::Pause { node: victim, span })
+            }
+            5 => {
+                let (from, to) = (victim, node(prng, nodes));
+                let extra = Duration::from_nanos(prng.below(400_000));
+                (time(prng), Verdict::Slow { from, to, extra })
+            }
+            _ => {
+                let side = prng.draw();
+                let part = |of: bool| {
+                    (0..u32::try_from(nodes).expect("few")).filter(|n| (side >> n & 1 == 1) == of).collect()
+                };
+                let at = prng.below(3_000_000);
+                let heal = at + prng.below(6_000_000);
+                rules.push(Rule { when: When::At(Instant::from_nanos(heal)), what: Verdict::Heal });
+                (When::At(Instant::from_nanos(at)), Verdict::Partition(vec![part(true), part(false)]))
+            }
+        };
+        rules.push(Rule { when, what });
+    }
+    rules
+}
+
+impl Shrink for Plan {
+    fn smaller(&self) -> Vec<Self> {
+        let mut plans = Vec::new();
+        let mut with = |change: &dyn Fn(&mut Self)| {
+            let mut plan = self.clone();
+            change(&mut plan);
+            plans.push(plan);
+        };
+        for i in 0..self.rules.len() {
+            with(&|plan| drop(plan.rules.remove(i)));
+        }
+        for i in 0..self.leaves.len() {
+            with(&|plan| {
+                plan.leaves.remove(i);
+            });
+        }
+        for i in 1..self.subgroups.len() {
+            with(&|plan| drop(plan.subgroups.remove(i)));
+        }
+        if !self.joins.is_empty() && self.rules.is_empty() {
+            with(&|plan| {
+                plan.joins.pop();
+            });
+        }
+        for keep in [0, self.messages / 2, self.messages.saturating_sub(1)] {
+            if keep < self.messages {
+                with(&|plan| plan.messages = keep);
+            }
+        }
+        if self.suspicion_after.is_some() {
+            with(&|plan| plan.suspicion_after = None);
+        }
+        if self.subgroups.iter().any(|subgroup| subgroup.pullers != 0) {
+            with(&|plan| plan.subgroups.iter_mut().for_each(|subgroup| subgroup.pullers = 0));
+        }
+        let calm = Adversary { delay_max: self.adversary.delay_max, ..Adversary::default() };
+        if calm != self.adversary {
+            with(&|plan| plan.adversary = calm.clone());
+        }
+        plans
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "seed {}: {} members, then joins at {:?}, leaves {:?}",
+            self.seed, self.members, self.joins, self.leaves
+        )?;
+        for SubgroupPlan { id, nodes, senders, pullers, settings } in &self.subgroups {
+            let Settings { mode, window, window_bytes, batching, .. } = settings;
+            let mask = (1_u64 << self.nodes()) - 1;
+            writeln!(
+                f,
+                "  {id}: {mode:?}, nodes {:b}, senders {:b}, pullers {:b}, window {window} and {window_bytes} bytes, {batching:?}",
+                nodes & mask,
+                senders & mask,
+                pullers & mask
+            )?;
+        }
+        writeln!(
+            f,
+            "  {} messages each, bursts of {}, up to {:?} apart, consumers pause {:?}",
+            self.messages, self.burst, self.gap_max, self.consumer_pause_max
+        )?;
+        writeln!(f, "  suspicion after {:?}, {:?}", self.suspicion_after, self.partition_safety)?;
+        writeln!(
+            f,
+            "  early sight {}, one-sided {}, {:?}",
+            self.early_sight, self.one_sided_progress, self.adversary
+        )?;
+        self.rules.iter().try_for_each(|rule| writeln!(f, "  fault {rule}"))
+    }
+}
