@@ -8,6 +8,7 @@
 
 pub mod address;
 pub mod config;
+pub mod desk;
 pub mod grant;
 pub mod proof;
 pub mod shm;
@@ -27,6 +28,7 @@ pub struct Parser {
 pub const PARSERS: &[Parser] = &[
     Parser { name: "address", feed: address::feed, seeds: address::seeds },
     Parser { name: "config", feed: config::feed, seeds: config::seeds },
+    Parser { name: "desk", feed: desk::feed, seeds: desk::seeds },
     Parser { name: "grant", feed: grant::feed, seeds: grant::seeds },
     Parser { name: "proof", feed: proof::feed, seeds: proof::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },

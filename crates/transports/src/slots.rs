@@ -33,21 +33,21 @@ impl<T> Slots<T> {
 
     /// The value with this name.
     #[inline]
-    pub(crate) fn get(&self, name: u32) -> Option<&T> {
+    pub(crate) fn at(&self, name: u32) -> Option<&T> {
         let place = self.places.get(place_of(name))?;
         if u32::from(place.uses) == name >> 16 { place.value.as_ref() } else { None }
     }
 
-    /// As [`Slots::get`].
+    /// As [`Slots::at`].
     #[inline]
-    pub(crate) fn get_mut(&mut self, name: u32) -> Option<&mut T> {
+    pub(crate) fn at_mut(&mut self, name: u32) -> Option<&mut T> {
         let place = self.places.get_mut(place_of(name))?;
         if u32::from(place.uses) == name >> 16 { place.value.as_mut() } else { None }
     }
 
     /// Takes the value with this name; the name is over.
     pub(crate) fn remove(&mut self, name: u32) -> Option<T> {
-        self.get(name)?;
+        self.at(name)?;
         let place = &mut self.places[place_of(name)];
         place.uses = place.uses.wrapping_add(1);
         self.free.push(u16::try_from(place_of(name)).expect("masked"));
@@ -92,10 +92,10 @@ mod tests {
     fn a_place_is_used_again_under_another_name() {
         let mut slots = Slots::default();
         let [a, b] = ["a", "b"].map(|value| slots.insert(value));
-        assert_eq!((slots.remove(a), slots.remove(a), slots.get(a)), (Some("a"), None, None));
+        assert_eq!((slots.remove(a), slots.remove(a), slots.at(a)), (Some("a"), None, None));
         let c = slots.insert("c");
         assert!(c != a && c != b, "{c} was a name before");
-        assert_eq!((slots.get(a), slots.get(b), slots.get(c)), (None, Some(&"b"), Some(&"c")));
+        assert_eq!((slots.at(a), slots.at(b), slots.at(c)), (None, Some(&"b"), Some(&"c")));
         for _ in 0..200_000 {
             let name = slots.insert("d");
             assert_eq!(slots.remove(name), Some("d"));

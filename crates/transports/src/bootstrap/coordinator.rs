@@ -101,7 +101,7 @@ impl<S: Link> Gathering<'_, '_, S> {
 
     fn judge(&self, visitor: &Visitor<S>) -> Result<(Option<u32>, Address), Refusal> {
         let Request::Join { members, rank, agreement, listen } = &visitor.request else {
-            return Err(Refusal::OtherSession);
+            return Err(visitor.request.too_early().unwrap_or(Refusal::OtherSession));
         };
         if *members != self.plan.members {
             return Err(Refusal::MemberCount { coordinator: self.plan.members });
@@ -161,7 +161,8 @@ impl<S: Link> Gathering<'_, '_, S> {
                 return Err(BootstrapError::Unready { unready });
             }
             for visitor in self.receive()? {
-                (self.on_progress)(visitor.refuse(Refusal::Complete));
+                let refusal = visitor.request.too_early().unwrap_or(Refusal::Complete);
+                (self.on_progress)(visitor.refuse(refusal));
             }
             for (joined, member) in self.joined.iter_mut().zip(&members[1..]) {
                 joined.poll_report().map_err(|_| lost(member))?;
@@ -205,11 +206,11 @@ impl<S: Link> Gathering<'_, '_, S> {
 impl<S: Link> Joined<S> {
     fn poll_report(&mut self) -> Result<(), WireError> {
         match self.wire.poll_frame()? {
-            Some(Report::Linked) if self.linked => Err(WireError::Malformed("a second report")),
-            Some(Report::Linked) => {
+            Some(Report::Linked) if !self.linked => {
                 self.linked = true;
                 Ok(())
             }
+            Some(_) => Err(WireError::Malformed("a report out of place")),
             None => Ok(()),
         }
     }
@@ -233,7 +234,7 @@ fn in_order_of_ranks<S>(joined: Vec<Joined<S>>) -> Vec<Joined<S>> {
 }
 
 /// Who listens at all addresses of its host is reached at the one that its packets come from.
-fn seen_from_here<S: Link>(listen: Address, stream: &S) -> Address {
+pub(super) fn seen_from_here<S: Link>(listen: Address, stream: &S) -> Address {
     match (&listen, stream.peer_ip()) {
         (Address::Tcp { host, port }, Some(ip))
             if host.parse::<std::net::IpAddr>().is_ok_and(|host| host.is_unspecified()) =>

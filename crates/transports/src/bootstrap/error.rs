@@ -146,6 +146,38 @@ pub enum BootstrapError {
         /// What it sent.
         what: String,
     },
+    /// No member has admitted this process in time.
+    #[error(
+        "no member at {} has admitted this process within {waited:.1?} (last: {cause}): look whether the group \
+         runs, and compare `contacts` with where its members listen",
+        addresses(contacts)
+    )]
+    NotAdmitted {
+        /// Whom we asked.
+        contacts: Vec<Address>,
+        /// How long we tried.
+        waited: Duration,
+        /// The last failure, or what we were told to wait for.
+        cause: String,
+    },
+    /// The group does not want this process.
+    #[error("{address} refuses this process: {reason}")]
+    Denied {
+        /// Who said so.
+        address: Address,
+        /// Why, and what to do next.
+        reason: String,
+    },
+    /// A member that was asked something did not answer.
+    #[error(
+        "{address} gives no answer ({cause}): look whether the member runs and is not stuck, or ask another"
+    )]
+    NoAnswer {
+        /// Whom we asked.
+        address: Address,
+        /// What went wrong.
+        cause: String,
+    },
     /// The system failed.
     #[error("the system refused {doing}: {cause}")]
     System {
@@ -158,6 +190,11 @@ pub enum BootstrapError {
 
 fn list(members: &[(NodeId, Address)]) -> String {
     let each: Vec<_> = members.iter().map(|(node, address)| format!("{node} ({address})")).collect();
+    each.join(", ")
+}
+
+fn addresses(contacts: &[Address]) -> String {
+    let each: Vec<_> = contacts.iter().map(ToString::to_string).collect();
     each.join(", ")
 }
 

@@ -51,7 +51,7 @@ pub(super) fn join<S: Link>(
 /// Makes connections.
 pub(super) struct Caller<'p> {
     pub(super) plan: &'p Plan,
-    proof: &'p Proof,
+    pub(super) proof: &'p Proof,
     pub(super) deadline: Instant,
 }
 
@@ -98,13 +98,30 @@ impl Caller<'_> {
         }
     }
 
-    /// Connects, proves the secret, and asks.
+    /// Connects, proves the secret, asks, and is accepted.
     pub(super) fn call<S: Link>(
         &self,
         address: &Address,
         request: &Request,
         until: Until<'_>,
     ) -> Result<Wire<S>, CallError> {
+        match self.ask(address, request, until)? {
+            (wire, Answer::Accepted) => Ok(wire),
+            (_, Answer::Refused(refusal)) => {
+                Err(CallError::Never(BootstrapError::Refused { address: address.clone(), refusal }))
+            }
+            (_, Answer::Wait { reason }) => Err(CallError::Again(reason)),
+            _ => Err(CallError::Again("it gave an answer to something else".into())),
+        }
+    }
+
+    /// Connects, proves the secret, and asks; returns the answer.
+    pub(super) fn ask<S: Link>(
+        &self,
+        address: &Address,
+        request: &Request,
+        until: Until<'_>,
+    ) -> Result<(Wire<S>, Answer), CallError> {
         let left = until.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let stream = S::connect(address, left).map_err(|error| {
             CallError::Again(match error.kind() {
@@ -120,12 +137,8 @@ impl Caller<'_> {
         self.proof.prove(&mut wire.waiting(until)).map_err(|error| self.on_proof_error(address, error))?;
         let again = |error: WireError| CallError::Again(error.to_string());
         wire.write_frame(request, until).map_err(again)?;
-        match wire.read_frame(until).map_err(again)? {
-            Answer::Accepted => Ok(wire),
-            Answer::Refused(refusal) => {
-                Err(CallError::Never(BootstrapError::Refused { address: address.clone(), refusal }))
-            }
-        }
+        let answer = wire.read_frame(until).map_err(again)?;
+        Ok((wire, answer))
     }
 
     fn on_proof_error(&self, address: &Address, error: ProofError) -> CallError {
@@ -192,6 +205,9 @@ impl<S: Link> Joining<'_, '_, S> {
                     self.early.push(visitor)
                 }
                 Request::Link { .. } => (self.on_progress)(visitor.refuse(Refusal::OtherSession)),
+                Request::Enter { .. } | Request::Hello { .. } | Request::Status { .. } => {
+                    (self.on_progress)(visitor.refuse(Refusal::Assembling));
+                }
                 Request::Join { .. } => {
                     let coordinator = self.contact.to_string();
                     (self.on_progress)(visitor.refuse(Refusal::NotCoordinator { coordinator }));

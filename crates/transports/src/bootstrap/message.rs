@@ -11,6 +11,22 @@ pub(super) enum Request {
     Join { members: u32, rank: Option<u32>, agreement: [u8; 32], listen: String },
     /// To a member of lower rank: this connection is the link between us.
     Link { session: u64, node: u32 },
+    /// To any member of a group that runs: take me in.
+    Enter { agreement: [u8; 32], listen: Vec<String>, name: String },
+    /// To a member of a group that runs: I was admitted, and this connection is the link between us.
+    Hello { session: u64, node: u32 },
+    /// To any member: how are you?
+    Status { question: Vec<u8> },
+}
+
+impl Request {
+    /// The answer to a request that only a group that runs can take.
+    pub(super) fn too_early(&self) -> Option<Refusal> {
+        match self {
+            Self::Join { .. } | Self::Link { .. } => None,
+            Self::Enter { .. } | Self::Hello { .. } | Self::Status { .. } => Some(Refusal::Assembling),
+        }
+    }
 }
 
 /// The answer to a request.
@@ -18,6 +34,35 @@ pub(super) enum Request {
 pub(super) enum Answer {
     Accepted,
     Refused(Refusal),
+    /// Ask the leader instead.
+    Redirect {
+        leader: String,
+    },
+    /// Ask again soon.
+    Wait {
+        reason: String,
+    },
+    /// Ask no more.
+    Denied {
+        reason: String,
+    },
+    /// You are in, as far as links go.
+    Admit(Admittance),
+    /// What was asked for.
+    Status {
+        bytes: Vec<u8>,
+    },
+}
+
+/// What who is admitted has to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Admittance {
+    pub(super) session: u64,
+    pub(super) node: u32,
+    pub(super) leader: u32,
+    /// By number, each with the address at which it listens.
+    pub(super) members: Vec<(u32, String)>,
+    pub(super) token: Vec<u8>,
 }
 
 /// What the coordinator says to those whom it has taken in.
@@ -33,10 +78,11 @@ pub(super) enum Notice {
     Stopped(Stop),
 }
 
-/// What a member says to the coordinator when its links stand.
+/// What a member says to the coordinator, or a newcomer to the leader, when its links stand.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
     Linked,
+    Connected,
 }
 
 /// Why the coordinator gave up.
@@ -82,6 +128,8 @@ pub enum Refusal {
     OtherSession,
     /// The request holds something that cannot be used.
     Unusable,
+    /// The group has not come together yet.
+    Assembling,
 }
 
 impl fmt::Display for Refusal {
@@ -108,6 +156,7 @@ impl fmt::Display for Refusal {
                 "it does not coordinate, its own first contact is {coordinator}: give all processes the same `contacts`"
             ),
             Self::OtherSession => f.write_str("it is in another session: start all processes again"),
+            Self::Assembling => f.write_str("its group has not come together yet: try again"),
             Self::Unusable => f.write_str("it cannot use what this process asked for: run the same release everywhere"),
         }
     }

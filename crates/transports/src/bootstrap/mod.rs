@@ -17,10 +17,14 @@
 //! and at most `Plan::unauthenticated_max` connections wait for their proof. So a port scanner, a silent client
 //! or a wrong secret costs a closed connection and nothing else. Over Unix sockets the peer's user must be ours.
 //!
+//! A group that runs is joined at the [`desk`] of any member.
+//!
 //! After the bootstrap the streams carry nothing of it any more: not a byte is read beyond its last frame.
 
 mod address;
 mod coordinator;
+pub mod desk;
+mod entering;
 mod error;
 mod link;
 mod listener;
@@ -29,6 +33,7 @@ mod mesh;
 mod message;
 mod proof;
 mod reception;
+mod request;
 mod secret;
 #[cfg(test)]
 mod tests;
@@ -40,6 +45,8 @@ use sha2::{Digest as _, Sha256};
 use squall_fabric::NodeId;
 
 pub use self::address::{ADDRESS_BYTES_MAX, Address, AddressError};
+pub use self::desk::{Admission, Asker, Desk, DeskEvent, DeskEvents, JoinInfo};
+pub use self::entering::{Joined, ask, join};
 pub use self::error::BootstrapError;
 pub use self::link::Link;
 pub use self::listener::Listener;
@@ -48,6 +55,8 @@ pub use self::proof::{
     CHALLENGE_BYTES, HELLO_BYTES, Initiator, PROTOCOL_VERSION, Proof, ProofError, Proven, Rejection,
     Responder, TAG_BYTES, VERDICT_BYTES,
 };
+#[doc(hidden)]
+pub use self::request::read_foreign;
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretTooShort};
 
 /// The most members of a group: a full mesh of more is beyond what the multicast is for.
@@ -164,6 +173,25 @@ pub enum Progress {
     Left {
         /// The peer in words.
         peer: String,
+    },
+    /// A member has named the leader, whom we ask next.
+    Redirected {
+        /// Where it listens.
+        leader: Address,
+    },
+    /// A member cannot admit us now; we ask again.
+    Waiting {
+        /// Whom we asked.
+        contact: Address,
+        /// Why.
+        reason: String,
+    },
+    /// The leader has admitted us; we connect to the members.
+    Admitted {
+        /// Our number.
+        node: NodeId,
+        /// How many members there are.
+        members: usize,
     },
     /// A connection was closed because it did not prove the secret or asked for what cannot be.
     Rejected {

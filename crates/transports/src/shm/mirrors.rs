@@ -252,7 +252,7 @@ impl ShmFabric {
     /// Remembers whom to ring about words of a mirror.
     #[inline]
     pub(super) fn push_words(&mut self, mirror: MirrorId, end: usize) {
-        let mirror = self.mirrors.get(mirror.0);
+        let mirror = self.mirrors.at(mirror.0);
         let mirror = mirror.expect("a mirror that this node has published and not retired");
         assert!(end <= mirror.words, "a push up to word {end} of {}", mirror.words);
         self.to_ring.union(&mirror.readers);

@@ -60,7 +60,7 @@ impl Mirrors {
     /// # Panics
     /// If it was not published here, or is retired.
     pub(super) fn mirror(&self, id: MirrorId) -> &Mirror {
-        self.mirrors.get(id.0).unwrap_or_else(|| panic!("{id:?} is not published by this node"))
+        self.mirrors.at(id.0).unwrap_or_else(|| panic!("{id:?} is not published by this node"))
     }
 
     /// Ends a mirror; returns its key.
@@ -83,7 +83,7 @@ impl Mirrors {
         node: NodeId,
     ) -> Result<Option<Event>, Violation> {
         let Some(id) = self.by_key.get(&key) else { return Ok(None) };
-        let mirror = self.mirrors.get_mut(id.0).expect("keys name mirrors");
+        let mirror = self.mirrors.at_mut(id.0).expect("keys name mirrors");
         if !mirror.readers.contains(&node) {
             return Ok(None);
         }
@@ -106,7 +106,7 @@ impl Mirrors {
 
     /// A reader has dropped its view.
     pub(super) fn on_detach(&mut self, key: MirrorKey, peer: usize, view: u32) {
-        let Some(mirror) = self.by_key.get(&key).and_then(|id| self.mirrors.get_mut(id.0)) else { return };
+        let Some(mirror) = self.by_key.get(&key).and_then(|id| self.mirrors.at_mut(id.0)) else { return };
         mirror.subscribers.retain(|subscriber| (subscriber.peer, subscriber.view) != (peer, view));
     }
 }

@@ -105,7 +105,7 @@ impl VerbsFabric {
     /// Takes a peer's request for a mirror, if there is one that fits. A peer whose view has another size has been told
     /// the right one, and ends the stream.
     fn subscribe(&mut self, id: u32, peer: usize) {
-        let mirror = self.mirrors.mirrors.get_mut(id).expect("keys name mirrors");
+        let mirror = self.mirrors.mirrors.at_mut(id).expect("keys name mirrors");
         let Some(request) = self.peers[peer].requests.get(&mirror.key.0).copied() else { return };
         let reader = self.peers[peer].node;
         let fits = request.words == mirror.region.words() as u64 && mirror.readers.contains(&reader);
@@ -379,7 +379,7 @@ impl Mirrors {
     /// # Panics
     /// If it was not published here, or is retired.
     pub(super) fn mirror(&self, id: MirrorId) -> &Mirror {
-        self.mirrors.get(id.0).unwrap_or_else(|| panic!("{id:?} is not published by this node"))
+        self.mirrors.at(id.0).unwrap_or_else(|| panic!("{id:?} is not published by this node"))
     }
 }
 

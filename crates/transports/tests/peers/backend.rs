@@ -3,18 +3,18 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use squall_fabric::{Event, Fabric, NodeId};
+use squall_transports::bootstrap::Link;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 
 /// A transport that takes peers in later.
 pub(crate) trait Backend: Fabric + Sized {
-    type Stream: Debug;
+    type Stream: Link;
 
     /// A node without peers.
     fn alone(node: NodeId) -> Self;

@@ -1,7 +1,9 @@
 //! Members of one process meet over real sockets.
 
 mod deaths;
+
 mod meeting;
+mod newcomers;
 mod refusals;
 mod strangers;
 

@@ -1,0 +1,103 @@
+//! What foreign messages are worth: pure functions from bytes to a value or a refusal.
+
+use squall_fabric::NodeId;
+
+use super::coordinator::seen_from_here;
+use super::desk::{JoinInfo, STATUS_BYTES_MAX, TOKEN_BYTES_MAX};
+use super::link::Link;
+use super::message::{Admittance, Answer, Refusal, Report, Request};
+use super::wire::FRAME_BYTES_MAX;
+use super::{ADDRESS_BYTES_MAX, Address, MEMBERS_MAX, Member};
+
+/// Who asks to join, as a request says it.
+pub(super) fn join_info<S: Link>(
+    request: &Request,
+    agreement: &[u8; 32],
+    stream: &S,
+    peer: &str,
+) -> Result<JoinInfo, Refusal> {
+    let Request::Enter { agreement: theirs, listen, name } = request else { return Err(Refusal::Unusable) };
+    if theirs != agreement {
+        return Err(Refusal::Agreement);
+    }
+    let (name, addresses) = read_entry(listen, name).ok_or(Refusal::Unusable)?;
+    let addresses = addresses.into_iter().map(|address| seen_from_here(address, stream)).collect();
+    Ok(JoinInfo { name, addresses, peer: peer.into() })
+}
+
+/// The name and the addresses of who asks to join, if they can be used.
+fn read_entry(listen: &[String], name: &str) -> Option<(String, Vec<Address>)> {
+    if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) || listen.len() > ADDRESSES_MAX {
+        return None;
+    }
+    let addresses: Option<Vec<_>> = listen.iter().map(|listen| read_address(listen)).collect();
+    let addresses = addresses.filter(|addresses| !addresses.is_empty())?;
+    Some((name.into(), addresses))
+}
+
+pub(super) fn read_address(text: &str) -> Option<Address> {
+    text.parse().ok().filter(|_| text.len() <= ADDRESS_BYTES_MAX)
+}
+
+/// The members of an admittance in the order of their numbers, or what is wrong with it.
+pub(super) fn read_members(
+    admittance: &Admittance,
+    takes: fn(&Address) -> bool,
+) -> Result<Vec<Member>, &'static str> {
+    if admittance.members.len() >= MEMBERS_MAX || admittance.token.len() > TOKEN_BYTES_MAX {
+        return Err("an admission that is too long");
+    }
+    let member = |(node, listen): &(u32, String)| {
+        let address = read_address(listen).filter(takes)?;
+        Some(Member { node: NodeId(*node), address })
+    };
+    let members: Option<Vec<_>> = admittance.members.iter().map(member).collect();
+    let mut members = members.ok_or("an admission with an unusable address")?;
+    members.sort_by_key(|member| member.node);
+    if members.windows(2).any(|pair| pair[0].node == pair[1].node) {
+        return Err("an admission that names a member twice");
+    }
+    let named = |node| members.iter().any(|member| member.node.0 == node);
+    if !named(admittance.leader) || named(admittance.node) {
+        return Err("an admission with the wrong members");
+    }
+    Ok(members)
+}
+
+/// Reads bytes as each kind of message that comes to a desk or from one, for fuzzing; returns how many kinds they are.
+///
+/// # Panics
+/// If what was read is not read again from what is written of it.
+#[must_use]
+pub fn read_foreign(bytes: &[u8]) -> usize {
+    fn again<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq>(bytes: &[u8]) -> Option<T> {
+        let read: T = postcard::from_bytes(bytes).ok()?;
+        let written = postcard::to_stdvec(&read).expect("messages serialise");
+        assert!(postcard::from_bytes(&written).is_ok_and(|same: T| same == read), "not read again");
+        Some(read)
+    }
+    if bytes.len() > FRAME_BYTES_MAX {
+        return 0;
+    }
+    let request: Option<Request> = again(bytes);
+    if let Some(Request::Enter { listen, name, .. }) = &request
+        && let Some((_, addresses)) = read_entry(listen, name)
+    {
+        assert!(!addresses.is_empty() && addresses.len() <= ADDRESSES_MAX);
+    }
+    let answer: Option<Answer> = again(bytes);
+    if let Some(Answer::Admit(admittance)) = &answer
+        && let Ok(members) = read_members(admittance, |_| true)
+    {
+        assert!(members.iter().any(|member| member.node.0 == admittance.leader));
+    }
+    let report: Option<Report> = again(bytes);
+    usize::from(request.is_some()) + usize::from(answer.is_some()) + usize::from(report.is_some())
+}
+
+pub(super) const NAME_BYTES_MAX: usize = 64;
+/// One for each kind of network, and some to spare.
+pub(super) const ADDRESSES_MAX: usize = 4;
+
+const _: () = assert!(MEMBERS_MAX * (ADDRESS_BYTES_MAX + 16) + TOKEN_BYTES_MAX < FRAME_BYTES_MAX);
+const _: () = assert!(STATUS_BYTES_MAX + 16 < FRAME_BYTES_MAX);

@@ -1,0 +1,268 @@
+//! Real processes: three form a group, others join it, over shared memory and over TCP. Some are killed on the way.
+
+#[path = "peers/backend.rs"]
+mod backend;
+#[path = "joins/member.rs"]
+mod member;
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_transports::bootstrap::{self, Address};
+use squall_transports::shm::ShmFabric;
+use squall_transports::tcp::TcpFabric;
+
+use backend::PATIENCE;
+use member::DieAt;
+
+/// Not a test of its own: what the processes of the tests below do.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn process() {
+    let argument = |name: &str| std::env::var(name).expect("started by another test");
+    let listen: Address = argument(LISTEN).parse().expect("an address");
+    let contacts: Vec<Address> =
+        argument(CONTACTS).split(' ').map(|text| text.parse().expect("an address")).collect();
+    let role = argument(ROLE);
+    let die_at = match role.as_str() {
+        "first" | "first holding" => {
+            let holds = role == "first holding";
+            return match listen.is_unix() {
+                true => member::first::<ShmFabric>(&listen, contacts, holds),
+                false => member::first::<TcpFabric>(&listen, contacts, holds),
+            };
+        }
+        "dies admitted" => DieAt::Admitted,
+        "dies joined" => DieAt::Joined,
+        "dies attaching" => DieAt::Attaching(0),
+        "dies later" => DieAt::Attaching(20),
+        _ => DieAt::Never,
+    };
+    match listen.is_unix() {
+        true => member::newcomer::<ShmFabric>(&listen, contacts, die_at),
+        false => member::newcomer::<TcpFabric>(&listen, contacts, die_at),
+    }
+}
+
+const LISTEN: &str = "SQUALL_JOINS_LISTEN";
+const CONTACTS: &str = "SQUALL_JOINS_CONTACTS";
+const ROLE: &str = "SQUALL_JOINS_ROLE";
+
+/// A process and what it says; killed when dropped.
+struct Process {
+    child: Child,
+    address: Address,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    fn start(role: &str, listen: &Address, contacts: &[&Address]) -> Self {
+        let contacts: Vec<_> = contacts.iter().map(ToString::to_string).collect();
+        let mut child = Command::new(std::env::current_exe().expect("this binary"))
+            .args(["process", "--exact", "--ignored", "--nocapture"])
+            .env(LISTEN, listen.to_string())
+            .env(CONTACTS, contacts.join(" "))
+            .env(ROLE, role)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let out = child.stdout.take().expect("piped");
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            BufReader::new(out).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
+        });
+        Self { child, address: listen.clone(), lines }
+    }
+
+    /// Waits until it says this.
+    fn expect(&self, wanted: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut heard = Vec::new();
+        while heard.last().is_none_or(|line| line != wanted) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            heard.push(line.unwrap_or_else(|_| panic!("waited for `{wanted}`, heard {heard:?}")));
+        }
+    }
+
+    /// Waits until it says its number.
+    fn number(&self) -> u32 {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).expect("it says its number");
+            if let Some(number) = line.strip_prefix("node ") {
+                return number.parse().expect("a number");
+            }
+        }
+    }
+
+    /// Waits for its end.
+    fn wait(&mut self) {
+        self.child.wait().expect("our child");
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("our child");
+    }
+
+    /// The processor time that it has used, in ticks of 10 ms.
+    fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it lives");
+        let fields: Vec<_> = stat.rsplit(") ").next().expect("a name").split(' ').collect();
+        [11, 12].iter().map(|n| fields[*n].parse::<u64>().expect("a number")).sum()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An address that nobody else has.
+fn address(tcp: bool) -> Address {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    if tcp {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+        return free.local_addr().expect("bound").to_string().parse().expect("an address");
+    }
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    Address::Abstract(format!("squall-joins-{}-{count}", std::process::id()))
+}
+
+/// Three members that see each other, in the order of their numbers.
+fn group(tcp: bool, role: &str) -> Vec<Process> {
+    let contact = address(tcp);
+    let first = Process::start(role, &contact, &[&contact]);
+    let mut unsorted: Vec<_> = (0..2).map(|_| Process::start(role, &address(tcp), &[&contact])).collect();
+    first.expect("node 0");
+    first.expect("sees 1 2");
+    unsorted.sort_by_cached_key(Process::number);
+    unsorted[0].expect("sees 0 2");
+    unsorted[1].expect("sees 0 1");
+    let mut members = vec![first];
+    members.extend(unsorted);
+    members
+}
+
+/// A fourth joins by way of a member that does not lead, and a fifth after it; then all sleep.
+fn others_join(tcp: bool) {
+    let members = group(tcp, "first");
+    let fourth = Process::start("newcomer", &address(tcp), &[&members[2].address]);
+    fourth.expect("node 3");
+    fourth.expect("sees 0 1 2");
+    members[0].expect("sees 1 2 3");
+    members[1].expect("sees 0 2 3");
+    members[2].expect("sees 0 1 3");
+    let fifth = Process::start("newcomer", &address(tcp), &[&address(tcp), &members[0].address]);
+    fifth.expect("node 4");
+    fifth.expect("sees 0 1 2 3");
+    fourth.expect("sees 0 1 2 4");
+    members[1].expect("sees 0 2 3 4");
+    let all = || members.iter().chain([&fourth, &fifth]);
+    std::thread::sleep(Duration::from_millis(200));
+    let before: Vec<_> = all().map(Process::ticks).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    for (process, before) in all().zip(before) {
+        let used = process.ticks() - before;
+        assert!(used <= 2, "an idle member with a desk ran for {used} ticks of 10 ms in a second");
+    }
+    let plan = member::plan(Vec::new());
+    let status = match tcp {
+        true => bootstrap::ask::<TcpStream>(&plan, &members[1].address, b""),
+        false => bootstrap::ask::<UnixStream>(&plan, &members[1].address, b""),
+    };
+    assert_eq!(status.expect("an answer"), b"node 1 with 4 peers", "asked while it sleeps");
+    fourth.kill();
+    members[0].expect("sees 1 2 4");
+    fifth.expect("sees 0 1 2");
+}
+
+#[test]
+fn others_join_over_shared_memory() {
+    others_join(false);
+}
+
+#[test]
+fn others_join_over_tcp() {
+    others_join(true);
+}
+
+/// However far a newcomer came: the members lose it, go on, and take the next one in.
+fn newcomers_die_half_way(tcp: bool) {
+    let members = group(tcp, "first");
+    for role in ["dies admitted", "dies joined", "dies attaching", "dies later"] {
+        let mut dying = Process::start(role, &address(tcp), &[&members[1].address]);
+        dying.wait();
+    }
+    let next = Process::start("newcomer", &address(tcp), &[&members[1].address]);
+    // Attempts may fail as long as a member is listed that died a moment ago.
+    let node = next.number();
+    assert!(node >= 7, "node {node}, though four numbers are spent");
+    next.expect("sees 0 1 2");
+    for (member, others) in members.iter().zip(["1 2", "0 2", "0 1"]) {
+        member.expect(&format!("sees {others} {node}"));
+    }
+}
+
+#[test]
+fn newcomers_die_half_way_over_shared_memory() {
+    newcomers_die_half_way(false);
+}
+
+#[test]
+fn newcomers_die_half_way_over_tcp() {
+    newcomers_die_half_way(true);
+}
+
+/// The leader is killed while it lets a newcomer wait: the newcomer goes to another contact, which leads by then.
+fn a_leader_dies_while_a_newcomer_waits(tcp: bool) {
+    let mut members = group(tcp, "first holding");
+    let contacts: Vec<_> = members.iter().map(|member| member.address.clone()).collect();
+    let contacts: Vec<_> = contacts.iter().collect();
+    let newcomer = Process::start("newcomer", &address(tcp), &contacts);
+    members[0].expect("asked");
+    members.remove(0).kill();
+    // The next leader lets it wait as well, and dies too; the last one is alone.
+    members[0].expect("asked");
+    members.remove(0).kill();
+    members[0].expect("asked");
+    drop(newcomer);
+}
+
+#[test]
+fn a_leader_dies_while_a_newcomer_waits_over_shared_memory() {
+    a_leader_dies_while_a_newcomer_waits(false);
+}
+
+#[test]
+fn a_leader_dies_while_a_newcomer_waits_over_tcp() {
+    a_leader_dies_while_a_newcomer_waits(true);
+}
+
+/// As above, and the next leader admits it.
+#[test]
+fn a_newcomer_is_admitted_by_the_next_leader() {
+    let contact = address(false);
+    let first = Process::start("first holding", &contact, &[&contact]);
+    let others: Vec<_> = (0..2).map(|_| Process::start("first", &address(false), &[&contact])).collect();
+    first.expect("sees 1 2");
+    let contacts: Vec<_> = [&contact].into_iter().chain(others.iter().map(|other| &other.address)).collect();
+    let newcomer = Process::start("newcomer", &address(false), &contacts);
+    first.expect("asked");
+    first.kill();
+    newcomer.expect("node 3");
+    newcomer.expect("sees 1 2");
+    for other in &others {
+        let deadline = Instant::now() + PATIENCE;
+        while !other.lines.recv_timeout(PATIENCE).expect("it goes on").ends_with(" 3") {
+            assert!(Instant::now() < deadline, "it sees nobody new");
+        }
+    }
+}

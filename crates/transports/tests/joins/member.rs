@@ -1,0 +1,254 @@
+//! A process of a small group: its members tell each other a word through mirrors, and the lowest leads.
+//!
+//! It prints what it learns, one line each: `node N` at the start, `asked` when it holds somebody who asks to join, and
+//! `sees A B` whenever the set of nodes changes whose word has reached it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+
+use rustix::process::{Signal, kill_process};
+use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region};
+use squall_transports::Transport;
+use squall_transports::bootstrap::{
+    self, Address, Admission, Asker, Desk, DeskEvent, DeskEvents, Listener, Member, Plan, Progress, Secret,
+};
+use squall_transports::runner::{Driven, Idle, Runner};
+
+use crate::backend::Backend;
+
+/// Where a newcomer ends itself, as `kill -9` would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DieAt {
+    Never,
+    /// Between the leader's word and the links.
+    Admitted,
+    /// When all links stand.
+    Joined,
+    /// In the middle of the first messages of the fabric.
+    Attaching(u32),
+}
+
+pub(crate) fn plan(contacts: Vec<Address>) -> Plan {
+    let secret = Secret::new("the secret of the processes").expect("long enough");
+    let mut plan = Plan::new("processes", &secret, 3);
+    plan.contacts = contacts;
+    // Long, so that no busy machine makes an attempt fail.
+    plan.timeout = crate::backend::PATIENCE;
+    plan.handshake_timeout = plan.timeout / 3;
+    plan
+}
+
+/// One of the first three.
+pub(crate) fn first<F: Backend + Transport>(listen: &Address, contacts: Vec<Address>, holds: bool) {
+    let listener = Listener::<F::Stream>::bind(listen).expect("free");
+    let plan = plan(contacts);
+    let assembly = bootstrap::assemble(&plan, &listener, &mut |_| ()).expect("three come together");
+    let mut group = Group::<F>::new(assembly.node, listener, &plan, assembly.session);
+    group.holds = holds;
+    for member in assembly.members {
+        group.addresses.insert(member.node, member.address);
+    }
+    for (node, stream) in assembly.streams {
+        group.add(node, stream);
+    }
+    group.run();
+}
+
+/// One that comes later.
+pub(crate) fn newcomer<F: Backend + Transport>(listen: &Address, contacts: Vec<Address>, die_at: DieAt) {
+    let listener = Listener::<F::Stream>::bind(listen).expect("free");
+    let plan = plan(contacts);
+    let mut on_progress = |progress| {
+        if matches!(progress, Progress::Admitted { .. }) && die_at == DieAt::Admitted {
+            die();
+        }
+    };
+    let joined = bootstrap::join(&plan, "newcomer", &listener, &mut on_progress).expect("admitted");
+    assert_eq!(joined.token, b"welcome");
+    if die_at == DieAt::Joined {
+        die();
+    }
+    let mut group = Group::<F>::new(joined.node, listener, &plan, joined.session);
+    for member in joined.members {
+        group.addresses.insert(member.node, member.address);
+    }
+    for (node, stream) in joined.streams {
+        group.add(node, stream);
+    }
+    if let DieAt::Attaching(polls) = die_at {
+        for _ in 0..polls {
+            group.fabric.poll(&mut |_| ());
+        }
+        die();
+    }
+    group.run();
+}
+
+fn die() -> ! {
+    kill_process(rustix::process::getpid(), Signal::KILL).expect("our own");
+    unreachable!("dead")
+}
+
+struct Group<F: Backend> {
+    node: NodeId,
+    fabric: F,
+    _desk: Desk,
+    desk_events: DeskEvents<F::Stream>,
+    peers: BTreeMap<NodeId, Row>,
+    /// Of members, this node included.
+    addresses: BTreeMap<NodeId, Address>,
+    /// Numbers up to this one are spent, as far as this node knows.
+    spent: NodeId,
+    /// Admitted by this node and not connected.
+    admitted: Option<(NodeId, Address)>,
+    /// Whether it lets who asks wait for ever, and who does.
+    holds: bool,
+    held: Vec<Asker>,
+    told: BTreeSet<NodeId>,
+}
+
+/// What this node shows one peer, and what it sees of it.
+struct Row {
+    mirror: MirrorId,
+    own: Region,
+    view: Region,
+}
+
+impl<F: Backend + Transport> Group<F> {
+    fn new(node: NodeId, listener: Listener<F::Stream>, plan: &Plan, session: u64) -> Self {
+        let fabric = F::alone(node);
+        let own = listener.address().clone();
+        let (desk, desk_events) = Desk::open(listener, plan, session, fabric.waker()).expect("a thread");
+        say(&format!("node {}", node.0));
+        Self {
+            node,
+            fabric,
+            _desk: desk,
+            desk_events,
+            peers: BTreeMap::new(),
+            addresses: BTreeMap::from([(node, own)]),
+            spent: node,
+            admitted: None,
+            holds: false,
+            held: Vec::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    fn run(&mut self) {
+        let mut runner = Runner::new(Idle::PARK);
+        loop {
+            runner.step(self);
+        }
+    }
+
+    fn add(&mut self, peer: NodeId, stream: F::Stream) {
+        self.spent = self.spent.max(peer);
+        let key = |owner: NodeId, reader: NodeId| MirrorKey(u64::from(owner.0) << 32 | u64::from(reader.0));
+        // Before the peer is there: both wait.
+        let own = self.fabric.register(64);
+        let mirror = self.fabric.publish(key(self.node, peer), &own, &[peer]);
+        let view = self.fabric.attach(peer, key(peer, self.node), 64);
+        self.fabric.add(peer, stream).expect("a number of its own");
+        self.peers.insert(peer, Row { mirror, own, view });
+    }
+
+    fn leads(&self) -> bool {
+        self.peers.keys().all(|peer| *peer > self.node)
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        match event {
+            Event::Attached { reader, .. } => {
+                let row = &self.peers[reader];
+                row.own.store(5, word_of(self.node));
+                self.fabric.push_word(row.mirror, 5);
+            }
+            Event::PeerLost { peer, .. } => {
+                let row = self.peers.remove(peer).expect("a peer is lost once");
+                self.fabric.remove(*peer);
+                self.fabric.retire(row.mirror);
+                self.addresses.remove(peer);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_desk(&mut self, event: DeskEvent<F::Stream>) {
+        match event {
+            DeskEvent::JoinAsked { asker, .. } if self.holds && self.leads() => {
+                say("asked");
+                self.held.push(asker);
+            }
+            DeskEvent::JoinAsked { asker, info } if self.leads() => match &self.admitted {
+                Some(_) => asker.wait("another is joining"),
+                None => {
+                    self.spent = NodeId(self.spent.0 + 1);
+                    self.admitted = Some((self.spent, info.addresses[0].clone()));
+                    asker.admit(&self.admission());
+                }
+            },
+            DeskEvent::JoinAsked { asker, .. } => {
+                let leader = self.peers.keys().next().expect("it does not lead");
+                asker.redirect(&self.addresses[leader]);
+            }
+            DeskEvent::Peer { node, stream } if !self.peers.contains_key(&node) => self.add(node, stream),
+            DeskEvent::Connected { node } => {
+                let (admitted, address) = self.admitted.take().expect("admitted here");
+                assert_eq!(admitted, node);
+                self.addresses.insert(node, address);
+            }
+            DeskEvent::Gone { .. } => self.admitted = None,
+            DeskEvent::StatusAsked { asker, .. } => {
+                asker.answer(format!("node {} with {} peers", self.node.0, self.peers.len()).into_bytes());
+            }
+            _ => {}
+        }
+    }
+
+    fn admission(&self) -> Admission {
+        let member = |(node, address): (&NodeId, &Address)| Member { node: *node, address: address.clone() };
+        let members = self.addresses.iter().map(member).collect();
+        Admission { node: self.spent, leader: self.node, members, token: b"welcome".to_vec() }
+    }
+
+    /// Says whose words are here, if that is new.
+    fn look(&mut self) {
+        let seen = self.peers.iter().filter(|(peer, row)| row.view.load(5) == word_of(**peer));
+        let seen: BTreeSet<_> = seen.map(|(peer, _)| *peer).collect();
+        if seen != self.told {
+            let text: Vec<_> = seen.iter().map(|peer| peer.0.to_string()).collect();
+            say(&format!("sees {}", text.join(" ")));
+            self.told = seen;
+        }
+    }
+}
+
+impl<F: Backend + Transport> Driven for Group<F> {
+    type Transport = F;
+
+    fn transport(&mut self) -> &mut F {
+        &mut self.fabric
+    }
+
+    fn poll(&mut self) -> usize {
+        let mut events = Vec::new();
+        let mut work = self.fabric.poll(&mut |event| events.push(event));
+        events.iter().for_each(|event| self.on_event(event));
+        while let Some(event) = self.desk_events.poll_event() {
+            work += 1;
+            self.on_desk(event);
+        }
+        self.look();
+        work
+    }
+}
+
+fn word_of(node: NodeId) -> u64 {
+    0x5eed_0000 + u64::from(node.0)
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).expect("the parent reads");
+}
