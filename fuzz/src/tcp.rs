@@ -23,7 +23,7 @@ const POLLS: usize = 64;
 pub fn feed(bytes: &[u8]) {
     let (ours, mut theirs) = pair();
     let mut fabric = TcpFabric::new(SELF, vec![(PEER, ours)]).expect("a fabric of one peer");
-    let (own, granted) = everything_a_peer_may_have(&mut fabric);
+    let (own, granted, _view) = everything_a_peer_may_have(&mut fabric);
     // What it has received before it disconnects us does not matter here.
     let _ = theirs.write_all(bytes);
     drain(&mut fabric);
@@ -47,8 +47,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let send = [header(3, 1, 0, 9, 0), vec![7, 8]].concat();
     let rest = [header(4, 0, 0, 1, 0), header(8, 0, 0, 0, 0), vec![1, 64], header(7, 0, 0, 1, 0)].concat();
     let goodbye = header(9, 0, 0, 0, 0);
+    let crossed = [header(1, 0, 1, u32::MAX, 2), vec![3, 4]].concat();
+    let detach =
+        [header(8, 0, 5, 0, 0), vec![1, 64], header(10, 0, 5, 1, 0), header(11, 0, 1, 0, 0)].concat();
     let streams = [
         connect.clone(),
+        [crossed, detach].concat(),
         mirror.clone(),
         [connect.clone(), write.clone()].concat(),
         [connect.clone(), send.clone()].concat(),
@@ -69,8 +73,8 @@ fn pair() -> (TcpStream, TcpStream) {
     (ours, theirs)
 }
 
-/// Returns the region of the mirror and the region of which a part is granted.
-fn everything_a_peer_may_have(fabric: &mut TcpFabric) -> (Region, Region) {
+/// Returns the region of the mirror, the region of which a part is granted, and view 0; view 1 is dropped already.
+fn everything_a_peer_may_have(fabric: &mut TcpFabric) -> (Region, Region, Region) {
     let [own, granted, receives] = [(); 3].map(|()| fabric.register(WORDS));
     for word in 0..WORDS {
         own.store(word, UNTOUCHED);
@@ -78,13 +82,14 @@ fn everything_a_peer_may_have(fabric: &mut TcpFabric) -> (Region, Region) {
     }
     fabric.grant(&granted, GRANTED, PEER);
     fabric.publish(MirrorKey(1), &own, &[PEER]);
-    let _view = fabric.attach(PEER, MirrorKey(2), WORDS);
+    let view = fabric.attach(PEER, MirrorKey(2), WORDS);
+    drop(fabric.attach(PEER, MirrorKey(3), WORDS));
     let connection = fabric.open(PEER, Channel(7));
     for (token, first) in [0, 16, 32].into_iter().enumerate() {
         let posted = fabric.post_receive(connection, &receives, first..first + 16, Token(token as u64));
         posted.expect("a receive can be posted before `Connected`");
     }
-    (own, granted)
+    (own, granted, view)
 }
 
 fn drain(fabric: &mut TcpFabric) {

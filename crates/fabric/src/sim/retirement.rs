@@ -76,3 +76,38 @@ fn is_alone(region: &Region) -> bool {
 
 /// Mirrors retired between two looks for memory to give back.
 const SWEEP_EVERY: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{SimConfig, SimWorld};
+    use super::*;
+    use crate::{Duration, Fabric, MirrorKey, NodeId};
+
+    /// Mirrors that come and go, with pushes under way at their ends, take no more memory than a few of them.
+    #[test]
+    fn memory_of_what_is_over_is_given_back() {
+        const WORDS: usize = 1000;
+        for seed in 0..20 {
+            let world = SimWorld::new(seed, SimConfig::adversarial(seed), 2);
+            let [mut owner, mut reader] = [0, 1].map(|node| world.fabric(node));
+            for round in 0..10 * SWEEP_EVERY {
+                let region = owner.register(WORDS);
+                let mirror = owner.publish(MirrorKey(round), &region, &[NodeId(1)]);
+                let view = reader.attach(NodeId(0), MirrorKey(round), WORDS);
+                for turn in 0..round % 4 {
+                    world.advance_to(world.now() + Duration::from_micros(40 * turn));
+                    owner.push(mirror, 0..WORDS);
+                    owner.poll(&mut |_| ());
+                    reader.poll(&mut |_| ());
+                }
+                if round % 3 > 0 {
+                    drop(view);
+                }
+                owner.retire(mirror);
+            }
+            let words: usize = world.world.borrow().memories.iter().map(|memory| memory.region.words()).sum();
+            let most = 2 * WORDS * usize::try_from(2 * SWEEP_EVERY).expect("small");
+            assert!(words <= most, "seed {seed}: {words} words of {} mirrors", 10 * SWEEP_EVERY);
+        }
+    }
+}

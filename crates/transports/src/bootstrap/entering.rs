@@ -234,18 +234,20 @@ impl Entering<'_, '_> {
         Ok(Ok(Joined { node, session, leader: admitted_by, members, streams, token }))
     }
 
-    /// Calls until the member accepts or the time is over: it may be busy.
+    /// Calls a member, and a few times more if it is busy: it listens since before we were admitted, so soon means now
+    /// or never, and the group finds out sooner than we that it is dead.
     fn call_member<S: Link>(
         &self,
         address: &Address,
         request: &Request,
         until: Until<'_>,
     ) -> Result<Wire<S>, String> {
+        let patience = until.deadline.min(Instant::now() + LINK_PATIENCE);
         loop {
             match self.caller.call(address, request, until) {
                 Ok(wire) => return Ok(wire),
                 Err(CallError::Never(error)) => return Err(error.to_string()),
-                Err(CallError::Again(cause)) if Instant::now() + PAUSE_MIN >= until.deadline => {
+                Err(CallError::Again(cause)) if Instant::now() + PAUSE_MIN >= patience => {
                     return Err(cause);
                 }
                 Err(CallError::Again(_)) => std::thread::sleep(PAUSE_MIN),
@@ -282,6 +284,8 @@ fn nonsense(contact: &Address, what: &str) -> BootstrapError {
 /// Pauses between rounds of attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// How long a member that does not accept is called again.
+const LINK_PATIENCE: Duration = Duration::from_millis(200);
 /// Members that name another leader, one after the other.
 const HOPS_MAX: u32 = 4;
 /// A little more than a desk lets its member think.

@@ -32,8 +32,12 @@ impl Peer {
         let expect = |target, words| Some(Payload { target, words });
         match frame {
             Frame::Mirror { view, first, words } => {
-                self.views.target(view, first, words)?;
-                self.input.payload = expect(Target::View { view, next: first }, words as usize);
+                let target = match self.views.target(view, first, words)? {
+                    Some(_) => Target::View { view, next: first },
+                    // It crossed the word that the view is dropped; its range may be anything.
+                    None => Target::Discard,
+                };
+                self.input.payload = expect(target, words as usize);
                 return Ok(());
             }
             Frame::Write(frame) => {

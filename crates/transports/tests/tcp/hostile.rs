@@ -245,3 +245,20 @@ fn nothing_is_expected_of_a_lost_peer() {
     scene.victim.expect("Broken", |event| *event == Event::Broken { conn, reason: BreakReason::Protocol });
     assert_eq!(view.load(0), 0);
 }
+
+/// Pushes that cross the word that their view is dropped go nowhere, whatever they say of its range (found by fuzzing);
+/// the answer frees the view's number once.
+#[test]
+fn pushes_to_a_dropped_view_go_nowhere() {
+    let mut scene = Scene::new();
+    drop(scene.victim.fabric.attach(NodeId(1), MirrorKey(10), 4));
+    scene.victim.poll();
+    assert!(scene.victim.feed(&frame(MIRROR, 0, 1, u32::MAX, 2, &[7, 7])));
+    assert!(scene.victim.feed(&frame(MIRROR, 0, 0, 3, 1, &[5])));
+    assert_eq!(scene.view.load(3), 5, "the stream goes on");
+    assert!(scene.victim.feed(&frame(DETACHED, 0, 1, 0, 0, &[])));
+    scene.assert_unharmed();
+    assert!(!scene.victim.is_lost());
+    scene.victim.feed(&frame(DETACHED, 0, 1, 0, 0, &[]));
+    assert_eq!(scene.lost(), BreakReason::Protocol, "answered twice");
+}
