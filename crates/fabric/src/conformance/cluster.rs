@@ -88,15 +88,36 @@ impl<H: Harness> Cluster<H> {
     ///
     /// # Panics
     /// If it takes too long.
-    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+    pub fn until(&mut self, what: &str, done: impl FnMut(&mut Self) -> bool) {
+        self.repeat_until(what, Self::round, done);
+    }
+
+    /// As [`Cluster::until`], but node `i` alone polls.
+    ///
+    /// # Panics
+    /// If it takes too long.
+    pub fn until_alone(&mut self, i: u32, what: &str, done: impl FnMut(&mut Self) -> bool) {
+        let poll = |cluster: &mut Self| {
+            cluster.poll(i);
+            cluster.step();
+        };
+        self.repeat_until(what, poll, done);
+    }
+
+    fn repeat_until(
+        &mut self,
+        what: &str,
+        round: impl Fn(&mut Self),
+        mut done: impl FnMut(&mut Self) -> bool,
+    ) {
         let begin = self.now();
-        for round in 0..ROUNDS_MAX {
+        for number in 0..ROUNDS_MAX {
             if done(self) {
                 return;
             }
-            self.round();
+            round(self);
             assert!(
-                round < ROUNDS_MIN || self.now().since(begin) < PATIENCE,
+                number < ROUNDS_MIN || self.now().since(begin) < PATIENCE,
                 "waited {PATIENCE:?} for: {what}"
             );
         }

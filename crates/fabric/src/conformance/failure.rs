@@ -121,12 +121,8 @@ pub fn f12_writes_land_without_the_target<H: Harness>() {
         (0..1500).for_each(|word| source.store_relaxed(word, k));
         cluster.write(0, link.conn, &Write { signal: Some(Token(k)), ..link.reference(0, &source, 0..1500) });
         let done = Event::Done { conn: link.conn, token: Token(k) };
-        let waited = (0..10_000).find(|_| {
-            cluster.poll(0);
-            cluster.step();
-            cluster.take(0, |event| *event == done).is_some()
-        });
-        assert!(waited.is_some(), "write {k} is not done while its target does not poll");
+        let what = format!("write {k}, while its target does not poll");
+        cluster.until_alone(0, &what, |cluster| cluster.take(0, |event| *event == done).is_some());
         assert!((0..1500).all(|word| link.target.load(word) == k), "write {k} was not placed");
     }
 }
