@@ -1,6 +1,6 @@
 """Kills one member of a running demo and checks that the rest ends soon, says so, and leaves nothing behind.
 
-use: kill_member.py SQUALL TRANSPORT"""
+use: kill_member.py SQUALL TRANSPORT [OPTION...]   (options of `squall demo`)"""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import time
 
 MEMBERS = 3
 ROUNDS = 1_000_000  # of the whole text: enough that the demo still runs when a member is killed
-RUN_SECONDS = 1.0  # before the kill
+BEGIN_SECONDS = 60  # within which the members must be at work
 END_SECONDS = 15  # within which the others must have ended
 
 
@@ -42,16 +42,32 @@ def wait_for_members(demo: subprocess.Popen) -> list[int]:
     raise SystemExit(f"the demo has no {MEMBERS} member processes (exit status {demo.poll()})")
 
 
+def wait_for_progress(demo: subprocess.Popen) -> None:
+    """Until the demo tells how far the members are, which it does every few seconds."""
+    said = []
+
+    def too_late(*_) -> None:
+        raise SystemExit(f"the members were not at work within {BEGIN_SECONDS} s; the demo said:\n" + "".join(said))
+
+    signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(BEGIN_SECONDS)
+    for line in demo.stdout:
+        said.append(line.decode(errors="replace"))
+        if said[-1].startswith("members at"):
+            signal.alarm(0)
+            return
+    raise SystemExit("the demo was over before a member could be killed; it said:\n" + "".join(said))
+
+
 def main() -> int:
-    squall, transport = sys.argv[1:]
+    squall, transport, *options = sys.argv[1:]
     before = left_behind()
     command = [squall, "demo", "--members", str(MEMBERS), "--transport", transport, "--rounds", str(ROUNDS)]
+    command += options
     demo = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         members = wait_for_members(demo)
-        time.sleep(RUN_SECONDS)
-        if demo.poll() is not None:
-            raise SystemExit("the demo was over before a member could be killed: raise ROUNDS")
+        wait_for_progress(demo)
         os.kill(members[-1], signal.SIGKILL)
         killed = time.monotonic()
         output = demo.communicate(timeout=END_SECONDS)[0].decode(errors="replace")
@@ -63,6 +79,8 @@ def main() -> int:
     faults = []
     if demo.returncode <= 0:
         faults.append("the exit status does not tell that the demo failed")
+    if "is gone" not in output:
+        faults.append("no other member says that one is gone")
     if "panicked" in output:
         faults.append("somebody panicked")
     alive = [member for member in members if os.path.exists(f"/proc/{member}")]

@@ -4,6 +4,8 @@
 //! as an argument, so that the secret is not seen in the list of processes.
 
 use std::io::{BufRead, Write};
+use std::net::IpAddr;
+use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 use serde::de::DeserializeOwned;
@@ -34,6 +36,7 @@ pub(crate) struct GroupJob {
     /// The core that the member is bound to.
     pub(crate) core: Option<usize>,
     pub(crate) idle: IdleName,
+    pub(crate) location: Location,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -43,6 +46,53 @@ pub(crate) enum TransportName {
     Shm,
     /// TCP over the loopback interface
     Tcp,
+    /// RDMA by verbs; see docs/verbs.md
+    Verbs,
+}
+
+impl TransportName {
+    /// As people call it.
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Shm => "shared memory",
+            Self::Tcp => "tcp",
+            Self::Verbs => "RDMA",
+        }
+    }
+}
+
+/// Where a member runs: by default here, on the loopback interface, with whatever RDMA device fits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Location {
+    /// The network namespace, as `ip netns` lists it.
+    pub(crate) netns: Option<String>,
+    /// The address at which the member listens.
+    pub(crate) address: Option<IpAddr>,
+    /// The RDMA device.
+    pub(crate) device: Option<String>,
+}
+
+impl FromStr for Location {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut location = Self::default();
+        for part in text.split(',') {
+            let expected = || format!("`{part}`: write netns=NAME, address=IP or device=NAME");
+            let (key, value) =
+                part.split_once('=').filter(|(_, value)| !value.is_empty()).ok_or_else(expected)?;
+            match key {
+                "netns" => location.netns = Some(value.into()),
+                "address" => {
+                    let address = value.parse().map_err(|_| format!("`{value}` is not an IP address"))?;
+                    location.address = Some(address);
+                }
+                "device" => location.device = Some(value.into()),
+                _ => return Err(expected()),
+            }
+        }
+        Ok(location)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -204,6 +254,17 @@ pub(crate) fn read_line<T: DeserializeOwned>(pipe: &mut impl BufRead) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn locations_are_read() {
+        let location: Location = "netns=m0,address=10.78.0.1,device=rxe0".parse().unwrap();
+        let address = "10.78.0.1".parse().ok();
+        assert_eq!(location, Location { netns: Some("m0".into()), address, device: Some("rxe0".into()) });
+        assert_eq!("device=rxe1".parse::<Location>().unwrap().netns, None);
+        for text in ["", "m0", "netns=", "address=10.78", "netns=m0,", "host=a"] {
+            assert!(text.parse::<Location>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn what_is_written_is_read() {

@@ -235,7 +235,9 @@ fn what_cannot_be_done_is_said() {
     let cases = [
         ("demo --members 0", 2, "0 is not in 1..=64"),
         ("demo --input /nonexistent/file", 1, "cannot read the input /nonexistent/file"),
-        ("demo --transport rdma", 2, "[possible values: shm, tcp]"),
+        ("demo --transport rdma", 2, "[possible values: shm, tcp, verbs]"),
+        ("demo --transport verbs --at node=1", 2, "write netns=NAME, address=IP or device=NAME"),
+        ("demo --transport shm --at netns=a", 1, "choose --transport tcp or verbs"),
         ("bench multicast --senders 3 --members 2", 1, "3 senders among 2 members: raise --members"),
         ("bench multicast --size 10kilo", 2, "write a number of bytes"),
         ("simulate --seeds 5", 2, "like 0..1000"),
@@ -248,6 +250,23 @@ fn what_cannot_be_done_is_said() {
         assert_eq!(output.status.code(), Some(status), "{arguments}: {said}");
         assert!(said.contains(expected), "{arguments}: {said}");
     }
+}
+
+/// Without libibverbs all else works, and who asks for RDMA is told what to install.
+#[test]
+fn without_the_library_it_says_what_to_install() {
+    let folder = Folder::new("no-verbs");
+    // The loader takes this one first, and finds that it is none.
+    std::fs::write(folder.0.join("libibverbs.so.1"), "").unwrap();
+    for command in ["demo", "bench multicast", "bench sst"] {
+        let mut program = squall(&format!("{command} --transport verbs"));
+        let output = program.env("LD_LIBRARY_PATH", &folder.0).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+        assert!(said.contains("apt-get install libibverbs1 ibverbs-providers"), "{command}: {said}");
+    }
+    let mut program = squall("demo --members 2 --rounds 1 --transport tcp");
+    assert!(program.env("LD_LIBRARY_PATH", &folder.0).output().unwrap().status.success());
 }
 
 /// A member that somebody starts by hand ends at once.

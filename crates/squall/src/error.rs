@@ -3,6 +3,7 @@
 use squall_fabric::BreakReason;
 use squall_protocols::multicast::{Failure, SettingsError};
 use squall_transports::bootstrap::BootstrapError;
+use squall_transports::verbs::VerbsError;
 
 use crate::config::ConfigError;
 
@@ -55,6 +56,9 @@ pub enum JoinError {
     /// The transport could not be set up.
     #[error("cannot set up the transport: {0}")]
     Transport(#[from] std::io::Error),
+    /// RDMA cannot be used here.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
     /// The group ended before it began.
     #[error(transparent)]
     Group(#[from] GroupError),

@@ -13,8 +13,9 @@ use squall_transports::bootstrap::{self, Assembly, Listener, Progress};
 use squall_transports::runner::pin;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
+use squall_transports::verbs::{self, VerbsFabric};
 
-use crate::config::{Config, SubgroupConfig, Transport};
+use crate::config::{Config, IdlePolicy, SubgroupConfig, Transport};
 use crate::deliveries::Deliveries;
 use crate::error::{GroupError, HandleError, JoinError};
 use crate::node::{AnySubgroup, BoxedUpcall, Link, Node};
@@ -116,7 +117,9 @@ impl Builder {
         }
         let (fabric, members) = connect(&self.config, &mut self.on_progress)?;
         let rank = fabric.node().0 as usize;
-        let mut node = Node::new(fabric, Arc::new(Status::default()), self.config.idle_for(members.len()));
+        let idle = self.config.idle_for(members.len());
+        let idle = if self.config.idle == IdlePolicy::Auto { fabric.idle(idle) } else { idle };
+        let mut node = Node::new(fabric, Arc::new(Status::default()), idle);
         let link = Link::new(&node);
         let mut subgroups = BTreeMap::new();
         for (index, (name, config)) in self.config.subgroups.iter().enumerate() {
@@ -162,6 +165,15 @@ fn connect(
             let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
             let members = nodes(&assembly);
             Ok((AnyFabric::Tcp(TcpFabric::new(assembly.node, assembly.streams)?), members))
+        }
+        Transport::Verbs => {
+            // Before anybody waits for this member.
+            verbs::check(&config.verbs)?;
+            let listener = Listener::<TcpStream>::bind(&config.listen)?;
+            let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
+            let members = nodes(&assembly);
+            let fabric = VerbsFabric::new(assembly.node, assembly.streams, &config.verbs)?;
+            Ok((AnyFabric::Verbs(Box::new(fabric)), members))
         }
     }
 }

@@ -122,7 +122,16 @@ impl Node {
     pub fn tcp_counters(&self) -> Option<squall_transports::tcp::TcpCounters> {
         match &self.stack.fabric {
             AnyFabric::Tcp(fabric) => Some(fabric.counters()),
-            AnyFabric::Shm(_) => None,
+            AnyFabric::Shm(_) | AnyFabric::Verbs(_) => None,
+        }
+    }
+
+    /// How many posts and completions there were, if the transport is RDMA.
+    #[must_use]
+    pub fn verbs_counters(&self) -> Option<squall_transports::verbs::VerbsCounters> {
+        match &self.stack.fabric {
+            AnyFabric::Verbs(fabric) => Some(fabric.counters()),
+            AnyFabric::Shm(_) | AnyFabric::Tcp(_) => None,
         }
     }
 

@@ -6,8 +6,10 @@ use squall_fabric::{
     Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
     PostError, Region, Token, Write,
 };
+use squall_transports::runner::Idle;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
+use squall_transports::verbs::VerbsFabric;
 use squall_transports::{Transport, Waker};
 
 /// A transport, chosen at run time.
@@ -17,6 +19,18 @@ pub(crate) enum AnyFabric {
     Shm(ShmFabric),
     /// Members anywhere.
     Tcp(TcpFabric),
+    /// Members with RDMA devices.
+    Verbs(Box<VerbsFabric>),
+}
+
+impl AnyFabric {
+    /// How to wait if the configuration leaves it open and would do `usual`.
+    pub(crate) fn idle(&self, usual: Idle) -> Idle {
+        match self {
+            Self::Verbs(fabric) if fabric.is_software() => Idle::SOFTWARE_DEVICE,
+            _ => usual,
+        }
+    }
 }
 
 /// Calls the same method of whichever transport it is.
@@ -25,6 +39,7 @@ macro_rules! either {
         match $self {
             AnyFabric::Shm($fabric) => $call,
             AnyFabric::Tcp($fabric) => $call,
+            AnyFabric::Verbs($fabric) => $call,
         }
     };
 }

@@ -11,8 +11,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use squall::config::VerbsSettings;
+use squall_transports::verbs;
 
-use crate::control::{Command, Event, GroupJob, IdleName, Job, Report, TransportName, Work};
+use crate::control::{Command, Event, GroupJob, IdleName, Job, Location, Report, TransportName, Work};
 use crate::cores;
 use death::Death;
 pub(crate) use death::{INTERRUPTED_STATUS, Interrupted};
@@ -33,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) transport: TransportName,
     pub(crate) members: usize,
     pub(crate) idle: IdleName,
+    /// The members take these in turn; without any they are here.
+    pub(crate) locations: Vec<Location>,
     pub(crate) work: Work,
 }
 
@@ -72,6 +76,14 @@ impl<'o> Cluster<'o> {
         interrupts: &Interrupts,
         observer: &'o mut dyn Observer,
     ) -> Result<Vec<Report>> {
+        if plan.transport == TransportName::Shm && !plan.locations.is_empty() {
+            bail!(
+                "members on shared memory run here, not elsewhere: choose --transport tcp or verbs, or leave --at out"
+            );
+        }
+        if plan.transport == TransportName::Verbs {
+            check_devices(&plan.locations)?;
+        }
         let (sender, notices) = channel();
         let to_cluster = sender.clone();
         // Fails if the cluster has gone, and then there is nothing to interrupt.
@@ -92,8 +104,19 @@ impl<'o> Cluster<'o> {
         for (rank, core) in cores.into_iter().enumerate() {
             let (name, secret, contact_of_this) = (name.clone(), secret.clone(), contact.clone());
             let (transport, members, idle) = (plan.transport, plan.members, plan.idle);
-            let group =
-                GroupJob { name, secret, transport, members, rank, contact: contact_of_this, core, idle };
+            let location =
+                plan.locations.get(rank % plan.locations.len().max(1)).cloned().unwrap_or_default();
+            let group = GroupJob {
+                name,
+                secret,
+                transport,
+                members,
+                rank,
+                contact: contact_of_this,
+                core,
+                idle,
+                location,
+            };
             let process = Process::start(&Job { group, work: plan.work.clone() }, &self.sender)?;
             self.observer.on_started(rank, process.pid());
             self.processes.push(process);
@@ -222,6 +245,18 @@ impl Interrupts {
     fn set(&self, target: impl FnMut() + Send + 'static) {
         *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Box::new(target);
     }
+}
+
+/// Whether RDMA can be used, before any member is started: so that one error says why not.
+fn check_devices(locations: &[Location]) -> Result<()> {
+    let mut devices: Vec<_> = locations.iter().map(|location| location.device.clone()).collect();
+    devices.push(None);
+    // Without a location, any device will do.
+    devices.truncate(locations.len().max(1));
+    for device in devices {
+        verbs::check(&VerbsSettings { device, ..VerbsSettings::default() })?;
+    }
+    Ok(())
 }
 
 fn random_secret() -> Result<String> {

@@ -2,6 +2,7 @@
 
 use std::io::BufReader;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command as Program, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 
@@ -27,7 +28,7 @@ impl Process {
     /// Starts a member and gives it its job. What it says goes to `notices`.
     pub(super) fn start(job: &Job, notices: &Sender<Notice>) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's file")?;
-        let mut child = Program::new(program)
+        let mut child = launcher(program, job.group.location.netns.as_deref())
             .args(["member", "--parent", &std::process::id().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -88,6 +89,14 @@ impl Drop for Process {
             let _ = self.child.wait();
         }
     }
+}
+
+/// What runs `program` in a network namespace. `ip` replaces itself by the program, so the process is the member.
+fn launcher(program: PathBuf, netns: Option<&str>) -> Program {
+    let Some(netns) = netns else { return Program::new(program) };
+    let mut launcher = Program::new("ip");
+    launcher.args(["netns", "exec", netns]).arg(program);
+    launcher
 }
 
 /// Forwards what a member says until its pipe closes.

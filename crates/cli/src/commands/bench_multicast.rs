@@ -10,7 +10,7 @@ use squall_simulator::figures::{self, Experiment};
 
 use crate::Verdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
-use crate::control::{IdleName, ModeName, MulticastJob, Report, TransportName, Work};
+use crate::control::{IdleName, Location, ModeName, MulticastJob, Report, TransportName, Work};
 use crate::latency::{Latencies, Percentiles};
 use crate::member::subgroup;
 use crate::progress::Display;
@@ -65,6 +65,9 @@ pub(crate) struct Arguments {
     /// What a member does when there is nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     idle: IdleName,
+    /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
+    #[arg(long = "at", value_name = "LOCATION")]
+    locations: Vec<Location>,
     /// Run so many times and print the median
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -91,6 +94,8 @@ enum Fabric {
     Shm,
     /// TCP over the loopback interface
     Tcp,
+    /// RDMA by verbs; see docs/verbs.md
+    Verbs,
     /// The simulated fabric with the cost model of Spindle's testbed, in virtual time
     Sim,
 }
@@ -161,7 +166,8 @@ fn measure(
 ) -> Result<Vec<Outcome>> {
     let interrupts = Interrupts::take()?;
     let total = job.messages * job.senders as u64;
-    let plan = Plan { transport, members, idle: arguments.idle, work: Work::Multicast(job.clone()) };
+    let (idle, locations) = (arguments.idle, arguments.locations.clone());
+    let plan = Plan { transport, members, idle, locations, work: Work::Multicast(job.clone()) };
     let mut outcomes = Vec::new();
     for _ in 0..arguments.runs {
         let mut display = Display::new(members, total, "messages", arguments.json);
@@ -192,7 +198,7 @@ fn job(arguments: &Arguments, members: usize) -> Result<MulticastJob> {
         size: arguments.size,
         messages: arguments.messages.unwrap_or(match arguments.transport {
             Fabric::Sim => 300,
-            Fabric::Shm | Fabric::Tcp => {
+            Fabric::Shm | Fabric::Tcp | Fabric::Verbs => {
                 if arguments.latency {
                     100_000
                 } else {
@@ -280,6 +286,7 @@ impl Fabric {
         match self {
             Self::Shm => Some(TransportName::Shm),
             Self::Tcp => Some(TransportName::Tcp),
+            Self::Verbs => Some(TransportName::Verbs),
             Self::Sim => None,
         }
     }

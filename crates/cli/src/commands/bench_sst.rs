@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::Verdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
-use crate::control::{IdleName, SstJob, TransportName, Work};
+use crate::control::{IdleName, Location, SstJob, TransportName, Work};
 use crate::latency::{Latencies, Percentiles};
 use crate::output;
 use crate::progress::Display;
@@ -28,6 +28,9 @@ pub(crate) struct Arguments {
     /// What a member does when there is nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     idle: IdleName,
+    /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
+    #[arg(long = "at", value_name = "LOCATION")]
+    locations: Vec<Location>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -54,7 +57,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let members = usize::try_from(arguments.members).expect("at most 64");
     let interrupts = Interrupts::take()?;
     let work = Work::Sst(SstJob { rounds: arguments.rounds });
-    let plan = Plan { transport: arguments.transport, members, idle: arguments.idle, work };
+    let locations = arguments.locations.clone();
+    let plan = Plan { transport: arguments.transport, members, idle: arguments.idle, locations, work };
     let mut display = Display::new(members, arguments.rounds, "rounds", arguments.json);
     let reports = Cluster::run(&plan, &interrupts, &mut display)?;
     display.finish();

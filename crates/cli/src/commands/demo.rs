@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::Verdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
-use crate::control::{DemoJob, IdleName, Report, TransportName, Work};
+use crate::control::{DemoJob, IdleName, Location, Report, TransportName, Work};
 use crate::latency::{Latencies, Percentiles};
 use crate::progress::Display;
 use crate::text::Text;
@@ -39,6 +39,9 @@ pub(crate) struct Arguments {
     /// What a member does when there is nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     idle: IdleName,
+    /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
+    #[arg(long = "at", value_name = "LOCATION")]
+    locations: Vec<Location>,
     /// Write what each member delivers into this folder
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
@@ -75,12 +78,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let members = usize::try_from(arguments.members).expect("at most 64");
     let job = job(arguments, &text)?;
     let interrupts = Interrupts::take()?;
-    let plan =
-        Plan { transport: arguments.transport, members, idle: arguments.idle, work: Work::Demo(job.clone()) };
+    let plan = Plan {
+        transport: arguments.transport,
+        members,
+        idle: arguments.idle,
+        locations: arguments.locations.clone(),
+        work: Work::Demo(job.clone()),
+    };
     if !arguments.json {
-        let way = if arguments.transport == TransportName::Shm { "shared memory" } else { "tcp" };
         output::line(format_args!(
-            "{members} members over {way}, {} lines in all",
+            "{members} members over {}, {} lines in all",
+            arguments.transport.title(),
             units::grouped(job.messages)
         ));
     }

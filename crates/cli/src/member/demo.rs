@@ -230,7 +230,7 @@ fn create_log(folder: &Path, rank: usize) -> Result<BufWriter<File>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{IdleName, TransportName};
+    use crate::control::{IdleName, Location, TransportName};
     use crate::member::loopback::Loopback;
 
     fn run(rounds: u64, keep: Option<&Path>) -> Report {
@@ -244,6 +244,7 @@ mod tests {
             contact: None,
             core: None,
             idle: IdleName::Auto,
+            location: Location::default(),
         };
         let job = DemoJob {
             input: None,

@@ -7,10 +7,11 @@ mod loopback;
 mod multicast;
 mod sst;
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use squall::config::{Batching, Config, IdlePolicy, Mode, Secret, Transport};
+use squall::config::{Address, Batching, Config, IdlePolicy, Mode, Secret, Transport};
 use squall::{Group, Message, Node, Progress, SendError, Sender};
 
 use crate::control::{
@@ -137,6 +138,14 @@ impl GroupMember {
                 ("posts", multicast.posts),
             ]);
         }
+        if let Some(verbs) = self.node.verbs_counters() {
+            counters.extend([
+                ("verbs_posts", verbs.posts),
+                ("verbs_doorbells", verbs.doorbells),
+                ("verbs_completions", verbs.completions),
+                ("verbs_rings", verbs.rings),
+            ]);
+        }
         if let Some(tcp) = self.node.tcp_counters() {
             counters.extend([
                 ("tcp_frames_sent", tcp.frames_sent),
@@ -209,9 +218,16 @@ enum Ended {
 pub(crate) fn config(job: &GroupJob) -> Result<Config> {
     let mut config = Config::local(&job.name, job.members).for_rank(job.rank);
     config.secret = Secret::new(&job.secret)?;
-    if job.transport == TransportName::Tcp {
-        config.transport = Transport::Tcp;
-        config.listen = "127.0.0.1:0".parse()?;
+    let by_network = match job.transport {
+        TransportName::Shm => None,
+        TransportName::Tcp => Some(Transport::Tcp),
+        TransportName::Verbs => Some(Transport::Verbs),
+    };
+    if let Some(transport) = by_network {
+        config.transport = transport;
+        config.verbs.device.clone_from(&job.location.device);
+        let host = job.location.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        config.listen = Address::Tcp { host: host.to_string(), port: 0 };
         let contact = job.contact.as_ref().map(|contact| contact.parse()).transpose()?;
         config.contacts = contact.into_iter().collect();
     }

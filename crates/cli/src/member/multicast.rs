@@ -175,7 +175,7 @@ fn send_and_deliver(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{IdleName, ModeName, TransportName};
+    use crate::control::{IdleName, Location, ModeName, TransportName};
     use crate::member::loopback::Loopback;
 
     fn jobs(latency: bool) -> (GroupJob, MulticastJob) {
@@ -188,6 +188,7 @@ mod tests {
             contact: None,
             core: None,
             idle: IdleName::Auto,
+            location: Location::default(),
         };
         let job = MulticastJob {
             senders: 1,

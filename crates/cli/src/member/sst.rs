@@ -14,6 +14,7 @@ use squall_transports::bootstrap::{Link, Listener, assemble};
 use squall_transports::runner::{Driven, Runner};
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
+use squall_transports::verbs::VerbsFabric;
 
 use super::lifeline::Lifeline;
 use super::{Ended, JOIN_TIMEOUT, Polled, Ticker, config, finish, say, tell};
@@ -30,6 +31,11 @@ pub(super) fn perform(group: &GroupJob, job: &SstJob, lifeline: &Lifeline) -> Re
         TransportName::Tcp => {
             let (node, members, streams) = meet::<TcpStream>(&config)?;
             perform_on(TcpFabric::new(node, streams)?, &members, &config, job, lifeline)
+        }
+        TransportName::Verbs => {
+            let (node, members, streams) = meet::<TcpStream>(&config)?;
+            let fabric = VerbsFabric::new(node, streams, &config.verbs)?;
+            perform_on(fabric, &members, &config, job, lifeline)
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use squall_fabric::window::RECORDS_MAX;
 use squall_protocols::multicast::{Batching, Mode};
 use squall_transports::bootstrap::{Address, MEMBERS_MAX, Secret};
+use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
 use super::subgroup::{Ranks, SubgroupConfig};
@@ -29,6 +30,7 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         members,
         rank,
         transport,
+        verbs,
         subgroups,
         idle,
         core,
@@ -42,6 +44,7 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         "members",
         "rank",
         "transport",
+        "verbs",
         "subgroups",
         "idle",
         "core",
@@ -56,6 +59,7 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
     let rank_or_listen = rank.clone().unwrap_or_else(|| listen.clone());
     let listen = listen.parse::<Address>()?;
     let transport = read_transport(transport.as_ref(), &listen)?;
+    let verbs = read_verbs(verbs.as_ref())?;
     let contacts = contacts.as_ref().map_or(Ok(Vec::new()), |list| read_contacts(list, &listen))?;
     let members = members.ok_or_else(|| root.missing("members", "write the number of processes"))?;
     let members = members.count(1..=MEMBERS_MAX)?;
@@ -74,6 +78,7 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         members,
         rank,
         transport,
+        verbs,
         subgroups,
         idle,
         core,
@@ -121,19 +126,37 @@ fn read_secret(
 fn read_transport(value: Option<&Value<'_>>, listen: &Address) -> Result<Transport, ConfigError> {
     let by_address = if listen.is_unix() { Transport::Shm } else { Transport::Tcp };
     let Some(value) = value else { return Ok(by_address) };
-    let chosen =
-        value.choice(&[("auto", None), ("shm", Some(Transport::Shm)), ("tcp", Some(Transport::Tcp))])?;
-    match chosen {
-        Some(chosen) if chosen != by_address => {
-            let advice = match chosen {
-                Transport::Shm => "shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",
-                Transport::Tcp => "tcp needs an address of a host: write `listen = \"HOST:PORT\"`",
-            };
-            Err(value
-                .conflict(format!("`transport` and `listen = \"{listen}\"` do not go together: {advice}")))
-        }
-        _ => Ok(by_address),
+    let Some(chosen) = value.choice(&TRANSPORTS)? else { return Ok(by_address) };
+    if chosen.needs_unix_socket() == listen.is_unix() {
+        return Ok(chosen);
     }
+    let advice = match chosen {
+        Transport::Shm => "shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",
+        Transport::Tcp => "tcp needs an address of a host: write `listen = \"HOST:PORT\"`",
+        Transport::Verbs => "RDMA is set up by TCP: write `listen = \"HOST:PORT\"`",
+    };
+    Err(value.conflict(format!("`transport` and `listen = \"{listen}\"` do not go together: {advice}")))
+}
+
+const TRANSPORTS: [(&str, Option<Transport>); 4] = [
+    ("auto", None),
+    ("shm", Some(Transport::Shm)),
+    ("tcp", Some(Transport::Tcp)),
+    ("verbs", Some(Transport::Verbs)),
+];
+
+fn read_verbs(value: Option<&Value<'_>>) -> Result<VerbsSettings, ConfigError> {
+    let Some(value) = value else { return Ok(VerbsSettings::default()) };
+    let [device, port, gid_index] = value.table()?.take(["device", "port", "gid_index"])?;
+    let small = |value: Value<'_>, least| {
+        let number = value.count(least..=usize::from(u8::MAX))?;
+        Ok::<_, ConfigError>(u8::try_from(number).expect("within the range"))
+    };
+    Ok(VerbsSettings {
+        device: device.map(|device| device.text().map(str::to_owned)).transpose()?,
+        port: port.map(|port| small(port, 1)).transpose()?,
+        gid_index: gid_index.map(|index| small(index, 0)).transpose()?,
+    })
 }
 
 fn read_contacts(list: &Value<'_>, listen: &Address) -> Result<Vec<Address>, ConfigError> {

@@ -37,6 +37,7 @@ use std::time::Duration;
 pub use squall_protocols::multicast::{Batching, Mode};
 pub use squall_transports::bootstrap::{Address, Plan, Secret};
 use squall_transports::runner::Idle;
+pub use squall_transports::verbs::VerbsSettings;
 
 pub use self::error::{ConfigError, Place};
 pub use self::subgroup::{Ranks, SubgroupConfig};
@@ -55,6 +56,16 @@ pub enum Transport {
     Shm,
     /// TCP: members anywhere.
     Tcp,
+    /// RDMA by verbs: members whose hosts have InfiniBand or RoCE devices that reach each other.
+    Verbs,
+}
+
+impl Transport {
+    /// Whether members meet by Unix sockets, and not by TCP.
+    #[must_use]
+    pub const fn needs_unix_socket(self) -> bool {
+        matches!(self, Self::Shm)
+    }
 }
 
 /// What the polling thread does when there is nothing to do.
@@ -88,6 +99,8 @@ pub struct Config {
     pub rank: Option<usize>,
     /// How members reach each other.
     pub transport: Transport,
+    /// Which RDMA device this member uses; each member its own.
+    pub verbs: VerbsSettings,
     /// The subgroups by name, the same at all members.
     pub subgroups: BTreeMap<String, SubgroupConfig>,
     /// What the polling thread does when there is nothing to do.
@@ -139,6 +152,7 @@ impl Config {
             members,
             rank: Some(0),
             transport: Transport::Shm,
+            verbs: VerbsSettings::default(),
             subgroups: BTreeMap::new(),
             idle: IdlePolicy::Auto,
             core: None,

@@ -39,6 +39,22 @@ fn what_is_left_out_has_the_usual_value() {
 }
 
 #[test]
+fn an_rdma_device_can_be_named() {
+    let chosen = |verbs: &str| {
+        let config = Config::parse(&with("members", &format!("members = 3\ntransport = \"verbs\"\n{verbs}")));
+        config.map(|config| (config.transport, config.verbs)).map_err(|error| error.to_string())
+    };
+    assert_eq!(chosen(""), Ok((Transport::Verbs, VerbsSettings::default())));
+    let settings = VerbsSettings { device: Some("mlx5_0".into()), port: Some(1), gid_index: Some(3) };
+    let table = "verbs = { device = \"mlx5_0\", port = 1, gid_index = 3 }";
+    assert_eq!(chosen(table), Ok((Transport::Verbs, settings)));
+    let error = chosen("verbs = { port = 0 }").unwrap_err();
+    assert_eq!(error, "line 8: `port = 0`: write a number from 1 to 255");
+    let error = chosen("verbs = { divice = \"mlx5_0\" }").unwrap_err();
+    assert!(error.contains("did you mean `device`"), "{error}");
+}
+
+#[test]
 fn every_key_is_read() {
     let text = r#"
         cluster = "kitchen"
@@ -182,8 +198,13 @@ fn a_wrong_value_is_named_with_its_line_and_what_to_write() {
              shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",
         ),
         (
+            with("listen", "listen = \"unix:@a\"\ntransport = \"verbs\""),
+            "line 5: `transport` and `listen = \"unix:@a\"` do not go together: \
+             RDMA is set up by TCP: write `listen = \"HOST:PORT\"`",
+        ),
+        (
             with("members", "members = 3\ntransport = \"rdma\""),
-            "line 7: `transport = \"rdma\"`: write one of \"auto\", \"shm\", \"tcp\"",
+            "line 7: `transport = \"rdma\"`: write one of \"auto\", \"shm\", \"tcp\", \"verbs\"",
         ),
         (
             with("members", "members = 3\nidle = \"sleep\""),

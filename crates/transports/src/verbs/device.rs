@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -192,6 +193,12 @@ impl Device {
         &self.name
     }
 
+    /// Whether no hardware stands behind the device.
+    pub(super) fn is_software(&self) -> bool {
+        let folder = Path::new(DEVICES).join(&self.name);
+        folder.exists() && !folder.join("device").exists()
+    }
+
     pub(super) fn port_used(&self) -> &Port {
         &self.port
     }
@@ -288,6 +295,9 @@ pub(super) fn status(code: i32) -> io::Result<()> {
         code => Err(io::Error::from_raw_os_error(code)),
     }
 }
+
+/// Each device has a folder here; those on a bus have a link to their place there.
+const DEVICES: &str = "/sys/class/infiniband";
 
 const NO_ADDRESS: Address = Address { lid: 0, mtu: 1, ethernet: false, gid: [0; 16] };
 

@@ -194,6 +194,12 @@ impl VerbsFabric {
         self.device.name()
     }
 
+    /// Whether the device is a driver that uses this machine's processors, like rxe. Who spins keeps it from working.
+    #[must_use]
+    pub fn is_software(&self) -> bool {
+        self.device.is_software()
+    }
+
     /// The place of `node` among the peers.
     ///
     /// # Panics
@@ -227,6 +233,17 @@ impl VerbsFabric {
         self.break_all(place, reason);
         self.events.push_back(Event::PeerLost { peer: node, reason });
     }
+}
+
+/// Opens the device that the settings ask for and tries it out, as [`VerbsFabric::new`] will. Returns its name.
+///
+/// # Errors
+/// As [`VerbsFabric::new`]: if there is no library, no device that fits, or not enough memory may be locked.
+pub fn check(settings: &VerbsSettings) -> Result<String, VerbsError> {
+    let library = ffi::Library::load()?;
+    let device = Device::choose(&library, settings, &[])?;
+    probe::try_out(&device)?;
+    Ok(device.name().to_owned())
 }
 
 /// Tells each peer how to reach this node's port.
