@@ -168,7 +168,7 @@ fn connect(
         }
         Transport::Verbs => {
             // Before anybody waits for this member.
-            verbs::check(&config.verbs)?;
+            verbs::check(&config.verbs, &[])?;
             let listener = Listener::<TcpStream>::bind(&config.listen)?;
             let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
             let members = nodes(&assembly);

@@ -3,6 +3,7 @@
 
 pub mod barrier;
 pub mod bootstrap;
+pub mod composite;
 pub mod runner;
 pub mod shm;
 mod slots;
@@ -12,6 +13,7 @@ mod waker;
 
 pub use crate::waker::Waker;
 
+use rustix::fd::BorrowedFd;
 use squall_fabric::{Duration, Fabric};
 
 /// A fabric on a real machine: what a runner needs beyond [`Fabric`].
@@ -32,4 +34,16 @@ pub trait Transport: Fabric {
 
     /// A handle by which any thread of this process ends a `park`.
     fn waker(&self) -> Waker;
+}
+
+/// The steps of [`Transport::park`], for a node that sleeps on several transports at once.
+trait Sleeper: Transport {
+    /// Sends what waits. `None` if there is something to do at once; else for how long to sleep, at most `timeout`.
+    fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>>;
+
+    /// Readable when there may be something to do. (A waker may ring beside it.)
+    fn bell(&self) -> BorrowedFd<'_>;
+
+    /// The sleep is over.
+    fn after_sleep(&mut self);
 }

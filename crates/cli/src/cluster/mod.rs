@@ -254,7 +254,7 @@ fn check_devices(locations: &[Location]) -> Result<()> {
     // Without a location, any device will do.
     devices.truncate(locations.len().max(1));
     for device in devices {
-        verbs::check(&VerbsSettings { device, ..VerbsSettings::default() })?;
+        verbs::check(&VerbsSettings { device, ..VerbsSettings::default() }, &[])?;
     }
     Ok(())
 }

@@ -178,6 +178,11 @@ impl Segment {
         Ok(Arc::new(Self { mapping, file: Mutex::new(file) }))
     }
 
+    /// Where it begins.
+    pub(super) fn base(&self) -> NonNull<AtomicU64> {
+        self.mapping.first_word()
+    }
+
     /// The memory as a region of this process.
     pub(super) fn region(self: &Arc<Self>, id: RegionId, words: usize) -> Region {
         assert!(words <= self.mapping.bytes / 8, "{words} words of {} bytes", self.mapping.bytes);

@@ -60,8 +60,8 @@ use self::park::{Pace, Parking};
 use self::peers::PeerSet;
 use self::revocation::{Move, Revocation};
 use self::writes::EVENTS_MAX;
-use crate::barrier;
 use crate::slots::Slots;
+use crate::{Waker, barrier};
 
 /// One node's access to the nodes of the same host.
 ///
@@ -82,6 +82,8 @@ pub struct ShmFabric {
     waiting: Vec<usize>,
     revocations: Vec<Revocation>,
     moves: Vec<Move>,
+    /// Moves wait for [`ShmFabric::release_moves`]: a device writes the regions, too.
+    holds_moves: bool,
     parking: Parking,
     pace: Pace,
     /// Peers that take no more messages.
@@ -101,6 +103,15 @@ impl ShmFabric {
     /// # Errors
     /// If a peer runs as another user, if there are too many peers, or if memory or file descriptors run out.
     pub fn new(node: NodeId, peers: Vec<(NodeId, UnixStream)>) -> io::Result<Self> {
+        Self::with_waker(node, peers, Waker::new()?)
+    }
+
+    /// As [`ShmFabric::new`], with a waker that other fabrics of the node share.
+    pub(crate) fn with_waker(
+        node: NodeId,
+        peers: Vec<(NodeId, UnixStream)>,
+        waker: Waker,
+    ) -> io::Result<Self> {
         let expedited = barrier::expedited();
         let mut fabric = Self {
             node,
@@ -114,7 +125,8 @@ impl ShmFabric {
             waiting: Vec::new(),
             revocations: Vec::new(),
             moves: Vec::new(),
-            parking: Parking::new()?,
+            holds_moves: false,
+            parking: Parking::new(waker)?,
             pace: Pace::new(),
             unheard: Vec::new(),
             ready: Vec::new(),

@@ -10,14 +10,14 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::Timespec;
 
 use super::ShmFabric;
 use super::link::Link;
 use super::links::Links;
 use crate::barrier;
-use crate::{Transport, Waker};
+use crate::{Sleeper, Transport, Waker};
 
 /// What a node waits on when it is parked.
 #[derive(Debug)]
@@ -33,9 +33,8 @@ pub(super) struct Parking {
 }
 
 impl Parking {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(waker: Waker) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let waker = Waker::new()?;
         epoll::add(&epoll, waker.doorbell(), epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)?;
         Ok(Self { epoll, waker, count: 0, marked: false, rung: false })
     }
@@ -95,16 +94,10 @@ impl Transport for ShmFabric {
     }
 
     fn park(&mut self, timeout: Option<Duration>) {
-        self.ring_peers();
-        if self.parking.rung || !self.events.is_empty() {
-            return;
+        if let Some(timeout) = self.before_sleep(timeout) {
+            self.parking.wait(timeout, &mut Vec::new());
+            self.after_sleep();
         }
-        // What only time resolves is looked at every millisecond; it is rare and short.
-        let has_timer = !self.waiting.is_empty() || self.is_revoking() || self.has_full_socket();
-        let timeout = if has_timer { Some(timeout.map_or(TIMER, |t| t.min(TIMER))) } else { timeout };
-        let mut ready = Vec::new();
-        self.parking.wait(timeout, &mut ready);
-        self.pace.hurry();
     }
 
     fn unpark(&mut self) {
@@ -116,6 +109,26 @@ impl Transport for ShmFabric {
 
     fn waker(&self) -> Waker {
         self.parking.waker.clone()
+    }
+}
+
+impl Sleeper for ShmFabric {
+    fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
+        self.ring_peers();
+        if self.parking.rung || !self.events.is_empty() {
+            return None;
+        }
+        // What only time resolves is looked at every millisecond; it is rare and short.
+        let has_timer = !self.waiting.is_empty() || self.is_revoking() || self.has_full_socket();
+        Some(if has_timer { Some(timeout.map_or(TIMER, |t| t.min(TIMER))) } else { timeout })
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.parking.epoll.as_fd()
+    }
+
+    fn after_sleep(&mut self) {
+        self.pace.hurry();
     }
 }
 

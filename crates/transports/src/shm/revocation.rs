@@ -11,8 +11,10 @@
 //! handed over. Who is stopped in the middle of a write too, longer than the patience, is refused as well.
 //! While a revocation is under way, only the fabric's thread may store into a granted region.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use squall_fabric::atomics::AtomicU64;
 use squall_fabric::{Event, Grant};
 
 use super::ShmFabric;
@@ -40,6 +42,8 @@ pub(super) struct Move {
     /// Writes of others that were under way: link, slot, mark.
     under_way: Vec<(usize, usize, u64)>,
     since_ns: u64,
+    /// Nothing but [`ShmFabric::release_moves`] is waited for.
+    held: bool,
 }
 
 impl Move {
@@ -139,15 +143,46 @@ impl ShmFabric {
         let marked =
             |&(link, slot): &(usize, usize)| Some((link, slot, self.links[link].write_under_way(slot)?));
         let under_way = others.iter().filter_map(marked).collect();
-        self.moves.push(Move { segment, under_way, since_ns: self.now_ns() });
+        self.moves.push(Move { segment, under_way, since_ns: self.now_ns(), held: false });
+    }
+
+    /// From now on regions move only by [`ShmFabric::release_moves`].
+    pub(crate) fn hold_moves(&mut self) {
+        self.holds_moves = true;
+    }
+
+    /// Where the regions begin that wait to be moved.
+    pub(crate) fn held_moves(&self) -> Vec<NonNull<AtomicU64>> {
+        self.moves
+            .iter()
+            .filter(|under_way| under_way.held)
+            .map(|under_way| under_way.segment.base())
+            .collect()
+    }
+
+    /// Moves them: nobody but peers on shared memory writes them any more.
+    pub(crate) fn release_moves(&mut self) {
+        self.holds_moves = false;
+        for under_way in std::mem::take(&mut self.moves) {
+            if under_way.held { self.poll_move(under_way) } else { self.moves.push(under_way) }
+        }
+        self.holds_moves = true;
     }
 
     fn poll_move(&mut self, mut under_way: Move) {
+        if under_way.held && self.holds_moves {
+            self.moves.push(under_way);
+            return;
+        }
         let links = &self.links;
         under_way.under_way.retain(|(link, slot, mark)| links.write_under_way(*link, *slot) == Some(*mark));
         let patient = self.now_ns() - under_way.since_ns <= PATIENCE_NS;
         if patient && !under_way.under_way.is_empty() {
             self.moves.push(under_way);
+            return;
+        }
+        if self.holds_moves {
+            self.moves.push(Move { held: true, ..under_way });
             return;
         }
         for (link, slot, _) in under_way.under_way.drain(..) {

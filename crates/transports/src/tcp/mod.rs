@@ -146,6 +146,15 @@ impl TcpFabric {
     /// # Errors
     /// If a peer is named twice or is this node itself ([`io::ErrorKind::InvalidInput`]), or a system call fails.
     pub fn new(node: NodeId, streams: Vec<(NodeId, TcpStream)>) -> io::Result<Self> {
+        Self::with_waker(node, streams, Waker::new()?)
+    }
+
+    /// As [`TcpFabric::new`], with a waker that other fabrics of the node share.
+    pub(crate) fn with_waker(
+        node: NodeId,
+        streams: Vec<(NodeId, TcpStream)>,
+        waker: Waker,
+    ) -> io::Result<Self> {
         let local = Local {
             clock: Clock::new(),
             grants: Grants::new(node),
@@ -163,7 +172,7 @@ impl TcpFabric {
             local,
             buffer: ReceiveBuffer::new(),
             poller: Poller::new()?,
-            waker: Waker::new()?,
+            waker,
             next_region: 0,
         };
         for (peer, stream) in streams {

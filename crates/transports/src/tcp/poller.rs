@@ -9,14 +9,14 @@ use std::mem::MaybeUninit;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use squall_fabric::{Duration, Fabric};
 
 use super::TcpFabric;
 use super::peer::Peer;
 use super::socket::Socket;
-use crate::{Transport, Waker, barrier};
+use crate::{Sleeper, Transport, Waker, barrier};
 
 /// The set of all sockets.
 #[derive(Debug)]
@@ -82,16 +82,9 @@ impl Transport for TcpFabric {
     }
 
     fn park(&mut self, timeout: Option<Duration>) {
-        // What was posted since `prepare_park`.
-        self.poll_output();
-        let busy = |peer: &Peer| peer.readable || peer.writable && !peer.output.is_empty();
-        if !self.local.events.is_empty() || self.peers.iter().any(busy) {
-            return;
+        if let Some(timeout) = self.before_sleep(timeout) {
+            self.poller.wait(self.waker.doorbell(), timeout);
         }
-        let deadline = self.peers.iter().filter_map(|peer| peer.connections.stall_deadline_next()).min();
-        let patience = deadline.map(|deadline| deadline.since(self.now()));
-        let timeout = [timeout, patience].into_iter().flatten().min();
-        self.poller.wait(self.waker.doorbell(), timeout);
     }
 
     fn unpark(&mut self) {
@@ -101,6 +94,26 @@ impl Transport for TcpFabric {
     fn waker(&self) -> Waker {
         self.waker.clone()
     }
+}
+
+impl Sleeper for TcpFabric {
+    fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
+        // What was posted since `prepare_park`.
+        self.poll_output();
+        let busy = |peer: &Peer| peer.readable || peer.writable && !peer.output.is_empty();
+        if !self.local.events.is_empty() || self.peers.iter().any(busy) {
+            return None;
+        }
+        let deadline = self.peers.iter().filter_map(|peer| peer.connections.stall_deadline_next()).min();
+        let patience = deadline.map(|deadline| deadline.since(self.now()));
+        Some([timeout, patience].into_iter().flatten().min())
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.poller.set.as_fd()
+    }
+
+    fn after_sleep(&mut self) {}
 }
 
 /// More sockets than this are told about by later calls.

@@ -69,6 +69,16 @@ impl Connections {
         self.by_channel.range(all).map(|(_, place)| *place)
     }
 
+    /// The places of all live connections.
+    pub(super) fn all_live(&self) -> Vec<usize> {
+        self.by_channel.values().copied().collect()
+    }
+
+    /// The endpoint of the connection at `place`, unless it has ended.
+    pub(super) fn endpoint_at(&self, place: usize) -> Option<u32> {
+        self.ends[place].endpoint
+    }
+
     /// The endpoints of a peer's connections that are connected at this end.
     fn endpoints_of(&self, peer: usize) -> Vec<u32> {
         let ends = self.with(peer).map(|place| &self.ends[place]);

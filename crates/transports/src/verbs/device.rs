@@ -44,6 +44,48 @@ pub(super) struct Address {
     pub(super) gid: [u8; 16],
 }
 
+/// A device's name, and what would be used of it or why it cannot be used.
+pub type Survey = (String, Result<DeviceSummary, Unsuitable>);
+
+/// A device as people know it, with the port and the address that are used of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSummary {
+    /// Its name.
+    pub name: String,
+    /// The port, from 1.
+    pub port: u8,
+    /// The place of the address in the port's table.
+    pub gid_index: u8,
+    /// The address: 16 bytes; on RoCE that of the network interface.
+    pub gid: [u8; 16],
+    /// RoCE; otherwise InfiniBand.
+    pub ethernet: bool,
+    /// Bytes of the longest packet.
+    pub packet_bytes_max: u32,
+    /// No hardware stands behind it.
+    pub software: bool,
+}
+
+impl DeviceSummary {
+    /// Whether `address` is the device's.
+    #[must_use]
+    pub fn has(&self, address: IpAddr) -> bool {
+        is_address(&self.gid, address)
+    }
+
+    /// The first half of the address, which devices of one InfiniBand subnet share.
+    #[must_use]
+    pub fn subnet(&self) -> [u8; 8] {
+        self.gid[..8].try_into().expect("half of 16 bytes")
+    }
+
+    /// The address as that of an interface, which it is on RoCE.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        IpAddr::from(self.gid).to_canonical()
+    }
+}
+
 /// An address that a port could use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Candidate {
@@ -82,6 +124,17 @@ impl Device {
         }
         let wanted = settings.device.clone();
         best.map(|(_, device)| Arc::new(device)).ok_or(VerbsError::NoDevice { wanted, refusals })
+    }
+
+    /// All devices, each with what would be used of it.
+    pub(super) fn all(library: &Arc<Library>) -> Result<Vec<Survey>, VerbsError> {
+        let list = DeviceList::new(library)?;
+        let any = VerbsSettings::default();
+        let look = |(device, name): (NonNull<ffi::ibv_device>, String)| {
+            let opened = Self::open(library, device, &name, &any, &[]);
+            (name, opened.map(|(_, opened)| opened.summary()))
+        };
+        Ok(list.devices().map(look).collect())
     }
 
     /// Opens a device; returns how well it fits.
@@ -199,6 +252,19 @@ impl Device {
         folder.exists() && !folder.join("device").exists()
     }
 
+    pub(super) fn summary(&self) -> DeviceSummary {
+        let Port { number, gid_index, address, .. } = self.port;
+        DeviceSummary {
+            name: self.name.clone(),
+            port: number,
+            gid_index,
+            gid: address.gid,
+            ethernet: address.ethernet,
+            packet_bytes_max: 128 << address.mtu,
+            software: self.is_software(),
+        }
+    }
+
     pub(super) fn port_used(&self) -> &Port {
         &self.port
     }
@@ -277,14 +343,17 @@ impl Drop for DeviceList<'_> {
 /// How well an address fits: one of the streams' addresses first; then on Ethernet those that can be routed (RoCE
 /// version 2) and of these IPv4.
 fn rank(entry: &Candidate, ethernet: bool, addresses: &[IpAddr]) -> usize {
-    let is = |address: &IpAddr| match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets() == entry.gid,
-        IpAddr::V6(v6) => v6.octets() == entry.gid,
-    };
-    let known = addresses.iter().any(is);
+    let known = addresses.iter().any(|address| is_address(&entry.gid, *address));
     let routable = ethernet && entry.kind == ffi::IBV_GID_TYPE_ROCE_V2;
     let ipv4 = ethernet && entry.gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     usize::from(known) << 2 | usize::from(routable) << 1 | usize::from(ipv4)
+}
+
+fn is_address(gid: &[u8; 16], address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets() == *gid,
+        IpAddr::V6(v6) => v6.octets() == *gid,
+    }
 }
 
 /// The result of a call that returns an error number, or -1 with the number in `errno`.

@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use squall_fabric::atomics::AtomicU64;
 use squall_fabric::{PostError, Region, SEND_BYTES_MAX, Source, Token};
 
 use super::domain::Domain;
@@ -222,6 +224,11 @@ impl Endpoint {
         posted.map_err(|_| PostError::Full)?;
         self.receives.push_back(receive);
         Ok(())
+    }
+
+    /// Whether a receive waits for memory of the region that begins at `base`.
+    pub(super) fn receives_into(&self, base: NonNull<AtomicU64>) -> bool {
+        self.receives.iter().any(|receive| receive.region.pointer(0) == base)
     }
 
     /// The oldest receive has completed.

@@ -9,8 +9,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use squall_fabric::atomics::AtomicU64;
 use squall_fabric::region::Access as RegionAccess;
 use squall_fabric::{Grant, NodeId, Region, RegionId};
 
@@ -30,9 +32,14 @@ pub(super) struct Grants {
 struct Given {
     /// Of the peer, by its place.
     peer: usize,
-    /// None if the range is empty: writes without words need no right.
+    /// Where its region begins.
+    base: NonNull<AtomicU64>,
+    /// None if the range is empty: writes without words need no right. None also if the memory has moved away.
     memory: Option<MemoryKey>,
 }
+
+// SAFETY: the address is compared, never read.
+unsafe impl Send for Given {}
 
 impl Grants {
     pub(super) fn new(peers: usize) -> Self {
@@ -58,7 +65,7 @@ impl Grants {
         self.next = number.checked_add(1).expect("fewer than 2^32 grants");
         let memory = (!range.is_empty()).then(|| register(domain, region, &range, number));
         let key = u64::from(number) << 32 | u64::from(memory.as_ref().map_or(0, MemoryKey::remote));
-        self.given.insert(key, Given { peer, memory });
+        self.given.insert(key, Given { peer, base: region.pointer(0), memory });
         self.counts[peer] += 1;
         let (first, words) = (range.start as u64, range.len() as u64);
         Grant { owner, peer: node, region: region.id(), first, words, key }
@@ -71,6 +78,13 @@ impl Grants {
         let Some(given) = self.given.remove(&grant.key) else { return Ok(()) };
         self.counts[given.peer] -= 1;
         given.memory.map_or(Ok(()), MemoryKey::revoke)
+    }
+
+    /// The memory that begins at `base` moves to other pages: who may write it is refused from now on, as the device
+    /// would write the old ones. Yields the peers whose keys could not be taken back.
+    pub(super) fn withdraw_over(&mut self, base: NonNull<AtomicU64>) -> Vec<usize> {
+        let over = self.given.values_mut().filter(|given| given.base == base);
+        over.filter_map(|given| given.memory.take()?.revoke().is_err().then_some(given.peer)).collect()
     }
 
     /// How many grants the peer at `peer` has, apart from `except`.

@@ -4,6 +4,7 @@
 //! nobody holds any more is given back when other memory is registered.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -56,9 +57,14 @@ impl Drop for Mapping {
     }
 }
 
+// SAFETY: as above: the addresses are of atomics, and `memory` keeps them alive.
+unsafe impl Send for Entry {}
+
 /// The regions of a node, by their names.
 pub(super) struct Regions {
     entries: Vec<Option<Entry>>,
+    /// Places of regions that another fabric of this node has made, by their address.
+    adopted: BTreeMap<usize, usize>,
     live: usize,
     /// Memory that nobody holds is looked for when there are so many.
     sweep_at: usize,
@@ -66,16 +72,20 @@ pub(super) struct Regions {
 }
 
 struct Entry {
-    mapping: Arc<Mapping>,
+    memory: Arc<dyn Any + Send + Sync>,
+    base: NonNull<u8>,
+    bytes: usize,
     /// One for each peer whose posts have used it.
     keys: Box<[Option<MemoryKey>]>,
+    /// Keys of pages that the memory has left, for posts that were under way then.
+    left: Vec<MemoryKey>,
     /// Posts under way that read it.
     posts: usize,
 }
 
 impl Regions {
     pub(super) fn new(peers: usize) -> Self {
-        Self { entries: Vec::new(), live: 0, sweep_at: SWEEP_MIN, peers }
+        Self { entries: Vec::new(), adopted: BTreeMap::new(), live: 0, sweep_at: SWEEP_MIN, peers }
     }
 
     /// A new region.
@@ -84,9 +94,6 @@ impl Regions {
     /// If there is no memory, or it is larger than grants can name.
     pub(super) fn allocate(&mut self, words: usize) -> Region {
         assert!(words <= REGION_WORDS_MAX, "a region of {words} words");
-        if self.live >= self.sweep_at {
-            self.sweep();
-        }
         let mapping = Mapping::new(8 * words).unwrap_or_else(|error| panic!("{words} words: {error}"));
         let mapping = Arc::new(mapping);
         let id = RegionId(self.entries.len() as u64);
@@ -95,10 +102,26 @@ impl Regions {
         // SAFETY: the mapping is page-aligned, large enough, zeroed and kept alive; it is accessed by regions and by
         // the device only.
         let region = unsafe { Region::from_raw(id, base, words, RegionAccess::ReadWrite, memory) };
-        let keys = (0..self.peers).map(|_| None).collect();
-        self.entries.push(Some(Entry { mapping, keys, posts: 0 }));
-        self.live += 1;
+        let (base, bytes) = (mapping.base(), mapping.bytes());
+        self.insert(mapping, base, bytes);
         region
+    }
+
+    /// Takes a region that another fabric of this node has made.
+    pub(super) fn adopt(&mut self, region: &Region) {
+        let (base, bytes) = (region.pointer(0).cast::<u8>(), 8 * region.words().max(1));
+        let place = self.insert(region.memory().clone(), base, bytes);
+        self.adopted.insert(base.as_ptr().addr(), place);
+    }
+
+    fn insert(&mut self, memory: Arc<dyn Any + Send + Sync>, base: NonNull<u8>, bytes: usize) -> usize {
+        if self.live >= self.sweep_at {
+            self.sweep();
+        }
+        let keys = (0..self.peers).map(|_| None).collect();
+        self.entries.push(Some(Entry { memory, base, bytes, keys, left: Vec::new(), posts: 0 }));
+        self.live += 1;
+        self.entries.len() - 1
     }
 
     /// The place of a region of this node.
@@ -106,11 +129,25 @@ impl Regions {
     /// # Panics
     /// If it is not of this node.
     pub(super) fn place(&self, region: &Region) -> usize {
-        let place = usize::try_from(region.id().0).unwrap_or(usize::MAX);
-        let entry = self.entries.get(place).and_then(Option::as_ref);
-        let known = entry.is_some_and(|entry| entry.mapping.base() == region.pointer(0).cast());
-        assert!(known, "{region:?} was not registered with this fabric");
-        place
+        let base = region.pointer(0).cast();
+        let own = usize::try_from(region.id().0).unwrap_or(usize::MAX);
+        let is_there = |place: &usize| {
+            self.entries.get(*place).and_then(Option::as_ref).is_some_and(|entry| entry.base == base)
+        };
+        let place = Some(own).filter(is_there).or_else(|| self.adopted_at(base));
+        place.unwrap_or_else(|| panic!("{region:?} was not registered with this fabric"))
+    }
+
+    /// The place of the adopted region that begins at `base`.
+    pub(super) fn adopted_at(&self, base: NonNull<u8>) -> Option<usize> {
+        self.adopted.get(&base.as_ptr().addr()).copied()
+    }
+
+    /// The memory at `place` is about to move to other pages: posts made from now on name those. What is under way
+    /// reads the old ones, which hold what was posted [F5].
+    pub(super) fn leave_pages(&mut self, place: usize) {
+        let Some(entry) = &mut self.entries[place] else { return };
+        entry.left.extend(entry.keys.iter_mut().filter_map(Option::take));
     }
 
     /// The key by which posts to the peer `peer`, or receives from it, name the region at `place`.
@@ -119,8 +156,8 @@ impl Regions {
     /// If the memory cannot be registered.
     pub(super) fn local_key(&mut self, place: usize, peer: usize, domain: &Arc<Domain>) -> u32 {
         let entry = self.entries[place].as_mut().expect("whoever names a region holds it");
-        let mapping = &entry.mapping;
-        let key = entry.keys[peer].get_or_insert_with(|| register(mapping, domain));
+        let (base, bytes) = (entry.base, entry.bytes);
+        let key = entry.keys[peer].get_or_insert_with(|| register(base, bytes, domain));
         key.local()
     }
 
@@ -137,15 +174,19 @@ impl Regions {
     }
 
     fn release(&mut self, place: usize) {
-        self.entries[place].as_mut().expect("held").posts -= 1;
+        let entry = self.entries[place].as_mut().expect("held");
+        entry.posts -= 1;
+        if entry.posts == 0 {
+            entry.left.clear();
+        }
     }
 
     /// Gives back what only this table holds.
     fn sweep(&mut self) {
-        for entry in &mut self.entries {
-            if entry.as_ref().is_some_and(|entry| entry.posts == 0 && Arc::strong_count(&entry.mapping) == 1)
-            {
-                *entry = None;
+        for slot in &mut self.entries {
+            let unused = |entry: &Entry| entry.posts == 0 && Arc::strong_count(&entry.memory) == 1;
+            if let Some(entry) = slot.take_if(|entry| unused(entry)) {
+                self.adopted.remove(&entry.base.as_ptr().addr());
                 self.live -= 1;
             }
         }
@@ -154,8 +195,7 @@ impl Regions {
 }
 
 /// Registers a mapping for posts and receives.
-fn register(mapping: &Mapping, domain: &Arc<Domain>) -> MemoryKey {
-    let (base, bytes) = (mapping.base(), mapping.bytes());
+fn register(base: NonNull<u8>, bytes: usize, domain: &Arc<Domain>) -> MemoryKey {
     let address = base.as_ptr().addr() as u64;
     // SAFETY: all of the mapping. Posts hold it, receives hold their regions, and it is accessed by atomics.
     let key = unsafe { domain.register(base, bytes, address, Access::Local) };
@@ -210,6 +250,20 @@ mod tests {
         regions.release(place);
         regions.sweep();
         assert!(regions.entries[place].is_none());
+    }
+
+    #[test]
+    fn memory_of_another_fabric_can_be_adopted() {
+        let mut regions = Regions::new(1);
+        let own = regions.allocate(4);
+        let other = Region::heap(RegionId(0), 4);
+        regions.adopt(&other);
+        assert_eq!((regions.place(&own), regions.place(&other)), (0, 1), "of one name, at other addresses");
+        let base = other.pointer(0).cast();
+        assert_eq!(regions.adopted_at(base), Some(1));
+        drop(other);
+        regions.sweep();
+        assert_eq!(regions.adopted_at(base), None, "given back");
     }
 
     #[test]

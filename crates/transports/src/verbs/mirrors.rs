@@ -231,6 +231,16 @@ impl VerbsFabric {
         }
     }
 
+    /// The region at `place` has moved: pushes of it name its new pages.
+    pub(super) fn renew_mirror_keys(&mut self, place: usize) {
+        let Self { mirrors, regions, peers, .. } = self;
+        for mirror in mirrors.mirrors.iter_mut().filter(|mirror| mirror.place == place) {
+            for subscriber in &mut mirror.subscribers {
+                subscriber.key = regions.local_key(place, subscriber.peer, &peers[subscriber.peer].domain);
+            }
+        }
+    }
+
     /// Gives up readers that do not take what is pushed to them.
     #[cold]
     fn lose_overrun(&mut self) {

@@ -40,6 +40,7 @@ mod frame;
 mod grants;
 mod memory;
 mod mirrors;
+mod moves;
 mod order;
 mod peer;
 mod poller;
@@ -52,11 +53,12 @@ mod staging;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 
 use squall_fabric::{Event, NodeId};
 
+pub use self::device::{DeviceSummary, Survey};
 pub use self::error::{Unsuitable, VerbsError};
 
 use self::connections::Connections;
@@ -143,8 +145,19 @@ impl VerbsFabric {
     /// this node itself; or if a system call fails.
     pub fn new(
         node: NodeId,
+        streams: Vec<(NodeId, TcpStream)>,
+        settings: &VerbsSettings,
+    ) -> Result<Self, VerbsError> {
+        let waker = Waker::new().map_err(VerbsError::system("eventfd"))?;
+        Self::with_waker(node, streams, settings, waker)
+    }
+
+    /// As [`VerbsFabric::new`], with a waker that other fabrics of the node share.
+    pub(crate) fn with_waker(
+        node: NodeId,
         mut streams: Vec<(NodeId, TcpStream)>,
         settings: &VerbsSettings,
+        waker: Waker,
     ) -> Result<Self, VerbsError> {
         streams.sort_by_key(|(peer, _)| *peer);
         let twice = streams.windows(2).any(|pair| pair[0].0 == pair[1].0);
@@ -157,7 +170,6 @@ impl VerbsFabric {
         let device = Device::choose(&library, settings, &addresses.collect::<Vec<_>>())?;
         probe::try_out(&device)?;
         let endpoints = Endpoints::new(&device).map_err(VerbsError::system("ibv_create_comp_channel"))?;
-        let waker = Waker::new().map_err(VerbsError::system("eventfd"))?;
         let poller = Poller::new().map_err(VerbsError::system("epoll_create"))?;
         poller
             .watch_bells(endpoints.completions.channel().fd(), device.notices(), waker.doorbell())
@@ -235,15 +247,23 @@ impl VerbsFabric {
     }
 }
 
-/// Opens the device that the settings ask for and tries it out, as [`VerbsFabric::new`] will. Returns its name.
+/// Opens the device that [`VerbsFabric::new`] would use, given streams from `addresses`, and tries it out.
 ///
 /// # Errors
 /// As [`VerbsFabric::new`]: if there is no library, no device that fits, or not enough memory may be locked.
-pub fn check(settings: &VerbsSettings) -> Result<String, VerbsError> {
+pub fn check(settings: &VerbsSettings, addresses: &[IpAddr]) -> Result<DeviceSummary, VerbsError> {
     let library = ffi::Library::load()?;
-    let device = Device::choose(&library, settings, &[])?;
+    let device = Device::choose(&library, settings, addresses)?;
     probe::try_out(&device)?;
-    Ok(device.name().to_owned())
+    Ok(device.summary())
+}
+
+/// All devices of this machine, each with what would be used of it or why it cannot be used. None is tried out.
+///
+/// # Errors
+/// If there is no library.
+pub fn devices() -> Result<Vec<Survey>, VerbsError> {
+    Device::all(&ffi::Library::load()?)
 }
 
 /// Tells each peer how to reach this node's port.

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use squall_fabric::{Channel, Duration, Fabric, Instant};
 
@@ -17,7 +17,7 @@ use super::control::Loss;
 use super::frame::{Frame, Violation};
 use super::mirrors::Request;
 use super::peer::Offer;
-use crate::{Transport, Waker, barrier};
+use crate::{Sleeper, Transport, Waker, barrier};
 
 /// The set of all that can wake the node.
 pub(super) struct Poller {
@@ -245,10 +245,7 @@ impl Transport for VerbsFabric {
     }
 
     fn park(&mut self, timeout: Option<Duration>) {
-        // What was posted since `prepare_park`.
-        self.flush_posts();
-        self.flush_control();
-        if self.events.is_empty() && !self.endpoints.has_work() {
+        if let Some(timeout) = self.before_sleep(timeout) {
             self.poller.ready(timeout);
         }
     }
@@ -261,6 +258,21 @@ impl Transport for VerbsFabric {
     fn waker(&self) -> Waker {
         self.waker.clone()
     }
+}
+
+impl Sleeper for VerbsFabric {
+    fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
+        // What was posted since `prepare_park`.
+        self.flush_posts();
+        self.flush_control();
+        (self.events.is_empty() && !self.endpoints.has_work()).then_some(timeout)
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.poller.set.as_fd()
+    }
+
+    fn after_sleep(&mut self) {}
 }
 
 /// Between two looks at the control streams of a busy node.

@@ -1,0 +1,215 @@
+//! The trait's calls: each goes to the part of its peer; what concerns several goes to all of them.
+
+use std::ops::Range;
+
+use squall_fabric::{
+    Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId, PostError,
+    Region, Token, Write,
+};
+
+use super::{CompositeFabric, WAYS, Way, named, split};
+
+/// Calls the same method of the part that `$way` names.
+macro_rules! part {
+    ($self:expr, $way:expr, $part:ident => $call:expr) => {
+        match $way {
+            Way::Shm => {
+                let $part = $self.shm.as_mut().expect(NO_PART);
+                $call
+            }
+            Way::Verbs => {
+                let $part = $self.verbs.as_mut().expect(NO_PART);
+                $call
+            }
+            Way::Tcp => {
+                let $part = $self.tcp.as_mut().expect(NO_PART);
+                $call
+            }
+        }
+    };
+}
+
+/// Parts are made for the ways that are chosen.
+const NO_PART: &str = "a part for each way";
+
+impl Fabric for CompositeFabric {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn now(&self) -> Instant {
+        let nanos = self.origin.elapsed().as_nanos();
+        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let parts = [
+            self.shm.as_ref().map(Fabric::capabilities),
+            self.verbs.as_ref().map(|verbs| verbs.capabilities()),
+            self.tcp.as_ref().map(Fabric::capabilities),
+        ];
+        let parts = || parts.iter().flatten();
+        Capabilities {
+            one_sided_progress: parts().all(|part| part.one_sided_progress),
+            early_sight: parts().any(|part| part.early_sight),
+        }
+    }
+
+    fn register(&mut self, words: usize) -> Region {
+        match (&mut self.shm, &mut self.verbs, &mut self.tcp) {
+            (Some(shm), None, _) => shm.register(words),
+            (Some(shm), Some(verbs), _) => {
+                let region = shm.register(words);
+                verbs.adopt(&region);
+                region
+            }
+            (None, Some(verbs), _) => verbs.register(words),
+            (None, None, Some(tcp)) => tcp.register(words),
+            (None, None, None) => unreachable!("there is always a part"),
+        }
+    }
+
+    fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
+        let way = self.way_to(peer);
+        named(part!(self, way, part => part.open(peer, channel)), way)
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        let (way, conn) = split(conn);
+        part!(self, way, part => part.close(conn));
+    }
+
+    fn grant(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+        let way = self.way_to(peer);
+        part!(self, way, part => part.grant(region, range, peer))
+    }
+
+    fn revoke(&mut self, grant: &Grant) {
+        let way = self.way_to(grant.peer);
+        part!(self, way, part => part.revoke(grant));
+    }
+
+    fn write(&mut self, conn: ConnId, write: Write<'_>) -> Result<(), PostError> {
+        let (way, conn) = split(conn);
+        part!(self, way, part => part.write(conn, write))
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
+        let (way, conn) = split(conn);
+        part!(self, way, part => part.send(conn, bytes, signal))
+    }
+
+    fn post_receive(
+        &mut self,
+        conn: ConnId,
+        region: &Region,
+        range: Range<usize>,
+        token: Token,
+    ) -> Result<(), PostError> {
+        let (way, conn) = split(conn);
+        part!(self, way, part => part.post_receive(conn, region, range, token))
+    }
+
+    fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
+        let mut ids = [None; WAYS];
+        for way in [Way::Shm, Way::Verbs, Way::Tcp] {
+            let theirs: Vec<_> =
+                readers.iter().copied().filter(|reader| self.way_to(*reader) == way).collect();
+            if !theirs.is_empty() {
+                ids[way as usize] = Some(part!(self, way, part => part.publish(key, region, &theirs)));
+            }
+        }
+        self.mirrors.push(ids);
+        MirrorId(u32::try_from(self.mirrors.len() - 1).expect("fewer than 2^32 mirrors"))
+    }
+
+    fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
+        let way = self.way_to(owner);
+        let view = part!(self, way, part => part.attach(owner, key, words));
+        let base = view.pointer(0);
+        if !self.views.iter().any(|(known, _)| *known == base) {
+            self.views.push((base, way));
+        }
+        view
+    }
+
+    #[inline]
+    fn push(&mut self, mirror: MirrorId, range: Range<usize>) {
+        let [shm, verbs, tcp] = self.mirrors[mirror.0 as usize];
+        if let (Some(part), Some(mirror)) = (&mut self.shm, shm) {
+            part.push(mirror, range.clone());
+        }
+        if let (Some(part), Some(mirror)) = (&mut self.verbs, verbs) {
+            part.push(mirror, range.clone());
+        }
+        if let (Some(part), Some(mirror)) = (&mut self.tcp, tcp) {
+            part.push(mirror, range);
+        }
+    }
+
+    #[inline]
+    fn push_word(&mut self, mirror: MirrorId, word: usize) {
+        let [shm, verbs, tcp] = self.mirrors[mirror.0 as usize];
+        if let (Some(part), Some(mirror)) = (&mut self.shm, shm) {
+            part.push_word(mirror, word);
+        }
+        if let (Some(part), Some(mirror)) = (&mut self.verbs, verbs) {
+            part.push_word(mirror, word);
+        }
+        if let (Some(part), Some(mirror)) = (&mut self.tcp, tcp) {
+            part.push_word(mirror, word);
+        }
+    }
+
+    fn freeze(&mut self, view: &Region) {
+        let base = view.pointer(0);
+        let found = self.views.iter().find(|(known, _)| *known == base);
+        let (_, way) = *found.unwrap_or_else(|| panic!("{view:?} is not a view of a mirror"));
+        part!(self, way, part => part.freeze(view));
+    }
+
+    #[inline]
+    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+        let mut work = 0;
+        if let Some(part) = &mut self.shm {
+            work += part.poll(&mut |event| sink(translate(event, Way::Shm)));
+        }
+        if let Some(part) = &mut self.verbs {
+            work += part.poll(&mut |event| sink(translate(event, Way::Verbs)));
+        }
+        if let Some(part) = &mut self.tcp {
+            work += part.poll(&mut |event| sink(translate(event, Way::Tcp)));
+        }
+        self.move_regions();
+        work
+    }
+}
+
+impl CompositeFabric {
+    /// Lets regions move that wait for it, once the device writes their old pages no more.
+    fn move_regions(&mut self) {
+        let (Some(shm), Some(verbs)) = (&mut self.shm, &mut self.verbs) else { return };
+        let bases = shm.held_moves();
+        if bases.is_empty() {
+            return;
+        }
+        bases.iter().for_each(|base| verbs.leave_pages(*base));
+        shm.release_moves();
+        bases.iter().for_each(|base| verbs.enter_pages(*base));
+    }
+}
+
+/// An event of a part, with the connection as this fabric names it.
+fn translate(event: Event, way: Way) -> Event {
+    match event {
+        Event::Connected { conn, peer } => Event::Connected { conn: named(conn, way), peer },
+        Event::Done { conn, token } => Event::Done { conn: named(conn, way), token },
+        Event::Arrived { conn, token, immediate } => {
+            Event::Arrived { conn: named(conn, way), token, immediate }
+        }
+        Event::Received { conn, token, length } => Event::Received { conn: named(conn, way), token, length },
+        Event::Refused { conn } => Event::Refused { conn: named(conn, way) },
+        Event::Broken { conn, reason } => Event::Broken { conn: named(conn, way), reason },
+        other @ (Event::Attached { .. } | Event::Revoked { .. } | Event::PeerLost { .. }) => other,
+    }
+}

@@ -1,0 +1,52 @@
+//! Memory that moves to other pages: regions of the shared-memory fabric of the same node, adopted here.
+//!
+//! Shared memory keeps a stopped writer out by moving a region to other pages at the same addresses. The device
+//! does not follow: it knows pages by their physical addresses. So before the move everything by which it would *write*
+//! the old pages ends, and after the move all that it *reads* is registered anew. Grants do not follow the move:
+//! their writers are refused [F10], as are those on shared memory who are stopped in a write, and ask for new ones.
+
+use std::ptr::NonNull;
+
+use squall_fabric::Region;
+use squall_fabric::atomics::AtomicU64;
+
+use super::VerbsFabric;
+use super::frame::CloseReason;
+use super::order;
+
+impl VerbsFabric {
+    /// Lets posts, receives, grants and mirrors of this fabric use a region that another fabric of the node has made.
+    pub(crate) fn adopt(&mut self, region: &Region) {
+        self.regions.adopt(region);
+    }
+
+    /// The adopted region that begins at `base` is about to move: when this returns, the device writes it no more.
+    pub(crate) fn leave_pages(&mut self, base: NonNull<AtomicU64>) {
+        let Some(place) = self.regions.adopted_at(base.cast()) else { return };
+        for peer in self.grants.withdraw_over(base) {
+            tracing::error!("a key cannot be taken back: {} is fenced off", self.peers[peer].node);
+            self.fence_off(peer);
+        }
+        self.break_receivers(base);
+        self.regions.leave_pages(place);
+        order::from_device();
+    }
+
+    /// The adopted region that begins at `base` has moved.
+    pub(crate) fn enter_pages(&mut self, base: NonNull<AtomicU64>) {
+        if let Some(place) = self.regions.adopted_at(base.cast()) {
+            self.renew_mirror_keys(place);
+        }
+    }
+
+    /// Ends the connections that would receive into a region.
+    fn break_receivers(&mut self, base: NonNull<AtomicU64>) {
+        for place in self.connections.all_live() {
+            let number = self.connections.endpoint_at(place);
+            let endpoint = number.and_then(|number| self.endpoints.live(number));
+            if endpoint.is_some_and(|endpoint| endpoint.receives_into(base)) {
+                self.break_connection(place, CloseReason::Closed);
+            }
+        }
+    }
+}
