@@ -46,6 +46,8 @@ pub(crate) enum TransportName {
     Shm,
     /// TCP over the loopback interface
     Tcp,
+    /// Shared memory, RDMA or TCP, whichever each pair of members can have
+    Auto,
     /// RDMA by verbs; see docs/verbs.md
     Verbs,
 }
@@ -56,6 +58,7 @@ impl TransportName {
         match self {
             Self::Shm => "shared memory",
             Self::Tcp => "tcp",
+            Self::Auto => "the best way of each pair",
             Self::Verbs => "RDMA",
         }
     }

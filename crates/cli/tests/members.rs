@@ -89,7 +89,7 @@ fn end(demo: Child) -> (Option<i32>, String) {
 
 #[test]
 fn the_demo_agrees_on_every_transport() {
-    for transport in ["shm", "tcp"] {
+    for transport in ["shm", "tcp", "auto"] {
         let result = json(&format!("demo --transport {transport} --rounds 3 --json"));
         assert_eq!(result["agree"], true, "{result}");
         assert_eq!((&result["members"], &result["messages"]), (&3.into(), &816.into()));
@@ -130,7 +130,7 @@ fn the_logs_hold_the_input() {
 
 #[test]
 fn a_killed_member_is_named() {
-    for transport in ["shm", "tcp"] {
+    for transport in ["shm", "tcp", "auto"] {
         let (demo, members) = endless_demo(transport);
         kill_process(members[2], Signal::KILL).unwrap();
         let (status, said) = end(demo);
@@ -211,7 +211,7 @@ fn every_optimisation_can_be_switched_off() {
 
 #[test]
 fn the_table_is_measured() {
-    for transport in ["shm", "tcp"] {
+    for transport in ["shm", "tcp", "auto"] {
         let result = json(&format!("bench sst --transport {transport} --members 3 --rounds 300 --json"));
         assert_eq!((&result["members"], &result["rounds"]), (&3.into(), &300.into()));
         assert!(
@@ -235,9 +235,9 @@ fn what_cannot_be_done_is_said() {
     let cases = [
         ("demo --members 0", 2, "0 is not in 1..=64"),
         ("demo --input /nonexistent/file", 1, "cannot read the input /nonexistent/file"),
-        ("demo --transport rdma", 2, "[possible values: shm, tcp, verbs]"),
+        ("demo --transport rdma", 2, "[possible values: shm, tcp, auto, verbs]"),
         ("demo --transport verbs --at node=1", 2, "write netns=NAME, address=IP or device=NAME"),
-        ("demo --transport shm --at netns=a", 1, "choose --transport tcp or verbs"),
+        ("demo --transport shm --at netns=a", 1, "choose --transport tcp, auto or verbs"),
         ("bench multicast --senders 3 --members 2", 1, "3 senders among 2 members: raise --members"),
         ("bench multicast --size 10kilo", 2, "write a number of bytes"),
         ("simulate --seeds 5", 2, "like 0..1000"),

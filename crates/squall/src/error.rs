@@ -3,6 +3,7 @@
 use squall_fabric::BreakReason;
 use squall_protocols::multicast::{Failure, SettingsError};
 use squall_transports::bootstrap::BootstrapError;
+use squall_transports::composite::CompositeError;
 use squall_transports::verbs::VerbsError;
 
 use crate::config::ConfigError;
@@ -56,6 +57,9 @@ pub enum JoinError {
     /// The transport could not be set up.
     #[error("cannot set up the transport: {0}")]
     Transport(#[from] std::io::Error),
+    /// The members did not agree on how to reach each other.
+    #[error(transparent)]
+    Ways(#[from] CompositeError),
     /// RDMA cannot be used here.
     #[error(transparent)]
     Verbs(#[from] VerbsError),

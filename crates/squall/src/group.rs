@@ -10,6 +10,7 @@ use squall_fabric::window::Writer;
 use squall_fabric::{Fabric as _, NodeId};
 use squall_protocols::multicast::{Batch, Deliver, Message, Pull, Settings, Subgroup, ViewStart};
 use squall_transports::bootstrap::{self, Assembly, Listener, Progress};
+use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::runner::pin;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
@@ -165,6 +166,14 @@ fn connect(
             let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
             let members = nodes(&assembly);
             Ok((AnyFabric::Tcp(TcpFabric::new(assembly.node, assembly.streams)?), members))
+        }
+        Transport::Auto => {
+            let listener = Listener::<TcpStream>::bind(&config.listen)?;
+            let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
+            let members = nodes(&assembly);
+            let settings = CompositeSettings { verbs: Some(config.verbs.clone()), ..Default::default() };
+            let fabric = CompositeFabric::new(assembly.node, assembly.streams, &settings)?;
+            Ok((AnyFabric::Auto(Box::new(fabric)), members))
         }
         Transport::Verbs => {
             // Before anybody waits for this member.

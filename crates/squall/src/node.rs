@@ -122,7 +122,16 @@ impl Node {
     pub fn tcp_counters(&self) -> Option<squall_transports::tcp::TcpCounters> {
         match &self.stack.fabric {
             AnyFabric::Tcp(fabric) => Some(fabric.counters()),
-            AnyFabric::Shm(_) | AnyFabric::Verbs(_) => None,
+            AnyFabric::Shm(_) | AnyFabric::Verbs(_) | AnyFabric::Auto(_) => None,
+        }
+    }
+
+    /// How each other member is reached, and why so, if that was left to the members (`transport = "auto"`).
+    #[must_use]
+    pub fn ways(&self) -> Option<&[squall_transports::composite::Choice]> {
+        match &self.stack.fabric {
+            AnyFabric::Auto(fabric) => Some(fabric.choices()),
+            AnyFabric::Shm(_) | AnyFabric::Tcp(_) | AnyFabric::Verbs(_) => None,
         }
     }
 
@@ -131,7 +140,7 @@ impl Node {
     pub fn verbs_counters(&self) -> Option<squall_transports::verbs::VerbsCounters> {
         match &self.stack.fabric {
             AnyFabric::Verbs(fabric) => Some(fabric.counters()),
-            AnyFabric::Shm(_) | AnyFabric::Tcp(_) => None,
+            AnyFabric::Shm(_) | AnyFabric::Tcp(_) | AnyFabric::Auto(_) => None,
         }
     }
 

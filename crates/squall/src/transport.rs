@@ -6,6 +6,7 @@ use squall_fabric::{
     Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
     PostError, Region, Token, Write,
 };
+use squall_transports::composite::{CompositeFabric, Way};
 use squall_transports::runner::Idle;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
@@ -21,6 +22,8 @@ pub(crate) enum AnyFabric {
     Tcp(TcpFabric),
     /// Members with RDMA devices.
     Verbs(Box<VerbsFabric>),
+    /// Members anywhere, each by the best way.
+    Auto(Box<CompositeFabric>),
 }
 
 impl AnyFabric {
@@ -28,6 +31,11 @@ impl AnyFabric {
     pub(crate) fn idle(&self, usual: Idle) -> Idle {
         match self {
             Self::Verbs(fabric) if fabric.is_software() => Idle::SOFTWARE_DEVICE,
+            Self::Auto(fabric) if fabric.is_software() => Idle::SOFTWARE_DEVICE,
+            // Now it is known who shares this host's processors.
+            Self::Auto(fabric) => {
+                Idle::auto(1 + fabric.choices().iter().filter(|choice| choice.way == Way::Shm).count())
+            }
             _ => usual,
         }
     }
@@ -40,6 +48,7 @@ macro_rules! either {
             AnyFabric::Shm($fabric) => $call,
             AnyFabric::Tcp($fabric) => $call,
             AnyFabric::Verbs($fabric) => $call,
+            AnyFabric::Auto($fabric) => $call,
         }
     };
 }

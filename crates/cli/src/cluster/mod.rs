@@ -78,7 +78,7 @@ impl<'o> Cluster<'o> {
     ) -> Result<Vec<Report>> {
         if plan.transport == TransportName::Shm && !plan.locations.is_empty() {
             bail!(
-                "members on shared memory run here, not elsewhere: choose --transport tcp or verbs, or leave --at out"
+                "members on shared memory run here, not elsewhere: choose --transport tcp, auto or verbs, or leave --at out"
             );
         }
         if plan.transport == TransportName::Verbs {

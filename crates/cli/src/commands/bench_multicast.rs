@@ -94,6 +94,8 @@ enum Fabric {
     Shm,
     /// TCP over the loopback interface
     Tcp,
+    /// Shared memory, RDMA or TCP, whichever each pair of members can have
+    Auto,
     /// RDMA by verbs; see docs/verbs.md
     Verbs,
     /// The simulated fabric with the cost model of Spindle's testbed, in virtual time
@@ -198,7 +200,7 @@ fn job(arguments: &Arguments, members: usize) -> Result<MulticastJob> {
         size: arguments.size,
         messages: arguments.messages.unwrap_or(match arguments.transport {
             Fabric::Sim => 300,
-            Fabric::Shm | Fabric::Tcp | Fabric::Verbs => {
+            Fabric::Shm | Fabric::Tcp | Fabric::Auto | Fabric::Verbs => {
                 if arguments.latency {
                     100_000
                 } else {
@@ -286,6 +288,7 @@ impl Fabric {
         match self {
             Self::Shm => Some(TransportName::Shm),
             Self::Tcp => Some(TransportName::Tcp),
+            Self::Auto => Some(TransportName::Auto),
             Self::Verbs => Some(TransportName::Verbs),
             Self::Sim => None,
         }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use squall::config::{Address, Batching, Config, IdlePolicy, Mode, Secret, Transport};
 use squall::{Group, Message, Node, Progress, SendError, Sender};
+use squall_transports::composite::Way;
 
 use crate::control::{
     Event, GroupJob, IdleName, Job, ModeName, Report, TransportName, Work, read_line, write_line,
@@ -138,6 +139,17 @@ impl GroupMember {
                 ("posts", multicast.posts),
             ]);
         }
+        for choice in self.node.ways().into_iter().flatten() {
+            let way = match choice.way {
+                Way::Shm => "peers_by_shm",
+                Way::Verbs => "peers_by_verbs",
+                Way::Tcp => "peers_by_tcp",
+            };
+            match counters.iter_mut().find(|(name, _)| *name == way) {
+                Some((_, peers)) => *peers += 1,
+                None => counters.push((way, 1)),
+            }
+        }
         if let Some(verbs) = self.node.verbs_counters() {
             counters.extend([
                 ("verbs_posts", verbs.posts),
@@ -221,6 +233,7 @@ pub(crate) fn config(job: &GroupJob) -> Result<Config> {
     let by_network = match job.transport {
         TransportName::Shm => None,
         TransportName::Tcp => Some(Transport::Tcp),
+        TransportName::Auto => Some(Transport::Auto),
         TransportName::Verbs => Some(Transport::Verbs),
     };
     if let Some(transport) = by_network {

@@ -11,6 +11,7 @@ use squall_fabric::{Column, Event as FabricEvent, Layout, MirrorKey, NodeId};
 use squall_protocols::sst::Table;
 use squall_transports::Transport;
 use squall_transports::bootstrap::{Link, Listener, assemble};
+use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::runner::{Driven, Runner};
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
@@ -31,6 +32,12 @@ pub(super) fn perform(group: &GroupJob, job: &SstJob, lifeline: &Lifeline) -> Re
         TransportName::Tcp => {
             let (node, members, streams) = meet::<TcpStream>(&config)?;
             perform_on(TcpFabric::new(node, streams)?, &members, &config, job, lifeline)
+        }
+        TransportName::Auto => {
+            let (node, members, streams) = meet::<TcpStream>(&config)?;
+            let settings = CompositeSettings { verbs: Some(config.verbs.clone()), ..Default::default() };
+            let fabric = CompositeFabric::new(node, streams, &settings)?;
+            perform_on(fabric, &members, &config, job, lifeline)
         }
         TransportName::Verbs => {
             let (node, members, streams) = meet::<TcpStream>(&config)?;

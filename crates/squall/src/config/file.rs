@@ -124,7 +124,7 @@ fn read_secret(
 }
 
 fn read_transport(value: Option<&Value<'_>>, listen: &Address) -> Result<Transport, ConfigError> {
-    let by_address = if listen.is_unix() { Transport::Shm } else { Transport::Tcp };
+    let by_address = if listen.is_unix() { Transport::Shm } else { Transport::Auto };
     let Some(value) = value else { return Ok(by_address) };
     let Some(chosen) = value.choice(&TRANSPORTS)? else { return Ok(by_address) };
     if chosen.needs_unix_socket() == listen.is_unix() {
@@ -134,6 +134,7 @@ fn read_transport(value: Option<&Value<'_>>, listen: &Address) -> Result<Transpo
         Transport::Shm => "shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",
         Transport::Tcp => "tcp needs an address of a host: write `listen = \"HOST:PORT\"`",
         Transport::Verbs => "RDMA is set up by TCP: write `listen = \"HOST:PORT\"`",
+        Transport::Auto => unreachable!("it is not in the list"),
     };
     Err(value.conflict(format!("`transport` and `listen = \"{listen}\"` do not go together: {advice}")))
 }

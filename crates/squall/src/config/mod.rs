@@ -52,6 +52,8 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 /// How members reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
+    /// To each member the best way that both ends have: shared memory, RDMA or TCP. The members meet over TCP.
+    Auto,
     /// Shared memory: all members on one host, under one user.
     Shm,
     /// TCP: members anywhere.

@@ -31,7 +31,7 @@ fn error_of(text: &str) -> String {
 fn what_is_left_out_has_the_usual_value() {
     let config = Config::parse(GOOD).unwrap();
     assert_eq!((config.cluster.as_str(), config.members, config.rank), ("kitchen", 3, None));
-    assert_eq!(config.transport, Transport::Tcp);
+    assert_eq!(config.transport, Transport::Auto);
     assert_eq!((config.idle, config.core), (IdlePolicy::Auto, None));
     assert_eq!((config.timeout, config.handshake_timeout), (JOIN_TIMEOUT, PROOF_TIMEOUT));
     assert_eq!(config.subgroups["orders"], SubgroupConfig::default());
