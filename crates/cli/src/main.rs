@@ -1,4 +1,4 @@
-//! The `squall` command: demonstrations, benchmarks and the simulator.
+//! The `squall` command: demonstrations, benchmarks, the doctor and the simulator.
 //!
 //! Exit status: 0 all is well; 1 members died, disagree, or a simulated run broke an invariant; 2 the command line is
 //! wrong; 130 interrupted.
@@ -10,6 +10,7 @@ mod commands;
 mod control;
 mod cores;
 mod digest;
+mod doctor;
 mod latency;
 mod member;
 mod output;
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use commands::{bench_multicast, bench_sst, demo, explain, simulate};
+use commands::{bench_multicast, bench_sst, demo, doctor as doctor_command, explain, simulate};
 
 /// Group communication at memory speed
 #[derive(Debug, Parser)]
@@ -36,6 +37,7 @@ struct Arguments {
 const EXAMPLES: &str = "Examples:
   squall demo                                      three processes replicate a text in one order
   squall bench multicast --members 2 --size 1KiB   how fast is it here?
+  squall doctor                                    which RDMA devices are there, and do they keep order?
   squall simulate --seeds 0..1000                  does it keep its promises on a hostile network?
   squall help bench multicast                      all about one command";
 
@@ -47,6 +49,7 @@ enum Command {
         #[command(subcommand)]
         what: Bench,
     },
+    Doctor(doctor_command::Arguments),
     Simulate(simulate::Arguments),
     Explain(explain::Arguments),
     /// A member that another `squall` has started
@@ -89,6 +92,7 @@ fn perform(command: Command) -> Result<Verdict> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench { what: Bench::Multicast(arguments) } => bench_multicast::run(&arguments),
         Command::Bench { what: Bench::Sst(arguments) } => bench_sst::run(&arguments),
+        Command::Doctor(arguments) => doctor_command::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Member { parent } => std::process::exit(member::run(parent)),

@@ -269,6 +269,31 @@ fn without_the_library_it_says_what_to_install() {
     assert!(program.env("LD_LIBRARY_PATH", &folder.0).output().unwrap().status.success());
 }
 
+/// The doctor at each member of a configuration, all on this machine.
+#[test]
+fn the_doctor_says_how_members_reach_each_other() {
+    let folder = Folder::new("doctor");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let start = |rank: usize| {
+        let file = folder.0.join(format!("{rank}.toml"));
+        let listen = format!("127.0.0.1:{}", if rank == 0 { port } else { 0 });
+        let text = format!(
+            "cluster = \"doctor\"\nsecret = \"at least sixteen bytes\"\nlisten = \"{listen}\"\n\
+             contacts = [\"127.0.0.1:{port}\"]\nmembers = 2\n[subgroups.log]\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut program = squall("doctor --no-axioms --json -c");
+        program.arg(file).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let members = [start(0), start(1)];
+    for (rank, member) in members.into_iter().enumerate() {
+        let output = member.wait_with_output().unwrap();
+        let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(result["peers"][0]["member"], 1 - rank, "{result}");
+        assert_eq!(result["peers"][0]["way"], "shared memory", "{result}");
+    }
+}
+
 /// A member that somebody starts by hand ends at once.
 #[test]
 fn a_member_without_its_parent_ends() {

@@ -10,7 +10,12 @@ mod parking;
 use squall_fabric::NodeId;
 use squall_transports::composite::{CompositeSettings, Way};
 
-use cluster::{Nodes, Parts, settings};
+use cluster::{Nodes, Parts};
+
+/// Without RDMA.
+const fn settings(shm: bool) -> CompositeSettings {
+    CompositeSettings { shm, verbs: None }
+}
 
 /// All on shared memory, as members of one host are.
 struct OneHost;
@@ -26,7 +31,7 @@ struct TwoHosts;
 
 impl Parts for TwoHosts {
     fn settings(node: u32) -> CompositeSettings {
-        settings(node % 2 == 0)
+        settings(node.is_multiple_of(2))
     }
 }
 

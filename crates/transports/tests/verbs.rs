@@ -10,6 +10,8 @@
 //!
 //! Arguments: names, or parts of them, of the tests to run; `--list`. Nodes use the devices in turn.
 
+#[path = "composite/cluster.rs"]
+mod cluster;
 #[path = "verbs/fences.rs"]
 mod fences;
 #[path = "verbs/harness.rs"]
@@ -30,6 +32,17 @@ use squall_fabric::conformance::axioms;
 use squall_transports::verbs::{VerbsError, VerbsFabric, VerbsSettings};
 
 use harness::VerbsHarness;
+use squall_transports::composite::CompositeSettings;
+
+/// Shared memory between nodes 0 and 2, RDMA between all others, each on a device that is named.
+struct Mixture;
+
+impl cluster::Parts for Mixture {
+    fn settings(node: u32) -> CompositeSettings {
+        let verbs = Some(harness::settings(node as usize));
+        CompositeSettings { shm: node.is_multiple_of(2), verbs }
+    }
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -39,8 +52,10 @@ fn main() -> ExitCode {
         peers::push_forever(port);
     }
     let wanted = names(&arguments);
-    let mut tests = axioms::<VerbsHarness>();
-    tests.extend(OWN);
+    let alone = axioms::<VerbsHarness>().into_iter().chain(OWN);
+    let mut tests: Vec<_> = alone.map(|(name, test)| (name.to_owned(), test)).collect();
+    let mixed = axioms::<cluster::Nodes<Mixture>>().into_iter();
+    tests.extend(mixed.map(|(name, test)| (format!("mixture_{name}"), test)));
     tests.retain(|(name, _)| wanted.is_empty() || wanted.iter().any(|part| name.contains(part)));
     if arguments.iter().any(|argument| argument == "--list") {
         tests.iter().for_each(|(name, _)| println!("{name}: test"));
@@ -83,7 +98,7 @@ fn no_device() -> Option<String> {
     }
 }
 
-fn run(tests: &[(&str, fn())]) -> ExitCode {
+fn run(tests: &[(String, fn())]) -> ExitCode {
     let begun = Instant::now();
     let mut failed = Vec::new();
     for (name, test) in tests {
@@ -92,7 +107,7 @@ fn run(tests: &[(&str, fn())]) -> ExitCode {
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
         println!("test {name} ... {verdict} ({:.2} s)", begun.elapsed().as_secs_f64());
         if outcome.is_err() {
-            failed.push(*name);
+            failed.push(name);
         }
     }
     let seconds = begun.elapsed().as_secs_f64();

@@ -12,11 +12,6 @@ pub(crate) trait Parts {
     fn settings(node: u32) -> CompositeSettings;
 }
 
-/// Without RDMA.
-pub(crate) fn settings(shm: bool) -> CompositeSettings {
-    CompositeSettings { shm, verbs: None }
-}
-
 pub(crate) struct Nodes<P> {
     nodes: Vec<Option<CompositeFabric>>,
     parts: PhantomData<P>,

@@ -35,11 +35,15 @@ impl Harness for VerbsHarness {
 
 /// Node `i`, on one of the devices.
 pub(crate) fn fabric(i: usize, streams: Vec<(NodeId, TcpStream)>) -> VerbsFabric {
+    let node = NodeId(u32::try_from(i).expect("few nodes"));
+    VerbsFabric::new(node, streams, &settings(i)).unwrap_or_else(|error| panic!("{node}: {error}"))
+}
+
+/// One of the devices for node `i`.
+pub(crate) fn settings(i: usize) -> VerbsSettings {
     let devices = devices();
     let device = (!devices.is_empty()).then(|| devices[i % devices.len()].clone());
-    let settings = VerbsSettings { device, ..VerbsSettings::default() };
-    let node = NodeId(u32::try_from(i).expect("few nodes"));
-    VerbsFabric::new(node, streams, &settings).unwrap_or_else(|error| panic!("{node}: {error}"))
+    VerbsSettings { device, ..VerbsSettings::default() }
 }
 
 /// For each of `nodes` nodes one stream to each other.

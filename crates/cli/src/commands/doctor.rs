@@ -1,0 +1,136 @@
+//! `squall doctor`: which RDMA devices there are, whether they keep the axioms, and how members would reach each other.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde::Serialize;
+use squall::Config;
+use squall::config::VerbsSettings;
+use squall_transports::verbs;
+
+use crate::doctor::litmus::{self, AxiomReport};
+use crate::doctor::means::{self, DeviceReport};
+use crate::doctor::peers::{self, PeerReport};
+use crate::{Verdict, output};
+
+/// Examine what members can reach each other by: RDMA devices and, with the others, the way to each
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Meet the members of this configuration, at each of which the doctor is started too
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Examine this device instead of the one that would be used
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Do not run the tests of the axioms on the device
+    #[arg(long)]
+    no_axioms: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str =
+    "The tests of the axioms F1 to F4 let the device write to itself and look whether order and visibility are what the
+protocols stand on. The exit status is 1 if one of them fails, or if the members do not meet. That there is no RDMA
+device is no fault: members use shared memory and TCP then.
+
+Examples:
+  squall doctor
+  squall doctor --device mlx5_1 --json
+  squall doctor -c squall.toml      (at all members at once)";
+
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Why RDMA cannot be used, if it cannot.
+    no_rdma: Option<String>,
+    devices: Vec<DeviceReport>,
+    /// The device that would be used.
+    chosen: Option<String>,
+    /// Bytes that this process may lock; none if there is no limit.
+    memory_lock_bytes_max: Option<u64>,
+    /// What the tests on the chosen device found.
+    axioms: Vec<AxiomReport>,
+    /// Of the configuration, if there is one.
+    peers: Vec<PeerReport>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    let config = arguments.config.as_ref().map(Config::load).transpose()?;
+    let mut settings = config.as_ref().map_or_else(VerbsSettings::default, |config| config.verbs.clone());
+    if arguments.device.is_some() {
+        settings = VerbsSettings { device: arguments.device.clone(), ..VerbsSettings::default() };
+    }
+    let addresses = config.as_ref().map(peers::listen_addresses).unwrap_or_default();
+    let checked = verbs::check(&settings, &addresses);
+    let chosen = checked.as_ref().ok().map(|device| device.name.clone());
+    let axioms = match &chosen {
+        Some(device) if !arguments.no_axioms => {
+            if !arguments.json {
+                output::note(format_args!("testing the axioms on {device}..."));
+            }
+            litmus::run(&VerbsSettings { device: Some(device.clone()), ..settings })
+        }
+        _ => Vec::new(),
+    };
+    let mut report = Report {
+        no_rdma: checked.err().map(|error| error.to_string()),
+        devices: means::devices(chosen.as_deref()),
+        chosen,
+        memory_lock_bytes_max: means::memory_lock_bytes_max(),
+        axioms,
+        peers: Vec::new(),
+    };
+    if !arguments.json {
+        print(&report);
+    }
+    if let Some(config) = &config {
+        report.peers = peers::meet(config).context("the members did not meet")?;
+    }
+    if arguments.json {
+        output::line(serde_json::to_string(&report)?);
+    } else {
+        print_peers(&report, config.is_some());
+    }
+    let kept = report.axioms.iter().all(|axiom| axiom.failure.is_none());
+    Ok(if kept { Verdict::Good } else { Verdict::Bad })
+}
+
+fn print(report: &Report) {
+    match &report.no_rdma {
+        Some(why) => output::line(format_args!("RDMA             cannot be used here: {why}")),
+        None => output::line("RDMA             can be used"),
+    }
+    for device in &report.devices {
+        output::line(format_args!("device           {device}"));
+    }
+    let limit = match report.memory_lock_bytes_max {
+        None => "no limit".to_owned(),
+        Some(bytes) => format!("{} KiB{}", bytes / 1024, means::advice(bytes)),
+    };
+    output::line(format_args!("locked memory    {limit}"));
+    for AxiomReport { name, seconds, failure } in &report.axioms {
+        match failure {
+            None => output::line(format_args!("axiom            {name}: kept ({seconds:.2} s)")),
+            Some(failure) => output::line(format_args!("axiom            {name}: BROKEN: {failure}")),
+        }
+    }
+    if report.axioms.iter().any(|axiom| axiom.failure.is_some()) {
+        output::line(
+            "Do not use this device: its writes are not ordered as the protocols need it. See docs/verbs.md.",
+        );
+    }
+}
+
+fn print_peers(report: &Report, has_config: bool) {
+    for PeerReport { member, address, way, reason } in &report.peers {
+        output::line(format_args!("member {member:<9} {address} by {way}: {reason}"));
+    }
+    if !has_config {
+        output::line(
+            "members          start `squall doctor -c squall.toml` at all of them to see how they reach each other",
+        );
+    }
+}
