@@ -362,6 +362,10 @@ impl<A: Application> Group<A> {
         let Stage::Joining(welcome, contacts) = &self.stage else { return 0 };
         if let Some(view) = welcome.view() {
             if view.rank(self.node).is_some() {
+                // Who has told this joiner may have died before it told the others.
+                for node in view.nodes().into_iter().filter(|node| *node != self.node) {
+                    self.greeters.push(Greeter::new(fabric, node, view.clone()));
+                }
                 self.install(fabric, view, BTreeMap::new());
             } else {
                 self.end(Ended::Stopped(Stop::Excluded));

@@ -34,8 +34,8 @@
 //! go in one view. Nobody stores before all readers that it does not suspect are attached \[S4\], \[D8\].
 //!
 //! **Joining.** A joiner attaches a mirror of each member, the [`Welcome`], and waits for the view that has it. A
-//! member publishes it for each joiner of a view that it installs, so a joiner learns of its view as long as one of
-//! them lives.
+//! member publishes it for each joiner of a view that it installs, and a joiner for all others, since it does not know
+//! who is new: so a joiner learns of its view as long as one who knows it lives.
 //!
 //! `Deviation:` (Derecho §3.4) a view has one change, which may hold many joins and departures, instead of a ring of
 //! changes that is committed one by one. `Deviation:` any member decides when it sees all echoes; Derecho's leader

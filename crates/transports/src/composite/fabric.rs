@@ -123,6 +123,19 @@ impl Fabric for CompositeFabric {
         MirrorId(u32::try_from(self.mirrors.len() - 1).expect("fewer than 2^32 mirrors"))
     }
 
+    fn retire(&mut self, mirror: MirrorId) {
+        let [shm, verbs, tcp] = std::mem::take(&mut self.mirrors[mirror.0 as usize]);
+        if let (Some(part), Some(mirror)) = (&mut self.shm, shm) {
+            part.retire(mirror);
+        }
+        if let (Some(part), Some(mirror)) = (&mut self.verbs, verbs) {
+            part.retire(mirror);
+        }
+        if let (Some(part), Some(mirror)) = (&mut self.tcp, tcp) {
+            part.retire(mirror);
+        }
+    }
+
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
         let way = self.way_to(owner);
         let view = part!(self, way, part => part.attach(owner, key, words));
