@@ -1,4 +1,4 @@
-"""Kills one member of a running demo and checks that the rest ends soon, says so, and leaves nothing behind.
+"""Kills one member of a running demo and checks that the others go on and agree, say so, and leave nothing behind.
 
 use: kill_member.py SQUALL TRANSPORT [OPTION...]   (options of `squall demo`)"""
 
@@ -9,9 +9,10 @@ import sys
 import time
 
 MEMBERS = 3
-ROUNDS = 1_000_000  # of the whole text: enough that the demo still runs when a member is killed
+ROUNDS = {"shm": 100_000}  # of the whole text: enough that the demo still runs when a member is killed
+ROUNDS_USUAL = 30_000
 BEGIN_SECONDS = 60  # within which the members must be at work
-END_SECONDS = 15  # within which the others must have ended
+END_SECONDS = 300  # within which the others must be done
 
 
 def children(parent: int) -> list[int]:
@@ -33,7 +34,7 @@ def left_behind() -> set[str]:
 
 
 def wait_for_members(demo: subprocess.Popen) -> list[int]:
-    until = time.monotonic() + END_SECONDS
+    until = time.monotonic() + BEGIN_SECONDS
     while time.monotonic() < until and demo.poll() is None:
         members = children(demo.pid)
         if len(members) >= MEMBERS:
@@ -62,7 +63,7 @@ def wait_for_progress(demo: subprocess.Popen) -> None:
 def main() -> int:
     squall, transport, *options = sys.argv[1:]
     before = left_behind()
-    command = [squall, "demo", "--members", str(MEMBERS), "--transport", transport, "--rounds", str(ROUNDS)]
+    command = [squall, "demo", "--members", str(MEMBERS), "--transport", transport, "--rounds", str(ROUNDS.get(transport, ROUNDS_USUAL))]
     command += options
     demo = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
@@ -78,7 +79,9 @@ def main() -> int:
     print("\n".join(output.splitlines()[-8:]))
     faults = []
     if demo.returncode <= 0:
-        faults.append("the exit status does not tell that the demo failed")
+        faults.append("the exit status does not tell that a member died")
+    if "logs of the others are the same" not in output:
+        faults.append("the others did not go on, or do not agree")
     if "is gone" not in output:
         faults.append("no other member says that one is gone")
     if "panicked" in output:

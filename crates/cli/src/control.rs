@@ -192,6 +192,8 @@ pub(crate) enum Event {
     Ready,
     /// So many messages (or rounds) of the total are done.
     Progress { done: u64 },
+    /// Another member is gone, and the group goes on without it.
+    Gone { member: usize },
     /// The work is done.
     Done(Box<Report>),
     /// It cannot go on.

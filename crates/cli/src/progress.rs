@@ -94,6 +94,14 @@ impl Observer for Display {
         }
     }
 
+    fn on_gone(&mut self, rank: usize, member: usize) {
+        if !self.quiet {
+            output::note(format_args!(
+                "member {rank}: member {member} is gone, the group goes on without it"
+            ));
+        }
+    }
+
     fn on_progress(&mut self, rank: usize, done: u64) {
         self.done[rank] = done;
         if let Some(bars) = &self.bars {

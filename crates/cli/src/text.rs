@@ -61,6 +61,11 @@ impl Text {
             &self.bytes[begin..end]
         })
     }
+
+    /// How many lines that share has.
+    pub(crate) fn share_lines(&self, rank: usize, members: usize, rounds: u64) -> u64 {
+        (self.lines.len() as u64 * rounds).saturating_sub(rank as u64).div_ceil(members as u64)
+    }
 }
 
 #[cfg(test)]
@@ -84,6 +89,10 @@ mod tests {
         let share = |rank| text.share(rank, 2, 3).map(|line| line[0]).collect::<Vec<_>>();
         assert_eq!(share(0), *b"acebdace", "every second line, over all rounds");
         assert_eq!(share(0).len() + share(1).len(), 15);
+        for rank in 0..2 {
+            assert_eq!(text.share_lines(rank, 2, 3), share(rank).len() as u64);
+        }
+        assert_eq!(text.share_lines(20, 21, 4), 0);
     }
 
     #[test]

@@ -128,21 +128,34 @@ fn the_logs_hold_the_input() {
     }
 }
 
+/// Two of three are gone: the third is no majority and stops; all is told.
 #[test]
-fn a_killed_member_is_named() {
+fn killed_members_are_named() {
     for transport in ["shm", "tcp", "auto"] {
         let (demo, members) = endless_demo(transport);
-        kill_process(members[2], Signal::KILL).unwrap();
+        members[1..].iter().for_each(|member| kill_process(*member, Signal::KILL).unwrap());
         let (status, said) = end(demo);
         assert_eq!(status, Some(1), "{said}");
-        let name = format!("member 2 (pid {}) died: killed (signal 9)", members[2].as_raw_nonzero());
-        assert!(said.contains(&name), "{transport}: {said}");
-        for (rank, other) in members[..2].iter().enumerate() {
-            let words = format!("member {rank} (pid {}) ended: member 2 is gone", other.as_raw_nonzero());
-            assert!(said.contains(&words), "{transport}: {said}");
+        for (rank, member) in members.iter().enumerate().skip(1) {
+            let name = format!("member {rank} (pid {}) died: killed (signal 9)", member.as_raw_nonzero());
+            assert!(said.contains(&name), "{transport}: {said}");
         }
+        let words = format!("member 0 (pid {}) ended: ", members[0].as_raw_nonzero());
+        assert!(said.contains(&words) && said.contains("members are gone"), "{transport}: {said}");
         assert!(!said.contains("panicked"), "{said}");
         assert!(members.into_iter().all(|member| !runs(member)));
+    }
+}
+
+/// One of three is killed at work: the others go on, deliver all that they send, and agree.
+#[test]
+fn the_others_go_on_without_a_killed_member() {
+    for transport in ["shm", "tcp", "auto"] {
+        let result = json(&format!("demo --kill --rounds 3000 --transport {transport} --json"));
+        assert_eq!((&result["agree"], &result["died"]), (&true.into(), &serde_json::json!([2])), "{result}");
+        assert_eq!(result["digests"].as_array().map(Vec::len), Some(2), "{result}");
+        let (messages, all) = (result["messages"].as_u64().unwrap(), 3000 * 272);
+        assert!(messages < all && messages >= all / 3 * 2, "{result}");
     }
 }
 

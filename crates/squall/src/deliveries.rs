@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use squall_protocols::multicast::{Message, Pull};
 use squall_transports::Waker;
 
+use crate::application::Seat;
 use crate::error::{GroupError, ReceiveError};
 use crate::status::Status;
 use crate::wait::block_on;
@@ -15,7 +16,9 @@ use crate::wait::block_on;
 /// never holds up acknowledgements or other subgroups.
 #[derive(Debug)]
 pub struct Deliveries {
-    pull: Pull,
+    /// The receiving end of the view that is being taken; none before the first.
+    pull: Option<Pull>,
+    seat: Arc<Seat>,
     waker: Waker,
     status: Arc<Status>,
     /// Messages taken since the last release.
@@ -25,8 +28,13 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
-    pub(crate) const fn new(pull: Pull, waker: Waker, status: Arc<Status>, release_every: usize) -> Self {
-        Self { pull, waker, status, held: 0, release_every }
+    pub(crate) const fn new(
+        seat: Arc<Seat>,
+        waker: Waker,
+        status: Arc<Status>,
+        release_every: usize,
+    ) -> Self {
+        Self { pull: None, seat, waker, status, held: 0, release_every }
     }
 
     /// The next message, in place, or `None` if none is there now. It is given back by the next call.
@@ -39,21 +47,30 @@ impl Deliveries {
         }
         self.held += 1;
         // `look` has found it, and has told of every error.
-        Ok(self.pull.next_message().unwrap_or_default())
+        Ok(self.pull.as_mut().and_then(|pull| pull.next_message().unwrap_or_default()))
     }
 
     /// Whether there is a message; gives back what was taken, if it is much or there is nothing more.
     fn look(&mut self) -> Result<bool, ReceiveError> {
-        // Asked before looking, so that what was delivered until then is not missed.
-        let closed = self.pull.is_closed();
-        let found = self.pull.has_message();
-        if self.held >= self.release_every || (self.held > 0 && found != Ok(true)) {
-            self.release();
-        }
-        match found {
-            Ok(true) => Ok(true),
-            Ok(false) if !closed => Ok(false),
-            _ => Err(self.status.failure().unwrap_or(GroupError::Left).into()),
+        loop {
+            // Asked before looking, so that what was delivered until then is not missed.
+            let failure = self.status.failure();
+            let (closed, found) = match &mut self.pull {
+                Some(pull) => (pull.is_closed(), pull.has_message()),
+                None => (true, Ok(false)),
+            };
+            if self.held >= self.release_every || (self.held > 0 && found != Ok(true)) {
+                self.release();
+            }
+            match found {
+                Ok(true) => return Ok(true),
+                Ok(false) if !closed => return Ok(false),
+                Ok(false) => match self.seat.take_pull() {
+                    Some(next) => self.pull = Some(next),
+                    None => return failure.map_or(Ok(false), |failure| Err(failure.into())),
+                },
+                Err(_) => return Err(failure.unwrap_or(GroupError::Left).into()),
+            }
         }
     }
 
@@ -82,7 +99,7 @@ impl Deliveries {
 
     /// Gives everything taken so far back to its senders.
     pub fn release(&mut self) {
-        self.pull.release();
+        self.pull.iter_mut().for_each(Pull::release);
         self.held = 0;
         self.waker.wake();
     }

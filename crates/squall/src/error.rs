@@ -1,6 +1,6 @@
 //! What can go wrong, in the words of those who use groups; each message says what to do next.
 
-use squall_fabric::BreakReason;
+use squall_protocols::membership::Stop;
 use squall_protocols::multicast::{Failure, SettingsError};
 use squall_transports::bootstrap::BootstrapError;
 use squall_transports::composite::CompositeError;
@@ -12,14 +12,10 @@ use crate::config::ConfigError;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
-    /// A member is gone. Everything that was delivered is delivered everywhere; what was under way may not be.
-    #[error("member {member} is gone ({reason}); the group has ended: start it again")]
-    MemberLost {
-        /// The member's rank.
-        member: usize,
-        /// Why, as far as this end can tell.
-        reason: BreakReason,
-    },
+    /// This member cannot go on. Everything that it has delivered is delivered by all who go on; what it had under way
+    /// may not be.
+    #[error(transparent)]
+    Stopped(Stop),
     /// A subgroup has stopped.
     #[error("subgroup `{subgroup}`: {failure}")]
     Subgroup {

@@ -1,14 +1,15 @@
 //! The group: joining, subgroups, and leaving (Derecho §2).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use squall_fabric::window::Writer;
 use squall_fabric::{Fabric as _, NodeId};
-use squall_protocols::multicast::{Batch, Deliver, Message, Pull, Settings, Subgroup, ViewStart};
+use squall_protocols::group::SubgroupId;
+use squall_protocols::membership::View;
+use squall_protocols::multicast::{Batch, Deliver, Message, Settings};
 use squall_transports::bootstrap::{self, Assembly, Listener, Progress};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::runner::pin;
@@ -16,10 +17,11 @@ use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::{self, VerbsFabric};
 
-use crate::config::{Config, IdlePolicy, SubgroupConfig, Transport};
+use crate::application::{BoxedUpcall, Handles, Seat};
+use crate::config::{Config, IdlePolicy, Transport};
 use crate::deliveries::Deliveries;
 use crate::error::{GroupError, HandleError, JoinError};
-use crate::node::{AnySubgroup, BoxedUpcall, Link, Node};
+use crate::node::{Link, Node};
 use crate::sender::Sender;
 use crate::status::Status;
 use crate::transport::AnyFabric;
@@ -28,7 +30,6 @@ use crate::transport::AnyFabric;
 #[derive(Debug)]
 pub struct Group {
     rank: usize,
-    members: usize,
     link: Link,
     subgroups: BTreeMap<String, SubgroupHandle>,
     thread: Option<JoinHandle<()>>,
@@ -40,10 +41,11 @@ pub struct SubgroupHandle {
     name: String,
     settings: Settings,
     link: Link,
+    seat: Arc<Seat>,
     sends: bool,
-    writer: Option<Writer>,
     pulls: bool,
-    pull: Option<Pull>,
+    sender_taken: bool,
+    deliveries_taken: bool,
 }
 
 /// Prepares a group: upcalls, who polls, what to show while joining.
@@ -72,6 +74,12 @@ impl Builder {
     #[must_use]
     pub fn on_batch(self, subgroup: &str, upcall: impl FnMut(Batch<'_>) + Send + 'static) -> Self {
         self.on_upcall(subgroup, Box::new(BatchUpcall(upcall)))
+    }
+
+    /// Gives the messages of `subgroup` to `deliver`, on the polling thread, which tells it of views, too.
+    #[must_use]
+    pub fn on_deliver(self, subgroup: &str, deliver: impl Deliver + Send + 'static) -> Self {
+        self.on_upcall(subgroup, Box::new(deliver))
     }
 
     fn on_upcall(mut self, subgroup: &str, upcall: BoxedUpcall) -> Self {
@@ -116,23 +124,45 @@ impl Builder {
         if let Some(name) = unknown {
             return Err(JoinError::UnknownSubgroup(name.clone()));
         }
+        let all = self.config.members;
+        for (name, subgroup) in &self.config.subgroups {
+            let fits = subgroup.settings(all).check(subgroup.member_ranks(all).len());
+            fits.map_err(|error| JoinError::Settings { subgroup: name.clone(), error })?;
+        }
         let (fabric, members) = connect(&self.config, &mut self.on_progress)?;
         let rank = fabric.node().0 as usize;
         let idle = self.config.idle_for(members.len());
         let idle = if self.config.idle == IdlePolicy::Auto { fabric.idle(idle) } else { idle };
-        let mut node = Node::new(fabric, Arc::new(Status::default()), idle);
+        let status = Arc::new(Status::default());
+        let seats: Vec<Arc<Seat>> = self.config.subgroups.keys().map(|_| Arc::default()).collect();
+        let upcalled: BTreeSet<String> = self.upcalls.keys().cloned().collect();
+        let ids = self.config.subgroups.keys().zip((0..).map(SubgroupId));
+        let upcalls = ids.filter_map(|(name, id)| Some((id, self.upcalls.remove(name)?))).collect();
+        let handles = Handles::new(upcalls, seats.clone(), Arc::clone(&status));
+        let node = Node::new(fabric, &members, &self.config, handles, status, idle);
         let link = Link::new(&node);
         let mut subgroups = BTreeMap::new();
-        for (index, (name, config)) in self.config.subgroups.iter().enumerate() {
-            let ranks = config.member_ranks(members.len());
-            if ranks.contains(&rank) {
-                let members = Members { subgroup: name, ranks: &ranks, group: &members };
-                let handle =
-                    add_subgroup(&mut node, &link, index, config, &members, self.upcalls.remove(name))?;
-                subgroups.insert(name.clone(), handle);
+        for ((name, config), seat) in self.config.subgroups.iter().zip(seats) {
+            if config.member_ranks(all).contains(&rank) {
+                let settings = config.settings(all);
+                let sends = config.senders.among(&config.member_ranks(all)).contains(&rank);
+                let pulls = !upcalled.contains(name);
+                let (name, link) = (name.clone(), link.clone());
+                let (sender_taken, deliveries_taken) = (false, false);
+                let handle = SubgroupHandle {
+                    name: name.clone(),
+                    settings,
+                    link,
+                    seat,
+                    sends,
+                    pulls,
+                    sender_taken,
+                    deliveries_taken,
+                };
+                subgroups.insert(name, handle);
             }
         }
-        Ok((Group { rank, members: members.len(), link, subgroups, thread: None }, node))
+        Ok((Group { rank, link, subgroups, thread: None }, node))
     }
 }
 
@@ -191,44 +221,6 @@ fn nodes<S>(assembly: &Assembly<S>) -> Vec<NodeId> {
     assembly.members.iter().map(|member| member.node).collect()
 }
 
-/// Who is in a subgroup.
-struct Members<'a> {
-    subgroup: &'a str,
-    /// Ranks in the group, ascending.
-    ranks: &'a [usize],
-    /// All nodes of the group, by rank.
-    group: &'a [NodeId],
-}
-
-fn add_subgroup(
-    node: &mut Node,
-    link: &Link,
-    index: usize,
-    config: &SubgroupConfig,
-    members: &Members<'_>,
-    upcall: Option<BoxedUpcall>,
-) -> Result<SubgroupHandle, JoinError> {
-    let name = members.subgroup.to_owned();
-    let settings = config.settings(members.group.len());
-    settings
-        .check(members.ranks.len())
-        .map_err(|error| JoinError::Settings { subgroup: name.clone(), error })?;
-    let nodes: Vec<NodeId> = members.ranks.iter().map(|rank| members.group[*rank]).collect();
-    let key = Node::key(index);
-    let pulls = upcall.is_none();
-    let (core, writer, pull) = if let Some(upcall) = upcall {
-        let (core, writer) =
-            Subgroup::new(node.fabric(), key, &nodes, settings.clone(), ViewStart::default(), upcall);
-        (AnySubgroup::Upcall(core), writer, None)
-    } else {
-        let (core, writer, pull) =
-            Subgroup::pulled(node.fabric(), key, &nodes, settings.clone(), ViewStart::default());
-        (AnySubgroup::Pulled(core), writer, Some(pull))
-    };
-    node.add(&name, core);
-    Ok(SubgroupHandle { name, settings, link: link.clone(), sends: writer.is_some(), writer, pulls, pull })
-}
-
 impl Group {
     /// Prepares a group from a configuration.
     #[must_use]
@@ -244,16 +236,22 @@ impl Group {
         Self::builder(config).join()
     }
 
-    /// This member's rank.
+    /// The rank with which this member has begun: its number as a node.
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The number of members.
+    /// The present view.
     #[must_use]
-    pub const fn members(&self) -> usize {
-        self.members
+    pub fn view(&self) -> View {
+        self.link.status.view().expect("a group begins with a view")
+    }
+
+    /// The number of members in the present view.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.view().members.len()
     }
 
     /// Why the group has ended, if it has.
@@ -270,7 +268,7 @@ impl Group {
         self.subgroups.get_mut(name).ok_or_else(|| HandleError::UnknownSubgroup(name.into()))
     }
 
-    /// Leaves the group. The others see a lost member, since this group's members are fixed.
+    /// Leaves the group at once: the others go on without this member in their next view.
     pub fn leave(self) {
         drop(self);
     }
@@ -317,8 +315,11 @@ impl SubgroupHandle {
         if !self.sends {
             return Err(HandleError::NotASender(self.name.clone()));
         }
-        let writer = self.writer.take().ok_or_else(|| self.taken("sender"))?;
-        Ok(Sender::new(writer, self.link.waker.clone(), Arc::clone(&self.link.status)))
+        if std::mem::replace(&mut self.sender_taken, true) {
+            return Err(self.taken("sender"));
+        }
+        let (seat, status) = (Arc::clone(&self.seat), Arc::clone(&self.link.status));
+        Ok(Sender::new(seat, self.settings.message_max, self.link.waker.clone(), status))
     }
 
     /// Takes the receiving end, for deliveries by pull.
@@ -329,9 +330,12 @@ impl SubgroupHandle {
         if !self.pulls {
             return Err(HandleError::Upcall(self.name.clone()));
         }
-        let pull = self.pull.take().ok_or_else(|| self.taken("deliveries"))?;
+        if std::mem::replace(&mut self.deliveries_taken, true) {
+            return Err(self.taken("deliveries"));
+        }
         let release_every = (self.settings.window / 8).max(1);
-        Ok(Deliveries::new(pull, self.link.waker.clone(), Arc::clone(&self.link.status), release_every))
+        let (seat, status) = (Arc::clone(&self.seat), Arc::clone(&self.link.status));
+        Ok(Deliveries::new(seat, self.link.waker.clone(), status, release_every))
     }
 
     fn taken(&self, what: &'static str) -> HandleError {

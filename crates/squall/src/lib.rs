@@ -36,6 +36,7 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+mod application;
 pub mod config;
 mod deliveries;
 mod error;
@@ -52,5 +53,6 @@ pub use error::{GroupError, HandleError, JoinError, ReceiveError, SendError};
 pub use group::{Builder, Group, SubgroupHandle};
 pub use node::Node;
 pub use sender::{Sender, Slot};
-pub use squall_protocols::multicast::{Batch, Batching, Counters, Message, Mode, Settings};
+pub use squall_protocols::membership::{Member, Stop, View};
+pub use squall_protocols::multicast::{Batch, Batching, Counters, Deliver, Message, Mode, Settings};
 pub use squall_transports::bootstrap::Progress;

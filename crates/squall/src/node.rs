@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use squall_fabric::{BreakReason, Core, Duration, Event, Fabric, Instant, MirrorKey, NodeId};
-use squall_protocols::multicast::{Counters, Deliver, NoUpcall, Subgroup};
+use squall_fabric::{Core, Event, Fabric as _, Instant, NodeId};
+use squall_protocols::group::{Ended, Group, Settings, SubgroupId};
+use squall_protocols::membership::{self, Member, Stop, View};
+use squall_protocols::multicast::Counters;
 use squall_transports::Transport as _;
 use squall_transports::runner::{Driven, Idle, Runner};
 
+use crate::application::{Handles, layout};
+use crate::config::Config;
 use crate::error::GroupError;
 use crate::status::Status;
 use crate::transport::AnyFabric;
@@ -19,83 +23,46 @@ pub struct Node {
     runner: Runner,
 }
 
-/// What the runner drives: the transport and the subgroups on it.
+/// What the runner drives: the transport and the group on it.
 #[derive(Debug)]
 struct Stack {
     fabric: AnyFabric,
-    subgroups: Vec<Member>,
+    group: Group<Handles>,
+    /// The subgroups' names, by id.
+    names: Vec<String>,
     status: Arc<Status>,
     events: Vec<Event>,
-    ready: bool,
-    /// A peer that is gone, and since when; the group ends when nothing more can be delivered.
-    lost: Option<(NodeId, BreakReason, Instant)>,
+    /// The members that the fabric is connected with.
+    peers: Vec<NodeId>,
     ended: bool,
 }
 
-/// One subgroup of this node.
-#[derive(Debug)]
-struct Member {
-    name: String,
-    core: AnySubgroup,
-}
-
-pub(crate) type BoxedUpcall = Box<dyn Deliver + Send>;
-
-pub(crate) enum AnySubgroup {
-    Upcall(Subgroup<BoxedUpcall>),
-    Pulled(Subgroup<NoUpcall>),
-}
-
-impl std::fmt::Debug for AnySubgroup {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Upcall(core) => write!(f, "Upcall({:?})", core.counters()),
-            Self::Pulled(core) => write!(f, "Pulled({:?})", core.counters()),
-        }
-    }
-}
-
-/// Calls the same method of whichever subgroup it is.
-macro_rules! either {
-    ($self:expr, $core:ident => $call:expr) => {
-        match $self {
-            AnySubgroup::Upcall($core) => $call,
-            AnySubgroup::Pulled($core) => $call,
-        }
-    };
-}
-
 impl Node {
-    pub(crate) fn new(fabric: AnyFabric, status: Arc<Status>, idle: Idle) -> Self {
-        let stack = Stack {
-            fabric,
-            subgroups: Vec::new(),
-            status,
-            events: Vec::new(),
-            ready: false,
-            lost: None,
-            ended: false,
+    pub(crate) fn new(
+        mut fabric: AnyFabric,
+        members: &[NodeId],
+        config: &Config,
+        application: Handles,
+        status: Arc<Status>,
+        idle: Idle,
+    ) -> Self {
+        let view = View::first(members.iter().map(|node| Member { node: *node, tag: 0 }).collect());
+        let membership = membership::Settings {
+            suspicion_after: config.suspicion_after,
+            partition_safety: config.partition_safety,
         };
+        let layout = layout(&config.subgroups);
+        let group = Group::begin(&mut fabric, view, layout, Settings { membership }, application);
+        let names = config.subgroups.keys().cloned().collect();
+        let peers = members.iter().copied().filter(|node| *node != fabric.node()).collect();
+        let stack = Stack { fabric, group, names, status, events: Vec::new(), peers, ended: false };
         Self { stack, runner: Runner::new(idle) }
-    }
-
-    pub(crate) const fn fabric(&mut self) -> &mut AnyFabric {
-        &mut self.stack.fabric
-    }
-
-    pub(crate) fn add(&mut self, name: &str, core: AnySubgroup) {
-        self.stack.subgroups.push(Member { name: name.into(), core });
-    }
-
-    /// The key under which subgroup number `index` publishes its rows.
-    pub(crate) const fn key(index: usize) -> MirrorKey {
-        MirrorKey(index as u64 + 1)
     }
 
     /// Whether all members have attached: messages flow from now on.
     #[must_use]
-    pub const fn is_ready(&self) -> bool {
-        self.stack.ready
+    pub fn is_ready(&self) -> bool {
+        self.stack.status.is_ready()
     }
 
     /// Why the group has ended, if it has.
@@ -104,11 +71,11 @@ impl Node {
         if self.stack.ended { self.stack.status.failure() } else { None }
     }
 
-    /// What subgroup `name` has done so far.
+    /// What subgroup `name` has done in the present view.
     #[must_use]
     pub fn counters(&self, name: &str) -> Option<Counters> {
-        let member = self.stack.subgroups.iter().find(|member| member.name == name)?;
-        Some(either!(&member.core, core => *core.counters()))
+        let id = self.stack.names.iter().position(|other| other == name)?;
+        self.stack.group.counters(SubgroupId(u32::try_from(id).ok()?))
     }
 
     /// How often the polling thread has parked.
@@ -182,17 +149,18 @@ impl Driven for Stack {
         if !self.events.is_empty() {
             self.handle_events();
         }
-        for member in &mut self.subgroups {
-            work += either!(&mut member.core, core => core.poll(&mut self.fabric));
-        }
+        work += self.group.poll(&mut self.fabric);
         if work > 0 {
             self.status.room.notify();
             self.status.messages.notify();
-        }
-        if (work == 0 || self.lost.is_some()) && !self.ended {
-            self.check(work == 0);
+        } else if !self.ended {
+            self.check();
         }
         work
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        Core::<AnyFabric>::next_deadline(&self.group)
     }
 }
 
@@ -200,32 +168,37 @@ impl Stack {
     #[cold]
     fn handle_events(&mut self) {
         for event in std::mem::take(&mut self.events) {
-            if let Event::PeerLost { peer, reason } = event {
-                self.lost.get_or_insert((peer, reason, self.fabric.now()));
-            }
-            for member in &mut self.subgroups {
-                either!(&mut member.core, core => core.handle_event(&mut self.fabric, &event));
-            }
+            self.group.handle_event(&mut self.fabric, &event);
         }
     }
 
-    /// Looks for changes of state. A lost member ends the group when there is nothing else to do, so that what its
-    /// last writes made deliverable is delivered first; but it ends it soon, whatever the others do.
-    fn check(&mut self, idle: bool) {
-        if !self.ready && self.subgroups.iter().all(|member| either!(&member.core, core => core.is_ready())) {
-            self.ready = true;
+    /// Looks for changes of state.
+    fn check(&mut self) {
+        if let Some(ended) = self.group.ended() {
+            self.end(self.explain(ended));
+        } else if self.group.is_ready() {
             self.status.set_ready();
+            self.part_with_the_departed();
         }
-        let failed = self.subgroups.iter().find_map(|member| {
-            let failure = either!(&member.core, core => core.failure())?;
-            Some(GroupError::Subgroup { subgroup: member.name.clone(), failure })
-        });
-        if let Some(error) = failed {
-            self.end(error);
-        } else if let Some((peer, reason, since)) = self.lost
-            && (idle || self.fabric.now().since(since) > LOST_MEMBER_GRACE)
-        {
-            self.end(GroupError::MemberLost { member: peer.0 as usize, reason });
+    }
+
+    fn explain(&self, ended: Ended) -> GroupError {
+        match ended {
+            Ended::Stopped(Stop::Left) => GroupError::Left,
+            Ended::Stopped(stop) => GroupError::Stopped(stop),
+            Ended::Failed(id, failure) => {
+                GroupError::Subgroup { subgroup: self.names[id.0 as usize].clone(), failure }
+            }
+            Ended::NobodyLeft => GroupError::Stopped(Stop::Excluded),
+        }
+    }
+
+    /// Closes the connections to those who are no longer members, once all others know that.
+    fn part_with_the_departed(&mut self) {
+        let Some(membership) = self.group.membership().filter(|_| !self.peers.is_empty()) else { return };
+        let view = membership.view();
+        for departed in self.peers.extract_if(.., |peer| view.rank(*peer).is_none()) {
+            self.fabric.remove_peer(departed);
         }
     }
 
@@ -235,17 +208,12 @@ impl Stack {
         }
         self.ended = true;
         self.status.fail(error);
-        for member in &mut self.subgroups {
-            either!(&mut member.core, core => core.close());
-        }
+        self.group.close();
         // Once more, now that all is closed: whoever looks again finds the end.
         self.status.room.notify();
         self.status.messages.notify();
     }
 }
-
-/// How long a group goes on delivering what a lost member's last writes made deliverable.
-const LOST_MEMBER_GRACE: Duration = Duration::from_millis(100);
 
 /// What the application's handles share with the node.
 #[derive(Clone, Debug)]

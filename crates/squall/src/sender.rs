@@ -7,14 +7,18 @@ use std::task::{Context, Poll};
 use squall_fabric::window::{Reservation, ReserveError, Writer};
 use squall_transports::Waker;
 
-use crate::error::{GroupError, SendError};
+use crate::application::Seat;
+use crate::error::SendError;
 use crate::status::Status;
 use crate::wait::block_on;
 
 /// The sending end of a subgroup. One for each member; it may move between threads.
 #[derive(Debug)]
 pub struct Sender {
-    writer: Writer,
+    /// The present view's window; none while a view changes.
+    writer: Option<Writer>,
+    seat: Arc<Seat>,
+    message_max: usize,
     waker: Waker,
     status: Arc<Status>,
 }
@@ -53,14 +57,36 @@ impl std::ops::DerefMut for Slot<'_> {
 }
 
 impl Sender {
-    pub(crate) const fn new(writer: Writer, waker: Waker, status: Arc<Status>) -> Self {
-        Self { writer, waker, status }
+    pub(crate) const fn new(seat: Arc<Seat>, message_max: usize, waker: Waker, status: Arc<Status>) -> Self {
+        Self { writer: None, seat, message_max, waker, status }
+    }
+
+    /// The window to send in. A window that was closed with its view is given up, so that what was committed in it
+    /// goes ahead; the next one comes when it has.
+    #[inline]
+    fn window(&mut self) -> Result<&mut Writer, SendError> {
+        if self.writer.as_ref().is_none_or(Writer::is_closed) {
+            self.change_window()?;
+        }
+        self.writer.as_mut().ok_or(SendError::Full)
+    }
+
+    #[cold]
+    fn change_window(&mut self) -> Result<(), SendError> {
+        if self.writer.take().is_some() {
+            self.waker.wake();
+        }
+        self.writer = self.seat.take_writer().filter(|writer| !writer.is_closed());
+        match (&self.writer, self.status.failure()) {
+            (None, Some(error)) => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// The longest message in bytes.
     #[must_use]
     pub const fn message_max(&self) -> usize {
-        self.writer.message_max()
+        self.message_max
     }
 
     /// Reserves a message of `length` bytes, to be filled and committed.
@@ -69,9 +95,11 @@ impl Sender {
     /// [`SendError::Full`] if the window has no room now; it never blocks.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Slot<'_>, SendError> {
-        match self.writer.reserve(length) {
+        self.window()?;
+        let writer = self.writer.as_mut().ok_or(SendError::Full)?;
+        match writer.reserve(length) {
             Ok(reservation) => Ok(Slot { reservation, waker: &self.waker }),
-            Err(error) => Err(explain(error, &self.status)),
+            Err(error) => Err(explain(error)),
         }
     }
 
@@ -81,13 +109,9 @@ impl Sender {
     /// [`SendError::Full`] if the window has no room now; it never blocks.
     #[inline]
     pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
-        match self.writer.send(length, fill) {
-            Ok(()) => {
-                self.waker.wake();
-                Ok(())
-            }
-            Err(error) => Err(explain(error, &self.status)),
-        }
+        self.window()?.send(length, fill).map_err(explain)?;
+        self.waker.wake();
+        Ok(())
     }
 
     /// Like [`Sender::send`], but blocks while the window is full. Not for the thread that polls the group.
@@ -121,7 +145,7 @@ impl Sender {
     /// Whether all messages sent so far have been delivered by all members.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.writer.is_drained()
+        self.writer.as_ref().is_some_and(Writer::is_drained)
     }
 
     fn poll_room(&mut self, length: usize, context: &Context<'_>) -> Poll<Result<(), SendError>> {
@@ -137,11 +161,11 @@ impl Sender {
 }
 
 #[cold]
-fn explain(error: ReserveError, status: &Status) -> SendError {
+fn explain(error: ReserveError) -> SendError {
     match error {
-        ReserveError::Full => SendError::Full,
+        // The view has ended just now: there is room again in the next.
+        ReserveError::Full | ReserveError::Closed => SendError::Full,
         ReserveError::TooLong { length, message_max } => SendError::TooLong { length, message_max },
-        ReserveError::Closed => SendError::Group(status.failure().unwrap_or(GroupError::Left)),
     }
 }
 

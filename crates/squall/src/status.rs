@@ -4,6 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
+use squall_protocols::membership::View;
+
 use crate::error::GroupError;
 use crate::wait::Waiters;
 
@@ -14,6 +16,8 @@ pub(crate) struct Status {
     ready: AtomicBool,
     /// Asks the polling thread to end.
     stop: AtomicBool,
+    /// The present view.
+    view: Mutex<Option<View>>,
     /// Why the group has ended.
     failure: Mutex<Option<GroupError>>,
     /// Those who wait for room in a window.
@@ -31,6 +35,14 @@ impl Status {
     pub(crate) fn set_ready(&self) {
         // SYNC: pairs with the acquire in `is_ready`.
         self.ready.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn set_view(&self, view: &View) {
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(view.clone());
+    }
+
+    pub(crate) fn view(&self) -> Option<View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -133,3 +133,15 @@ impl Transport for AnyFabric {
         either!(self, fabric => fabric.waker())
     }
 }
+
+impl AnyFabric {
+    /// Parts with a node that is no longer a member.
+    pub(crate) fn remove_peer(&mut self, peer: NodeId) {
+        match self {
+            Self::Shm(fabric) => fabric.remove_peer(peer),
+            Self::Tcp(fabric) => fabric.remove_peer(peer),
+            // The other end closes its connections when it finds out that it is excluded.
+            Self::Verbs(_) | Self::Auto(_) => {}
+        }
+    }
+}

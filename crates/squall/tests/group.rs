@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use squall::config::{Config, SubgroupConfig};
-use squall::{Group, GroupError, HandleError, Mode, ReceiveError, SendError};
+use squall::{Group, GroupError, HandleError, Mode, ReceiveError, SendError, Stop};
 
 /// A name that no other test uses on this host.
 fn name(test: &str) -> String {
@@ -108,10 +108,12 @@ fn one_sender_and_batches() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// A member that leaves ends the group at the others, with its rank; what was delivered can still be taken.
+/// One of two is no majority: who is left stops and says why [V5].
 #[test]
-fn a_lost_member_ends_the_group() {
-    let outcomes = members(config("lost", 2, SubgroupConfig::default()), 2, |mut group| {
+fn a_minority_stops() {
+    let barrier = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let outcomes = members(config("lost", 2, SubgroupConfig::default()), 2, move |mut group| {
+        barrier.wait();
         if group.rank() == 1 {
             return None;
         }
@@ -121,7 +123,46 @@ fn a_lost_member_ends_the_group() {
         assert!(matches!(sender.send(1, |_| ()), Err(SendError::Group(_))));
         Some(error)
     });
-    assert!(matches!(outcomes[0], Some(ReceiveError::Group(GroupError::MemberLost { member: 1, .. }))));
+    let stop = Stop::Minority { lost: 1, members: 2 };
+    assert!(matches!(&outcomes[0], Some(ReceiveError::Group(GroupError::Stopped(found))) if *found == stop));
+}
+
+/// A member that leaves in the middle: the others go on in the next view, and nothing of theirs is lost or doubled.
+#[test]
+fn the_others_go_on_without_a_member_that_leaves() {
+    const EACH: u32 = 3000;
+    let subgroup = SubgroupConfig { window: 8, message_max: 100, ..SubgroupConfig::default() };
+    let barrier = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let logs = members(config("survive", 3, subgroup), 3, move |mut group| {
+        let rank = group.rank();
+        let log = group.subgroup("log").unwrap();
+        let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+        let count = if rank == 1 { 100 } else { EACH };
+        let sending = thread::spawn(move || {
+            for number in 0..count {
+                let message = [rank as u32, number].map(u32::to_le_bytes).concat();
+                sender.send_blocking(8, |bytes| bytes.copy_from_slice(&message)).unwrap();
+            }
+        });
+        let mut seen = Vec::new();
+        let mut counts = [0; 3];
+        while counts[rank] < count || rank != 1 && (counts[0], counts[2]) < (EACH, EACH) {
+            let message = deliveries.next().unwrap();
+            let word = |i: usize| u32::from_le_bytes(message.bytes[4 * i..][..4].try_into().unwrap());
+            let (from, number) = (word(0), word(1));
+            assert_eq!(number, counts[from as usize], "FIFO from {from} at {rank}");
+            counts[from as usize] += 1;
+            seen.push((message.view, from, number));
+        }
+        sending.join().unwrap();
+        if rank != 1 {
+            barrier.wait();
+            assert_eq!((group.view().id, group.members()), (1, 2));
+        }
+        seen
+    });
+    assert!(logs[0] == logs[2], "the survivors have one log");
+    assert!(logs[0].starts_with(&logs[1]), "and it is that of the one who left, continued");
 }
 
 /// Sending and receiving by `await`, on an executor of the test's own.

@@ -16,8 +16,7 @@ use squall_transports::verbs;
 
 use crate::control::{Command, Event, GroupJob, IdleName, Job, Location, Report, TransportName, Work};
 use crate::cores;
-use death::Death;
-pub(crate) use death::{INTERRUPTED_STATUS, Interrupted};
+pub(crate) use death::{Death, INTERRUPTED_STATUS, Interrupted};
 use process::Process;
 
 /// The time for members to come together, a little more than their own.
@@ -38,6 +37,19 @@ pub(crate) struct Plan {
     /// The members take these in turn; without any they are here.
     pub(crate) locations: Vec<Location>,
     pub(crate) work: Work,
+    /// The work goes on when members die, as long as the group does.
+    pub(crate) survives: bool,
+    /// The last member is killed when it has done so much.
+    pub(crate) kill_after: Option<u64>,
+}
+
+/// How the work has ended.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// What each member has done; `None` for those that died.
+    pub(crate) reports: Vec<Option<Report>>,
+    /// Which members died, and how.
+    pub(crate) deaths: Option<Death>,
 }
 
 /// What happens, for whoever shows it.
@@ -48,6 +60,8 @@ pub(crate) trait Observer {
     fn on_joined(&mut self, joined: usize);
     /// Member `rank` has done so much.
     fn on_progress(&mut self, rank: usize, done: u64);
+    /// Member `rank` goes on without `member`.
+    fn on_gone(&mut self, _rank: usize, _member: usize) {}
 }
 
 /// What a member's pipe brings.
@@ -64,18 +78,21 @@ pub(crate) struct Cluster<'o> {
     notices: Receiver<Notice>,
     sender: Sender<Notice>,
     observer: &'o mut dyn Observer,
+    /// From now on members may die.
+    survives: bool,
 }
 
 impl<'o> Cluster<'o> {
     /// Starts the members, lets them do their work, and returns what each has done.
     ///
     /// # Errors
-    /// If a member dies or fails: which, how, and what the others say. All have ended then.
+    /// If a member fails, or dies and the plan does not survive that: which, how, and what the others say. All have
+    /// ended then.
     pub(crate) fn run(
         plan: &Plan,
         interrupts: &Interrupts,
         observer: &'o mut dyn Observer,
-    ) -> Result<Vec<Report>> {
+    ) -> Result<Ending> {
         if plan.transport == TransportName::Shm && !plan.locations.is_empty() {
             bail!(
                 "members on shared memory run here, not elsewhere: choose --transport tcp, auto or verbs, or leave --at out"
@@ -88,12 +105,14 @@ impl<'o> Cluster<'o> {
         let to_cluster = sender.clone();
         // Fails if the cluster has gone, and then there is nothing to interrupt.
         interrupts.set(move || drop(to_cluster.send(Notice::Interrupted)));
-        let mut cluster = Self { processes: Vec::new(), notices, sender, observer };
+        let mut cluster = Self { processes: Vec::new(), notices, sender, observer, survives: false };
         cluster.assemble(plan)?;
+        cluster.survives = plan.survives;
         cluster.tell_all(Command::Go);
-        let reports = cluster.await_reports()?;
+        let reports = cluster.await_reports(plan.kill_after)?;
         cluster.stop();
-        Ok(reports)
+        let deaths = reports.iter().any(Option::is_none).then(|| Death::of(&mut cluster.processes));
+        Ok(Ending { reports, deaths })
     }
 
     fn assemble(&mut self, plan: &Plan) -> Result<()> {
@@ -150,11 +169,18 @@ impl<'o> Cluster<'o> {
         Ok(())
     }
 
-    fn await_reports(&mut self) -> Result<Vec<Report>> {
+    fn await_reports(&mut self, mut kill_after: Option<u64>) -> Result<Vec<Option<Report>>> {
         let mut reports: Vec<Option<Report>> = self.processes.iter().map(|_| None).collect();
-        while reports.iter().any(Option::is_none) {
+        while (0..reports.len()).any(|rank| reports[rank].is_none() && !self.processes[rank].is_closed()) {
             match self.next_event(Instant::now() + Duration::from_secs(1 << 32))? {
-                Some((rank, Event::Progress { done })) => self.observer.on_progress(rank, done),
+                Some((rank, Event::Progress { done })) => {
+                    self.observer.on_progress(rank, done);
+                    if rank + 1 == reports.len() && kill_after.is_some_and(|after| done >= after) {
+                        kill_after = None;
+                        self.processes[rank].kill();
+                    }
+                }
+                Some((rank, Event::Gone { member })) => self.observer.on_gone(rank, member),
                 Some((rank, Event::Done(report))) => {
                     self.observer.on_progress(rank, report.delivered);
                     reports[rank] = Some(*report);
@@ -163,7 +189,10 @@ impl<'o> Cluster<'o> {
                 _ => {}
             }
         }
-        Ok(reports.into_iter().flatten().collect())
+        if reports.iter().all(Option::is_none) {
+            return Err(self.await_last_words().into());
+        }
+        Ok(reports)
     }
 
     /// What a member says next; a member that fails ends all.
@@ -182,6 +211,10 @@ impl<'o> Cluster<'o> {
                 Err(self.await_last_words().into())
             }
             Notice::Event(rank, event) => Ok(Some((rank, event))),
+            Notice::Closed(rank, None) if self.survives => {
+                self.processes[rank].close(None);
+                Ok(None)
+            }
             Notice::Closed(rank, nonsense) => {
                 self.processes[rank].close(nonsense);
                 Err(self.await_last_words().into())

@@ -62,6 +62,17 @@ impl Process {
         }
     }
 
+    /// Whether its pipe has closed: it has ended, or is about to.
+    pub(super) const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Kills it, as `kill -9` does.
+    pub(super) fn kill(&mut self) {
+        // It fails only if the member has ended meanwhile.
+        let _ = self.child.kill();
+    }
+
     /// Whether it may still say why it cannot go on. Those that are done only wait to be told to stop.
     pub(super) fn may_speak(&mut self) -> bool {
         let is_over = self.closed && !self.is_running();

@@ -169,11 +169,13 @@ fn measure(
     let interrupts = Interrupts::take()?;
     let total = job.messages * job.senders as u64;
     let (idle, locations) = (arguments.idle, arguments.locations.clone());
-    let plan = Plan { transport, members, idle, locations, work: Work::Multicast(job.clone()) };
+    let work = Work::Multicast(job.clone());
+    let plan = Plan { transport, members, idle, locations, work, survives: false, kill_after: None };
     let mut outcomes = Vec::new();
     for _ in 0..arguments.runs {
         let mut display = Display::new(members, total, "messages", arguments.json);
-        let reports = Cluster::run(&plan, &interrupts, &mut display)?;
+        let reports: Vec<_> =
+            Cluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
         display.finish();
         outcomes.push(outcome(arguments.transport, job, &reports));
     }

@@ -58,9 +58,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let interrupts = Interrupts::take()?;
     let work = Work::Sst(SstJob { rounds: arguments.rounds });
     let locations = arguments.locations.clone();
-    let plan = Plan { transport: arguments.transport, members, idle: arguments.idle, locations, work };
+    let plan = Plan {
+        transport: arguments.transport,
+        members,
+        idle: arguments.idle,
+        locations,
+        work,
+        survives: false,
+        kill_after: None,
+    };
     let mut display = Display::new(members, arguments.rounds, "rounds", arguments.json);
-    let reports = Cluster::run(&plan, &interrupts, &mut display)?;
+    let reports: Vec<_> =
+        Cluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
     display.finish();
 
     let mut latencies = Latencies::default();

@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::Verdict;
-use crate::cluster::{Cluster, Interrupts, Plan};
-use crate::control::{DemoJob, IdleName, Location, Report, TransportName, Work};
+use crate::cluster::{Cluster, Ending, Interrupts, Plan};
+use crate::control::{DemoJob, IdleName, Location, LogReport, Report, TransportName, Work};
 use crate::latency::{Latencies, Percentiles};
 use crate::progress::Display;
 use crate::text::Text;
@@ -42,6 +42,9 @@ pub(crate) struct Arguments {
     /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
     locations: Vec<Location>,
+    /// Kill the last member (-9) when it has delivered a third of the lines: the others go on without it
+    #[arg(long)]
+    kill: bool,
     /// Write what each member delivers into this folder
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
@@ -57,6 +60,7 @@ compared by digest. The exit status is 0 if all agree.
 Examples:
   squall demo
   squall demo --members 5 --transport tcp
+  squall demo --kill                              (the others go on without the member that dies)
   squall demo --input /etc/services --keep logs   (logs/member-0.log to -2.log are the same)";
 
 #[derive(Debug, Serialize)]
@@ -71,6 +75,8 @@ struct Outcome {
     latency_ns: Option<Percentiles>,
     agree: bool,
     digests: Vec<String>,
+    /// Members that died on the way, by rank.
+    died: Vec<usize>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
@@ -84,6 +90,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         idle: arguments.idle,
         locations: arguments.locations.clone(),
         work: Work::Demo(job.clone()),
+        survives: true,
+        kill_after: arguments.kill.then_some(job.messages / 3),
     };
     if !arguments.json {
         output::line(format_args!(
@@ -93,7 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         ));
     }
     let mut display = Display::new(members, job.messages, "lines", arguments.json);
-    let reports = Cluster::run(&plan, &interrupts, &mut display)?;
+    let Ending { reports, deaths } = Cluster::run(&plan, &interrupts, &mut display)?;
     display.finish();
 
     let outcome = judge(&reports, arguments.transport);
@@ -105,7 +113,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
             output::line(format_args!("The logs are in {}.", folder.display()));
         }
     }
-    Ok(if outcome.agree { Verdict::Good } else { Verdict::Bad })
+    let expected: &[usize] = if arguments.kill { &[members - 1] } else { &[] };
+    if let Some(deaths) = deaths.filter(|_| outcome.died != expected) {
+        output::note(deaths);
+    }
+    Ok(if outcome.agree && outcome.died == expected { Verdict::Good } else { Verdict::Bad })
 }
 
 fn job(arguments: &Arguments, text: &Text) -> Result<DemoJob> {
@@ -125,18 +137,24 @@ fn job(arguments: &Arguments, text: &Text) -> Result<DemoJob> {
     Ok(DemoJob { input, rounds, messages, message_max: text.longest().max(1), window, keep })
 }
 
-/// The members agree if all logs are the same and hold exactly what each member says it has sent.
-fn judge(reports: &[Report], transport: TransportName) -> Outcome {
+/// The members agree if all logs are the same and hold exactly what each member that lives says it has sent.
+fn judge(all: &[Option<Report>], transport: TransportName) -> Outcome {
+    let died = all.iter().enumerate().filter(|(_, report)| report.is_none()).map(|(rank, _)| rank).collect();
+    let reports: Vec<&Report> = all.iter().flatten().collect();
     let logs: Vec<_> = reports.iter().filter_map(|report| report.log.as_ref()).collect();
     let same = logs.len() == reports.len() && logs.iter().all(|log| log.digest == logs[0].digest);
-    let sent: Vec<_> = logs.iter().map(|log| &log.sent).collect();
-    let whole = logs.iter().all(|log| log.by_sender.iter().eq(sent.iter().copied()));
+    let sent = |rank: usize| all[rank].as_ref().and_then(|report| report.log.as_ref()).map(|log| &log.sent);
+    let is_whole = |log: &&LogReport| {
+        let mut parts = log.by_sender.iter().enumerate();
+        parts.all(|(rank, part)| sent(rank).is_none_or(|sent| sent == part))
+    };
+    let whole = logs.iter().all(is_whole);
     let mut latencies = Latencies::default();
     reports.iter().for_each(|report| latencies.merge(&report.latencies));
     let seconds = reports.iter().map(|report| report.seconds).fold(0.0, f64::max);
     let (messages, bytes) = reports.first().map_or((0, 0), |report| (report.delivered, report.bytes));
     Outcome {
-        members: reports.len(),
+        members: all.len(),
         transport,
         messages,
         bytes,
@@ -146,20 +164,26 @@ fn judge(reports: &[Report], transport: TransportName) -> Outcome {
         latency_ns: latencies.percentiles(),
         agree: same && whole,
         digests: logs.iter().map(|log| log.digest.clone()).collect(),
+        died,
     }
 }
 
-fn print(outcome: &Outcome, reports: &[Report], pids: &[u32]) {
+fn print(outcome: &Outcome, reports: &[Option<Report>], pids: &[u32]) {
     let header = ["", "pid", "sent", "delivered", "per second", "p50", "p99", "p99.9", "digest of the log"];
     let mut rows = vec![header.map(String::from).to_vec()];
     for (rank, report) in reports.iter().enumerate() {
+        let pid = pids.get(rank).map_or_else(String::new, ToString::to_string);
+        let Some(report) = report else {
+            rows.push(vec![format!("member {rank}"), pid, "died".into()]);
+            continue;
+        };
         let percentiles = report.latencies.percentiles();
         let at = |value: fn(&Percentiles) -> u64| {
             percentiles.as_ref().map_or("–".into(), |p| units::nanos(value(p)))
         };
         rows.push(vec![
             format!("member {rank}"),
-            pids.get(rank).map_or_else(String::new, ToString::to_string),
+            pid,
             units::grouped(report.sent),
             units::grouped(report.delivered),
             units::count(report.delivered as f64 / report.seconds),
@@ -177,7 +201,13 @@ fn print(outcome: &Outcome, reports: &[Report], pids: &[u32]) {
     ));
     if outcome.agree {
         let messages = units::grouped(outcome.messages);
-        let verdict = format!("All {} logs are the same: {messages} lines in one order.", outcome.members);
+        let logs = outcome.digests.len();
+        let verdict = match outcome.died.len() {
+            0 => format!("All {logs} logs are the same: {messages} lines in one order."),
+            died => format!(
+                "{died} died; all {logs} logs of the others are the same: {messages} lines in one order."
+            ),
+        };
         output::line(console::style(verdict).green().bold());
     } else {
         output::line(console::style("THE LOGS DIFFER.").red().bold());
@@ -187,22 +217,23 @@ fn print(outcome: &Outcome, reports: &[Report], pids: &[u32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::LogReport;
 
-    fn report(digest: &str, by_sender: [&str; 2], sent: &str) -> Report {
+    fn report(digest: &str, by_sender: [&str; 2], sent: &str) -> Option<Report> {
         let by_sender = by_sender.map(String::from).to_vec();
         let log = LogReport { digest: digest.into(), by_sender, sent: sent.into() };
-        Report { delivered: 10, seconds: 0.5, log: Some(log), ..Report::default() }
+        Some(Report { delivered: 10, seconds: 0.5, log: Some(log), ..Report::default() })
     }
 
     #[test]
     fn members_agree_when_the_logs_are_the_same_and_whole() {
-        let agree = |reports: &[Report]| judge(reports, TransportName::Shm).agree;
+        let agree = |reports: &[Option<Report>]| judge(reports, TransportName::Shm).agree;
         let good = [report("d", ["a", "b"], "a"), report("d", ["a", "b"], "b")];
         assert!(agree(&good));
         assert_eq!(judge(&good, TransportName::Shm).messages_per_second, 20.0);
         assert!(!agree(&[good[0].clone(), report("e", ["a", "b"], "b")]), "another order");
         assert!(!agree(&[good[0].clone(), report("d", ["a", "b"], "c")]), "not what was sent");
-        assert!(!agree(&[good[0].clone(), Report::default()]), "no log");
+        assert!(!agree(&[good[0].clone(), Some(Report::default())]), "no log");
+        assert!(agree(&[good[0].clone(), None]), "who lives agrees with itself");
+        assert_eq!(judge(&[good[0].clone(), None], TransportName::Shm).died, [1]);
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use squall::Message;
 use squall::config::SubgroupConfig;
-use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use super::lifeline::Lifeline;
 use super::{Ended, GroupMember, Inbox, Multicast, Ticker, finish, say};
@@ -24,7 +24,7 @@ const BURST: usize = 16;
 pub(super) fn perform(group: &GroupJob, job: &DemoJob, lifeline: &Lifeline) -> Result<Ended> {
     let text = Text::read(job.input.as_deref())?;
     let desk = Arc::new(Desk::new(job.window));
-    let log = Log::open(group, job, Arc::clone(&desk))?;
+    let log = Log::open(group, job, &text, Arc::clone(&desk))?;
     let mut member = GroupMember::join(group, subgroup(job), log)?;
     say(&Event::Ready);
     lifeline.await_go()?;
@@ -50,6 +50,7 @@ struct Desk {
     /// When the own lines under way were sent: line `n` at place `n % sent_at_ns.len()`. There is one place more
     /// than the window has, so that the next line's is free even when the window is full.
     sent_at_ns: Vec<AtomicU64>,
+    is_closed: AtomicBool,
     /// What the log holds at the end.
     closed: Mutex<Option<Result<ClosedLog>>>,
 }
@@ -60,6 +61,7 @@ impl Desk {
             delivered: AtomicU64::new(0),
             origin: Instant::now(),
             sent_at_ns: (0..=window).map(|_| AtomicU64::new(0)).collect(),
+            is_closed: AtomicBool::new(false),
             closed: Mutex::new(None),
         }
     }
@@ -84,8 +86,10 @@ struct ClosedLog {
 /// What this member has delivered.
 struct Log {
     rank: usize,
-    /// The log is closed after so many lines.
-    messages: u64,
+    /// How many lines each member has yet to deliver to us, by the rank that it began with.
+    missing: Vec<u64>,
+    /// The members of the present view. The log is closed when none of them has a line missing.
+    members: Vec<usize>,
     delivered: u64,
     own: u64,
     bytes: u64,
@@ -103,12 +107,15 @@ struct Digests {
 }
 
 impl Log {
-    fn open(group: &GroupJob, job: &DemoJob, desk: Arc<Desk>) -> Result<Self> {
+    fn open(group: &GroupJob, job: &DemoJob, text: &Text, desk: Arc<Desk>) -> Result<Self> {
         let file = job.keep.as_deref().map(|folder| create_log(folder, group.rank)).transpose()?;
         let by_sender = vec![SequenceDigest::new(); group.members];
         Ok(Self {
             rank: group.rank,
-            messages: job.messages,
+            missing: (0..group.members)
+                .map(|rank| text.share_lines(rank, group.members, job.rounds))
+                .collect(),
+            members: (0..group.members).collect(),
             delivered: 0,
             own: 0,
             bytes: 0,
@@ -120,10 +127,10 @@ impl Log {
         })
     }
 
-    fn write(&mut self, message: &Message<'_>) {
+    fn write(&mut self, sender: usize, bytes: &[u8]) {
         let Some(file) = &mut self.file else { return };
-        let outcome = write!(file, "{}\t", message.sender)
-            .and_then(|()| file.write_all(message.bytes))
+        let outcome = write!(file, "{sender}\t")
+            .and_then(|()| file.write_all(bytes))
             .and_then(|()| file.write_all(b"\n"));
         self.keep_failure(outcome);
     }
@@ -150,23 +157,42 @@ impl Log {
             }),
         };
         *self.desk.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
+        self.desk.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Nobody who is still there has a line missing.
+    fn is_complete(&self) -> bool {
+        self.members.iter().all(|member| self.missing[*member] == 0)
     }
 }
 
 impl Inbox for Log {
     fn on_message(&mut self, message: Message<'_>) {
         let Some(digests) = &mut self.digests else { return };
-        digests.whole.append(message.sender, message.bytes);
-        digests.by_sender[message.sender].append(message.sender, message.bytes);
-        self.bytes += message.bytes.len() as u64;
-        if message.sender == self.rank {
+        let (sender, bytes) = (self.members[message.sender], message.bytes);
+        digests.whole.append(sender, bytes);
+        digests.by_sender[sender].append(sender, bytes);
+        self.bytes += bytes.len() as u64;
+        if sender == self.rank {
             let latency = self.desk.now_ns() - self.desk.sent_at(self.own).load(Ordering::Relaxed);
             self.latencies.record(Duration::from_nanos(latency));
             self.own += 1;
         }
-        self.write(&message);
+        self.write(sender, bytes);
         self.delivered += 1;
-        if self.delivered == self.messages {
+        self.missing[sender] = self.missing[sender].saturating_sub(1);
+        if self.missing[sender] == 0 && self.is_complete() {
+            self.close();
+        }
+    }
+
+    fn on_view(&mut self, members: &[usize]) {
+        let gone = self.members.iter().filter(|member| !members.contains(member));
+        for member in gone {
+            say(&Event::Gone { member: *member });
+        }
+        self.members = members.to_vec();
+        if self.is_complete() {
             self.close();
         }
     }
@@ -189,7 +215,7 @@ fn send_and_log(
     let mut sent_digest = SequenceDigest::new();
     let mut ticker = Ticker::new();
     let begun = Instant::now();
-    while desk.delivered.load(Ordering::Relaxed) < job.messages {
+    while !desk.is_closed.load(Ordering::Relaxed) {
         for _ in 0..BURST {
             let Some(line) = lines.peek() else { break };
             desk.sent_at(sent).store(desk.now_ns(), Ordering::Relaxed);
@@ -208,7 +234,7 @@ fn send_and_log(
     let closed = closed.context("the log was not closed")??;
     Ok(Report {
         sent,
-        delivered: job.messages,
+        delivered: desk.delivered.load(Ordering::Relaxed),
         bytes: closed.bytes,
         seconds,
         latencies: closed.latencies,
@@ -255,7 +281,7 @@ mod tests {
             keep: keep.map(Into::into),
         };
         let desk = Arc::new(Desk::new(job.window));
-        let log = Log::open(&group, &job, Arc::clone(&desk)).unwrap();
+        let log = Log::open(&group, &job, &text, Arc::clone(&desk)).unwrap();
         send_and_log(&mut Loopback::new(job.window, log), &group, &job, &text, &desk).unwrap()
     }
 

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use squall::config::{Address, Batching, Config, IdlePolicy, Mode, Secret, Transport};
-use squall::{Group, Message, Node, Progress, SendError, Sender};
+use squall::{Batch, Deliver, Group, Message, Node, Progress, SendError, Sender};
+use squall_fabric::NodeId;
 use squall_transports::composite::Way;
 
 use crate::control::{
@@ -76,6 +77,29 @@ pub(crate) trait Inbox: Send + 'static {
 
     /// After a run of messages that were delivered together.
     fn on_batch_end(&mut self);
+
+    /// A view begins: senders are places among these members from now on, which are named by the ranks that they
+    /// began with.
+    fn on_view(&mut self, _members: &[usize]) {}
+}
+
+/// An inbox behind the library's upcalls.
+struct Inlet<I>(I);
+
+impl<I: Inbox> Deliver for Inlet<I> {
+    fn deliver(&mut self, _message: Message<'_>) {
+        unreachable!("batches are taken whole");
+    }
+
+    fn deliver_batch(&mut self, batch: Batch<'_>) {
+        batch.for_each(|message| self.0.on_message(message));
+        self.0.on_batch_end();
+    }
+
+    fn begin_view(&mut self, _view: u64, members: &[NodeId]) {
+        let members: Vec<usize> = members.iter().map(|node| node.0 as usize).collect();
+        self.0.on_view(&members);
+    }
 }
 
 /// What moves on when it is polled.
@@ -106,13 +130,10 @@ impl GroupMember {
     pub(crate) fn join(
         job: &GroupJob,
         subgroup: squall::config::SubgroupConfig,
-        mut inbox: impl Inbox,
+        inbox: impl Inbox,
     ) -> Result<Self> {
         let config = config(job)?.subgroup(SUBGROUP, subgroup);
-        let builder = Group::builder(config).on_progress(tell).on_batch(SUBGROUP, move |batch| {
-            batch.for_each(|message| inbox.on_message(message));
-            inbox.on_batch_end();
-        });
+        let builder = Group::builder(config).on_progress(tell).on_deliver(SUBGROUP, Inlet(inbox));
         let (mut group, node) = builder.join_polled()?;
         let sender = group.subgroup(SUBGROUP)?.sender().ok();
         let mut member = Self { node, sender, _group: group };

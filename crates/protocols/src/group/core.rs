@@ -296,7 +296,8 @@ impl<A: Application> Group<A> {
         };
         let start = ViewStart { view: view.id, known };
         let (core, writer): (_, Option<Writer>) = match outlet {
-            Outlet::Upcall(deliver) => {
+            Outlet::Upcall(mut deliver) => {
+                deliver.begin_view(view.id, &members);
                 let (core, writer) = Subgroup::new(fabric, key, &members, settings, start, deliver);
                 (AnySubgroup::Upcall(core), writer)
             }
@@ -311,6 +312,13 @@ impl<A: Application> Group<A> {
             None => drop(self.successions.remove(&id)),
         }
         Active { id, core, segment }
+    }
+
+    /// Ends the group here, as when its process dies: the others go on without it.
+    pub fn close(&mut self) {
+        if self.ended().is_none() {
+            self.end(Ended::Stopped(Stop::Left));
+        }
     }
 
     fn end(&mut self, ended: Ended) {
@@ -407,6 +415,13 @@ impl<D: Deliver> Active<D> {
     fn covers(&self, decision: &Proposal) -> bool {
         let Segment { trims, senders, .. } = self.segment;
         either!(&self.core, core => core.covers(&decision.trims[trims..trims + senders]))
+    }
+}
+
+impl<A: Application> std::fmt::Debug for Group<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let view = self.membership().map(Membership::view);
+        f.debug_struct("Group").field("node", &self.node).field("view", &view).finish_non_exhaustive()
     }
 }
 

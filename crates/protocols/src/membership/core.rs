@@ -33,6 +33,8 @@ pub enum Stop {
     Left,
 }
 
+impl std::error::Error for Stop {}
+
 impl std::fmt::Display for Stop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

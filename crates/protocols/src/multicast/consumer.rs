@@ -9,7 +9,7 @@
 use std::fmt;
 
 use squall_fabric::window::{Announcement, CorruptRecord, Reader, Record};
-use squall_fabric::{Column, Region};
+use squall_fabric::{Column, NodeId, Region};
 
 use super::{Mode, Row, Settings, ViewStart};
 use crate::mutation::{Mutation, is_on};
@@ -35,6 +35,9 @@ pub trait Deliver {
     /// Takes the next message.
     fn deliver(&mut self, message: Message<'_>);
 
+    /// A view begins: messages from now on are delivered in it. `members` are the subgroup's, by rank.
+    fn begin_view(&mut self, _view: u64, _members: &[NodeId]) {}
+
     /// Takes all messages that are deliverable now, nulls left out. What is not taken comes again.
     fn deliver_batch(&mut self, batch: Batch<'_>) {
         batch.for_each(|message| self.deliver(message));
@@ -51,6 +54,10 @@ impl<T: FnMut(Message<'_>)> Deliver for T {
 impl Deliver for Box<dyn Deliver + Send> {
     fn deliver(&mut self, message: Message<'_>) {
         (**self).deliver(message);
+    }
+
+    fn begin_view(&mut self, view: u64, members: &[NodeId]) {
+        (**self).begin_view(view, members);
     }
 
     /// One indirect call for the whole batch.

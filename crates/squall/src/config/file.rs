@@ -5,14 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use squall_fabric::window::RECORDS_MAX;
+use squall_protocols::membership::{MEMBERS_MAX, PartitionSafety};
 use squall_protocols::multicast::{Batching, Mode};
-use squall_transports::bootstrap::{Address, MEMBERS_MAX, Secret};
+use squall_transports::bootstrap::{Address, Secret};
 use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
 use super::subgroup::{Ranks, SubgroupConfig};
 use super::table::{Source, Table, Value};
-use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, Transport};
+use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
 
 /// The most bytes that a sender may have under way: an eighth of what the largest machines have.
 const WINDOW_BYTES_MAX: usize = 1 << 37;
@@ -34,6 +35,8 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         subgroups,
         idle,
         core,
+        suspicion_after_ms,
+        partition_safety,
         timeouts,
     ] = root.take([
         "cluster",
@@ -48,11 +51,12 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         "subgroups",
         "idle",
         "core",
+        "suspicion_after_ms",
+        "partition_safety",
         "timeouts",
     ])?;
 
-    let cluster =
-        cluster.ok_or_else(|| root.missing("cluster", "write the same name at all members"))?.name()?;
+    let cluster = cluster.ok_or_else(|| root.missing("cluster", "write the same name at all members"))?;
     let secret = read_secret(&root, secret.as_ref(), secret_file.as_ref())?;
     let listen =
         listen.ok_or_else(|| root.missing("listen", "write `host:port` (tcp) or `unix:@name` (shm)"))?;
@@ -61,17 +65,14 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
     let transport = read_transport(transport.as_ref(), &listen)?;
     let verbs = read_verbs(verbs.as_ref())?;
     let contacts = contacts.as_ref().map_or(Ok(Vec::new()), |list| read_contacts(list, &listen))?;
-    let members = members.ok_or_else(|| root.missing("members", "write the number of processes"))?;
-    let members = members.count(1..=MEMBERS_MAX)?;
-    let rank = rank.map(|rank| rank.count(0..=members - 1)).transpose()?;
-    let subgroups =
-        subgroups.ok_or_else(|| root.missing("subgroups", "add at least one table [subgroups.NAME]"))?;
-    let subgroups = read_subgroups(&subgroups, members)?;
+    let (members, rank) = read_members(&root, members.as_ref(), rank.as_ref())?;
+    let subgroups = read_subgroups(&root, subgroups.as_ref(), members)?;
     let (timeout, handshake_timeout) = read_timeouts(timeouts.as_ref())?;
-    let idle = idle.map_or(Ok(IdlePolicy::Auto), |idle| idle.choice(&IDLE_POLICIES))?;
-    let core = core.map(|core| core.count(0..=CORE_MAX)).transpose()?;
+    let (idle, core) = read_polling(idle.as_ref(), core.as_ref())?;
+    let (suspicion_after, partition_safety) =
+        read_membership(suspicion_after_ms.as_ref(), partition_safety.as_ref())?;
     let config = Config {
-        cluster,
+        cluster: cluster.name()?,
         secret,
         listen,
         contacts,
@@ -82,16 +83,22 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         subgroups,
         idle,
         core,
+        suspicion_after,
+        partition_safety,
         timeout,
         handshake_timeout,
     };
-    match config.fault() {
-        Some(message) => Err(rank_or_listen.conflict(message)),
-        None => Ok(config),
-    }
+    config.fault().map_or(Ok(()), |message| Err(rank_or_listen.conflict(message)))?;
+    Ok(config)
 }
 
 const CORE_MAX: usize = 1023;
+
+/// 0 switches it off.
+const SUSPICION_MS: std::ops::RangeInclusive<usize> = 0..=3_600_000;
+
+const SAFETIES: [(&str, PartitionSafety); 2] =
+    [("majority", PartitionSafety::Majority), ("off", PartitionSafety::Off)];
 
 const IDLE_POLICIES: [(&str, IdlePolicy); 4] = [
     ("auto", IdlePolicy::Auto),
@@ -99,6 +106,37 @@ const IDLE_POLICIES: [(&str, IdlePolicy); 4] = [
     ("yield", IdlePolicy::Yield),
     ("park", IdlePolicy::Park),
 ];
+
+fn read_members(
+    root: &Table<'_>,
+    members: Option<&Value<'_>>,
+    rank: Option<&Value<'_>>,
+) -> Result<(usize, Option<usize>), ConfigError> {
+    let members = members.ok_or_else(|| root.missing("members", "write the number of processes"))?;
+    let members = members.count(1..=MEMBERS_MAX)?;
+    Ok((members, rank.map(|rank| rank.count(0..=members - 1)).transpose()?))
+}
+
+fn read_polling(
+    idle: Option<&Value<'_>>,
+    core: Option<&Value<'_>>,
+) -> Result<(IdlePolicy, Option<usize>), ConfigError> {
+    let idle = idle.map_or(Ok(IdlePolicy::Auto), |idle| idle.choice(&IDLE_POLICIES))?;
+    Ok((idle, core.map(|core| core.count(0..=CORE_MAX)).transpose()?))
+}
+
+fn read_membership(
+    suspicion_after_ms: Option<&Value<'_>>,
+    partition_safety: Option<&Value<'_>>,
+) -> Result<(Option<Duration>, PartitionSafety), ConfigError> {
+    let suspicion_after = match suspicion_after_ms.map(|ms| ms.count(SUSPICION_MS)).transpose()? {
+        None => Some(SUSPICION_AFTER),
+        Some(0) => None,
+        Some(ms) => Some(Duration::from_millis(ms.try_into().expect("at most an hour"))),
+    };
+    let safety = partition_safety.map_or(Ok(PartitionSafety::Majority), |safety| safety.choice(&SAFETIES))?;
+    Ok((suspicion_after, safety))
+}
 
 fn read_secret(
     root: &Table<'_>,
@@ -180,9 +218,11 @@ fn read_timeouts(value: Option<&Value<'_>>) -> Result<(Duration, Duration), Conf
 }
 
 fn read_subgroups(
-    value: &Value<'_>,
+    root: &Table<'_>,
+    value: Option<&Value<'_>>,
     members: usize,
 ) -> Result<BTreeMap<String, SubgroupConfig>, ConfigError> {
+    let value = value.ok_or_else(|| root.missing("subgroups", "add at least one table [subgroups.NAME]"))?;
     let tables = value.table()?.tables()?;
     if tables.is_empty() {
         return Err(value.unexpected("add at least one table [subgroups.NAME]"));

@@ -34,6 +34,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use squall_protocols::membership::MEMBERS_MAX;
+pub use squall_protocols::membership::PartitionSafety;
 pub use squall_protocols::multicast::{Batching, Mode};
 pub use squall_transports::bootstrap::{Address, Plan, Secret};
 use squall_transports::runner::Idle;
@@ -45,6 +47,9 @@ use self::table::Source;
 
 /// The usual time for all members to come together.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// After how long a silent member is usually taken for dead: longer than a busy machine keeps a process waiting.
+const SUSPICION_AFTER: Duration = Duration::from_secs(5);
 
 /// The usual time for one connection to prove the secret.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
@@ -109,6 +114,11 @@ pub struct Config {
     pub idle: IdlePolicy,
     /// The core that the polling thread is bound to.
     pub core: Option<usize>,
+    /// A member that shows no sign of life for this long is taken for dead; `None`: only what the transport notices
+    /// counts. The same at all members.
+    pub suspicion_after: Option<Duration>,
+    /// When a part of the group may go on alone. The same at all members.
+    pub partition_safety: PartitionSafety,
     /// The time for all members to come together.
     pub timeout: Duration,
     /// The time for one connection to prove the secret.
@@ -158,6 +168,8 @@ impl Config {
             subgroups: BTreeMap::new(),
             idle: IdlePolicy::Auto,
             core: None,
+            suspicion_after: Some(SUSPICION_AFTER),
+            partition_safety: PartitionSafety::Majority,
             timeout: JOIN_TIMEOUT,
             handshake_timeout: PROOF_TIMEOUT,
         }
@@ -194,6 +206,9 @@ impl Config {
     fn fault(&self) -> Option<String> {
         if self.members == 0 {
             return Some("`members` = 0: a group has at least one".into());
+        }
+        if self.members > MEMBERS_MAX {
+            return Some(format!("`members` = {}: a group has at most {MEMBERS_MAX}", self.members));
         }
         let coordinates = self.contacts.first().is_none_or(|contact| *contact == self.listen);
         match self.rank {
@@ -234,6 +249,8 @@ impl Config {
     /// What all members must have the same, in words.
     fn agreement(&self) -> String {
         let mut text = format!("transport {:?}\n", self.transport);
+        writeln!(text, "suspicion {:?} partition {:?}", self.suspicion_after, self.partition_safety)
+            .expect("a String takes all");
         for (name, subgroup) in &self.subgroups {
             writeln!(text, "subgroup {name} {subgroup:?}").expect("a String takes all");
         }

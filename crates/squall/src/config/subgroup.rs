@@ -1,5 +1,7 @@
 //! A subgroup's part of the configuration: who is in it, who sends, and how (Derecho §2.3, Spindle §3).
 
+use squall_fabric::NodeId;
+use squall_protocols::membership::View;
 use squall_protocols::multicast::{Batching, Mode, Settings};
 
 /// Which members of the group.
@@ -86,6 +88,31 @@ impl SubgroupConfig {
             null_sends: self.null_sends,
             senders: self.senders.among(&ranks).iter().map(place).collect(),
         }
+    }
+
+    /// Where it lies in a view: named ranks are those of the first view, whose nodes have them as numbers. `None` if
+    /// nobody of those who are named is there.
+    pub(crate) fn place(&self, view: &View) -> Option<(Vec<NodeId>, Settings)> {
+        let among = |ranks: &Ranks, nodes: Vec<NodeId>| match ranks {
+            Ranks::All => nodes,
+            Ranks::These(these) => {
+                nodes.into_iter().filter(|node| these.contains(&(node.0 as usize))).collect()
+            }
+        };
+        let members = among(&self.members, view.nodes());
+        let senders = among(&self.senders, members.clone());
+        let rank = |sender: &NodeId| members.iter().position(|member| member == sender).expect("a part");
+        let senders: Vec<usize> = senders.iter().map(rank).collect();
+        let settings = Settings {
+            mode: self.mode,
+            window: self.window,
+            message_max: self.message_max,
+            window_bytes: self.window_bytes,
+            batching: self.batching,
+            null_sends: self.null_sends,
+            senders,
+        };
+        (!settings.senders.is_empty()).then_some((members, settings))
     }
 
     /// What is wrong with it in a group of `members`, and what to change.

@@ -66,6 +66,8 @@ fn every_key_is_read() {
         transport = "shm"
         idle = "park"
         core = 1
+        suspicion_after_ms = 700
+        partition_safety = "off"
         timeouts = { join = "5s", handshake = "300ms" }
 
         [subgroups.log]
@@ -82,6 +84,8 @@ fn every_key_is_read() {
     assert_eq!(config.contacts, ["unix:@a".parse().unwrap(), "unix:@b".parse().unwrap()]);
     assert_eq!((config.rank, config.transport), (Some(2), Transport::Shm));
     assert_eq!((config.idle, config.core), (IdlePolicy::Park, Some(1)));
+    assert_eq!(config.suspicion_after, Some(Duration::from_millis(700)));
+    assert_eq!(config.partition_safety, PartitionSafety::Off);
     assert_eq!(config.timeout, Duration::from_secs(5));
     assert_eq!(config.handshake_timeout, Duration::from_millis(300));
     let expected = SubgroupConfig {
@@ -180,9 +184,9 @@ fn a_wrong_value_is_named_with_its_line_and_what_to_write() {
             with("contacts", "contacts = \"127.0.0.1:7000\""),
             "line 5: `contacts = \"127.0.0.1:7000\"`: write a list in brackets",
         ),
-        (with("members", "members = 0"), "line 6: `members = 0`: write a number from 1 to 512"),
-        (with("members", "members = -1"), "line 6: `members = -1`: write a number from 1 to 512"),
-        (with("members", "members = \"3\""), "line 6: `members = \"3\"`: write a number from 1 to 512"),
+        (with("members", "members = 0"), "line 6: `members = 0`: write a number from 1 to 64"),
+        (with("members", "members = -1"), "line 6: `members = -1`: write a number from 1 to 64"),
+        (with("members", "members = \"3\""), "line 6: `members = \"3\"`: write a number from 1 to 64"),
         (with("members", "members = 3\nrank = 3"), "line 7: `rank = 3`: write a number from 0 to 2"),
         (
             with("members", "members = 3\nrank = 1"),
