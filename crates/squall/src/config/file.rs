@@ -162,9 +162,13 @@ fn read_secret(
 }
 
 fn read_transport(value: Option<&Value<'_>>, listen: &Address) -> Result<Transport, ConfigError> {
-    let by_address = if listen.is_unix() { Transport::Shm } else { Transport::Auto };
-    let Some(value) = value else { return Ok(by_address) };
-    let Some(chosen) = value.choice(&TRANSPORTS)? else { return Ok(by_address) };
+    let Some(value) = value else {
+        return Ok(if listen.is_unix() { Transport::Shm } else { Transport::Tcp });
+    };
+    let chosen = match value.choice(&TRANSPORTS)? {
+        Transport::Auto if listen.is_unix() => Transport::Shm,
+        chosen => chosen,
+    };
     if chosen.needs_unix_socket() == listen.is_unix() {
         return Ok(chosen);
     }
@@ -172,16 +176,16 @@ fn read_transport(value: Option<&Value<'_>>, listen: &Address) -> Result<Transpo
         Transport::Shm => "shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",
         Transport::Tcp => "tcp needs an address of a host: write `listen = \"HOST:PORT\"`",
         Transport::Verbs => "RDMA is set up by TCP: write `listen = \"HOST:PORT\"`",
-        Transport::Auto => unreachable!("it is not in the list"),
+        Transport::Auto => unreachable!("it goes with all addresses"),
     };
     Err(value.conflict(format!("`transport` and `listen = \"{listen}\"` do not go together: {advice}")))
 }
 
-const TRANSPORTS: [(&str, Option<Transport>); 4] = [
-    ("auto", None),
-    ("shm", Some(Transport::Shm)),
-    ("tcp", Some(Transport::Tcp)),
-    ("verbs", Some(Transport::Verbs)),
+const TRANSPORTS: [(&str, Transport); 4] = [
+    ("auto", Transport::Auto),
+    ("shm", Transport::Shm),
+    ("tcp", Transport::Tcp),
+    ("verbs", Transport::Verbs),
 ];
 
 fn read_verbs(value: Option<&Value<'_>>) -> Result<VerbsSettings, ConfigError> {

@@ -31,11 +31,20 @@ fn error_of(text: &str) -> String {
 fn what_is_left_out_has_the_usual_value() {
     let config = Config::parse(GOOD).unwrap();
     assert_eq!((config.cluster.as_str(), config.members, config.rank), ("kitchen", 3, None));
-    assert_eq!(config.transport, Transport::Auto);
+    assert_eq!(config.transport, Transport::Tcp);
     assert_eq!((config.idle, config.core), (IdlePolicy::Auto, None));
     assert_eq!((config.timeout, config.handshake_timeout), (JOIN_TIMEOUT, PROOF_TIMEOUT));
     assert_eq!(config.subgroups["orders"], SubgroupConfig::default());
     assert_eq!(config.subgroups["orders"].settings(3), Settings::new(3, 10 << 10));
+}
+
+#[test]
+fn auto_is_whatever_the_address_allows() {
+    let auto = "transport = \"auto\"";
+    let transport = |text: &str| Config::parse(text).unwrap().transport;
+    assert_eq!(transport(&with("members", &format!("members = 3\n{auto}"))), Transport::Auto);
+    let unix = GOOD.replace("127.0.0.1:7000", "unix:@kitchen");
+    assert_eq!(transport(&unix.replace("members = 3", &format!("members = 3\n{auto}"))), Transport::Shm);
 }
 
 #[test]

@@ -119,36 +119,20 @@ impl Fabric for CompositeFabric {
                 ids[way as usize] = Some(part!(self, way, part => part.publish(key, region, &theirs)));
             }
         }
-        self.mirrors.push(ids);
-        MirrorId(u32::try_from(self.mirrors.len() - 1).expect("fewer than 2^32 mirrors"))
-    }
-
-    fn retire(&mut self, mirror: MirrorId) {
-        let [shm, verbs, tcp] = std::mem::take(&mut self.mirrors[mirror.0 as usize]);
-        if let (Some(part), Some(mirror)) = (&mut self.shm, shm) {
-            part.retire(mirror);
-        }
-        if let (Some(part), Some(mirror)) = (&mut self.verbs, verbs) {
-            part.retire(mirror);
-        }
-        if let (Some(part), Some(mirror)) = (&mut self.tcp, tcp) {
-            part.retire(mirror);
-        }
+        MirrorId(self.mirrors.insert(ids))
     }
 
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
         let way = self.way_to(owner);
         let view = part!(self, way, part => part.attach(owner, key, words));
-        let base = view.pointer(0);
-        if !self.views.iter().any(|(known, _)| *known == base) {
-            self.views.push((base, way));
-        }
+        // In the place of a view that is gone, if there was one at this address.
+        self.views.insert(view.pointer(0).as_ptr().addr(), way);
         view
     }
 
     #[inline]
     fn push(&mut self, mirror: MirrorId, range: Range<usize>) {
-        let [shm, verbs, tcp] = self.mirrors[mirror.0 as usize];
+        let [shm, verbs, tcp] = self.mirror(mirror);
         if let (Some(part), Some(mirror)) = (&mut self.shm, shm) {
             part.push(mirror, range.clone());
         }
@@ -162,7 +146,7 @@ impl Fabric for CompositeFabric {
 
     #[inline]
     fn push_word(&mut self, mirror: MirrorId, word: usize) {
-        let [shm, verbs, tcp] = self.mirrors[mirror.0 as usize];
+        let [shm, verbs, tcp] = self.mirror(mirror);
         if let (Some(part), Some(mirror)) = (&mut self.shm, shm) {
             part.push_word(mirror, word);
         }
@@ -175,10 +159,19 @@ impl Fabric for CompositeFabric {
     }
 
     fn freeze(&mut self, view: &Region) {
-        let base = view.pointer(0);
-        let found = self.views.iter().find(|(known, _)| *known == base);
-        let (_, way) = *found.unwrap_or_else(|| panic!("{view:?} is not a view of a mirror"));
+        let way = self.views.get(&view.pointer(0).as_ptr().addr()).copied();
+        let way = way.unwrap_or_else(|| panic!("{view:?} is not a view of a mirror"));
         part!(self, way, part => part.freeze(view));
+    }
+
+    fn retire(&mut self, mirror: MirrorId) {
+        let ids = self.mirrors.remove(mirror.0);
+        let ids = ids.unwrap_or_else(|| panic!("{mirror:?} is not published by this node"));
+        for (way, id) in [Way::Shm, Way::Verbs, Way::Tcp].into_iter().zip(ids) {
+            if let Some(id) = id {
+                part!(self, way, part => part.retire(id));
+            }
+        }
     }
 
     #[inline]
@@ -199,6 +192,16 @@ impl Fabric for CompositeFabric {
 }
 
 impl CompositeFabric {
+    /// What the parts call a mirror.
+    ///
+    /// # Panics
+    /// If it is not published here.
+    #[inline]
+    fn mirror(&self, mirror: MirrorId) -> [Option<MirrorId>; WAYS] {
+        let ids = self.mirrors.at(mirror.0);
+        *ids.unwrap_or_else(|| panic!("{mirror:?} is not published by this node"))
+    }
+
     /// Lets regions move that wait for it, once the device writes their old pages no more.
     fn move_regions(&mut self) {
         let (Some(shm), Some(verbs)) = (&mut self.shm, &mut self.verbs) else { return };

@@ -7,7 +7,7 @@
 //! | else | TCP |
 //!
 //! The members meet over TCP; then each pair agrees on its way (`meeting`). A way is chosen once: if it breaks, the peer
-//! is lost, as on any transport.
+//! is lost, as on any transport. The list of peers is fixed: there is no `add_peer`, which verbs has not either.
 //!
 //! **Law.** As [`squall_fabric::Fabric`] and [`crate::Transport`] say.
 //!
@@ -29,11 +29,10 @@ mod means;
 mod meeting;
 mod park;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::TcpStream;
-use std::ptr::NonNull;
 
-use squall_fabric::atomics::AtomicU64;
 use squall_fabric::{ConnId, MirrorId, NodeId};
 
 pub use self::error::CompositeError;
@@ -44,6 +43,7 @@ pub use self::means::{Network, OFFER_BYTES, Offer, Rendezvous};
 use self::meeting::Met;
 use crate::Waker;
 use crate::shm::ShmFabric;
+use crate::slots::Slots;
 use crate::tcp::TcpFabric;
 use crate::verbs::VerbsFabric;
 
@@ -55,16 +55,14 @@ pub struct CompositeFabric {
     shm: Option<ShmFabric>,
     verbs: Option<Box<VerbsFabric>>,
     tcp: Option<TcpFabric>,
-    /// What each part calls a mirror, by the number in its [`MirrorId`].
-    mirrors: Vec<[Option<MirrorId>; WAYS]>,
-    /// Views by the address of their first word, each with the way to its owner.
-    views: Vec<(NonNull<AtomicU64>, Way)>,
+    /// What each part calls a mirror.
+    mirrors: Slots<[Option<MirrorId>; WAYS]>,
+    /// The way to the owner of each view, by the address of its first word. Views that are gone leave theirs, of which the
+    /// next one there takes the place.
+    views: BTreeMap<usize, Way>,
     waker: Waker,
     origin: std::time::Instant,
 }
-
-// SAFETY: the addresses of views are compared, never read.
-unsafe impl Send for CompositeFabric {}
 
 impl CompositeFabric {
     /// A node with one connected stream to each peer, which has been authenticated and which nothing but this fabric
@@ -94,7 +92,7 @@ impl CompositeFabric {
         if let (Some(shm), Some(_)) = (&mut shm, &verbs) {
             shm.hold_moves();
         }
-        let (mirrors, views, origin) = (Vec::new(), Vec::new(), std::time::Instant::now());
+        let (mirrors, views, origin) = (Slots::default(), BTreeMap::new(), std::time::Instant::now());
         Ok(Self { node, choices, shm, verbs, tcp, mirrors, views, waker, origin })
     }
 
