@@ -10,9 +10,11 @@ pub mod address;
 pub mod config;
 pub mod desk;
 pub mod grant;
+pub mod offer;
 pub mod proof;
 pub mod shm;
 pub mod tcp;
+pub mod verbs;
 
 /// Something that takes foreign bytes.
 pub struct Parser {
@@ -30,7 +32,9 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "config", feed: config::feed, seeds: config::seeds },
     Parser { name: "desk", feed: desk::feed, seeds: desk::seeds },
     Parser { name: "grant", feed: grant::feed, seeds: grant::seeds },
+    Parser { name: "offer", feed: offer::feed, seeds: offer::seeds },
     Parser { name: "proof", feed: proof::feed, seeds: proof::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },
     Parser { name: "tcp", feed: tcp::feed, seeds: tcp::seeds },
+    Parser { name: "verbs", feed: verbs::feed, seeds: verbs::seeds },
 ];

@@ -266,6 +266,18 @@ pub fn devices() -> Result<Vec<Survey>, VerbsError> {
     Device::all(&ffi::Library::load()?)
 }
 
+/// Reads a frame of a control stream, for the fuzzer.
+///
+/// # Panics
+/// If what was read is not read again from what is written of it.
+#[doc(hidden)]
+pub fn read_foreign(bytes: &[u8]) {
+    let Ok(bytes) = <&[u8; frame::FRAME_BYTES]>::try_from(bytes) else { return };
+    if let Ok(frame) = Frame::from_bytes(bytes) {
+        assert!(Frame::from_bytes(&frame.to_bytes()).is_ok_and(|again| again == frame));
+    }
+}
+
 /// Tells each peer how to reach this node's port.
 fn greet(
     streams: Vec<(NodeId, TcpStream)>,
