@@ -13,6 +13,9 @@ use super::cluster::Cluster;
 use super::plan::GroupPlan;
 use crate::rdmc::schedule::Algorithm;
 
+/// The slowest schedule of the figures is done long before.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// What stands for a megabyte (2^20 bytes).
 const MB: u64 = 4192;
 
@@ -59,7 +62,7 @@ impl Machines {
         cluster.create(&group, |_| Vec::new());
         cluster.run().expect("the groups are set up ahead of time");
         let begin = cluster.send(&group, &[bytes]);
-        cluster.run().expect("nothing wrong");
+        cluster.run_until(PATIENCE, |_| false).expect("nothing wrong");
         let received: Vec<Instant> =
             cluster.nodes.iter().flat_map(|node| node.received.iter().map(|(_, at)| *at)).collect();
         assert_eq!(received.len(), members as usize - 1, "all have received it");
@@ -86,12 +89,13 @@ fn the_pipeline_runs_at_line_rate() {
     }
 }
 
-/// Many copies for little more than the price of one.
+/// Many copies for little more than the price of one: 511 in less than 1.5 times its time, where the paper needed 4.
+/// (The larger the object, the smaller the difference; 256 MB are in docs/results/rdmc-sim.md.)
 #[test]
 fn many_members_cost_little_more_than_one() {
     let one = SIERRA.multicast(Algorithm::Pipeline, 2, 64 * MB, MB);
-    let many = SIERRA.multicast(Algorithm::Pipeline, 100, 64 * MB, MB);
-    assert!(many.last < one.last * 5 / 4, "{:?} for 99 copies, {:?} for one", many.last, one.last);
+    let many = SIERRA.multicast(Algorithm::Pipeline, 512, 64 * MB, MB);
+    assert!(many.last < one.last * 3 / 2, "{:?} for 511 copies, {:?} for one", many.last, one.last);
     let sequential = SIERRA.multicast(Algorithm::Sequential, 8, 64 * MB, MB);
     assert!(sequential.last > one.last * 6, "the model does not distinguish schedules");
 }
@@ -178,39 +182,4 @@ fn latency(page: &mut String) {
     }
     let timing = STAMPEDE.multicast(Algorithm::Pipeline, 4, 256 * MB, MB);
     _ = writeln!(page, "\nFigure 4 (Stampede, 4 members, 256 MB): {} µs.", timing.last.as_micros());
-}
-
-#[test]
-#[ignore = "an experiment"]
-fn probe() {
-    for (machines, blocks, kinds) in [(FRACTUS, 256, 1), (SIERRA, 64, 3)] {
-        for members in [3_u32, 5, 7, 9, 12, 15, 16, 17, 64, 100] {
-            for (what, pauses) in [("none", 0), ("one", 1), ("many", 20)].into_iter().take(kinds) {
-                let mut cluster = Cluster::new(1, machines.config(), members);
-                let nodes: Vec<u32> = (0..members).collect();
-                let mut group = GroupPlan::new(1, &nodes, Algorithm::Pipeline.into(), MB, &[]);
-                group.settings.in_flight_bytes = 2 * MB;
-                cluster.create(&group, |_| Vec::new());
-                cluster.run().expect("the groups are set up ahead of time");
-                let t = machines.link(MB);
-                for i in 0..pauses {
-                    let at = cluster.world.now() + t * (4 + 3 * i);
-                    let (span, node) = if pauses == 1 { (5, 2) } else { (1, (7 * i + 1) % members) };
-                    cluster.world.add_rule(squall_fabric::sim::Rule {
-                        when: squall_fabric::sim::When::At(at),
-                        what: squall_fabric::sim::Verdict::Pause { node, span: t * span },
-                    });
-                }
-                let begin = cluster.send(&group, &[blocks * MB]);
-                cluster.run().expect("nothing wrong");
-                let received: Vec<Instant> =
-                    cluster.nodes.iter().flat_map(|node| node.received.iter().map(|(_, at)| *at)).collect();
-                let last = received.iter().max().unwrap().since(begin).as_secs_f64() / t.as_secs_f64();
-                let first = received.iter().min().unwrap().since(begin).as_secs_f64() / t.as_secs_f64();
-                let ideal = blocks - 1 + u64::from(members.next_power_of_two().ilog2());
-                print!(" | {members} {what} {:.1} ({:.1})", last - ideal as f64, last - first);
-            }
-        }
-        println!();
-    }
 }
