@@ -6,6 +6,7 @@
 //! simulated fabric and the conformance suite that all backends pass.
 
 pub mod atomics;
+pub mod bulk;
 pub mod conformance;
 mod core;
 mod event;

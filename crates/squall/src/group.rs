@@ -179,7 +179,7 @@ impl<T: FnMut(Batch<'_>)> Deliver for BatchUpcall<T> {
 }
 
 /// Finds the other members and sets the transport up.
-fn connect(
+pub(crate) fn connect(
     config: &Config,
     on_progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(AnyFabric, Vec<NodeId>), JoinError> {

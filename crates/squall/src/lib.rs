@@ -29,6 +29,7 @@
 //!   ([`Node`]).
 //! - [`Sender`] builds messages in place; it never blocks, blocks, or awaits, as one likes.
 //! - [`Deliveries`] reads messages in place and gives them back in batches.
+//! - [`bulk`] sends large objects to many members.
 //! - [`config`] reads what describes a group from a file.
 #![forbid(unsafe_code)]
 
@@ -37,6 +38,7 @@
 struct Readme;
 
 mod application;
+pub mod bulk;
 pub mod config;
 mod deliveries;
 mod error;

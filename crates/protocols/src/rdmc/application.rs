@@ -59,6 +59,10 @@ pub trait Application<F: Fabric> {
     /// the root. An empty object is asked for too.
     fn memory(&mut self, fabric: &mut F, object: &Object) -> Answer;
 
+    /// A block of the object has arrived: it lies in the memory that was given. For who keeps account of what it holds;
+    /// called between evaluations, as events come.
+    fn on_block(&mut self, _object: &Object, _block: u64) {}
+
     /// The object is here, complete, and may be read. Others may still copy it from here: it must not be changed
     /// before [`Application::on_released`]. Not called at the root.
     fn on_received(&mut self, object: &Object, memory: &Memory);

@@ -13,7 +13,7 @@ use super::link::{Links, Posted};
 use super::message::Message;
 use super::settings::BLOCKS_MAX;
 use super::slots::{self, Slots};
-use super::{Application, Cause, GroupId, Memory, Object, Settings, SettingsError, Unfinished};
+use super::{Application, Cause, GroupId, Held, Memory, Object, Settings, SettingsError, Unfinished};
 
 /// RDMC at one member.
 ///
@@ -226,6 +226,29 @@ impl<A> Rdmc<A> {
         Ok(())
     }
 
+    /// As [`Rdmc::supply`], where some blocks of the object lie in `memory` already, from an earlier attempt \[B7\].
+    /// Those that a summary cannot tell of are sent again.
+    ///
+    /// # Errors
+    /// [`SendError`]; [`SendError::Memory`] also if `held` is about another number of blocks.
+    pub fn supply_held(
+        &mut self,
+        group: GroupId,
+        number: u64,
+        memory: Memory,
+        mut held: Held,
+    ) -> Result<(), SendError> {
+        let group = self.running(group)?;
+        let multicast = group.multicasts.get_mut(&number).filter(|multicast| multicast.awaits_memory());
+        let multicast = multicast.ok_or(SendError::NotAsked)?;
+        if !memory.holds(multicast.object.words()) || held.blocks() != multicast.held.blocks() {
+            return Err(SendError::Memory);
+        }
+        held.cut_to_summary();
+        multicast.give(memory, held);
+        Ok(())
+    }
+
     /// Stops a group everywhere; each member's application is told by [`Application::on_failed`].
     ///
     /// # Errors
@@ -288,13 +311,22 @@ impl<A> Rdmc<A> {
         }
     }
 
-    fn on_block<F: Fabric>(&mut self, fabric: &mut F, conn: ConnId, token: Token, immediate: u32) {
+    fn on_block<F: Fabric>(&mut self, fabric: &mut F, conn: ConnId, token: Token, immediate: u32)
+    where
+        A: Application<F>,
+    {
         let Some(peer) = self.links.peer(conn) else { return };
         self.links.post_receive(fabric, conn, token);
         let (slot, block) = slots::slot_and_block(immediate);
         let is_sound = self.slots.object(slot).is_some_and(|(group, number)| {
             let group = self.groups.get_mut(&group).expect("slots are of objects of groups");
-            group.multicasts.get_mut(&number).is_some_and(|multicast| multicast.on_block(peer, block))
+            group.multicasts.get_mut(&number).is_some_and(|multicast| {
+                let is_sound = multicast.on_block(peer, block);
+                if is_sound {
+                    self.application.on_block(&multicast.object, block);
+                }
+                is_sound
+            })
         });
         self.counters.blocks_received += u64::from(is_sound);
         if !is_sound {

@@ -53,7 +53,7 @@ impl Held {
     }
 
     /// Adds a block; false if it is there already or the object has no such block.
-    pub(super) fn insert(&mut self, block: u64) -> bool {
+    pub fn insert(&mut self, block: u64) -> bool {
         if block >= self.blocks || self.contains(block) {
             return false;
         }

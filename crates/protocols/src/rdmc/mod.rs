@@ -57,6 +57,7 @@ mod group;
 mod held;
 mod incoming;
 mod link;
+pub mod local;
 mod message;
 mod multicast;
 mod mutation;

@@ -35,10 +35,15 @@ pub(super) enum Mutation {
     SendHeld,
     /// \[B7\] A target is believed to hold more than it says.
     OmitUnheld,
+    /// \[M5\] On one host: an object is ready before all have mapped it.
+    ReadyUnattached,
+    /// On one host: memory is free again when the first receiver has given it back.
+    FinishWithFirst,
 }
 
 #[cfg(test)]
 impl Mutation {
+    /// Of the sessions; those of [`super::local`] have a harness of their own.
     pub(super) const ALL: [Self; 14] = [
         Self::NoCredits,
         Self::WrongPartner,

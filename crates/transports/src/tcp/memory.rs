@@ -3,12 +3,17 @@
 //! run 10 to 25 % faster.)
 
 use std::alloc::Layout;
+use std::ffi::c_void;
+use std::fs::File;
+use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::mm::Advice;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use squall_fabric::region::Access;
 use squall_fabric::{Region, RegionId};
+
+use super::TcpFabric;
 
 /// `words` words of zeros.
 ///
@@ -22,6 +27,62 @@ pub(super) fn allocate(id: RegionId, words: usize) -> Region {
     let base = block.start.cast();
     // SAFETY: the block is large enough, aligned, zeroed, and lives as long as the region; nobody else knows it.
     unsafe { Region::from_raw(id, base, words, Access::ReadWrite, Arc::new(block)) }
+}
+
+/// The first `bytes` bytes of a file, in the page cache that all processes share. The words behind its end read as zeros
+/// and go nowhere.
+///
+/// # Errors
+/// If the file is shorter, or the system refuses.
+fn map_file(id: RegionId, file: &File, bytes: usize, access: Access) -> io::Result<Region> {
+    if file.metadata()?.len() < bytes as u64 {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than announced"));
+    }
+    if bytes == 0 {
+        return Ok(Region::heap(id, 1));
+    }
+    let protection = match access {
+        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        Access::ReadOnly => ProtFlags::READ,
+    };
+    let null = std::ptr::null_mut();
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let start = unsafe { rustix::mm::mmap(null, bytes, protection, MapFlags::SHARED, file, 0) }?;
+    let start = NonNull::new(start).expect("the kernel maps nothing at 0");
+    let pages = FilePages { start, bytes };
+    // SAFETY: the mapping is of whole pages, so of whole words; it lives as long as the region; it is accessed as atomics
+    // only. Other processes may change the file, as other nodes may change a region.
+    Ok(unsafe { Region::from_raw(id, start.cast(), bytes.div_ceil(8), access, Arc::new(pages)) })
+}
+
+impl TcpFabric {
+    /// The first `bytes` bytes of a file as a region: what lands there lies in the file at once. The file must have all
+    /// these bytes allocated while the region lives: a page that the file system cannot give ends the process.
+    ///
+    /// # Errors
+    /// If the file is shorter, or the system refuses to map it.
+    pub fn map_file(&mut self, file: &File, bytes: usize, access: Access) -> io::Result<Region> {
+        map_file(self.region_id(), file, bytes, access)
+    }
+}
+
+/// Pages of a file.
+struct FilePages {
+    start: NonNull<c_void>,
+    bytes: usize,
+}
+
+// SAFETY: it is memory; what lies there is accessed as atomics only.
+unsafe impl Send for FilePages {}
+// SAFETY: as above.
+unsafe impl Sync for FilePages {}
+
+impl Drop for FilePages {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map_file`, and no region over it is left.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
 }
 
 /// Memory that begins at the edge of a huge page.

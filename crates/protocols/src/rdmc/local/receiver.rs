@@ -1,0 +1,162 @@
+//! A receiver's side: it attaches, copies at the others' pace or reads in place, and gives back (RDMC §2, fig. 1).
+
+use squall_fabric::bulk::{Stores, copy_out};
+use squall_fabric::{Fabric, Instant, Region};
+
+use super::{BUFFERS_MAX, OBJECTS_MAX, OFFERED, PATIENCE, Progress, READY, Rows, buffer_key, descriptor};
+
+#[derive(Debug)]
+pub(super) struct Receiver {
+    block_bytes: usize,
+    /// The root's buffers, by number; `None` until an object lies in one.
+    views: Vec<Option<Region>>,
+    /// Objects below have been seen in the root's row: `given_back <= seen <= offered`.
+    seen: u64,
+    pub(super) given_back: u64,
+    /// Blocks copied of the next object.
+    blocks: u64,
+    pace: Pace,
+    pub(super) breached: bool,
+}
+
+/// Waiting for the others.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Since when nobody that is waited for has moved, and where they were.
+    still: Option<(Instant, u64)>,
+    /// Nobody is waited for any more in this object.
+    is_over: bool,
+}
+
+/// An object that can be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Its number.
+    pub number: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// What became of an attempt to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// A block; there are more.
+    Block,
+    /// Nothing: others are behind. Let them have the processor.
+    Later,
+    /// All of the object is here now.
+    All,
+}
+
+impl Receiver {
+    pub(super) fn new(block_bytes: usize) -> Self {
+        let views = (0..BUFFERS_MAX).map(|_| None).collect();
+        let pace = Pace::default();
+        Self { block_bytes, views, seen: 0, given_back: 0, blocks: 0, pace, breached: false }
+    }
+
+    /// Attaches the buffers of objects that are new.
+    pub(super) fn poll<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows) -> usize {
+        let offered = rows.rows[0].load(OFFERED);
+        if offered < self.seen || offered > self.given_back + OBJECTS_MAX {
+            self.breached = true;
+        }
+        let mut work = 0;
+        while self.seen < offered && !self.breached {
+            let [index, words, bytes] = read_descriptor(rows, self.seen);
+            if index >= BUFFERS_MAX as u64 || words > WORDS_MAX || bytes.div_ceil(8) > words {
+                self.breached = true;
+                return 1;
+            }
+            let (index, words) = (index as usize, words as usize);
+            let view = self.views[index]
+                .get_or_insert_with(|| fabric.attach(rows.members[0], buffer_key(rows.key, index), words));
+            self.breached |= view.words() != words;
+            self.seen += 1;
+            work += 1;
+        }
+        work
+    }
+
+    pub(super) fn next(&self, rows: &Rows) -> Option<Offer> {
+        // What is stored into the own row before all read it may never reach them [M5].
+        let can_tell = rows.is_ready() && !self.breached;
+        let is_ready = can_tell && self.given_back < rows.rows[0].load(READY).min(self.seen);
+        is_ready.then(|| Offer { number: self.given_back, bytes: read_descriptor(rows, self.given_back)[2] })
+    }
+
+    pub(super) fn copy<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows, target: &mut [u8]) -> Copied {
+        let offer = self.next(rows).expect("there is a next object");
+        assert_eq!(target.len() as u64, offer.bytes, "the target has the object's size");
+        if !self.may_go_on(fabric.now(), rows) {
+            return Copied::Later;
+        }
+        let first = usize::try_from(self.blocks).expect("inside memory") * self.block_bytes;
+        let end = (first + self.block_bytes).min(target.len());
+        let stores = if target.len() < STREAMING_MIN { Stores::Cached } else { Stores::Streaming };
+        if first < end {
+            copy_out(&self.view(rows), first, &mut target[first..end], stores);
+        }
+        if end == target.len() {
+            return Copied::All;
+        }
+        self.blocks += 1;
+        rows.show(fabric, super::PROGRESS, Progress::new(self.given_back, self.blocks).0);
+        Copied::Block
+    }
+
+    pub(super) fn lease<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows) -> Region {
+        assert!(self.next(rows).is_some(), "there is a next object");
+        self.blocks = u64::from(u32::MAX);
+        rows.show(fabric, super::PROGRESS, Progress::new(self.given_back, self.blocks).0);
+        self.view(rows)
+    }
+
+    pub(super) fn give_back<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows) {
+        assert!(self.next(rows).is_some(), "there is a next object");
+        self.given_back += 1;
+        self.blocks = 0;
+        self.pace = Pace::default();
+        rows.raise(fabric, super::PROGRESS, Progress::new(self.given_back, 0).0);
+    }
+
+    /// The memory of the next object.
+    fn view(&self, rows: &Rows) -> Region {
+        let [index, ..] = read_descriptor(rows, self.given_back);
+        let index = usize::try_from(index).expect("checked when it was seen");
+        self.views[index].clone().expect("attached when it was seen")
+    }
+
+    /// Whether no other receiver is more than a block behind, but for those that do not move.
+    fn may_go_on(&mut self, now: Instant, rows: &Rows) -> bool {
+        let floor = Progress::new(self.given_back, self.blocks.saturating_sub(BLOCKS_AHEAD));
+        if self.blocks < BLOCKS_AHEAD || self.pace.is_over {
+            return true;
+        }
+        let behind = rows.other_receivers().map(|rank| rows.progress(rank)).filter(|there| *there < floor);
+        let (count, sum) =
+            behind.fold((0, 0_u64), |(count, sum), there| (count + 1, sum.wrapping_add(there.0)));
+        if count == 0 {
+            self.pace.still = None;
+            return true;
+        }
+        match self.pace.still {
+            Some((since, at)) if at == sum => self.pace.is_over = now.since(since) > PATIENCE,
+            _ => self.pace.still = Some((now, sum)),
+        }
+        self.pace.is_over
+    }
+}
+
+fn read_descriptor(rows: &Rows, number: u64) -> [u64; 3] {
+    let mut words = [0; 3];
+    rows.rows[0].copy_out(descriptor(number), &mut words);
+    words
+}
+
+/// A receiver may have copied so many blocks more than the slowest.
+const BLOCKS_AHEAD: u64 = 1;
+/// Objects that fit a core's cache together with their copy are read again from there.
+const STREAMING_MIN: usize = 512 << 10;
+/// 2^45 bytes: beyond any host's memory, within the address space.
+const WORDS_MAX: u64 = 1 << 42;

@@ -1,0 +1,186 @@
+//! What root and receivers say to each other beside the objects: that one has arrived, that all have it, who goes on
+//! after a death (RDMC §2, property 5; \[B7\]).
+//!
+//! One connection between the root and each receiver, with messages of whole little-endian words. Both ends post
+//! [`RECEIVES`] receives and each again as soon as it is consumed \[F7\]; there is never more than a handful under way.
+
+use std::collections::VecDeque;
+
+use squall_fabric::{Channel, ConnId, Event, Fabric, NodeId, Region, Token};
+
+/// What one says to the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// A receiver has so many blocks of the object.
+    Progress { number: u64, blocks: u64 },
+    /// A receiver has the object.
+    Received { number: u64 },
+    /// The root knows that all who are left have the object.
+    Complete { number: u64 },
+    /// The group has failed at a receiver, whose memory is at rest.
+    Stopped { group: u64 },
+    /// A new group goes on from object `first`.
+    Regroup { group: u64, first: u64, members: Vec<NodeId> },
+}
+
+impl Message {
+    fn encode(&self) -> Vec<u8> {
+        let words = match self {
+            Self::Progress { number, blocks } => vec![1, *number, *blocks],
+            Self::Received { number } => vec![2, *number],
+            Self::Complete { number } => vec![3, *number],
+            Self::Stopped { group } => vec![4, *group],
+            Self::Regroup { group, first, members } => {
+                [5, *group, *first].into_iter().chain(members.iter().map(|node| u64::from(node.0))).collect()
+            }
+        };
+        words.into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
+    fn decode(words: &[u64]) -> Option<Self> {
+        Some(match *words {
+            [1, number, blocks] => Self::Progress { number, blocks },
+            [2, number] => Self::Received { number },
+            [3, number] => Self::Complete { number },
+            [4, group] => Self::Stopped { group },
+            [5, group, first, ref members @ ..] => {
+                let node = |word: &u64| u32::try_from(*word).ok().map(NodeId);
+                Self::Regroup { group, first, members: members.iter().map(node).collect::<Option<_>>()? }
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// All control connections of a member.
+#[derive(Debug)]
+pub(super) struct Control {
+    links: Vec<Link>,
+    /// What has been heard and not yet taken.
+    pub(super) heard: VecDeque<(NodeId, Message)>,
+    /// Who has said what nobody says.
+    pub(super) breached: Option<NodeId>,
+}
+
+#[derive(Debug)]
+struct Link {
+    peer: NodeId,
+    conn: ConnId,
+    memory: Region,
+    is_up: bool,
+    waiting: VecDeque<Message>,
+    /// Sent, and not yet at the peer.
+    under_way: usize,
+}
+
+impl Control {
+    /// Connects to `peers` on `channel`; they do the same.
+    pub(super) fn new<F: Fabric>(fabric: &mut F, channel: Channel, peers: &[NodeId]) -> Self {
+        let link = |peer: &NodeId| {
+            let conn = fabric.open(*peer, channel);
+            let memory = fabric.register(RECEIVES * MESSAGE_WORDS);
+            let mut link =
+                Link { peer: *peer, conn, memory, is_up: false, waiting: VecDeque::new(), under_way: 0 };
+            (0..RECEIVES).for_each(|receive| link.post_receive(fabric, receive));
+            link
+        };
+        Self { links: peers.iter().map(link).collect(), heard: VecDeque::new(), breached: None }
+    }
+
+    /// Says something as soon as it can be said; to a lost peer never.
+    pub(super) fn say(&mut self, peer: NodeId, message: Message) {
+        if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
+            link.waiting.push_back(message);
+        }
+    }
+
+    pub(super) fn handle_event<F: Fabric>(&mut self, fabric: &mut F, event: &Event) {
+        match event {
+            Event::Connected { conn, .. } => self.link(*conn).into_iter().for_each(|link| link.is_up = true),
+            Event::Broken { conn, .. } => self.link(*conn).into_iter().for_each(|link| link.is_up = false),
+            Event::Done { conn, .. } => self.link(*conn).into_iter().for_each(|link| link.under_way -= 1),
+            Event::Received { conn, token, length } => {
+                let Some(link) = self.link(*conn) else { return };
+                let message = link.take(fabric, *token, *length);
+                let peer = link.peer;
+                match message {
+                    Some(message) => self.heard.push_back((peer, message)),
+                    None => self.breached = Some(peer),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends what waits; returns how much.
+    pub(super) fn poll<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let mut work = 0;
+        for link in self.links.iter_mut().filter(|link| link.is_up) {
+            while let Some(message) = link.waiting.front() {
+                if fabric.send(link.conn, &message.encode(), Some(Token(0))).is_err() {
+                    break;
+                }
+                link.waiting.pop_front();
+                link.under_way += 1;
+                work += 1;
+            }
+        }
+        work
+    }
+
+    /// Whether something that was said is not yet at its peer.
+    pub(super) fn is_speaking(&self) -> bool {
+        self.links.iter().any(|link| link.is_up && (link.under_way > 0 || !link.waiting.is_empty()))
+    }
+
+    fn link(&mut self, conn: ConnId) -> Option<&mut Link> {
+        self.links.iter_mut().find(|link| link.conn == conn)
+    }
+}
+
+impl Link {
+    fn post_receive<F: Fabric>(&mut self, fabric: &mut F, receive: usize) {
+        let first = receive * MESSAGE_WORDS;
+        // A connection that is broken needs no receives.
+        let _ =
+            fabric.post_receive(self.conn, &self.memory, first..first + MESSAGE_WORDS, Token(receive as u64));
+    }
+
+    fn take<F: Fabric>(&mut self, fabric: &mut F, token: Token, length: usize) -> Option<Message> {
+        let receive = usize::try_from(token.0).expect("a token of this link");
+        let mut words = vec![0; length / 8];
+        self.memory.copy_out(receive * MESSAGE_WORDS, &mut words);
+        self.post_receive(fabric, receive);
+        if length.is_multiple_of(8) { Message::decode(&words) } else { None }
+    }
+}
+
+/// The most that is under way in one direction: progress for some seconds, and a few others.
+const RECEIVES: usize = 64;
+/// A list of all members of the largest group.
+const MESSAGE_WORDS: usize = 3 + squall_transports::bootstrap::MEMBERS_MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard() {
+        for message in [
+            Message::Progress { number: 1, blocks: 2 },
+            Message::Received { number: 3 },
+            Message::Complete { number: 4 },
+            Message::Stopped { group: 5 },
+            Message::Regroup { group: 6, first: 7, members: vec![NodeId(0), NodeId(9)] },
+            Message::Regroup { group: 6, first: 7, members: vec![] },
+        ] {
+            let bytes = message.encode();
+            let words: Vec<u64> =
+                bytes.chunks(8).map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap())).collect();
+            assert_eq!(Message::decode(&words), Some(message));
+        }
+        for nonsense in [&[][..], &[0], &[1, 2], &[2], &[6, 1], &[5, 1], &[5, 1, 2, 1 << 40]] {
+            assert_eq!(Message::decode(nonsense), None, "{nonsense:?}");
+        }
+    }
+}

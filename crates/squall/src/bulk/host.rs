@@ -1,0 +1,127 @@
+//! A session on one host: receivers take objects from the source's pages (RDMC §2; `rdmc::local`).
+
+use squall_fabric::bulk::{Buffer, Lease};
+use squall_fabric::{Core, Event, Fabric, RegionId};
+use squall_protocols::rdmc::local::{BUFFERS_MAX, BufferId, Copied, Local};
+use squall_transports::runner::{Driven, Idle, Runner};
+
+use super::{BulkError, Incoming};
+use crate::transport::AnyFabric;
+
+#[derive(Debug)]
+pub(super) struct Host {
+    stack: Stack,
+    runner: Runner,
+    /// Buffers that receivers know.
+    shared: Vec<(RegionId, BufferId)>,
+}
+
+#[derive(Debug)]
+struct Stack {
+    fabric: AnyFabric,
+    core: Local,
+    events: Vec<Event>,
+}
+
+impl Host {
+    pub(super) const fn new(fabric: AnyFabric, core: Local, idle: Idle) -> Self {
+        let stack = Stack { fabric, core, events: Vec::new() };
+        Self { stack, runner: Runner::new(idle), shared: Vec::new() }
+    }
+
+    pub(super) const fn fabric(&mut self) -> &mut AnyFabric {
+        &mut self.stack.fabric
+    }
+
+    pub(super) fn lost(&self) -> Vec<usize> {
+        self.stack.core.lost().collect()
+    }
+
+    pub(super) fn send(&mut self, object: &Buffer) -> Result<(), BulkError> {
+        let buffer = self.share(object)?;
+        let number = loop {
+            match self.stack.core.send(buffer, object.len() as u64) {
+                Some(number) => break number,
+                None => self.step(),
+            }
+        };
+        while self.stack.core.finished() <= number {
+            self.step();
+        }
+        Ok(())
+    }
+
+    fn share(&mut self, object: &Buffer) -> Result<BufferId, BulkError> {
+        let id = object.region().id();
+        if let Some((_, buffer)) = self.shared.iter().find(|(known, _)| *known == id) {
+            return Ok(*buffer);
+        }
+        if self.shared.len() == BUFFERS_MAX {
+            return Err(BulkError::TooManyBuffers);
+        }
+        let buffer = self.stack.core.share(&mut self.stack.fabric, object.region());
+        self.shared.push((id, buffer));
+        Ok(buffer)
+    }
+
+    pub(super) fn next(&mut self) -> Result<Incoming, BulkError> {
+        loop {
+            if let Some(offer) = self.stack.core.next() {
+                return Ok(Incoming { number: offer.number, bytes: offer.bytes });
+            }
+            if let Some(failure) = self.stack.core.failure() {
+                return Err(failure.into());
+            }
+            self.step();
+        }
+    }
+
+    /// Copies the next object, which is there, into memory of its size.
+    pub(super) fn receive_into(&mut self, target: &mut [u8]) -> Result<(), BulkError> {
+        loop {
+            match self.stack.core.copy(&mut self.stack.fabric, target) {
+                Copied::All => break,
+                Copied::Block => {}
+                // The others are behind because this thread has their processor.
+                Copied::Later => {
+                    std::thread::yield_now();
+                    self.stack.poll();
+                }
+            }
+        }
+        self.give_back();
+        Ok(())
+    }
+
+    /// The next object, which is there, to be read in place.
+    pub(super) fn lease(&mut self, bytes: usize) -> Lease {
+        Lease::new(self.stack.core.lease(&mut self.stack.fabric), bytes)
+    }
+
+    /// Gives back what was copied or leased.
+    pub(super) fn give_back(&mut self) {
+        self.stack.core.give_back(&mut self.stack.fabric);
+        // Whoever is parked is rung by a poll.
+        self.stack.poll();
+    }
+
+    fn step(&mut self) {
+        self.runner.step(&mut self.stack);
+    }
+}
+
+impl Driven for Stack {
+    type Transport = AnyFabric;
+
+    fn transport(&mut self) -> &mut AnyFabric {
+        &mut self.fabric
+    }
+
+    fn poll(&mut self) -> usize {
+        let work = self.fabric.poll(&mut |event| self.events.push(event));
+        for event in self.events.drain(..) {
+            self.core.handle_event(&mut self.fabric, &event);
+        }
+        work + self.core.poll(&mut self.fabric)
+    }
+}

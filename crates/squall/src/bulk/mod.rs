@@ -1,0 +1,300 @@
+//! Bulk multicast: one member, the root, sends large objects to all others (RDMC §2).
+//!
+//! ```
+//! use squall::Config;
+//! use squall::bulk::Session;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Two members on this host, over shared memory; threads here, processes elsewhere.
+//! let config = Config::local(&format!("bulk-{}", std::process::id()), 2);
+//! let other = config.clone().for_rank(1);
+//! let other = std::thread::spawn(move || -> Vec<u8> {
+//!     let mut session = Session::join(&other).unwrap();
+//!     session.receive_in_place().unwrap().to_vec()
+//! });
+//! let mut session = Session::join(&config)?;
+//! let mut object = session.buffer(1 << 20);
+//! object.fill(7);
+//! session.send(&mut object)?; // returns when all have it
+//! assert_eq!(other.join().unwrap(), vec![7; 1 << 20]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Who polls.** A session has no thread: it moves while a thread is inside one of its methods. A member relays for
+//! others inside its own [`Session::receive`], which returns when it has nothing more to do with the object.
+//!
+//! **On one host** (shared memory) receivers copy from the source's pages, or read there without a copy
+//! ([`Session::receive_in_place`]). **Between hosts** (TCP) blocks are relayed by a schedule.
+//!
+//! **Failures.** A receiver that dies is left out, and the others go on with what they hold \[B7\]: [`Session::send`]
+//! succeeds if any receiver is left, and [`Session::lost`] says who is gone. When the root dies, the session ends.
+
+mod control;
+mod error;
+mod file;
+mod host;
+mod network;
+mod options;
+
+use squall_fabric::bulk::Lease;
+use squall_fabric::{Fabric as _, MirrorKey, NodeId};
+use squall_protocols::rdmc::local::Local;
+
+use crate::config::{Config, Transport};
+use crate::group::connect;
+use crate::transport::AnyFabric;
+
+pub use error::BulkError;
+pub use file::FileTarget;
+pub use options::Options;
+pub use squall_fabric::bulk::Buffer;
+pub use squall_protocols::rdmc::schedule;
+pub use squall_protocols::rdmc::{BLOCKS_MAX, Held};
+
+use host::Host;
+use network::Network;
+
+/// A member of a bulk multicast. Rank 0 is the root: it sends, the others receive.
+#[derive(Debug)]
+pub struct Session {
+    engine: Engine,
+    rank: usize,
+    members: usize,
+}
+
+#[derive(Debug)]
+enum Engine {
+    /// All members on one host.
+    Host(Host),
+    /// Members anywhere.
+    Network(Box<Network>),
+}
+
+/// An object that the root has sent and that this member has yet to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// Its number: objects of a session are numbered from 0 and received in order.
+    pub number: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl Session {
+    /// Joins a session with the options that suit the transport; returns when all members are there. The configuration
+    /// is that of a group; its subgroups are not used.
+    ///
+    /// # Errors
+    /// [`BulkError`], with what to do next.
+    pub fn join(config: &Config) -> Result<Self, BulkError> {
+        Self::join_with(config, &Options::default())
+    }
+
+    /// Joins a session; all members give the same options.
+    ///
+    /// # Errors
+    /// As [`Session::join`].
+    pub fn join_with(config: &Config, options: &Options) -> Result<Self, BulkError> {
+        Self::join_observed(config, options, &mut |_| ())
+    }
+
+    /// Joins a session and tells how the members find each other.
+    ///
+    /// # Errors
+    /// As [`Session::join`].
+    pub fn join_observed(
+        config: &Config,
+        options: &Options,
+        on_progress: &mut (dyn FnMut(crate::Progress) + Send),
+    ) -> Result<Self, BulkError> {
+        let mut config = config.clone();
+        config.subgroups.clear();
+        config.check().map_err(crate::JoinError::from)?;
+        options.check(config.members)?;
+        let (mut fabric, nodes) = connect(&config, on_progress)?;
+        let (rank, members) = (fabric.node().0 as usize, nodes.len());
+        let idle = config.idle_for(members);
+        let engine = if config.transport == Transport::Shm {
+            let core = Local::new(&mut fabric, MirrorKey(1), &nodes, options.host_block_bytes());
+            Engine::Host(Host::new(fabric, core, idle))
+        } else {
+            Engine::Network(Box::new(Network::new(fabric, nodes, options, idle)))
+        };
+        Ok(Self { engine, rank, members })
+    }
+
+    /// This member's rank; 0 is the root.
+    #[must_use]
+    pub const fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of members that have joined, the root included.
+    #[must_use]
+    pub const fn members(&self) -> usize {
+        self.members
+    }
+
+    /// Members that are gone, by rank, as far as this one knows.
+    #[must_use]
+    pub fn lost(&self) -> Vec<usize> {
+        match &self.engine {
+            Engine::Host(host) => host.lost(),
+            Engine::Network(network) => network.lost(),
+        }
+    }
+
+    /// Memory for an object of `bytes` bytes that can be sent, zeroed. Use it again: receivers on this host keep each
+    /// buffer mapped for as long as the session lasts.
+    ///
+    /// # Panics
+    /// If the memory cannot be had.
+    pub fn buffer(&mut self, bytes: usize) -> Buffer {
+        Buffer::register(self.fabric(), bytes)
+    }
+
+    /// Sends an object; returns when all receivers that are left have it and the memory is at rest.
+    ///
+    /// # Errors
+    /// [`BulkError`]; the memory is at rest then, too.
+    pub fn send(&mut self, object: &mut Buffer) -> Result<(), BulkError> {
+        self.require_root(true)?;
+        match &mut self.engine {
+            Engine::Host(host) => host.send(object),
+            Engine::Network(network) => network.send_buffer(object),
+        }
+    }
+
+    /// Waits for the next object; it stays the next one until it is received.
+    ///
+    /// # Errors
+    /// [`BulkError`], as that the root has left.
+    pub fn next_object(&mut self) -> Result<Incoming, BulkError> {
+        self.require_root(false)?;
+        match &mut self.engine {
+            Engine::Host(host) => host.next(),
+            Engine::Network(network) => network.next(),
+        }
+    }
+
+    /// Receives the next object into memory of this member's own.
+    ///
+    /// # Errors
+    /// As [`Session::next_object`].
+    pub fn receive(&mut self) -> Result<Buffer, BulkError> {
+        let mut buffer = self.buffer(0);
+        self.receive_buffer(&mut buffer)?;
+        Ok(buffer)
+    }
+
+    /// Receives the next object into a buffer, which is replaced by a larger one if it is too small.
+    ///
+    /// # Errors
+    /// As [`Session::next_object`].
+    pub fn receive_buffer(&mut self, buffer: &mut Buffer) -> Result<(), BulkError> {
+        let bytes = self.next_object()?.len()?;
+        if buffer.capacity() < bytes {
+            *buffer = self.buffer(bytes);
+        }
+        buffer.set_len(bytes);
+        match &mut self.engine {
+            Engine::Host(host) => host.receive_into(buffer),
+            Engine::Network(network) => network.receive_buffer(buffer),
+        }
+    }
+
+    /// Receives the next object into the caller's memory and returns its size. On one host that is its only copy;
+    /// between hosts the object is received elsewhere and copied: there [`Session::receive_buffer`] is faster.
+    ///
+    /// # Errors
+    /// [`BulkError::TooSmall`]: the object is still the next one. Else as [`Session::next_object`].
+    pub fn receive_into(&mut self, target: &mut [u8]) -> Result<usize, BulkError> {
+        let bytes = self.next_object()?.len()?;
+        let room = target.len();
+        let target = target.get_mut(..bytes).ok_or(BulkError::TooSmall { bytes, room })?;
+        match &mut self.engine {
+            Engine::Host(host) => host.receive_into(target)?,
+            Engine::Network(network) => {
+                let buffer = Buffer::register(network.fabric(), bytes);
+                network.receive_buffer(&buffer)?;
+                target.copy_from_slice(&buffer);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Receives the next object without a copy: on one host it is read where its source wrote it, and the source waits
+    /// until the value is dropped. Between hosts it is received into memory of this member's own.
+    ///
+    /// # Errors
+    /// As [`Session::next_object`].
+    pub fn receive_in_place(&mut self) -> Result<InPlace<'_>, BulkError> {
+        let bytes = self.next_object()?.len()?;
+        let object = match &mut self.engine {
+            Engine::Host(host) => Place::Source(host.lease(bytes)),
+            Engine::Network(network) => {
+                let buffer = Buffer::register(network.fabric(), bytes);
+                network.receive_buffer(&buffer)?;
+                Place::Own(buffer)
+            }
+        };
+        Ok(InPlace { session: self, object })
+    }
+
+    fn fabric(&mut self) -> &mut AnyFabric {
+        match &mut self.engine {
+            Engine::Host(host) => host.fabric(),
+            Engine::Network(network) => network.fabric(),
+        }
+    }
+
+    fn require_root(&self, root: bool) -> Result<(), BulkError> {
+        match (root, self.rank == 0) {
+            (true, false) => Err(BulkError::NotRoot),
+            (false, true) => Err(BulkError::Root),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Incoming {
+    fn len(self) -> Result<usize, BulkError> {
+        usize::try_from(self.bytes).map_err(|_| BulkError::TooSmall { bytes: usize::MAX, room: 0 })
+    }
+}
+
+/// An object that is read where it lies. Dropping it gives it back to its source.
+#[derive(Debug)]
+pub struct InPlace<'s> {
+    session: &'s mut Session,
+    object: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Source(Lease),
+    Own(Buffer),
+}
+
+impl std::ops::Deref for InPlace<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match &self.object {
+            Place::Source(lease) => lease,
+            Place::Own(buffer) => buffer,
+        }
+    }
+}
+
+impl Drop for InPlace<'_> {
+    fn drop(&mut self) {
+        if let Engine::Host(host) = &mut self.session.engine {
+            host.give_back();
+        }
+    }
+}
+
+/// Ranks as nodes: the bootstrap numbers members from 0.
+fn rank(node: NodeId) -> usize {
+    node.0 as usize
+}

@@ -1,0 +1,436 @@
+//! A session between hosts: blocks are relayed by a schedule, and after a death the others go on (RDMC §2; \[B7\]).
+//!
+//! **State.** One RDMC group at a time, of the root and the receivers that are left, and one object at a time in it.
+//! **An object's end.** A receiver that has it says so; when all have, the root says *complete*, and only then a receiver
+//! lets go of the memory: until then it may be a source for others that resume.
+//! **After a death** the group fails at all members. Each reports when its memory is at rest (*stopped*). The root leaves
+//! out the member that is the cause, and who does not stop in time, and tells the others to *regroup*: a new group
+//! goes on with the same object, from what each holds.
+//! `Deviation:` (RDMC §2) an object is finished for a receiver when all have it, one round trip after its own last block.
+
+use squall_fabric::bulk::Buffer;
+use squall_fabric::{BreakReason, Channel, Core, Duration, Event, Fabric, Instant, NodeId};
+use squall_protocols::rdmc::{
+    Answer, Application, BLOCKS_MAX, Failure, GroupId, Held, Memory, Object, Rdmc, Settings, Unfinished,
+};
+use squall_transports::runner::{Driven, Idle, Runner};
+
+use super::control::{Control, Message};
+use super::{BulkError, Incoming, Options, rank};
+use crate::transport::AnyFabric;
+
+#[derive(Debug)]
+pub(super) struct Network {
+    stack: Stack,
+    runner: Runner,
+    settings: Settings,
+    root: NodeId,
+    /// The group that runs, and who is in it, the root first.
+    group: GroupId,
+    members: Vec<NodeId>,
+    /// At the root: the number of the object that is under way, or the next one.
+    number: u64,
+    /// At the root, about the object under way: who has it, by rank. At a receiver: objects below are complete.
+    has_it: Vec<bool>,
+    complete: u64,
+    /// At the root: the group that has stopped at each receiver, by rank.
+    stopped: Vec<u64>,
+    /// At a receiver: the object that is being received, and what a failed group has left until the next one begins.
+    receiving: Option<(Object, Memory)>,
+    left: Option<Vec<Unfinished>>,
+    last_progress: Option<Instant>,
+}
+
+/// What the runner drives.
+#[derive(Debug)]
+struct Stack {
+    fabric: AnyFabric,
+    core: Rdmc<Upcalls>,
+    control: Control,
+    events: Vec<Event>,
+    lost: Vec<bool>,
+    alarm: Option<Instant>,
+}
+
+/// What RDMC has told.
+#[derive(Default)]
+struct Upcalls {
+    asked: Option<Object>,
+    received: Option<u64>,
+    released: Option<u64>,
+    failed: Option<Failure>,
+    blocks: u64,
+    on_block: Option<BoxedBlocks>,
+}
+
+/// Hears of blocks as they arrive.
+pub(super) type BoxedBlocks = Box<dyn FnMut(u64) + Send>;
+
+impl std::fmt::Debug for Upcalls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upcalls")
+            .field("asked", &self.asked)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Application<AnyFabric> for Upcalls {
+    fn memory(&mut self, _: &mut AnyFabric, object: &Object) -> Answer {
+        self.asked = Some(*object);
+        Answer::Later
+    }
+    fn on_block(&mut self, _: &Object, block: u64) {
+        self.blocks += 1;
+        if let Some(on_block) = &mut self.on_block {
+            on_block(block);
+        }
+    }
+    fn on_received(&mut self, object: &Object, _: &Memory) {
+        self.received = Some(object.number);
+    }
+    fn on_released(&mut self, object: &Object, _: Memory) {
+        self.released = Some(object.number);
+    }
+    fn on_failed(&mut self, failure: Failure) {
+        self.failed = Some(failure);
+    }
+}
+
+impl Network {
+    pub(super) fn new(mut fabric: AnyFabric, members: Vec<NodeId>, options: &Options, idle: Idle) -> Self {
+        let (own, root, settings) = (fabric.node(), members[0], options.settings());
+        let mut core = Rdmc::new(own, OBJECTS, Upcalls::default());
+        let peers = if own == root { members[1..].to_vec() } else { vec![root] };
+        let control = Control::new(&mut fabric, CONTROL, &peers);
+        let group = GroupId(1);
+        core.create(&mut fabric, group, &members, settings.clone()).expect("the options were checked");
+        let count = members.len();
+        let lost = vec![false; count];
+        Self {
+            stack: Stack { fabric, core, control, events: Vec::new(), lost, alarm: None },
+            runner: Runner::new(idle),
+            settings,
+            root,
+            group,
+            members,
+            number: 0,
+            has_it: vec![false; count],
+            complete: 0,
+            stopped: vec![0; count],
+            receiving: None,
+            left: None,
+            last_progress: None,
+        }
+    }
+
+    pub(super) const fn fabric(&mut self) -> &mut AnyFabric {
+        &mut self.stack.fabric
+    }
+
+    pub(super) const fn block_bytes(&self) -> u64 {
+        self.settings.block_bytes
+    }
+
+    pub(super) fn lost(&self) -> Vec<usize> {
+        (0..self.stack.lost.len()).filter(|rank| self.stack.lost[*rank]).collect()
+    }
+
+    pub(super) fn send_buffer(&mut self, object: &Buffer) -> Result<(), BulkError> {
+        let memory = Memory { region: object.region().clone(), first: 0 };
+        self.send(&memory, object.len() as u64, &mut |_, _| ())
+    }
+
+    /// Sends an object; returns when all who are left have it.
+    pub(super) fn send(
+        &mut self,
+        memory: &Memory,
+        bytes: u64,
+        on_progress: &mut dyn FnMut(usize, u64),
+    ) -> Result<(), BulkError> {
+        if self.settings.blocks(bytes) > BLOCKS_MAX {
+            return Err(BulkError::TooLarge { bytes });
+        }
+        self.has_it.fill(false);
+        while !self.send_in_group(memory, bytes, on_progress) {
+            self.regroup(on_progress)?;
+        }
+        let number = self.number;
+        for receiver in self.members[1..].iter().copied() {
+            self.stack.control.say(receiver, Message::Complete { number });
+        }
+        // Posted by the first, sent by the second: nobody polls until the next call.
+        self.stack.poll();
+        self.stack.poll();
+        self.number += 1;
+        Ok(())
+    }
+
+    /// Sends the object in the present group; false if the group fails.
+    fn send_in_group(
+        &mut self,
+        memory: &Memory,
+        bytes: u64,
+        on_progress: &mut dyn FnMut(usize, u64),
+    ) -> bool {
+        self.stack.upcalls().released = None;
+        if self.stack.core.send(self.group, memory.clone(), bytes).is_err() {
+            return false;
+        }
+        loop {
+            self.hear_receivers(on_progress);
+            if self.stack.upcalls().failed.is_some() {
+                return false;
+            }
+            let all_have_it = self.members[1..].iter().all(|member| self.has_it[rank(*member)]);
+            if all_have_it && self.stack.upcalls().released == Some(self.number) {
+                return true;
+            }
+            self.step();
+        }
+    }
+
+    /// At the root: the group has failed, or is about to. Those who are left make a new one.
+    fn regroup(&mut self, on_progress: &mut dyn FnMut(usize, u64)) -> Result<(), BulkError> {
+        let failure = loop {
+            if let Some(failure) = self.stack.upcalls().failed.take() {
+                break failure;
+            }
+            self.step();
+        };
+        let culprit = failure.cause.member();
+        if culprit != self.root {
+            self.stack.lost[rank(culprit)] = true;
+        }
+        self.await_stopped(on_progress);
+        self.members.retain(|member| !self.stack.lost[rank(*member)]);
+        let (old, next) = (self.group, GroupId(self.group.0 + 1));
+        self.group = next;
+        let (group, first) = (self.group.0, self.number);
+        for peer in
+            (0..self.stack.lost.len()).map(|rank| NodeId(rank as u32)).filter(|peer| *peer != self.root)
+        {
+            let members = self.members.clone();
+            self.stack.control.say(peer, Message::Regroup { group, first, members });
+        }
+        if self.members.len() == 1 {
+            return Err(BulkError::Alone);
+        }
+        self.has_it.fill(false);
+        self.stack.begin(old, self.group, &self.members, &self.settings, first, Vec::new())
+    }
+
+    /// Waits until the group has stopped at all receivers that are left; who takes too long is left out.
+    fn await_stopped(&mut self, on_progress: &mut dyn FnMut(usize, u64)) {
+        let deadline = self.stack.fabric.now() + STOP_PATIENCE;
+        self.stack.alarm = Some(deadline);
+        loop {
+            self.hear_receivers(on_progress);
+            let running = self.members[1..].iter().copied().map(rank);
+            let running: Vec<_> = running
+                .filter(|rank| !self.stack.lost[*rank] && self.stopped[*rank] != self.group.0)
+                .collect();
+            let is_over = self.stack.fabric.now() >= deadline;
+            if is_over {
+                running.iter().for_each(|rank| self.stack.lost[*rank] = true);
+            }
+            if is_over || running.is_empty() {
+                break;
+            }
+            self.step();
+        }
+        self.stack.alarm = None;
+    }
+
+    fn hear_receivers(&mut self, on_progress: &mut dyn FnMut(usize, u64)) {
+        while let Some((peer, message)) = self.stack.control.heard.pop_front() {
+            let rank = rank(peer);
+            match message {
+                Message::Progress { number, blocks } if number == self.number => on_progress(rank, blocks),
+                Message::Received { number } if number == self.number => self.has_it[rank] = true,
+                Message::Stopped { group } => self.stopped[rank] = group,
+                // About an object that is over.
+                _ => {}
+            }
+        }
+    }
+
+    /// At a receiver: waits for the next object.
+    pub(super) fn next(&mut self) -> Result<Incoming, BulkError> {
+        loop {
+            if let Some(object) = self.stack.upcalls().asked {
+                return Ok(Incoming { number: object.number, bytes: object.bytes });
+            }
+            self.hear_root()?;
+            self.step();
+        }
+    }
+
+    pub(super) fn receive_buffer(&mut self, buffer: &Buffer) -> Result<(), BulkError> {
+        let blocks = self.settings.blocks(buffer.len() as u64);
+        let memory = Memory { region: buffer.region().clone(), first: 0 };
+        self.receive(&memory, buffer.len() as u64, &Held::none(blocks), None)
+    }
+
+    /// Receives the next object, which is there and has so many bytes, into memory in which some of it may lie.
+    pub(super) fn receive(
+        &mut self,
+        memory: &Memory,
+        bytes: u64,
+        held: &Held,
+        on_block: Option<BoxedBlocks>,
+    ) -> Result<(), BulkError> {
+        let upcalls = self.stack.upcalls();
+        let number = upcalls.asked.expect("the next object is there").number;
+        (upcalls.on_block, upcalls.blocks, upcalls.released) = (on_block, held.count(), None);
+        self.receiving = Some((Object { group: self.group, number, bytes }, memory.clone()));
+        let outcome = self.receive_number(number, memory, held);
+        self.receiving = None;
+        self.stack.upcalls().on_block = None;
+        outcome
+    }
+
+    fn receive_number(&mut self, number: u64, memory: &Memory, held: &Held) -> Result<(), BulkError> {
+        loop {
+            if self.stack.upcalls().asked.take_if(|object| object.number == number).is_some() {
+                // Where the group fails meanwhile, the next one will ask again.
+                let _ = self.stack.core.supply_held(self.group, number, memory.clone(), held.clone());
+            }
+            if self.stack.upcalls().received.take_if(|received| *received == number).is_some() {
+                self.stack.control.say(self.root, Message::Received { number });
+            }
+            let heard = self.hear_root();
+            let at_rest = self.stack.upcalls().released == Some(number) || self.left.is_some();
+            match (self.complete > number, at_rest) {
+                (true, true) => return Ok(()),
+                // Whatever happens to the root now, the object is here.
+                (true, false) => {}
+                (false, _) => heard?,
+            }
+            self.tell_progress(number);
+            self.step();
+        }
+    }
+
+    /// At a receiver: reports a failure, hears what the root says.
+    fn hear_root(&mut self) -> Result<(), BulkError> {
+        if let Some(failure) = self.stack.upcalls().failed.take() {
+            self.left = Some(failure.unfinished);
+            self.stack.control.say(self.root, Message::Stopped { group: self.group.0 });
+        }
+        while let Some((_, message)) = self.stack.control.heard.pop_front() {
+            match message {
+                Message::Complete { number } => self.complete = number + 1,
+                Message::Regroup { group, first, members } => self.follow(GroupId(group), first, members)?,
+                _ => return Err(BulkError::Breached),
+            }
+        }
+        match (self.stack.control.breached, self.stack.lost[rank(self.root)]) {
+            (Some(_), _) => Err(BulkError::Breached),
+            (None, true) => Err(BulkError::RootLost),
+            (None, false) => Ok(()),
+        }
+    }
+
+    /// At a receiver: begins the next group, with what the old one has left, and with the object that was received as a
+    /// whole and may still be a source for others.
+    fn follow(&mut self, group: GroupId, first: u64, members: Vec<NodeId>) -> Result<(), BulkError> {
+        if !members.contains(&self.stack.fabric.node()) {
+            return Err(BulkError::LeftOut);
+        }
+        let mut left = self.left.take().ok_or(BulkError::Breached)?;
+        if let Some((object, memory)) = &self.receiving
+            && left.iter().all(|unfinished| unfinished.object.number != object.number)
+        {
+            let held = Held::all(self.settings.blocks(object.bytes));
+            left.push(Unfinished { object: *object, memory: Some(memory.clone()), held });
+        }
+        left.retain(|unfinished| unfinished.object.number >= first);
+        let upcalls = self.stack.upcalls();
+        (upcalls.asked, upcalls.received, upcalls.released) = (None, None, None);
+        let old = std::mem::replace(&mut self.group, group);
+        self.members = members;
+        self.stack.begin(old, group, &self.members, &self.settings, first, left)
+    }
+
+    fn tell_progress(&mut self, number: u64) {
+        let now = self.stack.fabric.now();
+        if self.last_progress.is_some_and(|last| now.since(last) < PROGRESS_PERIOD) {
+            return;
+        }
+        self.last_progress = Some(now);
+        let blocks = self.stack.upcalls().blocks;
+        self.stack.control.say(self.root, Message::Progress { number, blocks });
+    }
+
+    fn step(&mut self) {
+        self.runner.step(&mut self.stack);
+    }
+}
+
+impl Drop for Network {
+    /// What the root has said last shall still be heard.
+    fn drop(&mut self) {
+        let deadline = self.stack.fabric.now() + LINGER;
+        while self.stack.control.is_speaking() && self.stack.fabric.now() < deadline {
+            self.stack.alarm = Some(deadline);
+            self.step();
+        }
+    }
+}
+
+impl Stack {
+    const fn upcalls(&mut self) -> &mut Upcalls {
+        self.core.application_mut()
+    }
+
+    /// Goes on from a group that has failed to the next one.
+    fn begin(
+        &mut self,
+        old: GroupId,
+        group: GroupId,
+        members: &[NodeId],
+        settings: &Settings,
+        first: u64,
+        left: Vec<Unfinished>,
+    ) -> Result<(), BulkError> {
+        self.core.destroy(old).map_err(|_| BulkError::Scattered)?;
+        let resumed = self.core.resume(&mut self.fabric, group, members, settings.clone(), first, left);
+        resumed.map_err(|_| BulkError::Scattered)
+    }
+}
+
+impl Driven for Stack {
+    type Transport = AnyFabric;
+
+    fn transport(&mut self) -> &mut AnyFabric {
+        &mut self.fabric
+    }
+
+    fn poll(&mut self) -> usize {
+        let work = self.fabric.poll(&mut |event| self.events.push(event));
+        for event in std::mem::take(&mut self.events) {
+            if let Event::PeerLost { peer, reason } = event {
+                debug_assert!(reason != BreakReason::Refused, "{peer} is lost by refusal");
+                self.lost[rank(peer)] = true;
+            }
+            self.control.handle_event(&mut self.fabric, &event);
+            self.core.handle_event(&mut self.fabric, &event);
+        }
+        work + self.core.poll(&mut self.fabric) + self.control.poll(&mut self.fabric)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.alarm.into_iter().chain(Core::<AnyFabric>::next_deadline(&self.core)).min()
+    }
+}
+
+/// RDMC takes this one and the next.
+const OBJECTS: Channel = Channel(1);
+const CONTROL: Channel = Channel(3);
+/// Longer than RDMC waits for neighbours that do not answer.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long who leaves waits for its last words to be heard.
+const LINGER: Duration = Duration::from_secs(1);
+/// For people to see.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(200);

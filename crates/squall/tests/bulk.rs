@@ -1,0 +1,174 @@
+//! Bulk sessions on real transports: all sizes, all ways to receive, files, and deaths (RDMC §2).
+
+use std::os::unix::fs::FileExt as _;
+use std::thread::{JoinHandle, scope, spawn};
+
+use squall::Config;
+use squall::bulk::{BulkError, FileTarget, Held, Options, Session};
+use squall::config::Transport;
+
+const BLOCK: u64 = 4096;
+const SIZES: [usize; 9] = [0, 1, 8, 4095, 4096, 4097, 100_000, 1 << 20, 3];
+
+fn configs(name: &str, transport: Transport, members: usize) -> Vec<Config> {
+    let config = Config::local(&format!("bulk-{name}-{}", std::process::id()), members);
+    let mut configs: Vec<_> = (0..members).map(|rank| config.clone().for_rank(rank)).collect();
+    if transport == Transport::Tcp {
+        // A port that is free now, as the kernel says.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        for (rank, config) in configs.iter_mut().enumerate() {
+            config.transport = Transport::Tcp;
+            config.contacts = vec![free.to_string().parse().unwrap()];
+            config.listen =
+                if rank == 0 { config.contacts[0].clone() } else { "127.0.0.1:0".parse().unwrap() };
+        }
+    }
+    configs
+}
+
+fn join(config: &Config) -> Session {
+    let options = Options { block_bytes: Some(BLOCK), ..Options::default() };
+    Session::join_with(config, &options).expect("all are there")
+}
+
+fn content(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i * 31 + number * 7 + i / 251) as u8).collect()
+}
+
+fn send_all(config: &Config, sizes: &[usize]) -> Session {
+    let mut session = join(config);
+    let mut object = session.buffer(sizes.iter().copied().max().unwrap_or(0));
+    for (number, bytes) in sizes.iter().enumerate() {
+        object.set_len(*bytes);
+        object.copy_from_slice(&content(number, *bytes));
+        session.send(&mut object).expect("receivers are left");
+        object.fill(0xee);
+    }
+    session
+}
+
+/// Every way to receive, in turn.
+fn receive_all(config: &Config, sizes: &[usize]) {
+    let mut session = join(config);
+    for (number, bytes) in sizes.iter().enumerate() {
+        let right = content(number, *bytes);
+        let next = session.next_object().expect("the root lives");
+        assert_eq!((next.number, next.bytes), (number as u64, *bytes as u64));
+        match number % 3 {
+            0 => assert_eq!(*session.receive_in_place().expect("received"), *right, "object {number}"),
+            1 => assert_eq!(*session.receive().expect("received"), *right, "object {number}"),
+            _ => {
+                let mut small = vec![0; bytes.saturating_sub(1)];
+                assert!(matches!(session.receive_into(&mut small), Err(BulkError::TooSmall { .. })));
+                let mut target = vec![0; bytes + 10];
+                assert_eq!(session.receive_into(&mut target).expect("received"), *bytes);
+                assert_eq!(target[..*bytes], *right, "object {number}");
+            }
+        }
+    }
+}
+
+fn all_objects_arrive(name: &str, transport: Transport) {
+    for members in [1, 2, 4] {
+        let configs = configs(&format!("{name}{members}"), transport, members);
+        scope(|scope| {
+            configs[1..].iter().for_each(|config| drop(scope.spawn(|| receive_all(config, &SIZES))));
+            // With nobody to send to it is sent at once.
+            assert_eq!(send_all(&configs[0], &SIZES).members(), members);
+        });
+    }
+}
+
+#[test]
+fn all_objects_arrive_on_shared_memory() {
+    all_objects_arrive("shm", Transport::Shm);
+}
+
+#[test]
+fn all_objects_arrive_over_tcp() {
+    all_objects_arrive("tcp", Transport::Tcp);
+}
+
+/// A receiver that leaves in the middle is left out; the others get everything [B7].
+fn a_lost_receiver_is_left_out(name: &str, transport: Transport) {
+    let configs = configs(name, transport, 4);
+    let threads: Vec<JoinHandle<()>> = (1..4)
+        .map(|rank| {
+            let config = configs[rank].clone();
+            spawn(move || match rank {
+                2 => {
+                    let mut session = join(&config);
+                    session.receive().expect("the first object");
+                    session.next_object().expect("the second object is announced");
+                }
+                _ => receive_all(&config, &SIZES),
+            })
+        })
+        .collect();
+    let session = send_all(&configs[0], &SIZES);
+    assert!(session.lost().contains(&2), "{:?}", session.lost());
+    threads.into_iter().for_each(|thread| thread.join().expect("a receiver has all"));
+}
+
+#[test]
+fn a_lost_receiver_is_left_out_on_shared_memory() {
+    a_lost_receiver_is_left_out("shm-lost", Transport::Shm);
+}
+
+#[test]
+fn a_lost_receiver_is_left_out_over_tcp() {
+    a_lost_receiver_is_left_out("tcp-lost", Transport::Tcp);
+}
+
+/// Receivers hear that the root has gone.
+#[test]
+fn a_lost_root_ends_the_session() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        let configs = configs(&format!("root-{transport:?}"), transport, 2);
+        scope(|scope| {
+            scope.spawn(|| drop(join(&configs[0])));
+            let mut session = join(&configs[1]);
+            assert!(matches!(session.next_object(), Err(BulkError::RootLost)));
+        });
+    }
+}
+
+/// A file goes from pages to pages; of what is there already nothing is sent.
+#[test]
+fn a_file_is_received_and_resumed() {
+    let bytes = 10 * BLOCK as usize + 5;
+    let right = content(1, bytes);
+    let [source, target] = [(); 2].map(|()| scratch_file());
+    source.write_all_at(&right, 0).unwrap();
+    target.set_len(bytes as u64).unwrap();
+    // The first blocks and one more, as an attempt before has left them.
+    let mut held = Held::none(11);
+    for block in [0, 1, 2, 7] {
+        assert!(held.insert(block));
+        let range = (block * BLOCK) as usize..((block + 1) * BLOCK) as usize;
+        target.write_all_at(&right[range.clone()], range.start as u64).unwrap();
+    }
+    let configs = configs("file", Transport::Tcp, 2);
+    let (arrived, blocks) = std::sync::mpsc::channel();
+    scope(|scope| {
+        scope.spawn(|| join(&configs[0]).send_file(&source, bytes as u64, &mut |_, _| ()).expect("sent"));
+        let on_block = Box::new(move |block| arrived.send(block).unwrap());
+        let target = FileTarget { file: &target, held, on_block };
+        join(&configs[1]).receive_file(target).expect("received");
+    });
+    assert_eq!(blocks.iter().collect::<Vec<_>>(), [3, 4, 5, 6, 8, 9, 10]);
+    let mut found = vec![0; bytes];
+    target.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == right, "the file is right");
+    assert_eq!(target.metadata().unwrap().len(), bytes as u64, "what lies behind its end goes nowhere");
+}
+
+fn scratch_file() -> std::fs::File {
+    use squall_fabric::atomics::{AtomicU64, Ordering};
+    static FILES: AtomicU64 = AtomicU64::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("squall-bulk-{}-{number}", std::process::id()));
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
+}
