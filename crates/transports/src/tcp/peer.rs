@@ -175,6 +175,8 @@ impl Peer {
         let length = room.len();
         let received = self.receive_into(length, &mut local.counters, |socket| socket.receive(room))?;
         if received == 0 {
+            // A payload may have ended with the last byte that there was: nothing else will bring its answer along.
+            self.connections.flush_acks(&mut self.output);
             return Ok(direct);
         }
         let end = restored + received;

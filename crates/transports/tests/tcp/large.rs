@@ -1,7 +1,7 @@
 //! Large memory: ranges of many reads, whose words must stay whole although the kernel splits them anywhere.
 
 use squall_fabric::conformance::{Cluster, Harness};
-use squall_fabric::{Event, Fabric, MirrorId, MirrorKey, NodeId, Region};
+use squall_fabric::{Event, Fabric, MirrorId, MirrorKey, NodeId, Region, Source, Token, Write};
 
 use crate::cluster::Loopback;
 
@@ -106,4 +106,35 @@ fn a_node_needs_one_stream_per_peer() {
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     }
     assert!(Loopback::new(1).node(0).poll(&mut |event| panic!("{event:?}")) == 0);
+}
+
+/// A long payload that ends with the last byte that the socket has is acknowledged at once, though nothing follows it
+/// (a schedule of blocks stood still for want of it).
+#[test]
+fn a_large_write_is_done_though_nothing_follows() {
+    const BLOCK: usize = 128 << 10;
+    let mut cluster = Cluster::<Loopback>::new(2);
+    let (near, _) = cluster.connect(0, 1, 1);
+    let [source, target] = [0, 1].map(|i| cluster.node(i).register(BLOCK));
+    let grant = cluster.node(1).grant(&target, 0..BLOCK, NodeId(0));
+    for block in 0..10 {
+        let write = Write {
+            source: Source::Region(&source, 0..BLOCK),
+            grant: &grant,
+            offset: 0,
+            immediate: None,
+            signal: Some(Token(block)),
+        };
+        cluster.node(0).write(near, write).expect("room");
+        // All of it goes into the sockets before the other end looks.
+        for _ in 0..50 {
+            cluster.poll(0);
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        cluster.expect(
+            0,
+            "Done",
+            |event| matches!(event, Event::Done { token: Token(n), .. } if *n == block),
+        );
+    }
 }
