@@ -118,6 +118,7 @@ pub(crate) enum Work {
     Demo(DemoJob),
     Multicast(MulticastJob),
     Sst(SstJob),
+    Rdmc(RdmcJob),
 }
 
 /// Every member sends its share of the lines and keeps a digest of what it delivers.
@@ -170,6 +171,32 @@ pub(crate) struct SstJob {
     pub(crate) rounds: u64,
 }
 
+/// The root sends objects, one after the other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RdmcJob {
+    pub(crate) size: usize,
+    pub(crate) objects: u64,
+    /// Sent before, and not measured.
+    pub(crate) warm_up: u64,
+    pub(crate) block_bytes: Option<u64>,
+    pub(crate) schedule: Option<ScheduleName>,
+    /// Receivers read objects where the root wrote them.
+    pub(crate) in_place: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ScheduleName {
+    /// The whole object to one member after the other
+    Sequential,
+    /// Block by block from member to member
+    Chain,
+    /// The whole object along a binomial tree
+    Tree,
+    /// Block by block along rotating binomial trees
+    Pipeline,
+}
+
 /// What the parent tells a member after its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -215,6 +242,10 @@ pub(crate) struct Report {
     pub(crate) latencies: Latencies,
     /// Of the delivered sequence, and of each sender's part of it.
     pub(crate) log: Option<LogReport>,
+    /// When each object began (at the root) or was complete (at a receiver), in nanoseconds of the clock that the
+    /// processes of a host share.
+    #[serde(default)]
+    pub(crate) stamps_ns: Vec<u64>,
     /// What the protocol did, by name.
     pub(crate) counters: std::collections::BTreeMap<String, u64>,
 }

@@ -8,6 +8,7 @@
 mod cluster;
 mod commands;
 mod control;
+mod copy;
 mod cores;
 mod digest;
 mod doctor;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use commands::{bench_multicast, bench_sst, demo, doctor as doctor_command, explain, simulate};
+use commands::{bench_multicast, bench_rdmc, bench_sst, cp, demo, doctor as doctor_command, explain, serve, simulate};
 
 /// Group communication at memory speed
 #[derive(Debug, Parser)]
@@ -38,6 +39,7 @@ const EXAMPLES: &str = "Examples:
   squall demo                                      three processes replicate a text in one order
   squall bench multicast --members 2 --size 1KiB   how fast is it here?
   squall doctor                                    which RDMA devices are there, and do they keep order?
+  squall cp image.raw a:/ b:/ --secret-file secret one copy to each of many hosts, at the price of one
   squall simulate --seeds 0..1000                  does it keep its promises on a hostile network?
   squall help bench multicast                      all about one command";
 
@@ -50,6 +52,8 @@ enum Command {
         what: Bench,
     },
     Doctor(doctor_command::Arguments),
+    Cp(cp::Arguments),
+    Serve(serve::Arguments),
     Simulate(simulate::Arguments),
     Explain(explain::Arguments),
     /// A member that another `squall` has started
@@ -64,6 +68,7 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Multicast(bench_multicast::Arguments),
+    Rdmc(bench_rdmc::Arguments),
     Sst(bench_sst::Arguments),
 }
 
@@ -91,8 +96,11 @@ fn perform(command: Command) -> Result<Verdict> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench { what: Bench::Multicast(arguments) } => bench_multicast::run(&arguments),
+        Command::Bench { what: Bench::Rdmc(arguments) } => bench_rdmc::run(&arguments),
         Command::Bench { what: Bench::Sst(arguments) } => bench_sst::run(&arguments),
         Command::Doctor(arguments) => doctor_command::run(&arguments),
+        Command::Cp(arguments) => cp::run(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Member { parent } => std::process::exit(member::run(parent)),

@@ -1,8 +1,11 @@
 //! The subcommands, one file each.
 
 pub(crate) mod bench_multicast;
+pub(crate) mod bench_rdmc;
 pub(crate) mod bench_sst;
+pub(crate) mod cp;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod explain;
+pub(crate) mod serve;
 pub(crate) mod simulate;

@@ -5,6 +5,7 @@ mod lifeline;
 #[cfg(test)]
 mod loopback;
 mod multicast;
+mod rdmc;
 mod sst;
 
 use std::net::Ipv4Addr;
@@ -63,6 +64,7 @@ fn perform(job: &Job, lifeline: &Lifeline) -> Result<Ended> {
         Work::Demo(work) => demo::perform(&job.group, work, lifeline),
         Work::Multicast(work) => multicast::perform(&job.group, work, lifeline),
         Work::Sst(work) => sst::perform(&job.group, work, lifeline),
+        Work::Rdmc(work) => rdmc::perform(&job.group, work, lifeline),
     }
 }
 

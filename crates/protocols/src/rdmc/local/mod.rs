@@ -333,7 +333,7 @@ pub const OBJECTS_MAX: u64 = 16;
 /// The most buffers of a root; each is mapped by every receiver for as long as the session lasts.
 pub const BUFFERS_MAX: usize = 256;
 /// Longer than the other members of a busy host keep a receiver from the processor, as a rule.
-pub const PATIENCE: Duration = Duration::from_millis(4);
+pub const PATIENCE: Duration = Duration::from_millis(10);
 /// An object of 2^32 blocks is larger than any memory.
 const BLOCK_BITS: u32 = 32;
 /// The root's guards, in a line of their own.

@@ -24,8 +24,8 @@ pub(super) struct Receiver {
 struct Pace {
     /// Since when nobody that is waited for has moved, and where they were.
     still: Option<(Instant, u64)>,
-    /// Nobody is waited for any more in this object.
-    is_over: bool,
+    /// Ranks that are not waited for any more in this object.
+    absent: Vec<usize>,
 }
 
 /// An object that can be taken.
@@ -130,21 +130,25 @@ impl Receiver {
     /// Whether no other receiver is more than a block behind, but for those that do not move.
     fn may_go_on(&mut self, now: Instant, rows: &Rows) -> bool {
         let floor = Progress::new(self.given_back, self.blocks.saturating_sub(BLOCKS_AHEAD));
-        if self.blocks < BLOCKS_AHEAD || self.pace.is_over {
+        if self.blocks < BLOCKS_AHEAD {
             return true;
         }
-        let behind = rows.other_receivers().map(|rank| rows.progress(rank)).filter(|there| *there < floor);
-        let (count, sum) =
-            behind.fold((0, 0_u64), |(count, sum), there| (count + 1, sum.wrapping_add(there.0)));
-        if count == 0 {
+        let is_behind = |rank: &usize| rows.progress(*rank) < floor && !self.pace.absent.contains(rank);
+        let behind: Vec<usize> = rows.other_receivers().filter(is_behind).collect();
+        if behind.is_empty() {
             self.pace.still = None;
             return true;
         }
+        let sum = behind.iter().fold(0, |sum: u64, rank| sum.wrapping_add(rows.progress(*rank).0));
         match self.pace.still {
-            Some((since, at)) if at == sum => self.pace.is_over = now.since(since) > PATIENCE,
+            Some((since, at)) if at == sum => {
+                if now.since(since) > PATIENCE {
+                    self.pace.absent.extend(behind);
+                }
+            }
             _ => self.pace.still = Some((now, sum)),
         }
-        self.pace.is_over
+        false
     }
 }
 

@@ -1,0 +1,157 @@
+//! A receiving host: answers one request, takes part in its session, keeps what has come.
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use squall::bulk::{FileTarget, Options, Session};
+use squall::config::{Address, Config, Secret, Transport};
+
+use super::folder::{Folder, Place, names};
+use super::partial::{self, Partial};
+use super::{Answer, BLOCK_BYTES, Begin, Entry, FileEntry, Judgement, Line, Request, blocks, digest};
+
+/// One entry, ready to be received.
+struct Slot {
+    place: Place,
+    mode: u32,
+    entry: FileEntry,
+    state: State,
+}
+
+enum State {
+    /// It is there already.
+    There(File),
+    Partial(Partial),
+}
+
+/// Serves one copy from its request to its end; returns how many files have come.
+///
+/// # Errors
+/// What went wrong; the other end has been told, if it is still there.
+pub(crate) fn serve(line: &mut Line, folder: &Folder, secret: &Secret) -> Result<usize> {
+    let request: Request = line.hear(Some(PATIENCE))?;
+    let slots = match prepare(folder, &request) {
+        Ok(slots) => slots,
+        Err(error) => {
+            line.say(&Answer::Refused { message: format!("{error:#}") })?;
+            return Err(error);
+        }
+    };
+    line.say(&Answer::Ready { held: slots.iter().flatten().map(Slot::held).collect() })?;
+    // Other hosts may take long to answer, and nothing to send is an end, too.
+    let Some(begin) = line.hear::<Option<Begin>>(None)? else { return Ok(0) };
+    let options = Options { block_bytes: Some(BLOCK_BYTES), schedule: None };
+    let mut session = Session::join_with(&config(&begin, line.peer()?.ip(), secret), &options)?;
+    let mut received = 0;
+    for index in &begin.send {
+        let slot =
+            slots.get(*index).and_then(Option::as_ref).context("the source sends what it has not named")?;
+        receive(&mut session, slot)?;
+        let right: String = line.hear(Some(PATIENCE))?;
+        let judgement = match finish(slot, &right) {
+            Ok(()) => Judgement::Good,
+            Err(error) => Judgement::Bad { message: format!("{error:#}") },
+        };
+        received += usize::from(matches!(judgement, Judgement::Good));
+        line.say(&judgement)?;
+    }
+    Ok(received)
+}
+
+/// Makes the folders and takes the space of all files.
+fn prepare(folder: &Folder, request: &Request) -> Result<Vec<Option<Slot>>> {
+    let target = names(&request.path)?;
+    let into = request.into || target.is_empty() || folder.is_folder(&target);
+    if into {
+        folder.make(&target, 0o755)?;
+    } else if let Some((_, above)) = target.split_last() {
+        ensure!(folder.is_folder(above), "there is no folder {} here", above.join("/"));
+    }
+    let mut slots = Vec::new();
+    for Entry { path, mode, file } in &request.entries {
+        // They come from elsewhere: checked as one checks a path.
+        for name in path {
+            ensure!(names(name)? == [name.clone()], "`{name}` is not a name");
+        }
+        let path = if into { [&target[..], path].concat() } else { [&target[..], &path[1..]].concat() };
+        let Some(entry) = file else {
+            folder.make(&path, *mode)?;
+            slots.push(None);
+            continue;
+        };
+        let place = folder.place(&path)?;
+        let state = match place.open()? {
+            Some(there) if partial::is_there(&place, entry)? => State::There(there),
+            _ => State::Partial(Partial::open(&place, entry)?),
+        };
+        slots.push(Some(Slot { place, mode: *mode, entry: *entry, state }));
+    }
+    Ok(slots)
+}
+
+impl Slot {
+    fn held(&self) -> u64 {
+        match &self.state {
+            State::There(_) => blocks(self.entry.bytes),
+            State::Partial(partial) => partial.held.count(),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match &self.state {
+            State::There(file) => file,
+            State::Partial(partial) => &partial.file,
+        }
+    }
+}
+
+fn receive(session: &mut Session, slot: &Slot) -> Result<()> {
+    let next = session.next_object()?;
+    ensure!(next.bytes == slot.entry.bytes, "the source has changed {} meanwhile", slot.place.path.display());
+    let (held, on_block): (_, Box<dyn FnMut(u64) + Send>) = match &slot.state {
+        // This host lacks nothing, but may be a source for the others.
+        State::There(_) => (squall::bulk::Held::all(blocks(slot.entry.bytes)), Box::new(|_| ())),
+        State::Partial(partial) => {
+            let list = partial.list.try_clone()?;
+            (partial.held.clone(), Box::new(move |block| partial::note(&list, block)))
+        }
+    };
+    Ok(session.receive_file(FileTarget { file: slot.file(), held, on_block })?)
+}
+
+fn finish(slot: &Slot, right: &str) -> Result<()> {
+    let found = digest(slot.file(), slot.entry.bytes)?;
+    let path = slot.place.path.display();
+    match &slot.state {
+        State::There(_) => {
+            ensure!(found == right, "{path} has the same size and time but another content: remove it there");
+        }
+        State::Partial(partial) => {
+            if found != right {
+                Partial::forget(&slot.place);
+                anyhow::bail!("{path} came with another digest, and was removed: copy it again");
+            }
+            Partial::finish(&slot.place, &partial.file, &slot.entry, slot.mode)?;
+        }
+    }
+    Ok(())
+}
+
+fn config(begin: &Begin, source: IpAddr, secret: &Secret) -> Config {
+    let anywhere = if source.is_ipv4() { "0.0.0.0" } else { "::" };
+    let mut config = Config::local("copy", begin.members).for_rank(begin.rank);
+    config.cluster.clone_from(&begin.name);
+    config.secret = secret.clone();
+    config.transport = Transport::Tcp;
+    config.listen = Address::Tcp { host: anywhere.into(), port: 0 };
+    config.contacts = vec![Address::Tcp { host: source.to_string(), port: begin.port }];
+    config.timeout = JOIN_TIMEOUT;
+    config
+}
+
+/// For what the source does at once, but for a digest of a large file.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Hosts that have answered are there, as a rule.
+pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,0 +1,121 @@
+//! The work of `squall bench rdmc`: the root sends objects, the others receive them and look at what came (RDMC §4).
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use rustix::time::{ClockId, clock_gettime};
+use squall::bulk::schedule::{Algorithm, Schedule};
+use squall::bulk::{Buffer, Options, Session};
+
+use super::lifeline::Lifeline;
+use super::{Ended, Ticker, config, say, tell};
+use crate::control::{Event, GroupJob, RdmcJob, Report, ScheduleName, TransportName};
+
+pub(super) fn perform(group: &GroupJob, job: &RdmcJob, lifeline: &Lifeline) -> Result<Ended> {
+    let schedule = job.schedule.map(Schedule::from);
+    let options = Options { block_bytes: job.block_bytes, schedule };
+    let mut session = Session::join_observed(&config(group)?, &options, &mut tell)?;
+    say(&Event::Ready);
+    let outcome = if group.rank == 0 {
+        send(&mut session, job, lifeline)
+    } else {
+        receive(&mut session, job, group.transport)
+    };
+    let ended = match outcome {
+        Ok(report) => {
+            say(&Event::Done(Box::new(report)));
+            Ended::Well
+        }
+        Err(error) => {
+            say(&Event::Failed { message: format!("{error:#}") });
+            Ended::Badly
+        }
+    };
+    // Nobody leaves before all are done.
+    while !lifeline.is_stopped() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok(ended)
+}
+
+fn send(session: &mut Session, job: &RdmcJob, lifeline: &Lifeline) -> Result<Report> {
+    let mut object = session.buffer(job.size);
+    object.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i));
+    lifeline.await_go()?;
+    let (begun, mut ticker) = (Instant::now(), Ticker::new());
+    let mut stamps_ns = Vec::new();
+    for number in 0..job.warm_up + job.objects {
+        stamp(&mut object, number);
+        stamps_ns.push(now_ns());
+        session.send(&mut object)?;
+        ticker.tick(number.saturating_sub(job.warm_up));
+    }
+    ensure!(session.lost().is_empty(), "receivers were lost: {:?}", session.lost());
+    Ok(report(job, begun, stamps_ns))
+}
+
+fn receive(session: &mut Session, job: &RdmcJob, transport: TransportName) -> Result<Report> {
+    let (mut target, mut registered) = (vec![0; job.size], session.buffer(job.size));
+    let (begun, mut ticker) = (Instant::now(), Ticker::new());
+    let mut stamps_ns = Vec::new();
+    for number in 0..job.warm_up + job.objects {
+        let is_last = number + 1 == job.warm_up + job.objects;
+        if job.in_place {
+            let object = session.receive_in_place()?;
+            stamps_ns.push(now_ns());
+            check(&object, number, is_last)?;
+        } else if transport == TransportName::Shm {
+            session.receive_into(&mut target)?;
+            stamps_ns.push(now_ns());
+            check(&target, number, is_last)?;
+        } else {
+            session.receive_buffer(&mut registered)?;
+            stamps_ns.push(now_ns());
+            check(&registered, number, is_last)?;
+        }
+        ticker.tick(number.saturating_sub(job.warm_up));
+    }
+    Ok(report(job, begun, stamps_ns))
+}
+
+/// The number of the object in its first bytes.
+fn stamp(object: &mut Buffer, number: u64) {
+    let length = object.len().min(8);
+    object[..length].copy_from_slice(&number.to_le_bytes()[..length]);
+}
+
+/// The right object, to its end; the last one byte by byte.
+fn check(object: &[u8], number: u64, is_last: bool) -> Result<()> {
+    let length = object.len().min(8);
+    ensure!(object[..length] == number.to_le_bytes()[..length], "another object than number {number} came");
+    let from = if is_last { length } else { object.len().saturating_sub(64).max(length) };
+    let wrong = (from..object.len()).find(|i| object[*i] != pattern(*i));
+    ensure!(wrong.is_none(), "object {number} is wrong from byte {wrong:?} on");
+    Ok(())
+}
+
+const fn pattern(i: usize) -> u8 {
+    (i ^ i >> 8 ^ i >> 17) as u8
+}
+
+fn report(job: &RdmcJob, begun: Instant, mut stamps_ns: Vec<u64>) -> Report {
+    stamps_ns.drain(..usize::try_from(job.warm_up).expect("few"));
+    let (seconds, bytes) = (begun.elapsed().as_secs_f64(), job.objects * job.size as u64);
+    Report { delivered: job.objects, bytes, seconds, stamps_ns, ..Report::default() }
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl From<ScheduleName> for Schedule {
+    fn from(name: ScheduleName) -> Self {
+        Self::Flat(match name {
+            ScheduleName::Sequential => Algorithm::Sequential,
+            ScheduleName::Chain => Algorithm::Chain,
+            ScheduleName::Tree => Algorithm::Tree,
+            ScheduleName::Pipeline => Algorithm::Pipeline,
+        })
+    }
+}

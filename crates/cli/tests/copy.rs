@@ -1,0 +1,194 @@
+//! `squall cp` and `squall serve` as processes: files and folders at several hosts, a host that is killed and resumed, and
+//! errors that say what to do. Addresses of the loopback network stand for hosts.
+
+use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Long enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Host {
+    address: String,
+    folder: PathBuf,
+    process: Child,
+}
+
+/// A scratch folder with a secret, and a port of its own.
+struct Place {
+    root: PathBuf,
+    port: u16,
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("squall-copy-{name}-{}", std::process::id()));
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(root.join("secret"), "sixteen bytes at least\n").unwrap();
+        let port = std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        Self { root, port }
+    }
+
+    fn command(&self, what: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
+        command.arg(what).args(["--port", &self.port.to_string()]);
+        command.arg("--secret-file").arg(self.root.join("secret"));
+        command
+    }
+
+    fn serve(&self, number: u8) -> Host {
+        let address = format!("127.0.0.{number}");
+        let folder = self.root.join(&address);
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut command = self.command("serve");
+        command.args(["--listen", &address]).arg("--folder").arg(&folder).stderr(Stdio::null());
+        let host = Host { process: command.spawn().unwrap(), folder, address };
+        let begun = Instant::now();
+        while std::net::TcpStream::connect((host.address.as_str(), self.port)).is_err() {
+            assert!(begun.elapsed() < PATIENCE, "{} does not listen", host.address);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        host
+    }
+
+    fn cp(&self, sources: &[&Path], targets: &[String]) -> Child {
+        let mut command = self.command("cp");
+        command.args(sources).args(targets).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.root).unwrap();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+fn end(child: Child) -> (i32, String) {
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+    (status.code().unwrap_or(-1), text)
+}
+
+fn content(seed: u64, bytes: usize) -> Vec<u8> {
+    let word = |i: u64| (i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23).to_le_bytes();
+    (0..bytes.div_ceil(8) as u64).flat_map(word).take(bytes).collect()
+}
+
+/// A folder with files of all sizes, twice: the second time there is nothing to do.
+#[test]
+fn a_folder_is_copied_to_three_hosts() {
+    let place = Place::new("folder");
+    let source = place.root.join("site");
+    std::fs::create_dir_all(source.join("empty")).unwrap();
+    std::fs::create_dir_all(source.join("deep/down")).unwrap();
+    let files = [("a", 0), ("b", 1), ("deep/c", (1 << 20) + 1), ("deep/down/d", 3 << 20)];
+    for (i, (name, bytes)) in files.iter().enumerate() {
+        std::fs::write(source.join(name), content(i as u64, *bytes)).unwrap();
+    }
+    std::fs::set_permissions(source.join("b"), std::fs::Permissions::from_mode(0o750)).unwrap();
+    let hosts: Vec<Host> = (1..=3).map(|number| place.serve(number)).collect();
+    let targets: Vec<String> = hosts.iter().map(|host| format!("{}:new/", host.address)).collect();
+    for _ in 0..2 {
+        let (status, text) = end(place.cp(&[&source], &targets));
+        assert_eq!(status, 0, "{text}");
+        for host in &hosts {
+            let copy = host.folder.join("new/site");
+            for (i, (name, bytes)) in files.iter().enumerate() {
+                let found = std::fs::read(copy.join(name)).unwrap();
+                assert!(found == content(i as u64, *bytes), "{name} at {}", host.address);
+            }
+            assert!(copy.join("empty").is_dir());
+            let (right, found) = (source.join("b").metadata().unwrap(), copy.join("b").metadata().unwrap());
+            assert_eq!((found.mode(), found.mtime_nsec()), (right.mode(), right.mtime_nsec()));
+            assert_eq!(std::fs::read_dir(copy.join("deep")).unwrap().count(), 2, "nothing is left beside");
+        }
+    }
+}
+
+/// A host that is killed: the others finish and the exit status says so; copied again, it goes on where it was.
+#[test]
+fn a_killed_host_is_resumed() {
+    let place = Place::new("killed");
+    let source = place.root.join("image");
+    let bytes = 200 << 20;
+    std::fs::write(&source, content(7, bytes)).unwrap();
+    let mut hosts: Vec<Host> = (1..=3).map(|number| place.serve(number)).collect();
+    let targets: Vec<String> = hosts.iter().map(|host| format!("{}:copy", host.address)).collect();
+    let list = hosts[1].folder.join(".copy.squall-held");
+    let held =
+        || std::fs::read(&list).map_or(0, |list| list.iter().skip(40).filter(|mark| **mark == 1).count());
+    let copy = place.cp(&[&source], &targets);
+    let begun = Instant::now();
+    while held() < 10 {
+        assert!(begun.elapsed() < PATIENCE, "nothing comes");
+        std::thread::yield_now();
+    }
+    drop(hosts.remove(1));
+    let before = held();
+    let (status, text) = end(copy);
+    assert!((10..200).contains(&before), "{before} blocks were there when the host was killed");
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("127.0.0.2: the host is lost"), "{text}");
+    for host in &hosts {
+        assert!(std::fs::read(host.folder.join("copy")).unwrap() == content(7, bytes), "at {}", host.address);
+    }
+    let inode = place.root.join("127.0.0.2/.copy.squall-partial").metadata().unwrap().ino();
+    let again = place.serve(2);
+    let (status, text) = end(place.cp(&[&source], &targets));
+    assert_eq!(status, 0, "{text}");
+    let copy = again.folder.join("copy");
+    assert!(std::fs::read(&copy).unwrap() == content(7, bytes));
+    assert_eq!(copy.metadata().unwrap().ino(), inode, "it went on with what was there");
+    assert!(!list.exists());
+}
+
+/// Whoever is wrong is told what to do; the others get the file.
+#[test]
+fn errors_are_told_and_concern_their_host_only() {
+    let place = Place::new("errors");
+    let source = place.root.join("file");
+    std::fs::write(&source, content(1, 5000)).unwrap();
+    let good = place.serve(1);
+    let full = place.serve(2);
+    // A folder where the file should go.
+    std::fs::create_dir(full.folder.join("file")).unwrap();
+    std::fs::create_dir(full.folder.join("file/file")).unwrap();
+    let targets = ["127.0.0.1:file", "127.0.0.2:file", "127.0.0.3:file"].map(String::from);
+    let (status, text) = end(place.cp(&[&source], &targets));
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("127.0.0.2: ") && text.contains("file"), "{text}");
+    assert!(text.contains("127.0.0.3: cannot reach") && text.contains("is `squall serve` running"), "{text}");
+    assert!(std::fs::read(good.folder.join("file")).unwrap() == content(1, 5000));
+
+    let (status, text) = end(place.cp(&[&source], &["127.0.0.1:../file".into()]));
+    assert!(status == 1 && text.contains("leads outside"), "{text}");
+    std::fs::write(place.root.join("secret"), "another secret of many bytes").unwrap();
+    let (status, text) = end(place.cp(&[&source], &["127.0.0.1:file".into()]));
+    assert!(status == 1 && text.contains("same secret"), "{text}");
+}
+
+/// A stranger who sends nonsense, or nothing, harms nobody.
+#[test]
+fn a_stranger_is_sent_away() {
+    let place = Place::new("stranger");
+    let source = place.root.join("file");
+    std::fs::write(&source, content(1, 10)).unwrap();
+    let host = place.serve(1);
+    let mut stranger = std::net::TcpStream::connect(("127.0.0.1", place.port)).unwrap();
+    std::io::Write::write_all(&mut stranger, &[b'x'; 4096]).unwrap();
+    // The end of the connection, however it comes.
+    let _ = stranger.read_to_end(&mut Vec::new());
+    let (status, text) = end(place.cp(&[&source], &["127.0.0.1:file".into()]));
+    assert_eq!(status, 0, "{text}");
+    assert_eq!(std::fs::read(host.folder.join("file")).unwrap(), content(1, 10));
+}
