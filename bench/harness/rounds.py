@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 import sys
 
-from .case import LATENCY, Case, Figure, figure_in_words
+from .case import BULK, LATENCY, Case, Figure, figure_in_words
 from .contestant import Contestant
 from .process import Failed
 
@@ -44,7 +44,7 @@ def ratio(rows: list[Row], case: Case, name: str, base: str) -> float | None:
     one, other = medians.get(name), medians.get(base)
     if not one or not other:
         return None
-    return other / one if case.kind == LATENCY else one / other
+    return other / one if case.kind in (LATENCY, BULK) else one / other
 
 
 def say(text: str) -> None:

@@ -47,6 +47,24 @@ class Squall(Contestant):
         return result["latency_ns"]["p50"] if latency else result["messages_per_second"]
 
 
+def objects(size: int) -> int:
+    """Objects of a run of about a second."""
+    return max(5, min(200, (1 << 30) // size))
+
+
+class SquallBulk(Squall):
+    """`squall bench rdmc`."""
+
+    def __init__(self, transport: str, binary: str | None = None):
+        super().__init__(transport, binary)
+        self.guarantee = "every receiver that lives has the object, whoever else dies"
+
+    def measure(self, case: Case) -> Figure:
+        command = [self.binary, "bench", "rdmc", "--transport", self.transport, "--members", case.members]
+        command += ["--size", case.size, "--objects", objects(case.size), "--json"]
+        return json_of(run(command))["seconds"] * 1e9
+
+
 class Limit(Contestant):
     """`limits/multicast.c`: the least that has to be done."""
 

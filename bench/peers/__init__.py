@@ -5,6 +5,8 @@ from .corosync import Corosync
 from .etcd import Etcd
 from .iceoryx2 import Iceoryx2
 from .jgroups import JGroups
+from .mpi import SHM as BULK_SHM
+from .mpi import TCP as BULK_TCP
 from .zeromq import ZeroMq
 
 # Systems that order messages totally, on three nodes.
@@ -12,3 +14,6 @@ ORDER = [AeronCluster(), JGroups(), Corosync(), Etcd()]
 
 # One publisher, some subscribers.
 PUBLISH = [AeronIpc(), Iceoryx2(), ZeroMq()]
+
+# Large objects from one process to all others.
+BULK = [*BULK_SHM, *BULK_TCP]

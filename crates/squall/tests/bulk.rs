@@ -120,6 +120,23 @@ fn a_lost_receiver_is_left_out_over_tcp() {
     a_lost_receiver_is_left_out("tcp-lost", Transport::Tcp);
 }
 
+/// When the last receiver has left, the root hears it, however often it asks.
+#[test]
+fn a_root_that_is_left_alone_is_told() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        let configs = configs(&format!("alone-{transport:?}"), transport, 2);
+        scope(|scope| {
+            scope.spawn(|| join(&configs[1]).receive().map(drop).expect("the first object"));
+            let mut session = join(&configs[0]);
+            let mut object = session.buffer(10_000);
+            session.send(&mut object).expect("a receiver is left");
+            for _ in 0..2 {
+                assert!(matches!(session.send(&mut object), Err(BulkError::Alone)), "{transport:?}");
+            }
+        });
+    }
+}
+
 /// Receivers hear that the root has gone.
 #[test]
 fn a_lost_root_ends_the_session() {

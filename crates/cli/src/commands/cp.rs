@@ -47,11 +47,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         |(name, host, _): &(String, String, String)| Target::connect(name, host, arguments.port, &secret);
     let mut targets: Vec<Target> = hosts.iter().map(connect).collect();
     let is_one = sources.iter().filter(|source| source.entry.path.len() == 1).count() == 1;
-    for (target, (_, _, path)) in targets.iter_mut().zip(&hosts) {
-        let entries = sources.iter().map(|source| source.entry.clone()).collect();
-        let into = !is_one || path.is_empty() || path.ends_with('/');
-        target.ask(&Request { path: path.clone(), into, entries });
-    }
+    let entries: Vec<_> = sources.iter().map(|source| source.entry.clone()).collect();
+    // Each takes the space of all files, which may take its time.
+    std::thread::scope(|scope| {
+        for (target, (_, _, path)) in targets.iter_mut().zip(&hosts) {
+            let into = !is_one || path.is_empty() || path.ends_with('/');
+            let request = Request { path: path.clone(), into, entries: entries.clone() };
+            scope.spawn(move || target.ask(&request));
+        }
+    });
     for target in targets.iter().filter(|target| !target.is_left()) {
         complain(&target.name, target.failure.as_deref().unwrap_or("it has gone"));
     }

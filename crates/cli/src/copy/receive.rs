@@ -41,7 +41,7 @@ pub(crate) fn serve(line: &mut Line, folder: &Folder, secret: &Secret) -> Result
     };
     line.say(&Answer::Ready { held: slots.iter().flatten().map(Slot::held).collect() })?;
     // Other hosts may take long to answer, and nothing to send is an end, too.
-    let Some(begin) = line.hear::<Option<Begin>>(None)? else { return Ok(0) };
+    let Some(begin) = line.hear::<Option<Begin>>(Some(BEGIN_PATIENCE))? else { return Ok(0) };
     let options = Options { block_bytes: Some(BLOCK_BYTES), schedule: None };
     let mut session = Session::join_with(&config(&begin, line.peer()?.ip(), secret), &options)?;
     let mut received = 0;
@@ -153,5 +153,7 @@ fn config(begin: &Begin, source: IpAddr, secret: &Secret) -> Config {
 
 /// For what the source does at once, but for a digest of a large file.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// For what other hosts take to prepare.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(3600);
 /// Hosts that have answered are there, as a rule.
 pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(20);

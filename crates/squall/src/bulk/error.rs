@@ -56,6 +56,16 @@ pub enum BulkError {
     /// The members that are left cannot agree on who is left.
     #[error("the members that are left do not reach each other: check the network between them")]
     Scattered,
+    /// What is held already is about another object.
+    #[error(
+        "the object has {expected} blocks, what is held already is of {found}: use the session's block size"
+    )]
+    Held {
+        /// The object's blocks.
+        expected: u64,
+        /// Those that the caller knows of.
+        found: u64,
+    },
     /// What the transport cannot do.
     #[error("files are received over TCP: choose that transport")]
     NotFiles,

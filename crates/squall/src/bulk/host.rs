@@ -48,7 +48,8 @@ impl Host {
         while self.stack.core.finished() <= number {
             self.step();
         }
-        Ok(())
+        let has_receivers = self.stack.core.receivers_of(number) > 0 || self.lost().is_empty();
+        if has_receivers { Ok(()) } else { Err(BulkError::Alone) }
     }
 
     fn share(&mut self, object: &Buffer) -> Result<BufferId, BulkError> {

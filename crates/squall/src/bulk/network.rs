@@ -151,6 +151,9 @@ impl Network {
         if self.settings.blocks(bytes) > BLOCKS_MAX {
             return Err(BulkError::TooLarge { bytes });
         }
+        if self.members.len() == 1 && self.has_it.len() > 1 {
+            return Err(BulkError::Alone);
+        }
         self.has_it.fill(false);
         while !self.send_in_group(memory, bytes, on_progress) {
             self.regroup(on_progress)?;
@@ -280,6 +283,10 @@ impl Network {
         held: &Held,
         on_block: Option<BoxedBlocks>,
     ) -> Result<(), BulkError> {
+        let (expected, found) = (self.settings.blocks(bytes), held.blocks());
+        if expected != found {
+            return Err(BulkError::Held { expected, found });
+        }
         let upcalls = self.stack.upcalls();
         let number = upcalls.asked.expect("the next object is there").number;
         (upcalls.on_block, upcalls.blocks, upcalls.released) = (on_block, held.count(), None);

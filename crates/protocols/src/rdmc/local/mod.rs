@@ -22,8 +22,8 @@
 //! **Invariants.**
 //! - `finished <= ready <= offered <= finished + OBJECTS_MAX`, all monotone; a descriptor is written again only when
 //!   its object is finished.
-//! - An object is ready only when every member that is not lost has attached its buffer \[M5\]; payload, then guard \[F5\].
-//! - The memory of an object is not written between ready and finished.
+//! - \[B8\] An object is ready only when every member that is not lost has attached its buffer \[M5\], payload before
+//!   guard \[F5\]; its memory is not written between ready and finished.
 //! - \[B7\] A lost receiver concerns nobody else. When the root is lost, receivers still get all that is ready, since
 //!   views outlive their owner \[M4\].
 //!
@@ -128,6 +128,12 @@ impl Local {
             Role::Root(root) => root.finished,
             Role::Receiver(receiver) => receiver.given_back,
         }
+    }
+
+    /// How many receivers have given object `number` back, those among them that are lost by now.
+    #[must_use]
+    pub fn receivers_of(&self, number: u64) -> usize {
+        (1..self.rows.members.len()).filter(|rank| self.rows.progress(*rank).given_back() > number).count()
     }
 
     /// The next object to be copied or leased, if it is ready.

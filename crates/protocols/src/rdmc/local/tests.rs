@@ -202,7 +202,7 @@ fn run_without_faults(seed: u64) -> Result<(), String> {
     cluster.check_done(SIZES.len() as u64)
 }
 
-/// Every byte at every receiver, in order, of empty objects and of one byte more than a block; alone, too [B5].
+/// Every byte at every receiver, in order, of empty objects and of one byte more than a block; alone, too [B5] [B8].
 #[test]
 fn all_objects_arrive_and_all_memory_comes_back() {
     for seed in 0..200 {
