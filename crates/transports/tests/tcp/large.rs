@@ -34,6 +34,28 @@ fn a_large_range_arrives_word_by_word() {
     }
 }
 
+/// F6: a payload whose last bytes were read straight into their region is acknowledged by itself: nothing else comes.
+#[test]
+fn a_large_write_is_acknowledged_without_further_traffic() {
+    let mut cluster = Cluster::<Loopback>::new(2);
+    let source = cluster.node(0).register(WORDS);
+    let target = cluster.node(1).register(WORDS);
+    let grant = cluster.node(1).grant(&target, 0..WORDS, NodeId(0));
+    let (near, _) = cluster.connect(0, 1, 1);
+    for lap in 0..20_usize {
+        let words = (1 << 16) + (lap * 7919) % 50_000;
+        let source = Source::Region(&source, 0..words);
+        let signal = Some(Token(lap as u64));
+        let write = Write { source, grant: &grant, offset: 0, immediate: None, signal };
+        cluster.node(0).write(near, write).expect("room");
+        cluster.expect(
+            0,
+            "Done",
+            |event| matches!(event, Event::Done { token, .. } if token.0 == lap as u64),
+        );
+    }
+}
+
 /// F3, F5: the source changes while it is being sent; each word that lands is one that was stored, whole.
 #[test]
 fn words_of_a_changing_source_are_whole() {
