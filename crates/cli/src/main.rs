@@ -25,7 +25,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use commands::{bench_multicast, bench_rdmc, bench_sst, cp, demo, doctor as doctor_command, explain, serve, simulate};
+use commands::{
+    bench_multicast, bench_rdmc, bench_sst, cp, demo, doctor as doctor_command, explain, serve, simulate,
+};
 
 /// Group communication at memory speed
 #[derive(Debug, Parser)]

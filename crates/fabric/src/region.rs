@@ -77,6 +77,12 @@ impl Region {
         Self { access: Access::ReadOnly, ..self.clone() }
     }
 
+    /// The same memory under another name: for memory that a fabric takes over.
+    #[must_use]
+    pub fn renamed(self, id: RegionId) -> Self {
+        Self { id, ..self }
+    }
+
     /// The region's name within its fabric.
     #[must_use]
     pub const fn id(&self) -> RegionId {

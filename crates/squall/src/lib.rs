@@ -46,6 +46,7 @@ mod group;
 mod node;
 mod sender;
 mod status;
+pub mod stream;
 mod transport;
 mod wait;
 

@@ -1,6 +1,7 @@
 //! One type for whatever transport a group uses, so that the public API has no type parameter for it.
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 use squall_fabric::{
     Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
@@ -37,6 +38,16 @@ impl AnyFabric {
                 Idle::auto(1 + fabric.choices().iter().filter(|choice| choice.way == Way::Shm).count())
             }
             _ => usual,
+        }
+    }
+}
+
+impl AnyFabric {
+    /// Whether nothing that was posted waits in this process for room.
+    pub(crate) fn is_flushed(&self) -> bool {
+        match self {
+            Self::Shm(fabric) => !fabric.has_waiting(),
+            Self::Tcp(fabric) => !fabric.has_output(),
         }
     }
 }
@@ -128,6 +139,12 @@ impl Transport for AnyFabric {
     }
     fn unpark(&mut self) {
         either!(self, fabric => fabric.unpark());
+    }
+    fn flush(&mut self) {
+        either!(self, fabric => fabric.flush());
+    }
+    fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
+        either!(self, fabric => fabric.readiness())
     }
     fn waker(&self) -> Waker {
         either!(self, fabric => fabric.waker())

@@ -13,8 +13,26 @@ mod waker;
 
 pub use crate::waker::Waker;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 use squall_fabric::{Duration, Fabric};
+
+/// Blocks until one of `fds` can be read, or for `timeout`.
+///
+/// # Errors
+/// What the system says; an interruption is none.
+pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> std::io::Result<()> {
+    let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let timeout = timeout.map(|timeout| Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    match rustix::event::poll(&mut fds, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
 
 /// A fabric on a real machine: what a runner needs beyond [`Fabric`].
 ///
@@ -31,6 +49,13 @@ pub trait Transport: Fabric {
 
     /// Tells peers and wakers that this node polls again. Idempotent.
     fn unpark(&mut self);
+
+    /// Sends and announces what was posted, as the next `poll` would: for who posts and then does something else.
+    fn flush(&mut self);
+
+    /// For who waits for several things at once instead of calling `park`, in its place: becomes readable when a
+    /// peer has something for this node (not by a [`Waker`]); and how long to wait at most, whatever happens.
+    fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>);
 
     /// A handle by which any thread of this process ends a `park`.
     fn waker(&self) -> Waker;

@@ -61,6 +61,11 @@ impl Outgoing {
         self.posting = Some(posting);
     }
 
+    /// Whether nothing waits to be posted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.unsent == 0 && self.posting.is_none()
+    }
+
     /// Posts what waits, as far as there is room; true if nothing waits any more.
     pub(super) fn flush<F: Fabric>(&mut self, fabric: &mut F, conn: ConnId) -> Result<bool, PostError> {
         if self.unsent > 0 {

@@ -204,7 +204,9 @@ impl<S: Link> Joining<'_, '_, S> {
                 Request::Link { .. } if self.early.len() < self.plan.members as usize => {
                     self.early.push(visitor)
                 }
-                Request::Link { .. } => (self.on_progress)(visitor.refuse(Refusal::OtherSession)),
+                Request::Link { .. } | Request::Pair => {
+                    (self.on_progress)(visitor.refuse(Refusal::OtherSession));
+                }
                 Request::Enter { .. } | Request::Hello { .. } | Request::Status { .. } => {
                     (self.on_progress)(visitor.refuse(Refusal::Assembling));
                 }

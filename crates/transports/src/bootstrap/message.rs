@@ -17,13 +17,15 @@ pub(super) enum Request {
     Hello { session: u64, node: u32 },
     /// To any member: how are you?
     Status { question: Vec<u8> },
+    /// To a process outside any group: let us be two.
+    Pair,
 }
 
 impl Request {
     /// The answer to a request that only a group that runs can take.
     pub(super) fn too_early(&self) -> Option<Refusal> {
         match self {
-            Self::Join { .. } | Self::Link { .. } => None,
+            Self::Join { .. } | Self::Link { .. } | Self::Pair => None,
             Self::Enter { .. } | Self::Hello { .. } | Self::Status { .. } => Some(Refusal::Assembling),
         }
     }

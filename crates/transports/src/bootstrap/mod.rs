@@ -31,6 +31,7 @@ mod listener;
 mod member;
 mod mesh;
 mod message;
+pub mod pair;
 mod proof;
 mod reception;
 mod request;

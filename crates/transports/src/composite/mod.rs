@@ -33,6 +33,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::TcpStream;
 
+use rustix::event::epoll;
+use rustix::fd::OwnedFd;
 use squall_fabric::{ConnId, MirrorId, NodeId};
 
 pub use self::error::CompositeError;
@@ -61,6 +63,8 @@ pub struct CompositeFabric {
     /// next one there takes the place.
     views: BTreeMap<usize, Way>,
     waker: Waker,
+    /// Readable when the bell of a part is.
+    bells: OwnedFd,
     origin: std::time::Instant,
 }
 
@@ -93,7 +97,10 @@ impl CompositeFabric {
             shm.hold_moves();
         }
         let (mirrors, views, origin) = (Slots::default(), BTreeMap::new(), std::time::Instant::now());
-        Ok(Self { node, choices, shm, verbs, tcp, mirrors, views, waker, origin })
+        let bells = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
+        let fabric = Self { node, choices, shm, verbs, tcp, mirrors, views, waker, bells, origin };
+        fabric.watch_bells()?;
+        Ok(fabric)
     }
 
     /// How each peer is reached, and why so, in order of their nodes.

@@ -2,7 +2,8 @@
 
 use std::time::Duration as StdDuration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::io::Errno;
 use squall_fabric::Duration;
 
@@ -17,6 +18,16 @@ impl CompositeFabric {
         let verbs = verbs.iter_mut().map(|part| part.as_mut() as &mut dyn Sleeper);
         let tcp = tcp.iter_mut().map(|part| part as &mut dyn Sleeper);
         shm.chain(verbs).chain(tcp)
+    }
+
+    /// Puts the bells of all parts into one set, for [`Transport::readiness`].
+    pub(super) fn watch_bells(&self) -> std::io::Result<()> {
+        let shm = self.shm.iter().map(Sleeper::bell);
+        let verbs = self.verbs.iter().map(|part| part.bell());
+        for bell in shm.chain(verbs).chain(self.tcp.iter().map(Sleeper::bell)) {
+            epoll::add(&self.bells, bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        Ok(())
     }
 
     /// Blocks until a part or the waker has something, or the time is over.
@@ -55,6 +66,17 @@ impl Transport for CompositeFabric {
 
     fn unpark(&mut self) {
         self.sleepers().for_each(Transport::unpark);
+    }
+
+    fn flush(&mut self) {
+        self.sleepers().for_each(Transport::flush);
+    }
+
+    fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
+        let shm = self.shm.iter().map(|part| part.readiness().1);
+        let verbs = self.verbs.iter().map(|part| part.readiness().1);
+        let tcp = self.tcp.iter().map(|part| part.readiness().1);
+        (self.bells.as_fd(), shm.chain(verbs).chain(tcp).flatten().min())
     }
 
     fn waker(&self) -> Waker {

@@ -140,6 +140,12 @@ impl ShmFabric {
         Ok(fabric)
     }
 
+    /// Whether posts wait here for a receive of their peer.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// The number of the link to `peer`.
     fn link_to(&self, peer: NodeId) -> usize {
         self.links.find(peer).unwrap_or_else(|| panic!("{peer} is not a peer of {}: add it first", self.node))

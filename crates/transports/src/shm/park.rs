@@ -107,6 +107,14 @@ impl Transport for ShmFabric {
         }
     }
 
+    fn flush(&mut self) {
+        self.ring_peers();
+    }
+
+    fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
+        (self.parking.epoll.as_fd(), self.timer())
+    }
+
     fn waker(&self) -> Waker {
         self.parking.waker.clone()
     }
@@ -118,9 +126,7 @@ impl Sleeper for ShmFabric {
         if self.parking.rung || !self.events.is_empty() {
             return None;
         }
-        // What only time resolves is looked at every millisecond; it is rare and short.
-        let has_timer = !self.waiting.is_empty() || self.is_revoking() || self.has_full_socket();
-        Some(if has_timer { Some(timeout.map_or(TIMER, |t| t.min(TIMER))) } else { timeout })
+        Some([timeout, self.timer()].into_iter().flatten().min())
     }
 
     fn bell(&self) -> BorrowedFd<'_> {
@@ -133,6 +139,12 @@ impl Sleeper for ShmFabric {
 }
 
 impl ShmFabric {
+    /// What only time resolves is looked at every millisecond; it is rare and short.
+    fn timer(&self) -> Option<Duration> {
+        let has_timer = !self.waiting.is_empty() || self.is_revoking() || self.has_full_socket();
+        has_timer.then_some(TIMER)
+    }
+
     /// Rings the peers that are parked and for which something was stored or pushed since the last call.
     #[inline]
     pub(super) fn ring_peers(&mut self) {

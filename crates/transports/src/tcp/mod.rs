@@ -187,6 +187,12 @@ impl TcpFabric {
         self.local.counters
     }
 
+    /// Whether something waits for room in a socket.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.peers.iter().any(|peer| !peer.output.is_empty())
+    }
+
     /// The place of `node` among the peers.
     ///
     /// # Panics

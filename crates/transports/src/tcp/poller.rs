@@ -91,6 +91,14 @@ impl Transport for TcpFabric {
         self.waker.set_parked(false);
     }
 
+    fn flush(&mut self) {
+        self.poll_output();
+    }
+
+    fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
+        (self.poller.set.as_fd(), self.patience())
+    }
+
     fn waker(&self) -> Waker {
         self.waker.clone()
     }
@@ -104,9 +112,7 @@ impl Sleeper for TcpFabric {
         if !self.local.events.is_empty() || self.peers.iter().any(busy) {
             return None;
         }
-        let deadline = self.peers.iter().filter_map(|peer| peer.connections.stall_deadline_next()).min();
-        let patience = deadline.map(|deadline| deadline.since(self.now()));
-        Some([timeout, patience].into_iter().flatten().min())
+        Some([timeout, self.patience()].into_iter().flatten().min())
     }
 
     fn bell(&self) -> BorrowedFd<'_> {
@@ -114,6 +120,14 @@ impl Sleeper for TcpFabric {
     }
 
     fn after_sleep(&mut self) {}
+}
+
+impl TcpFabric {
+    /// How long until the first connection stalls for good.
+    fn patience(&self) -> Option<Duration> {
+        let deadline = self.peers.iter().filter_map(|peer| peer.connections.stall_deadline_next()).min();
+        deadline.map(|deadline| deadline.since(self.now()))
+    }
 }
 
 /// More sockets than this are told about by later calls.

@@ -255,6 +255,15 @@ impl Transport for VerbsFabric {
         self.poller.due = Instant::default();
     }
 
+    fn flush(&mut self) {
+        self.flush_posts();
+        self.flush_control();
+    }
+
+    fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
+        (self.poller.set.as_fd(), None)
+    }
+
     fn waker(&self) -> Waker {
         self.waker.clone()
     }

@@ -162,6 +162,24 @@ impl End {
         self.own_end == OwnEnd::Seen && self.peer_end != PeerEnd::Open
     }
 
+    /// Whether the peer has all that was sent and knows that it is all.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.own_end == OwnEnd::Seen
+    }
+
+    /// Whether all sends are wholly transferred, and the end of the stream told if there is one.
+    #[must_use]
+    pub fn has_transferred_all(&self) -> bool {
+        self.sender.waiting() == 0 && self.own_end != OwnEnd::Wanted
+    }
+
+    /// Whether [`End::poll_completion`] has something.
+    #[must_use]
+    pub fn has_completion(&self) -> bool {
+        !self.completions.is_empty()
+    }
+
     /// Offers `length` bytes to the peer.
     ///
     /// # Errors

@@ -121,6 +121,30 @@ impl Socket {
         self.state == State::Closed
     }
 
+    /// Whether all that was posted to be sent is posted on the connection.
+    #[must_use]
+    pub fn has_posted_all(&self) -> bool {
+        self.is_over() || self.out.is_empty() && self.end.has_transferred_all()
+    }
+
+    /// Whether [`Socket::poll_completion`] has something.
+    #[must_use]
+    pub fn has_completion(&self) -> bool {
+        self.end.has_completion() || self.closed.is_some()
+    }
+
+    /// Whether the peer has all that was sent and knows that it is all.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.end.is_sent()
+    }
+
+    /// Whether the connection has failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.end.failure().is_some()
+    }
+
     /// Sends `bytes` of `memory`, which must not change until the send completes.
     ///
     /// # Errors

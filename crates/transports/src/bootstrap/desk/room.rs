@@ -132,7 +132,9 @@ impl<'p, S: Link> Room<'p, S> {
                 return;
             }
             Request::Join { .. } => Answer::Refused(Refusal::Complete),
-            Request::Hello { .. } | Request::Link { .. } => Answer::Refused(Refusal::OtherSession),
+            Request::Hello { .. } | Request::Link { .. } | Request::Pair => {
+                Answer::Refused(Refusal::OtherSession)
+            }
         };
         tracing::info!(peer, ?answer, "the desk turned a request away");
         // Whoever does not wait for the answer needs none.

@@ -1,0 +1,267 @@
+//! Streams for tokio: AsyncRead and AsyncWrite without a thread behind them.
+//!
+//! A task that finds nothing to do tells the peer to ring, looks once more, and leaves its waker with tokio's driver,
+//! which watches the file descriptor that the doorbell makes readable.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker, ready};
+use std::time::Duration;
+
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+
+use super::blocking::Flow;
+use super::{Address, Listener, Options, Socket, StreamError};
+
+/// A stream with [`AsyncRead`] and [`AsyncWrite`] over a [`Socket`].
+///
+/// A write is done when its data is in a buffer that is posted, and mostly it has left then; `flush` waits until it has
+/// left for sure, `shutdown` until the end of the stream has. A stream that is dropped without `shutdown` does not wait
+/// for anything, and what its peer has not taken may be lost.
+#[derive(Debug)]
+pub struct AsyncStream {
+    flow: Flow,
+    ready: AsyncFd<OwnedFd>,
+    wakers: Arc<Wakers>,
+    /// The peer rings.
+    waits: bool,
+}
+
+/// The tasks that wait for the two directions; one doorbell is for both.
+#[derive(Debug, Default)]
+struct Wakers(Mutex<[Option<Waker>; 2]>);
+
+/// Which direction a task waits for.
+#[derive(Clone, Copy, Debug)]
+enum Direction {
+    Reading,
+    Writing,
+}
+
+impl Wakers {
+    fn set(&self, direction: Direction, waker: &Waker) {
+        let mut wakers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut wakers[direction as usize] {
+            Some(old) => old.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+}
+
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let wakers = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl AsyncStream {
+    /// Connects to the listener at `address`, without holding the runtime up meanwhile.
+    ///
+    /// # Errors
+    /// [`StreamError`], with what to do next.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, or in one without input and output.
+    pub async fn connect(address: &Address, options: &Options) -> Result<Self, StreamError> {
+        let (address, options) = (address.clone(), suited(options));
+        let call = move || Socket::connect(&address, &options);
+        let socket =
+            tokio::task::spawn_blocking(call).await.map_err(|error| failed(io::Error::other(error)))?;
+        Self::new(socket?)
+    }
+
+    /// A stream over a socket with nothing posted.
+    ///
+    /// # Errors
+    /// [`StreamError`] if the socket takes fewer posts than there are buffers, or tokio cannot watch it.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, or in one without input and output.
+    pub fn new(mut socket: Socket) -> Result<Self, StreamError> {
+        // Nobody may block a runtime's thread.
+        socket.endpoint().set_linger(Duration::ZERO);
+        let fd = socket.endpoint().readiness().0.try_clone_to_owned().map_err(failed)?;
+        let ready = watch(fd)?;
+        Ok(Self { flow: Flow::new(socket)?, ready, wakers: Arc::default(), waits: false })
+    }
+
+    /// The socket below.
+    pub const fn socket(&self) -> &Socket {
+        &self.flow.socket
+    }
+
+    /// Gives the connection up at once; the peer sees it break.
+    pub fn abort(mut self) {
+        self.flow.socket.abort();
+    }
+
+    /// Before anything is moved: a doorbell that is heard on the way must not be the one that a task waits for.
+    fn begin(&mut self) {
+        if std::mem::replace(&mut self.waits, false) {
+            self.flow.socket.endpoint().end_wait();
+        }
+    }
+
+    /// A task goes on, so nobody rings any more: the other task has to look for itself.
+    fn finish<T>(&self, outcome: T) -> Poll<T> {
+        self.wakers.wake_by_ref();
+        Poll::Ready(outcome)
+    }
+
+    /// Done when something has happened; else the peer rings, and the task is woken.
+    fn poll_happening(&mut self, direction: Direction, context: &Context<'_>) -> Poll<io::Result<()>> {
+        self.wakers.set(direction, context.waker());
+        loop {
+            self.begin();
+            if self.flow.turn() || self.flow.socket.is_closed() {
+                return Poll::Ready(Ok(()));
+            }
+            self.waits = true;
+            if !self.flow.socket.endpoint().begin_wait() {
+                continue;
+            }
+            let both = Waker::from(self.wakers.clone());
+            match self.ready.poll_read_ready(&mut Context::from_waker(&both)) {
+                Poll::Ready(ready) => ready?.clear_ready(),
+                Poll::Pending => {
+                    // What only time resolves is rare and short: look again in the next turn of the runtime.
+                    if self.flow.socket.endpoint().readiness().1.is_some() {
+                        context.waker().wake_by_ref();
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    fn poll_left(&mut self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            match self.flow.has_left() {
+                Ok(false) => ready!(self.poll_happening(Direction::Writing, context))?,
+                Ok(true) => return self.finish(Ok(())),
+                Err(error) => return self.finish(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncRead for AsyncStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        target: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.begin();
+        loop {
+            match self.flow.read_now(target.initialize_unfilled()) {
+                Ok(None) => ready!(self.poll_happening(Direction::Reading, context))?,
+                Ok(Some(read)) => {
+                    target.advance(read);
+                    return self.finish(Ok(()));
+                }
+                Err(error) => return self.finish(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for AsyncStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        source: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.begin();
+        loop {
+            match self.flow.write_now(source) {
+                Ok(None) => ready!(self.poll_happening(Direction::Writing, context))?,
+                Ok(Some(written)) => return self.finish(Ok(written)),
+                Err(error) => return self.finish(Err(error)),
+            }
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.begin();
+        self.poll_left(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.begin();
+        self.flow.socket.shut_down();
+        self.flow.socket.flush();
+        self.poll_left(context)
+    }
+}
+
+/// A listener whose `accept` awaits.
+#[derive(Debug)]
+pub struct AsyncListener {
+    listener: AsyncFd<Listener>,
+}
+
+impl AsyncListener {
+    /// Listens at `address`.
+    ///
+    /// # Errors
+    /// [`StreamError`] if the address cannot be had.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, or in one without input and output.
+    pub fn bind(address: &Address, options: &Options) -> Result<Self, StreamError> {
+        let listener = Listener::bind(address, &suited(options))?;
+        let listener = watch(listener)?;
+        Ok(Self { listener })
+    }
+
+    /// Where it listens, with the port that the kernel has chosen.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        self.listener.get_ref().address()
+    }
+
+    /// The next stream, as soon as somebody who knows the secret connects.
+    ///
+    /// # Errors
+    /// [`StreamError`] if the system lets nobody in.
+    pub async fn accept(&self) -> Result<AsyncStream, StreamError> {
+        loop {
+            if let Some(socket) = self.listener.get_ref().accept_within(Some(Duration::ZERO))? {
+                return AsyncStream::new(socket);
+            }
+            let mut ready = self.listener.readable().await.map_err(failed)?;
+            match self.listener.get_ref().accept_within(Some(Duration::ZERO))? {
+                Some(socket) => return AsyncStream::new(socket),
+                None => ready.clear_ready(),
+            }
+        }
+    }
+}
+
+/// A sender that waits for adverts needs a clock of microseconds, which tokio has not.
+fn suited(options: &Options) -> Options {
+    let mut options = options.clone();
+    options.settings.copy_bytes_per_us = 0;
+    options
+}
+
+/// Lets tokio's driver watch a file descriptor.
+#[expect(
+    deprecated,
+    reason = "what replaces it is unsafe, for types whose descriptor can change; these own theirs"
+)]
+fn watch<T: AsRawFd>(fd: T) -> Result<AsyncFd<T>, StreamError> {
+    AsyncFd::with_interest(fd, Interest::READABLE).map_err(failed)
+}
+
+fn failed(error: io::Error) -> StreamError {
+    StreamError::Transport(error)
+}

@@ -1,0 +1,281 @@
+//! Streams that read and write like a TCP connection.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use squall_protocols::stream::{Failure, PostRefused, ReceiveOutcome};
+
+use super::{Address, Buffer, Event, Options, Socket, StreamError};
+
+/// A stream with [`Read`] and [`Write`] over a [`Socket`]; both block.
+///
+/// Bytes are copied into and out of registered buffers, of which [`Options::buffers`] receives are always posted, so
+/// the peer's data lands in them without the ring. A write returns when its data has left this process.
+#[derive(Debug)]
+pub struct Stream {
+    pub(super) flow: Flow,
+    read_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
+}
+
+/// The part that does not wait: what both kinds of streams share.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) socket: Socket,
+    /// Buffers to be sent from.
+    free: Vec<Buffer>,
+    /// What has come and is not yet read: buffer, next byte, bytes.
+    arrived: VecDeque<(Buffer, usize, usize)>,
+    /// Nothing more will come; why, if not in order.
+    end: Option<Option<Failure>>,
+    /// The connection is over; what has come can still be received.
+    closed: Option<Option<Failure>>,
+    /// Why a part of what was written may not have come to the peer.
+    unsent: Option<Failure>,
+}
+
+impl Flow {
+    pub(super) fn new(mut socket: Socket) -> Result<Self, StreamError> {
+        let Options { buffer_bytes, buffers, .. } = *socket.options();
+        let (bytes, count) = (buffer_bytes.next_multiple_of(8).max(8), buffers.max(1));
+        let cut = |mut all: Buffer| -> Vec<Buffer> {
+            let parts = (1..count).map(|_| {
+                let rest = all.split_off(bytes);
+                std::mem::replace(&mut all, rest)
+            });
+            let mut parts: Vec<_> = parts.collect();
+            parts.push(all);
+            parts
+        };
+        let (outgoing, incoming) = (socket.buffer(bytes * count), socket.buffer(bytes * count));
+        let mut flow = Self {
+            socket,
+            free: cut(outgoing),
+            arrived: VecDeque::new(),
+            end: None,
+            closed: None,
+            unsent: None,
+        };
+        for buffer in cut(incoming) {
+            flow.post(buffer)?;
+        }
+        flow.socket.flush();
+        Ok(flow)
+    }
+
+    /// Lets a buffer be filled; when nothing more can come, it is not needed.
+    fn post(&mut self, mut buffer: Buffer) -> Result<(), StreamError> {
+        buffer.resize(buffer.capacity());
+        match self.socket.post_receive(buffer, false) {
+            Ok(_) => Ok(()),
+            Err((_, PostRefused::Closed)) => {
+                self.end = self.end.or(self.closed);
+                Ok(())
+            }
+            Err((_, refused)) => Err(refused.into()),
+        }
+    }
+
+    /// Takes one event.
+    pub(super) fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Connected => {}
+            Event::Sent { buffer, outcome, .. } => {
+                if let super::SendOutcome::Failed(failure) = outcome {
+                    self.unsent.get_or_insert(failure);
+                }
+                self.free.push(buffer);
+            }
+            Event::Received { buffer, bytes, outcome, .. } => {
+                if bytes > 0 {
+                    self.arrived.push_back((buffer, 0, bytes));
+                }
+                match outcome {
+                    ReceiveOutcome::End => self.end = self.end.or(Some(None)),
+                    ReceiveOutcome::Failed(failure) => self.end = self.end.or(Some(Some(failure))),
+                    _ => {}
+                }
+            }
+            Event::Closed { failure } => {
+                self.closed = Some(failure);
+            }
+        }
+    }
+
+    /// Takes all events that are there; whether there were any.
+    pub(super) fn turn(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.socket.poll() {
+            self.on_event(event);
+            any = true;
+        }
+        any
+    }
+
+    /// Reads what is there; `None` if nothing is.
+    pub(super) fn read_now(&mut self, target: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut read = 0;
+        let mut reposted = false;
+        while let Some((buffer, next, bytes)) = self.arrived.front_mut() {
+            let count = (*bytes - *next).min(target.len() - read);
+            target[read..read + count].copy_from_slice(&buffer[*next..*next + count]);
+            (*next, read) = (*next + count, read + count);
+            if next < bytes {
+                break;
+            }
+            let (buffer, ..) = self.arrived.pop_front().expect("it was looked at");
+            self.post(buffer)?;
+            reposted = true;
+        }
+        if reposted {
+            self.socket.flush();
+        }
+        match self.end {
+            _ if read > 0 || target.is_empty() => Ok(Some(read)),
+            Some(None) => Ok(Some(0)),
+            Some(Some(failure)) => Err(StreamError::from(failure).into()),
+            None => Ok(None),
+        }
+    }
+
+    /// Sends what there is a buffer for; `None` if there is none.
+    pub(super) fn write_now(&mut self, source: &[u8]) -> io::Result<Option<usize>> {
+        if let Some(failure) = self.unsent.or(self.closed.flatten()) {
+            return Err(StreamError::from(failure).into());
+        }
+        if source.is_empty() {
+            return Ok(Some(0));
+        }
+        let Some(mut buffer) = self.free.pop() else { return Ok(None) };
+        let count = source.len().min(buffer.capacity());
+        buffer.resize(count);
+        buffer.copy_from_slice(&source[..count]);
+        match self.socket.post_send(buffer) {
+            Ok(_) => {
+                self.socket.flush();
+                Ok(Some(count))
+            }
+            Err((buffer, refused)) => {
+                self.free.push(buffer);
+                Err(StreamError::from(refused).into())
+            }
+        }
+    }
+
+    /// Whether all that was written has left this process.
+    ///
+    /// # Errors
+    /// If a part of it never will.
+    pub(super) fn has_left(&mut self) -> io::Result<bool> {
+        match self.unsent {
+            Some(failure) => Err(StreamError::from(failure).into()),
+            None => Ok(self.socket.endpoint().has_left()),
+        }
+    }
+}
+
+impl Stream {
+    /// Connects to the listener at `address`.
+    ///
+    /// # Errors
+    /// [`StreamError`], with what to do next.
+    pub fn connect(address: &Address, options: &Options) -> Result<Self, StreamError> {
+        Self::new(Socket::connect(address, options)?)
+    }
+
+    /// A stream over a socket with nothing posted.
+    ///
+    /// # Errors
+    /// [`StreamError::Refused`] if the socket takes fewer posts than there are buffers.
+    pub fn new(socket: Socket) -> Result<Self, StreamError> {
+        Ok(Self { flow: Flow::new(socket)?, read_timeout: None, write_timeout: None })
+    }
+
+    /// How long a read waits for data; `None`: for ever.
+    pub fn set_read_timeout(&mut self, timeout: Option<Duration>) {
+        self.read_timeout = timeout;
+    }
+
+    /// How long a write waits for room; `None`: for ever.
+    pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
+        self.write_timeout = timeout;
+    }
+
+    /// Ends this end's stream behind what was written; reading goes on. Returns when that has left this process.
+    ///
+    /// # Errors
+    /// If the connection fails before.
+    pub fn shut_down(&mut self) -> io::Result<()> {
+        self.flow.socket.shut_down();
+        self.leave()
+    }
+
+    /// The socket below.
+    pub const fn socket(&self) -> &Socket {
+        &self.flow.socket
+    }
+
+    /// Moves all that can be moved now, without waiting: for who does other things for long.
+    pub fn drive(&mut self) {
+        self.flow.turn();
+    }
+
+    /// Gives the connection up at once; the peer sees it break.
+    pub fn abort(mut self) {
+        self.flow.socket.abort();
+    }
+
+    /// Waits until what was written has left.
+    fn leave(&mut self) -> io::Result<()> {
+        let until = self.write_timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            self.flow.turn();
+            if self.flow.has_left()? {
+                return Ok(());
+            }
+            self.flow.socket.endpoint().wait_left(time_left(until)?);
+        }
+    }
+}
+
+/// What is left of a timeout, or that it is over.
+fn time_left(until: Option<Instant>) -> io::Result<Option<Duration>> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    if left == Some(Duration::ZERO) { Err(StreamError::TimedOut.into()) } else { Ok(left) }
+}
+
+impl Read for Stream {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let until = self.read_timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            if let Some(read) = self.flow.read_now(target)? {
+                return Ok(read);
+            }
+            if let Some(event) = self.flow.socket.wait(time_left(until)?) {
+                self.flow.on_event(event);
+            }
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, source: &[u8]) -> io::Result<usize> {
+        let until = self.write_timeout.map(|timeout| Instant::now() + timeout);
+        self.flow.turn();
+        loop {
+            if let Some(written) = self.flow.write_now(source)? {
+                self.leave()?;
+                return Ok(written);
+            }
+            if let Some(event) = self.flow.socket.wait(time_left(until)?) {
+                self.flow.on_event(event);
+            }
+        }
+    }
+
+    /// Nothing to do: a write returns when its data has left.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,306 @@
+//! The endpoint: a transport with one socket on it, driven by whoever uses it (EXS §II.B).
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use squall_fabric::{Channel, Core as _, Event, Fabric as _, Instant, NodeId, Region};
+use squall_protocols::stream as core;
+use squall_transports::Transport as _;
+use squall_transports::bootstrap::pair::Meeting;
+use squall_transports::runner::{Driven, Runner};
+use squall_transports::shm::ShmFabric;
+use squall_transports::tcp::TcpFabric;
+
+use super::{Buffer, Completion, Options, PostRefused, ReceiveId, SendId, Statistics, StreamError};
+use crate::transport::AnyFabric;
+
+/// One end of a connection that posts ranges of registered memory.
+///
+/// **Law.** Post, then [`Endpoint::poll`] or [`Endpoint::wait`]: that moves what was posted and tells what is done.
+/// Memory of a post must stay alone until its completion, and the memory of a receive whole words long.
+#[derive(Debug)]
+pub struct Endpoint {
+    stack: Stack,
+    runner: Runner,
+    linger: Duration,
+}
+
+/// What the runner drives.
+#[derive(Debug)]
+struct Stack {
+    fabric: AnyFabric,
+    socket: core::Socket,
+    /// Reused; holds nothing between polls.
+    events: Vec<Event>,
+    /// When the user's wait ends.
+    until: Option<Instant>,
+}
+
+/// The two ends are two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Listening,
+    Calling,
+}
+
+impl Side {
+    const fn nodes(self) -> (NodeId, NodeId) {
+        match self {
+            Self::Listening => (NodeId(0), NodeId(1)),
+            Self::Calling => (NodeId(1), NodeId(0)),
+        }
+    }
+}
+
+impl Endpoint {
+    pub(super) fn new(meeting: Meeting, side: Side, options: &Options) -> Result<Self, StreamError> {
+        options.settings.check()?;
+        let (node, peer) = side.nodes();
+        let mut fabric = match meeting {
+            Meeting::Shm(stream) => ShmFabric::new(node, vec![(peer, stream)]).map(AnyFabric::Shm),
+            Meeting::Tcp(stream) => TcpFabric::new(node, vec![(peer, stream)]).map(AnyFabric::Tcp),
+        }
+        .map_err(StreamError::Transport)?;
+        let socket = core::Socket::new(&mut fabric, peer, CHANNEL, options.settings.clone())?;
+        let stack = Stack { fabric, socket, events: Vec::new(), until: None };
+        Ok(Self { stack, runner: Runner::new(options.idle), linger: options.linger })
+    }
+
+    /// Whether both ends share memory.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        matches!(self.stack.fabric, AnyFabric::Shm(_))
+    }
+
+    /// Memory that this endpoint can move. One registration for many buffers is cheaper than many.
+    ///
+    /// # Panics
+    /// If the memory cannot be had.
+    pub fn register(&mut self, words: usize) -> Region {
+        self.stack.fabric.register(words)
+    }
+
+    /// A buffer of so many bytes, of memory of its own.
+    ///
+    /// # Panics
+    /// If the memory cannot be had.
+    pub fn buffer(&mut self, bytes: usize) -> Buffer {
+        Buffer::new(&mut self.stack.fabric, bytes)
+    }
+
+    /// Sends `bytes` of `memory`, which begin at a word and do not change before the completion.
+    ///
+    /// # Errors
+    /// [`PostRefused`]; nothing has been posted then.
+    pub fn post_send(&mut self, memory: &Region, bytes: Range<usize>) -> Result<SendId, PostRefused> {
+        self.stack.socket.post_send(memory, bytes)
+    }
+
+    /// Receives into `bytes` of `memory`, which begin at a word: any number of them, or all of them if `wait_all`, or one
+    /// packet. Bytes behind the last one, up to the next word, may become zeros.
+    ///
+    /// # Errors
+    /// [`PostRefused`]; nothing has been posted then.
+    pub fn post_receive(
+        &mut self,
+        memory: &Region,
+        bytes: Range<usize>,
+        wait_all: bool,
+    ) -> Result<ReceiveId, PostRefused> {
+        self.stack.socket.post_receive(&mut self.stack.fabric, memory, bytes, wait_all)
+    }
+
+    /// Takes back a send of which nothing has been sent; false if it is too late.
+    pub fn cancel_send(&mut self, id: SendId) -> bool {
+        self.stack.socket.cancel_send(id)
+    }
+
+    /// Takes back a receive; it completes when the peer can no longer write to it, perhaps with data that came before.
+    /// False if there is none of that number.
+    pub fn cancel_receive(&mut self, id: ReceiveId) -> bool {
+        self.stack.socket.cancel_receive(id)
+    }
+
+    /// Sends nothing more after what is posted.
+    pub fn shut_down(&mut self) {
+        self.stack.socket.shut_down();
+    }
+
+    /// Gives the connection up at once.
+    pub fn abort(&mut self) {
+        self.stack.socket.abort(&mut self.stack.fabric);
+        self.flush();
+    }
+
+    /// Whether something is done that nobody has asked for yet.
+    #[must_use]
+    pub fn has_completion(&self) -> bool {
+        self.stack.socket.has_completion()
+    }
+
+    /// How long dropping it waits for the peer, instead of [`Options::linger`].
+    pub const fn set_linger(&mut self, linger: Duration) {
+        self.linger = linger;
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub fn statistics(&self) -> &Statistics {
+        self.stack.socket.statistics()
+    }
+
+    /// Whether the connection is over.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.stack.socket.is_closed()
+    }
+
+    /// The next thing that is done, without waiting.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Completion> {
+        self.stack.socket.poll_completion().or_else(|| {
+            self.stack.poll();
+            self.stack.socket.poll_completion()
+        })
+    }
+
+    /// The next thing that is done, waiting for up to `timeout` (`None`: for ever). `None` if nothing is.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Option<Completion> {
+        if let Some(completion) = self.poll() {
+            return Some(completion);
+        }
+        let until = timeout.map(|timeout| self.stack.fabric.now() + timeout);
+        self.stack.until = until;
+        let completion = loop {
+            self.runner.step(&mut self.stack);
+            if let Some(completion) = self.stack.socket.poll_completion() {
+                break Some(completion);
+            }
+            if self.is_closed() || until.is_some_and(|until| self.stack.fabric.now() >= until) {
+                break None;
+            }
+        };
+        self.stack.until = None;
+        completion
+    }
+
+    /// Moves all that can be moved now; afterwards the peer knows of all that could be posted.
+    pub fn flush(&mut self) {
+        for _ in 0..FLUSH_POLLS_MAX {
+            if self.stack.poll() == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Whether all that was posted to be sent has left this process: it arrives though nobody polls here any more.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.stack.socket.has_posted_all() && self.stack.fabric.is_flushed()
+    }
+
+    /// Waits until [`Endpoint::has_left`], the connection ends, something completes, or the time is over.
+    pub(super) fn wait_left(&mut self, timeout: Option<Duration>) {
+        let until = timeout.map(|timeout| self.stack.fabric.now() + timeout);
+        self.stack.until = until;
+        while !self.has_left()
+            && !self.is_closed()
+            && !self.stack.socket.has_completion()
+            && until.is_none_or(|until| self.stack.fabric.now() < until)
+        {
+            self.runner.step(&mut self.stack);
+        }
+        self.stack.until = None;
+    }
+
+    /// Prepares to wait for [`Endpoint::readiness`]: the peer rings from now on. False if there is something to do at
+    /// once instead. Ends with [`Endpoint::end_wait`] in any case.
+    #[must_use]
+    pub fn begin_wait(&mut self) -> bool {
+        self.stack.fabric.prepare_park();
+        self.stack.poll() == 0 && !self.stack.socket.has_completion()
+    }
+
+    /// What becomes readable when there is something to do, and how long to wait for it at most.
+    #[must_use]
+    pub fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
+        let (fd, patience) = self.stack.fabric.readiness();
+        let now = self.stack.fabric.now();
+        let deadline = self.stack.next_deadline().map(|deadline| deadline.since(now));
+        (fd, [patience, deadline].into_iter().flatten().min())
+    }
+
+    /// The wait is over.
+    pub fn end_wait(&mut self) {
+        self.stack.fabric.unpark();
+    }
+}
+
+impl Drop for Endpoint {
+    /// Ends the stream and waits for the peer to have taken it, for [`Options::linger`] at most.
+    fn drop(&mut self) {
+        if self.is_closed() || self.stack.socket.has_failed() {
+            return;
+        }
+        self.shut_down();
+        self.flush();
+        let until = self.stack.fabric.now() + self.linger;
+        self.stack.until = Some(until);
+        while !self.stack.socket.is_sent() && !self.is_closed() && self.stack.fabric.now() < until {
+            self.runner.step(&mut self.stack);
+            // What else completes interests nobody any more, but it must not keep the runner from parking.
+            while self.stack.socket.poll_completion().is_some() {}
+        }
+    }
+}
+
+impl Driven for Stack {
+    type Transport = AnyFabric;
+
+    fn transport(&mut self) -> &mut AnyFabric {
+        &mut self.fabric
+    }
+
+    #[inline]
+    fn poll(&mut self) -> usize {
+        let work = self.fabric.poll(&mut |event| self.events.push(event));
+        for event in self.events.drain(..) {
+            self.socket.handle_event(&mut self.fabric, &event);
+        }
+        let posted = self.socket.poll(&mut self.fabric);
+        // The user may be busy with other things for long after this.
+        self.fabric.flush();
+        work + posted
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let core = squall_fabric::Core::<AnyFabric>::next_deadline(&self.socket);
+        [core, self.until].into_iter().flatten().min()
+    }
+}
+
+/// Waits until one of `endpoints` has something to do, for up to `timeout`. Nobody's completions are taken.
+///
+/// # Errors
+/// What the system says.
+pub fn wait_any(endpoints: &mut [&mut Endpoint], timeout: Option<Duration>) -> std::io::Result<()> {
+    let idle = endpoints.iter_mut().fold(true, |idle, endpoint| idle & endpoint.begin_wait());
+    let waited = if idle {
+        let waits: Vec<_> = endpoints.iter().map(|endpoint| endpoint.readiness()).collect();
+        let patience = waits.iter().filter_map(|(_, patience)| *patience);
+        let timeout = patience.chain(timeout).min();
+        let fds: Vec<_> = waits.into_iter().map(|(fd, _)| fd).collect();
+        squall_transports::wait_readable(&fds, timeout)
+    } else {
+        Ok(())
+    };
+    endpoints.iter_mut().for_each(|endpoint| endpoint.end_wait());
+    waited
+}
+
+/// The channel of the stream between the two nodes.
+const CHANNEL: Channel = Channel(1);
+
+/// Polls of one flush: more than that and the peer works at the same time, so the next poll goes on.
+const FLUSH_POLLS_MAX: usize = 64;

@@ -1,0 +1,57 @@
+//! What can go wrong with a stream, and what to do next.
+
+use std::io;
+
+use squall_protocols::stream::{Failure, PostRefused, SettingsError};
+use squall_transports::bootstrap::BootstrapError;
+
+/// Why a socket cannot be had or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The ends did not find or trust each other.
+    #[error(transparent)]
+    Connect(#[from] BootstrapError),
+    /// The settings make no sense.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The transport could not be set up.
+    #[error("cannot set up the transport: {0}")]
+    Transport(io::Error),
+    /// The connection has failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// A buffer was not taken.
+    #[error(transparent)]
+    Refused(#[from] PostRefused),
+    /// Nothing happened in the time that was given.
+    #[error("nothing happened within the time: wait longer, or look whether the peer works")]
+    TimedOut,
+}
+
+impl From<StreamError> for io::Error {
+    fn from(error: StreamError) -> Self {
+        use io::ErrorKind;
+        let kind = match &error {
+            StreamError::Connect(BootstrapError::Unreachable { .. }) => ErrorKind::ConnectionRefused,
+            StreamError::Connect(BootstrapError::AddressInUse { .. }) => ErrorKind::AddrInUse,
+            StreamError::Connect(BootstrapError::SecretRefused { .. }) => ErrorKind::PermissionDenied,
+            StreamError::Settings(_) => ErrorKind::InvalidInput,
+            StreamError::Failed(failure) => kind_of(failure),
+            StreamError::Refused(PostRefused::Ended | PostRefused::Closed) => ErrorKind::BrokenPipe,
+            StreamError::TimedOut => ErrorKind::TimedOut,
+            StreamError::Transport(cause) => cause.kind(),
+            _ => ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
+fn kind_of(failure: &Failure) -> io::ErrorKind {
+    match failure {
+        Failure::Broken(_) => io::ErrorKind::ConnectionReset,
+        Failure::Aborted => io::ErrorKind::ConnectionAborted,
+        Failure::Unanswered => io::ErrorKind::TimedOut,
+        Failure::Violation(_) => io::ErrorKind::InvalidData,
+    }
+}

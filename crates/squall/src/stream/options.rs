@@ -1,0 +1,64 @@
+//! What both ends of a stream agree on, and what each chooses for itself.
+
+use std::time::Duration;
+
+use squall_transports::bootstrap::Secret;
+use squall_transports::bootstrap::pair::{Choice, Terms};
+use squall_transports::runner::Idle;
+
+use super::Settings;
+
+/// How sockets are made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The name of what both ends belong to; the same at both.
+    pub cluster: String,
+    /// What both ends prove to each other to have.
+    pub secret: Secret,
+    /// Shared memory on one host and TCP else, or one of them always.
+    pub transport: Choice,
+    /// Kind and policy, the same at both ends; ring, credits and limits, each end as it likes.
+    pub settings: Settings,
+    /// What a waiting socket does: spin, yield, park.
+    pub idle: Idle,
+    /// How long to try to connect.
+    pub timeout: Duration,
+    /// How long a socket that is dropped waits for the peer to take what was sent.
+    pub linger: Duration,
+    /// The size of each buffer of a [`super::Stream`] in bytes; a multiple of 8.
+    pub buffer_bytes: usize,
+    /// How many buffers a [`super::Stream`] has in each direction.
+    pub buffers: usize,
+}
+
+impl Options {
+    /// The usual limits; `cluster` and `secret` are the same at both ends.
+    #[must_use]
+    pub fn new(cluster: &str, secret: &Secret) -> Self {
+        Self {
+            cluster: cluster.into(),
+            secret: secret.clone(),
+            transport: Choice::Auto,
+            settings: Settings::default(),
+            idle: Idle::auto(2),
+            timeout: Duration::from_secs(10),
+            linger: Duration::from_secs(2),
+            buffer_bytes: 64 << 10,
+            buffers: 8,
+        }
+    }
+
+    /// For processes of one user on this host: `name` is all that they need to know. It keeps nobody out who can reach
+    /// a TCP port of this host and knows the name; where that matters, use [`Options::new`].
+    #[must_use]
+    pub fn local(name: &str) -> Self {
+        let secret = Secret::new("streams of one user on one host").expect("it is long enough");
+        Self::new(name, &secret)
+    }
+
+    pub(super) fn terms(&self) -> Terms {
+        let mut terms = Terms::new(&self.cluster, &self.secret);
+        (terms.choice, terms.timeout) = (self.transport, self.timeout);
+        terms
+    }
+}

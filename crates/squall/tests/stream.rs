@@ -1,0 +1,356 @@
+//! Sockets and streams between two ends of this process, on shared memory and on TCP.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::thread;
+use std::time::Duration;
+
+use squall::stream::{
+    Buffer, Event, Failure, Kind, Listener, Options, Policy, PostRefused, ReceiveOutcome, SendOutcome,
+    Settings, Socket, Stream, Transport,
+};
+
+fn options(transport: Transport) -> Options {
+    // One thread often owns both ends here: the one that is dropped first would wait for the other.
+    Options { transport, linger: Duration::from_millis(20), ..Options::local("stream-tests") }
+}
+
+/// Two ends that are connected.
+fn sockets(options: &Options) -> [Socket; 2] {
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), options).unwrap();
+    let (address, there) = (listener.address().clone(), options.clone());
+    let mut ends = [Socket::connect(&address, &there).unwrap(), listener.accept().unwrap()];
+    let mut waiting = vec![0, 1];
+    while !waiting.is_empty() {
+        waiting.retain(|end| match ends[*end].poll() {
+            None => true,
+            Some(Event::Connected) => false,
+            Some(other) => panic!("{other:?}"),
+        });
+    }
+    ends
+}
+
+fn streams(transport: Transport) -> [Stream; 2] {
+    sockets(&options(transport)).map(|socket| Stream::new(socket).unwrap())
+}
+
+const BOTH: [Transport; 2] = [Transport::Shm, Transport::Tcp];
+
+/// Byte number `at` of what is sent.
+fn byte(at: usize) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9) >> 13) as u8
+}
+
+fn filled(socket: &mut Socket, from: usize, bytes: usize) -> Buffer {
+    let mut buffer = socket.buffer(bytes);
+    buffer.iter_mut().enumerate().for_each(|(i, b)| *b = byte(from + i));
+    buffer
+}
+
+fn next(socket: &mut Socket) -> Event {
+    let event = socket.wait(Some(Duration::from_secs(20)));
+    event.unwrap_or_else(|| panic!("nothing happens: {:?}", socket.statistics()))
+}
+
+#[test]
+fn the_fabric_follows_from_where_the_ends_are() {
+    let [here, there] = sockets(&options(Transport::Auto));
+    assert!(here.is_shared() && there.is_shared(), "one host");
+    let [here, there] = sockets(&options(Transport::Tcp));
+    assert!(!here.is_shared() && !there.is_shared());
+}
+
+/// A receive that is posted before gets the bytes where it wants them, without a copy.
+#[test]
+fn a_receiver_that_is_ahead_is_served_directly() {
+    for transport in BOTH {
+        let [mut here, mut there] = sockets(&options(transport));
+        let target = there.buffer(1 << 20);
+        there.post_receive(target, true).unwrap();
+        there.flush();
+        let receiver = thread::spawn(move || {
+            let Event::Received { buffer, bytes, outcome, .. } = next(&mut there) else { panic!() };
+            assert_eq!((bytes, outcome), (1 << 20, ReceiveOutcome::Filled));
+            assert!(buffer.iter().enumerate().all(|(i, b)| *b == byte(i)));
+            there
+        });
+        // Adverts come before the first send, or the paper's sender would go through the ring.
+        let source = filled(&mut here, 0, 1 << 20);
+        assert!(here.wait(Some(Duration::from_millis(50))).is_none());
+        here.post_send(source).unwrap();
+        let Event::Sent { outcome, .. } = next(&mut here) else { panic!() };
+        assert_eq!(outcome, SendOutcome::Placed);
+        let there = receiver.join().unwrap();
+        assert_eq!((here.statistics().direct, here.statistics().indirect), (1, 0), "{transport:?}");
+        assert_eq!(there.statistics().copied_bytes, 0);
+    }
+}
+
+/// All paces, all sizes: bytes in are bytes out, for each policy.
+#[test]
+fn bytes_in_are_bytes_out_whoever_is_slower() {
+    const BYTES: usize = 3_000_000;
+    for (transport, policy) in BOTH
+        .into_iter()
+        .flat_map(|transport| [Policy::Dynamic, Policy::Direct, Policy::Indirect].map(|p| (transport, p)))
+    {
+        for (sender_rests, receiver_rests) in [(false, false), (true, false), (false, true), (true, true)] {
+            let settings = Settings { policy, ring_words: 1 << 13, ..Settings::default() };
+            let [here, there] =
+                sockets(&Options { settings, buffer_bytes: 24_000, buffers: 3, ..options(transport) });
+            let (mut here, mut there) = (Stream::new(here).unwrap(), Stream::new(there).unwrap());
+            let sender = thread::spawn(move || {
+                let data: Vec<u8> = (0..BYTES).map(byte).collect();
+                let mut rest = &data[..];
+                let mut size = 1;
+                while !rest.is_empty() {
+                    size = (size * 7 + 3) % 90_001;
+                    let (part, later) = rest.split_at(rest.len().min(size + 1));
+                    here.write_all(part).unwrap();
+                    rest = later;
+                    if sender_rests && size.is_multiple_of(3) {
+                        thread::sleep(Duration::from_micros(300));
+                    }
+                }
+                here.shut_down().unwrap();
+                here
+            });
+            let (mut got, mut chunk) = (0, vec![0; 50_000]);
+            loop {
+                let read = there.read(&mut chunk).unwrap();
+                if read == 0 {
+                    break;
+                }
+                assert!(chunk[..read].iter().enumerate().all(|(i, b)| *b == byte(got + i)));
+                got += read;
+                if receiver_rests && got.is_multiple_of(5) {
+                    thread::sleep(Duration::from_micros(300));
+                }
+            }
+            assert_eq!(got, BYTES, "{transport:?} {policy:?}");
+            drop(sender.join().unwrap());
+        }
+    }
+}
+
+/// What was written arrives though the writer never calls again.
+#[test]
+fn a_write_has_left_when_it_returns() {
+    for transport in BOTH {
+        let [mut here, mut there] = streams(transport);
+        for length in [1, 1000, 300_000] {
+            let sender = thread::spawn(move || {
+                here.write_all(&vec![7; length]).unwrap();
+                here
+            });
+            let mut bytes = vec![0; length];
+            there.read_exact(&mut bytes).unwrap();
+            here = sender.join().unwrap();
+        }
+        here.write_all(b"last").unwrap();
+        let mut bytes = [0; 4];
+        there.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"last");
+    }
+}
+
+#[test]
+fn half_a_connection_can_end() {
+    for transport in BOTH {
+        let [mut here, mut there] = streams(transport);
+        let echo = thread::spawn(move || {
+            let mut all = Vec::new();
+            there.read_to_end(&mut all).unwrap();
+            there.write_all(&all).unwrap();
+            there.shut_down().unwrap();
+        });
+        here.write_all(b"and back").unwrap();
+        here.shut_down().unwrap();
+        assert_eq!(here.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        let mut back = String::new();
+        here.read_to_string(&mut back).unwrap();
+        assert_eq!(back, "and back");
+        echo.join().unwrap();
+    }
+}
+
+/// Dropping a stream loses nothing that was written, if the peer takes it.
+#[test]
+fn a_dropped_stream_ends_in_order() {
+    for transport in BOTH {
+        let patient = Options { linger: Duration::from_secs(60), ..options(transport) };
+        let [mut here, mut there] = sockets(&patient).map(|socket| Stream::new(socket).unwrap());
+        let sender = thread::spawn(move || here.write_all(&[3; 200_000]).unwrap());
+        let mut all = Vec::new();
+        there.read_to_end(&mut all).unwrap();
+        assert_eq!(all, [3; 200_000]);
+        sender.join().unwrap();
+    }
+}
+
+/// The connection is over when both streams have ended, but what is in the ring and in buffers is still to be read.
+#[test]
+fn what_has_come_can_be_read_after_the_end() {
+    for transport in BOTH {
+        let small = Options { buffer_bytes: 1000, buffers: 2, ..options(transport) };
+        let [mut here, mut there] = sockets(&small).map(|socket| Stream::new(socket).unwrap());
+        let sent: Vec<u8> = (0..100_000).map(byte).collect();
+        let late = thread::spawn(move || {
+            there.write_all(b"short").unwrap();
+            there.shut_down().unwrap();
+            let mut one = [0];
+            there.read_exact(&mut one).unwrap();
+            // Until both ends have closed, without reading on.
+            while !there.socket().is_closed() {
+                there.drive();
+            }
+            let mut all = one.to_vec();
+            there.read_to_end(&mut all).unwrap();
+            all
+        });
+        here.write_all(&sent).unwrap();
+        here.shut_down().unwrap();
+        let mut short = String::new();
+        here.read_to_string(&mut short).unwrap();
+        assert_eq!(short, "short");
+        while !here.socket().is_closed() {
+            here.drive();
+        }
+        assert!(late.join().unwrap() == sent, "{transport:?}");
+    }
+}
+
+#[test]
+fn an_abort_is_an_error_at_both_ends() {
+    for transport in BOTH {
+        let [mut here, mut there] = sockets(&options(transport));
+        let (send, receive) = (filled(&mut here, 0, 100), here.buffer(100));
+        here.post_receive(receive, false).unwrap();
+        here.post_send(send).unwrap();
+        here.abort();
+        let mut seen = Vec::new();
+        while !matches!(seen.last(), Some(Event::Closed { .. })) {
+            seen.push(next(&mut here));
+        }
+        assert_eq!(seen.len(), 3, "both buffers come back: {seen:?}");
+        assert!(matches!(seen.last(), Some(Event::Closed { failure: Some(Failure::Aborted) })));
+        let buffer = here.buffer(8);
+        assert_eq!(here.post_send(buffer).unwrap_err().1, PostRefused::Closed);
+        let end = next(&mut there);
+        assert!(matches!(end, Event::Closed { failure: Some(Failure::Broken(_)) }), "{end:?}");
+    }
+}
+
+#[test]
+fn a_read_can_have_a_limit_in_time() {
+    for transport in BOTH {
+        let [mut here, mut there] = streams(transport);
+        there.set_read_timeout(Some(Duration::from_millis(5)));
+        assert_eq!(there.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::TimedOut);
+        here.write_all(b"late").unwrap();
+        there.set_read_timeout(None);
+        assert_eq!(there.read(&mut [0; 8]).unwrap(), 4);
+    }
+}
+
+#[test]
+fn packets_keep_their_boundaries() {
+    for transport in BOTH {
+        let settings = Settings { kind: Kind::Packets, ..Settings::default() };
+        let [mut here, mut there] = sockets(&Options { settings, ..options(transport) });
+        for length in [10, 0, 3000, 17] {
+            let buffer = filled(&mut here, length, length);
+            here.post_send(buffer).unwrap();
+        }
+        let sender = thread::spawn(move || {
+            (0..4).for_each(|_| assert!(matches!(next(&mut here), Event::Sent { .. })));
+            here
+        });
+        let (mut lengths, mut room) = (Vec::new(), 100);
+        while lengths.len() < 4 {
+            let buffer = there.buffer(room);
+            there.post_receive(buffer, false).unwrap();
+            match next(&mut there) {
+                Event::Received { outcome: ReceiveOutcome::TooLong { length }, .. } => room = length as usize,
+                Event::Received { buffer, bytes, .. } => {
+                    assert!(buffer[..bytes].iter().enumerate().all(|(i, b)| *b == byte(bytes + i)));
+                    lengths.push(bytes);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(lengths, [10, 0, 3000, 17]);
+        sender.join().unwrap();
+    }
+}
+
+#[test]
+fn a_receive_can_be_taken_back() {
+    for transport in BOTH {
+        let [mut here, mut there] = sockets(&options(transport));
+        let buffer = there.buffer(64);
+        let id = there.post_receive(buffer, false).unwrap();
+        there.flush();
+        assert!(there.cancel_receive(id));
+        let other = thread::spawn(move || {
+            // It answers while it is driven.
+            assert!(here.wait(Some(Duration::from_millis(300))).is_none());
+            here
+        });
+        let Event::Received { outcome, bytes, .. } = next(&mut there) else { panic!() };
+        assert_eq!((outcome, bytes), (ReceiveOutcome::Cancelled, 0));
+        assert!(!there.cancel_receive(id));
+        other.join().unwrap();
+    }
+}
+
+/// Both ends must be of one kind; the error says so.
+#[test]
+fn ends_that_differ_are_told() {
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(Transport::Auto)).unwrap();
+    let address = listener.address().clone();
+    let server = thread::spawn(move || {
+        let mut socket = listener.accept().unwrap();
+        next(&mut socket)
+    });
+    let settings = Settings { policy: Policy::Direct, ..Settings::default() };
+    let mut here = Socket::connect(&address, &Options { settings, ..options(Transport::Auto) }).unwrap();
+    let end = next(&mut here);
+    assert!(matches!(end, Event::Closed { failure: Some(Failure::Violation(_)) }), "{end:?}");
+    let end = server.join().unwrap();
+    assert!(matches!(end, Event::Closed { failure: Some(_) }), "{end:?}");
+}
+
+/// Many pairs park at the same time, and each wakes when it is its turn.
+#[test]
+fn parked_ends_wake_each_other() {
+    for transport in BOTH {
+        let pairs: Vec<_> = (0..4)
+            .map(|_| {
+                let [mut here, mut there] = streams(transport);
+                let far = thread::spawn(move || {
+                    let mut byte = [0];
+                    while there.read(&mut byte).unwrap() == 1 {
+                        there.write_all(&byte).unwrap();
+                    }
+                });
+                let near = thread::spawn(move || {
+                    for i in 0..200 {
+                        here.write_all(&[i]).unwrap();
+                        let mut byte = [0];
+                        here.read_exact(&mut byte).unwrap();
+                        assert_eq!(byte, [i]);
+                        if i % 50 == 0 {
+                            thread::sleep(Duration::from_millis(3));
+                        }
+                    }
+                });
+                (near, far)
+            })
+            .collect();
+        for (near, far) in pairs {
+            near.join().unwrap();
+            far.join().unwrap();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Streams under tokio, and an HTTP stack over them that knows nothing of what carries it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use squall::stream::{AsyncListener, AsyncStream, Options, Transport};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+const BOTH: [Transport; 2] = [Transport::Shm, Transport::Tcp];
+
+async fn pair(transport: Transport) -> [AsyncStream; 2] {
+    let options = Options { transport, ..Options::local("tokio-tests") };
+    let listener = AsyncListener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let address = listener.address().clone();
+    let near = AsyncStream::connect(&address, &options).await.unwrap();
+    [near, listener.accept().await.unwrap()]
+}
+
+fn data(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect()
+}
+
+/// Both directions at once, in two tasks for each end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_directions_flow_at_once() {
+    for transport in BOTH {
+        let ends = pair(transport).await.map(|stream| {
+            let (mut read, mut write) = tokio::io::split(stream);
+            let writing = tokio::spawn(async move {
+                for part in data(2_000_000).chunks(77_777) {
+                    write.write_all(part).await.unwrap();
+                }
+                write.shutdown().await.unwrap();
+            });
+            let reading = tokio::spawn(async move {
+                let mut all = Vec::new();
+                read.read_to_end(&mut all).await.unwrap();
+                let wrong = all.iter().zip(data(2_000_000)).position(|(got, sent)| *got != sent);
+                assert_eq!((all.len(), wrong), (2_000_000, None), "{transport:?}");
+                read
+            });
+            (writing, reading)
+        });
+        let mut kept = Vec::new();
+        for (writing, reading) in ends {
+            writing.await.unwrap();
+            kept.push(reading.await.unwrap());
+        }
+    }
+}
+
+/// A task that waits costs nothing and wakes when something comes, with one thread for both ends.
+#[tokio::test]
+async fn a_parked_task_is_woken() {
+    for transport in BOTH {
+        let [mut near, mut far] = pair(transport).await;
+        let echo = tokio::spawn(async move {
+            let mut bytes = [0; 100];
+            loop {
+                match far.read(&mut bytes).await.unwrap() {
+                    0 => return far,
+                    read => {
+                        far.write_all(&bytes[..read]).await.unwrap();
+                        far.flush().await.unwrap();
+                    }
+                }
+            }
+        });
+        for i in 0..200 {
+            if i % 40 == 0 {
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+            near.write_u8(i).await.unwrap();
+            near.flush().await.unwrap();
+            assert_eq!(near.read_u8().await.unwrap(), i);
+        }
+        near.shutdown().await.unwrap();
+        drop(echo.await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_aborted_peer_is_an_error() {
+    for transport in BOTH {
+        let [mut near, far] = pair(transport).await;
+        far.abort();
+        let error = near.read(&mut [0; 8]).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+    }
+}
+
+async fn double(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let body = request.into_body().collect().await?.to_bytes();
+    Ok(Response::new(Full::new([body.clone(), body].concat().into())))
+}
+
+/// Client and server of hyper, many requests of all sizes on one connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_runs_unmodified() {
+    for transport in BOTH {
+        let [near, far] = pair(transport).await;
+        let server = hyper::server::conn::http1::Builder::new();
+        let server = tokio::spawn(async move {
+            server.serve_connection(TokioIo::new(far), service_fn(double)).await.unwrap()
+        });
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(near)).await.unwrap();
+        let client = tokio::spawn(async move { connection.await.unwrap() });
+        for length in [0, 1, 1000, 70_000, 3_000_000] {
+            sender.ready().await.unwrap();
+            let body = Full::new(Bytes::from(data(length)));
+            let response = sender.send_request(Request::post("/").body(body).unwrap()).await.unwrap();
+            assert_eq!(response.status(), StatusCode::OK);
+            let back = response.into_body().collect().await.unwrap().to_bytes();
+            assert!(back == [data(length), data(length)].concat(), "{length} bytes");
+        }
+        drop(sender);
+        client.await.unwrap();
+        server.await.unwrap();
+    }
+}

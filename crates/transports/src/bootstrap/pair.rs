@@ -1,0 +1,433 @@
+//! Two processes without a group: one listens, others connect, one connection each.
+//!
+//! **Law.** A [`Door`] listens at an address; [`call`] connects to it. Both ends prove the secret to each other as
+//! members of a group do, before anything else is read, and at most so many connections wait for their proof. What
+//! comes out is a [`Meeting`]: a Unix socket if both are on one host and of one user, else a TCP stream, which carries
+//! nothing of the bootstrap any more.
+//!
+//! **One host.** A door at `host:port` listens at a Unix socket too, whose name in the abstract namespace says the
+//! same address. A caller looks there first if the address is one of its own host; where nobody of its user listens,
+//! it goes by TCP.
+
+use std::io;
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::error::system;
+use super::link::{Link, is_this_host};
+use super::member::{CallError, Caller};
+use super::message::{Answer, Refusal, Request};
+use super::reception::{Reception, Visitor};
+use super::{Address, BootstrapError, Listener, Plan, Progress, Proof, Secret};
+
+/// Who may meet, and how long it may take.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The name of what the two belong to, the same at both ends.
+    pub cluster: String,
+    /// The same at both ends.
+    pub secret: Secret,
+    /// How the ends may be joined.
+    pub choice: Choice,
+    /// How long a caller tries.
+    pub timeout: Duration,
+    /// The time for one connection to prove the secret.
+    pub handshake_timeout: Duration,
+    /// The most connections that wait for their proof; at least 1.
+    pub unauthenticated_max: usize,
+}
+
+/// How two ends may be joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// By shared memory if both are on one host and of one user, else by TCP.
+    #[default]
+    Auto,
+    /// By shared memory only.
+    Shm,
+    /// By TCP only.
+    Tcp,
+}
+
+/// A connection whose ends trust each other.
+#[derive(Debug)]
+pub enum Meeting {
+    /// Both are on this host, and of one user.
+    Shm(UnixStream),
+    /// Wherever the peer is.
+    Tcp(TcpStream),
+}
+
+impl Terms {
+    /// Terms with the limits of [`Plan::new`], and ten seconds for a caller.
+    #[must_use]
+    pub fn new(cluster: &str, secret: &Secret) -> Self {
+        let plan = Plan::new(cluster, secret, 2);
+        Self {
+            cluster: cluster.into(),
+            secret: secret.clone(),
+            choice: Choice::Auto,
+            timeout: Duration::from_secs(10),
+            handshake_timeout: plan.handshake_timeout,
+            unauthenticated_max: plan.unauthenticated_max,
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let mut plan = Plan::new(&self.cluster, &self.secret, 2);
+        (plan.timeout, plan.handshake_timeout) = (self.timeout, self.handshake_timeout);
+        plan.unauthenticated_max = self.unauthenticated_max;
+        plan
+    }
+
+    fn proof(&self) -> Proof {
+        Proof::new(&self.secret, &self.cluster, PURPOSE)
+    }
+}
+
+/// Where callers are received; a thread for each kind of socket checks their proofs.
+#[derive(Debug)]
+pub struct Door {
+    address: Address,
+    /// One thread at a time waits here.
+    arrivals: Mutex<Receiver<Result<Meeting, BootstrapError>>>,
+    shared: Arc<Bells>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What wakes whom.
+#[derive(Debug)]
+struct Bells {
+    /// Counts arrivals that nobody has taken.
+    arrival: OwnedFd,
+    /// Readable when the door closes.
+    closing: OwnedFd,
+}
+
+impl Door {
+    /// Listens at `address`: `host:port`, or `unix:…` for this host only.
+    ///
+    /// # Errors
+    /// [`BootstrapError`] if the address cannot be had or does not suit the terms.
+    pub fn open(address: &Address, terms: &Terms) -> Result<Self, BootstrapError> {
+        let bell = |flags| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | flags);
+        let no_bell = |error: rustix::io::Errno| system("a file descriptor")(error.into());
+        let shared = Arc::new(Bells {
+            arrival: bell(EventfdFlags::SEMAPHORE).map_err(no_bell)?,
+            closing: bell(EventfdFlags::empty()).map_err(no_bell)?,
+        });
+        let (sender, arrivals) = sync_channel(BACKLOG);
+        let arrivals = Mutex::new(arrivals);
+        let mut door = Self { address: address.clone(), arrivals, shared, threads: Vec::new() };
+        let serve = |door: &Self| Reporter { sender: sender.clone(), bells: door.shared.clone() };
+        let mut twin = Some(address.clone()).filter(Address::is_unix);
+        if !address.is_unix() {
+            if terms.unauthenticated_max == 0 {
+                return Err(BootstrapError::Plan("let `unauthenticated_max` be at least 1".into()));
+            }
+            let listener = Listener::<TcpStream>::bind(address)?;
+            door.address = listener.address().clone();
+            if terms.choice != Choice::Tcp {
+                twin = twins(&door.address).into_iter().next_back();
+            }
+            door.spawn(listener, terms, serve(&door), Meeting::Tcp)?;
+        } else if terms.choice == Choice::Tcp {
+            return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
+        }
+        if let Some(twin) = twin {
+            let listener = Listener::<UnixStream>::bind(&twin)?;
+            door.spawn(listener, terms, serve(&door), Meeting::Shm)?;
+        }
+        Ok(door)
+    }
+
+    fn spawn<S: Link>(
+        &mut self,
+        listener: Listener<S>,
+        terms: &Terms,
+        reporter: Reporter,
+        met: fn(S) -> Meeting,
+    ) -> Result<(), BootstrapError> {
+        let terms = terms.clone();
+        let thread = std::thread::Builder::new().name("squall-door".into());
+        let thread = thread.spawn(move || reporter.receive(&listener, &terms, met));
+        self.threads.push(thread.map_err(system("a thread for callers"))?);
+        Ok(())
+    }
+
+    /// Where it listens, with the port that the kernel has chosen.
+    #[must_use]
+    pub const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The next caller, waiting for up to `timeout` (`None`: for ever); `None` if nobody came.
+    ///
+    /// # Errors
+    /// If the system lets nobody in any more.
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<Option<Meeting>, BootstrapError> {
+        let arrivals = match (timeout, self.arrivals.try_lock()) {
+            (_, Ok(arrivals)) => arrivals,
+            // Who waits already takes what comes.
+            (Some(Duration::ZERO), Err(TryLockError::WouldBlock)) => return Ok(None),
+            _ => self.arrivals.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        let arrival = match timeout {
+            None => arrivals.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(Duration::ZERO) => arrivals.try_recv().map_err(|error| match error {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            }),
+            Some(timeout) => arrivals.recv_timeout(timeout),
+        };
+        match arrival {
+            Ok(arrival) => {
+                let _ = rustix::io::read(&self.shared.arrival, &mut [0; 8]);
+                arrival.map(Some)
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(system("to let anybody in")(io::ErrorKind::BrokenPipe.into()))
+            }
+        }
+    }
+}
+
+/// Readable while callers wait to be accepted.
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.arrival.as_fd()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.shared.closing, &1u64.to_ne_bytes());
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a door's thread needs.
+struct Reporter {
+    sender: SyncSender<Result<Meeting, BootstrapError>>,
+    bells: Arc<Bells>,
+}
+
+impl Reporter {
+    /// Receives callers until the door closes.
+    fn receive<S: Link>(&self, listener: &Listener<S>, terms: &Terms, met: fn(S) -> Meeting) {
+        let (plan, proof) = (terms.plan(), terms.proof());
+        let mut reception = Reception::new(&plan, listener, &proof);
+        let mut log = |progress: Progress| tracing::debug!(?progress, "a caller");
+        loop {
+            let closing = [self.bells.closing.as_fd()];
+            let visitors = reception.poll(&closing, Instant::now() + PATIENCE, &mut log);
+            if rustix::io::read(&self.bells.closing, &mut [0; 8]).is_ok() {
+                // For the other thread.
+                let _ = rustix::io::write(&self.bells.closing, &1u64.to_ne_bytes());
+                return;
+            }
+            match visitors {
+                Ok(visitors) => visitors.into_iter().for_each(|visitor| self.welcome(visitor, met, &mut log)),
+                Err(error) => {
+                    self.report(Err(error));
+                    // Files or memory may be there again later.
+                    std::thread::sleep(SHORTAGE_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn welcome<S: Link>(
+        &self,
+        mut visitor: Visitor<S>,
+        met: fn(S) -> Meeting,
+        log: &mut dyn FnMut(Progress),
+    ) {
+        if visitor.request != Request::Pair {
+            log(visitor.refuse(Refusal::Unusable));
+            return;
+        }
+        let answered = visitor.wire.write_frame(&Answer::Accepted, Instant::now());
+        if answered.is_ok()
+            && let Ok(stream) = visitor.wire.into_stream()
+        {
+            self.report(Ok(met(stream)));
+        }
+    }
+
+    fn report(&self, arrival: Result<Meeting, BootstrapError>) {
+        // Who finds the queue full is disconnected, and may call again.
+        if self.sender.try_send(arrival).is_ok() {
+            let _ = rustix::io::write(&self.bells.arrival, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Connects to the door at `address`; tries again until it opens or the time is over.
+///
+/// # Errors
+/// [`BootstrapError`], with what to do next.
+pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError> {
+    let (plan, proof) = (terms.plan(), terms.proof());
+    let deadline = Instant::now() + plan.timeout;
+    let caller = Caller { plan: &plan, proof: &proof, deadline };
+    if address.is_unix() && terms.choice == Choice::Tcp {
+        return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
+    }
+    let twins = match terms.choice {
+        Choice::Tcp => Vec::new(),
+        _ if address.is_unix() => vec![address.clone()],
+        _ => twins(address),
+    };
+    let mut pause = PAUSE_MIN;
+    loop {
+        let cause = match caller.try_doors(address, &twins, terms.choice) {
+            Ok(meeting) => return Ok(meeting),
+            Err(CallError::Never(error)) => return Err(error),
+            Err(CallError::Again(cause)) => cause,
+        };
+        if Instant::now() + pause >= deadline {
+            let (contact, waited) = (address.clone(), plan.timeout);
+            return Err(BootstrapError::Unreachable { contact, waited, cause });
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+impl Caller<'_> {
+    fn try_doors(&self, address: &Address, twins: &[Address], choice: Choice) -> Result<Meeting, CallError> {
+        let by_tcp = choice != Choice::Shm && !address.is_unix();
+        let mut cause = format!("{address} is not on this host, and shared memory is asked for");
+        for twin in twins {
+            match self.try_door::<UnixStream>(twin) {
+                Ok(stream) => return Ok(Meeting::Shm(stream)),
+                // A socket of another user, or of nobody: what listens at the port may be ours all the same.
+                Err(CallError::Never(BootstrapError::OtherUser { .. })) if by_tcp => {}
+                Err(CallError::Never(error)) => return Err(CallError::Never(error)),
+                Err(CallError::Again(text)) => cause = text,
+            }
+        }
+        if !by_tcp {
+            return Err(CallError::Again(cause));
+        }
+        self.try_door::<TcpStream>(address).map(Meeting::Tcp)
+    }
+
+    fn try_door<S: Link>(&self, address: &Address) -> Result<S, CallError> {
+        let wait = (self.plan.handshake_timeout * PATIENCE_FACTOR).min(self.plan.timeout);
+        let wire = self.call::<S>(address, &Request::Pair, (Instant::now() + wait).into())?;
+        wire.into_stream().map_err(|error| CallError::Never(system("to make a socket blocking")(error)))
+    }
+}
+
+/// The Unix sockets of doors at a TCP address of this host: of one that listens at all addresses, and of one at this.
+/// The last is the one at which a door with exactly this address listens.
+fn twins(address: &Address) -> Vec<Address> {
+    let Address::Tcp { host, port } = address else { return Vec::new() };
+    if !is_this_host(host) {
+        return Vec::new();
+    }
+    let name = |ip: IpAddr| {
+        let ip = if ip.is_unspecified() { "*".into() } else { ip.to_string() };
+        Address::Abstract(format!("squall-pair/{ip}:{port}"))
+    };
+    let mut names = vec![Address::Abstract(format!("squall-pair/*:{port}"))];
+    let found = (host.as_str(), *port).to_socket_addrs().into_iter().flatten();
+    names.extend(found.map(|address| name(address.ip())));
+    names.dedup();
+    names
+}
+
+/// The purpose of the proofs of this sub-protocol.
+const PURPOSE: &str = "pair";
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// Others may be served before us, so a caller waits longer than the door waits for one caller.
+const PATIENCE_FACTOR: u32 = 5;
+/// A door's thread looks at nothing so often, for nothing is due.
+const PATIENCE: Duration = Duration::from_secs(3600);
+/// Callers that have proved the secret and that nobody has accepted yet.
+const BACKLOG: usize = 128;
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use super::*;
+
+    fn terms(choice: Choice) -> Terms {
+        let secret = Secret::new("a secret of more than sixteen bytes").expect("long enough");
+        Terms { choice, timeout: Duration::from_secs(20), ..Terms::new("pair-test", &secret) }
+    }
+
+    fn door(choice: Choice) -> Door {
+        Door::open(&"127.0.0.1:0".parse().expect("an address"), &terms(choice)).expect("a free port")
+    }
+
+    fn accept(door: &Door) -> Meeting {
+        door.accept(Some(Duration::from_secs(20))).expect("no shortage").expect("somebody called")
+    }
+
+    #[test]
+    fn on_one_host_they_meet_in_shared_memory() {
+        let door = door(Choice::Auto);
+        let near = call(door.address(), &terms(Choice::Auto)).expect("the door is open");
+        let (Meeting::Shm(mut near), Meeting::Shm(mut far)) = (near, accept(&door)) else {
+            panic!("it is one host")
+        };
+        near.write_all(b"nothing else").expect("connected");
+        let mut bytes = [0; 12];
+        far.read_exact(&mut bytes).expect("connected");
+        assert_eq!(&bytes, b"nothing else", "nothing of the bootstrap is left");
+    }
+
+    #[test]
+    fn either_end_can_ask_for_tcp() {
+        for (here, there) in [(Choice::Tcp, Choice::Auto), (Choice::Auto, Choice::Tcp)] {
+            let door = door(here);
+            let near = call(door.address(), &terms(there)).expect("the door is open");
+            assert!(matches!((near, accept(&door)), (Meeting::Tcp(_), Meeting::Tcp(_))));
+        }
+    }
+
+    /// A stranger does not come in, does not learn anything, and does not hold up others.
+    #[test]
+    fn a_stranger_stays_outside() {
+        let door = door(Choice::Tcp);
+        let Address::Tcp { host, port } = door.address().clone() else { panic!("tcp") };
+        let _silent = TcpStream::connect((host.as_str(), port)).expect("it listens");
+        let mut other = terms(Choice::Tcp);
+        other.secret = Secret::new("another secret of sixteen bytes").expect("long enough");
+        let refused = call(door.address(), &other).expect_err("another secret");
+        assert!(matches!(refused, BootstrapError::SecretRefused { .. }), "{refused}");
+        call(door.address(), &terms(Choice::Tcp)).expect("ours");
+        accept(&door);
+        assert!(door.accept(Some(Duration::ZERO)).expect("no shortage").is_none(), "only one came in");
+    }
+
+    #[test]
+    fn a_caller_waits_for_the_door_and_not_for_ever() {
+        let address = door(Choice::Auto).address().clone();
+        let late = Terms { timeout: Duration::from_millis(30), ..terms(Choice::Auto) };
+        let error = call(&address, &late).expect_err("nobody is there");
+        assert!(matches!(error, BootstrapError::Unreachable { .. }), "{error}");
+        std::thread::scope(|scope| {
+            let caller = scope.spawn(|| call(&address, &terms(Choice::Auto)));
+            let door = Door::open(&address, &terms(Choice::Auto)).expect("free again");
+            accept(&door);
+            caller.join().expect("no panic").expect("the door has opened");
+        });
+    }
+}
