@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blast;
 mod cluster;
 mod commands;
 mod control;
@@ -26,7 +27,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    bench_multicast, bench_rdmc, bench_sst, cp, demo, doctor as doctor_command, explain, serve, simulate,
+    bench_multicast, bench_rdmc, bench_sst, bench_stream, cp, demo, doctor as doctor_command, explain, serve,
+    simulate,
 };
 
 /// Group communication at memory speed
@@ -65,6 +67,12 @@ enum Command {
         #[arg(long)]
         parent: u32,
     },
+    /// The receiving end of `bench stream`
+    #[command(hide = true)]
+    StreamReceiver {
+        /// What to do
+        job: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -72,6 +80,7 @@ enum Bench {
     Multicast(bench_multicast::Arguments),
     Rdmc(bench_rdmc::Arguments),
     Sst(bench_sst::Arguments),
+    Stream(bench_stream::Arguments),
 }
 
 /// How a command ended that did what it was asked to do.
@@ -100,6 +109,8 @@ fn perform(command: Command) -> Result<Verdict> {
         Command::Bench { what: Bench::Multicast(arguments) } => bench_multicast::run(&arguments),
         Command::Bench { what: Bench::Rdmc(arguments) } => bench_rdmc::run(&arguments),
         Command::Bench { what: Bench::Sst(arguments) } => bench_sst::run(&arguments),
+        Command::Bench { what: Bench::Stream(arguments) } => bench_stream::run(&arguments),
+        Command::StreamReceiver { job } => blast::receive(&job).map(|()| Verdict::Good),
         Command::Doctor(arguments) => doctor_command::run(&arguments),
         Command::Cp(arguments) => cp::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),

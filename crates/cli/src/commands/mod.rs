@@ -3,6 +3,7 @@
 pub(crate) mod bench_multicast;
 pub(crate) mod bench_rdmc;
 pub(crate) mod bench_sst;
+pub(crate) mod bench_stream;
 pub(crate) mod cp;
 pub(crate) mod demo;
 pub(crate) mod doctor;

@@ -1,7 +1,7 @@
 //! A member: a process of its own that the parent has started, does its work and tells the parent.
 
 mod demo;
-mod lifeline;
+pub(crate) mod lifeline;
 #[cfg(test)]
 mod loopback;
 mod multicast;

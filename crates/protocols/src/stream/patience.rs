@@ -73,6 +73,11 @@ impl Patience {
         self.idle_since.get_or_insert(now);
     }
 
+    /// Whether it knows that nothing waits to be sent.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle_since.is_some()
+    }
+
     /// The user has something to send again.
     pub(super) fn on_busy(&mut self, now: Instant) {
         if let Some(since) = self.idle_since.take() {

@@ -196,6 +196,15 @@ impl Connections {
         self.free.push(Self::index(id));
     }
 
+    /// Asks the processor for what the peer has posted on the connection at `index`.
+    #[inline]
+    pub(super) fn prefetch(&self, index: usize) {
+        let connection = self.slots.get(index).and_then(|slot| slot.connection.as_ref());
+        if let Some(incoming) = connection.and_then(|connection| connection.incoming.as_ref()) {
+            incoming.prefetch();
+        }
+    }
+
     /// The connection at `index`, if it still is.
     #[inline]
     pub(super) fn at(&mut self, index: usize) -> Option<&mut Connection> {

@@ -68,6 +68,15 @@ impl Links {
         self.slots[number].as_mut().is_some_and(Link::take_posts)
     }
 
+    /// The only connection of a link, if it has just one: what comes is for that.
+    #[inline]
+    pub(super) fn only_connection(&self, number: usize) -> Option<usize> {
+        match self.slots[number].as_ref()?.connections[..] {
+            [slot] => Some(slot),
+            _ => None,
+        }
+    }
+
     /// The mark of a write that is under way; a link that is over has none.
     pub(super) fn write_under_way(&self, number: usize, slot: usize) -> Option<u64> {
         self.slots[number].as_ref()?.write_under_way(slot)

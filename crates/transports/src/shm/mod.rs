@@ -261,6 +261,9 @@ impl Fabric for ShmFabric {
     fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
         let mut work = 0;
         for link in 0..self.links.bound() {
+            if let Some(slot) = self.links.only_connection(link) {
+                self.connections.prefetch(slot);
+            }
             if self.links.take_posts(link) {
                 self.drain_link(link);
             }

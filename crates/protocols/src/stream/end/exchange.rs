@@ -122,6 +122,12 @@ impl End {
         }
     }
 
+    /// Whether [`End::poll_output`] has nothing to do until something happens.
+    pub(in crate::stream) fn is_quiet(&mut self) -> bool {
+        let rests = !self.under_way.is_empty() || self.sender.patience().is_idle();
+        self.sender.waiting() == 0 && rests && !self.owes_message()
+    }
+
     /// Whether something has to be said now; what can wait travels with it.
     fn owes_message(&mut self) -> bool {
         self.receiver.wants_to_advertise()

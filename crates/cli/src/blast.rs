@@ -1,0 +1,302 @@
+//! The two ends of `squall bench stream`: the paper's blast tool, and a ball that goes there and back (EXS §IV.B).
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use squall::stream::{
+    Address, Completion, Endpoint, Listener, Options, Policy, ReceiveOutcome, Settings, Socket, Statistics,
+    Transport,
+};
+use squall_transports::runner::{Idle, pin};
+
+use crate::control::{IdleName, TransportName};
+use crate::latency::{Latencies, Percentiles};
+use crate::member::lifeline::die_with;
+
+/// What both ends know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Blast {
+    pub(crate) transport: TransportName,
+    pub(crate) policy: PolicyName,
+    pub(crate) idle: IdleName,
+    /// Bytes of a message; the mean, if they are exponential.
+    pub(crate) size: usize,
+    pub(crate) exponential: bool,
+    pub(crate) messages: u64,
+    pub(crate) outstanding_send: usize,
+    pub(crate) outstanding_receive: usize,
+    pub(crate) round_trip: bool,
+    pub(crate) ring: usize,
+}
+
+/// How data travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PolicyName {
+    /// Straight into the receiver's memory if it is ahead, else through its ring
+    Dynamic,
+    /// Always straight into the receiver's memory: wait for it
+    Direct,
+    /// Always through the receiver's ring
+    Indirect,
+}
+
+/// What the receiver has to tell.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Received {
+    /// The part of a core that it used meanwhile.
+    pub(crate) cpu: f64,
+    pub(crate) copied_bytes: u64,
+}
+
+/// What the sender has found.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
+    pub(crate) statistics: Statistics,
+    pub(crate) latency: Option<Percentiles>,
+}
+
+/// What the receiving process is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Receiver {
+    pub(crate) blast: Blast,
+    pub(crate) address: String,
+    pub(crate) parent: u32,
+    pub(crate) core: Option<usize>,
+}
+
+impl Blast {
+    pub(crate) fn options(&self) -> Options {
+        let policy = match self.policy {
+            PolicyName::Dynamic => Policy::Dynamic,
+            PolicyName::Direct => Policy::Direct,
+            PolicyName::Indirect => Policy::Indirect,
+        };
+        let transport = match self.transport {
+            TransportName::Shm => Transport::Shm,
+            TransportName::Tcp => Transport::Tcp,
+        };
+        let idle = match self.idle {
+            IdleName::Auto => Idle::auto(2),
+            IdleName::Spin => Idle::SPIN,
+            IdleName::Yield => Idle::YIELD,
+            IdleName::Park => Idle::PARK,
+        };
+        let settings = Settings { policy, ring_words: (self.ring as u64).div_ceil(8), ..Settings::default() };
+        Options { transport, idle, settings, ..Options::local("squall-bench-stream") }
+    }
+
+    /// Where the sender listens.
+    pub(crate) fn listen(&self) -> Result<Listener> {
+        let address: Address = match self.transport {
+            TransportName::Shm => format!("unix:@squall-bench-stream-{}", std::process::id()).parse()?,
+            TransportName::Tcp => "127.0.0.1:0".parse()?,
+        };
+        Ok(Listener::bind(&address, &self.options())?)
+    }
+
+    /// The longest message.
+    fn longest(&self) -> usize {
+        if self.exponential { 4 * self.size } else { self.size }
+    }
+
+    /// The lengths of all messages, the same at every run.
+    fn lengths(&self) -> impl Iterator<Item = usize> + '_ {
+        let mut prng = squall_fabric::sim::Prng::new(0xb1a57);
+        (0..self.messages).map(move |_| {
+            if !self.exponential {
+                return self.size;
+            }
+            let uniform = (prng.draw() >> 11) as f64 / (1_u64 << 53) as f64;
+            let length = -(1.0 - uniform).ln() * self.size as f64;
+            (length as usize).clamp(1, self.longest())
+        })
+    }
+
+    /// Sends all messages; the time ends when the receiver says that it has all.
+    pub(crate) fn send(&self, listener: &Listener) -> Result<Sent> {
+        let waited = listener.accept_within(Some(Duration::from_secs(20)))?;
+        let mut endpoint = waited.context("the receiving process has not come")?.into_endpoint();
+        await_connected(&mut endpoint)?;
+        if self.round_trip { self.play(&mut endpoint) } else { self.blast(&mut endpoint) }
+    }
+
+    fn blast(&self, endpoint: &mut Endpoint) -> Result<Sent> {
+        let memory = endpoint.register(self.longest().div_ceil(8));
+        (0..memory.words()).for_each(|word| memory.store_relaxed(word, word as u64 | 1));
+        let word = endpoint.register(1);
+        // The receiver is ahead, as in the paper.
+        receive_all(endpoint, &word)?;
+        let (mut lengths, mut outstanding, mut bytes) = (self.lengths(), 0, 0);
+        endpoint.post_receive(&word, 0..8, true)?;
+        let begun = Instant::now();
+        loop {
+            while outstanding < self.outstanding_send
+                && let Some(length) = lengths.next()
+            {
+                endpoint.post_send(&memory, 0..length)?;
+                (outstanding, bytes) = (outstanding + 1, bytes + length as u64);
+            }
+            match endpoint.wait(None) {
+                Some(Completion::Send { .. }) => outstanding -= 1,
+                Some(Completion::Receive { outcome: ReceiveOutcome::Filled, .. }) => break,
+                other => bail!("the receiver is gone: {other:?}"),
+            }
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        ensure!(word.load(0) == bytes, "{} of {bytes} bytes have come", word.load(0));
+        Ok(Sent { bytes, seconds, statistics: *endpoint.statistics(), latency: None })
+    }
+
+    /// One message at a time, there and back.
+    fn play(&self, endpoint: &mut Endpoint) -> Result<Sent> {
+        let words = self.size.div_ceil(8);
+        let (source, target) = (endpoint.register(words), endpoint.register(words));
+        let word = endpoint.register(1);
+        receive_all(endpoint, &word)?;
+        let mut latencies = Latencies::default();
+        let begun = Instant::now();
+        for round in 0..self.messages {
+            source.store(0, round);
+            let thrown = Instant::now();
+            endpoint.post_receive(&target, 0..self.size, true)?;
+            endpoint.post_send(&source, 0..self.size)?;
+            await_receive(endpoint)?;
+            // The first rounds find cold caches.
+            if round >= self.messages / 10 {
+                latencies.record(thrown.elapsed());
+            }
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        let (statistics, latency) = (*endpoint.statistics(), latencies.percentiles());
+        Ok(Sent { bytes: self.size as u64 * self.messages, seconds, statistics, latency })
+    }
+
+    /// Takes all messages.
+    fn receive(&self, address: &Address) -> Result<Received> {
+        let mut endpoint = Socket::connect(address, &self.options())?.into_endpoint();
+        await_connected(&mut endpoint)?;
+        let result =
+            if self.round_trip { self.return_all(&mut endpoint) } else { self.take_all(&mut endpoint) };
+        // So that the sender sees the last word.
+        endpoint.flush();
+        result
+    }
+
+    fn take_all(&self, endpoint: &mut Endpoint) -> Result<Received> {
+        let expected: u64 = self.lengths().map(|length| length as u64).sum();
+        let words = self.longest().div_ceil(8);
+        let memory: Vec<_> = (0..self.outstanding_receive).map(|_| endpoint.register(words)).collect();
+        let word = endpoint.register(1);
+        for region in &memory {
+            endpoint.post_receive(region, 0..self.longest(), false)?;
+        }
+        let begun = Clock::start();
+        endpoint.post_send(&word, 0..8)?;
+        let (mut next, mut bytes) = (0, 0);
+        while bytes < expected {
+            match endpoint.wait(None) {
+                Some(Completion::Receive { bytes: more, outcome: ReceiveOutcome::Filled, .. }) => {
+                    bytes += more;
+                    endpoint.post_receive(&memory[next], 0..self.longest(), false)?;
+                    next = (next + 1) % memory.len();
+                }
+                Some(Completion::Send { .. }) => {}
+                other => bail!("the sender is gone: {other:?}"),
+            }
+        }
+        let received = begun.received(endpoint.statistics());
+        word.store(0, bytes);
+        endpoint.post_send(&word, 0..8)?;
+        await_sent(endpoint);
+        Ok(received)
+    }
+
+    fn return_all(&self, endpoint: &mut Endpoint) -> Result<Received> {
+        let words = self.size.div_ceil(8);
+        let (source, target) = (endpoint.register(words), endpoint.register(words));
+        let word = endpoint.register(1);
+        endpoint.post_receive(&target, 0..self.size, true)?;
+        endpoint.post_send(&word, 0..8)?;
+        let begun = Clock::start();
+        for round in 0..self.messages {
+            await_receive(endpoint)?;
+            ensure!(target.load(0) == round || self.size < 8, "message {} of {round}", target.load(0));
+            endpoint.post_send(&source, 0..self.size)?;
+            if round + 1 < self.messages {
+                endpoint.post_receive(&target, 0..self.size, true)?;
+            }
+        }
+        await_sent(endpoint);
+        Ok(begun.received(endpoint.statistics()))
+    }
+}
+
+/// The receiving process: does what the line says, and prints what it found.
+pub(crate) fn receive(line: &str) -> Result<()> {
+    let job: Receiver = serde_json::from_str(line)?;
+    die_with(job.parent);
+    if let Some(core) = job.core {
+        pin(core);
+    }
+    let received = job.blast.receive(&job.address.parse()?)?;
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&received)?)?;
+    Ok(())
+}
+
+fn await_connected(endpoint: &mut Endpoint) -> Result<()> {
+    match endpoint.wait(Some(Duration::from_secs(20))) {
+        Some(Completion::Connected) => Ok(()),
+        other => bail!("the ends have not met: {other:?}"),
+    }
+}
+
+/// Waits for the receiver's word that it is ready.
+fn receive_all(endpoint: &mut Endpoint, word: &squall_fabric::Region) -> Result<()> {
+    endpoint.post_receive(word, 0..8, true)?;
+    await_receive(endpoint)
+}
+
+#[inline]
+fn await_receive(endpoint: &mut Endpoint) -> Result<()> {
+    loop {
+        match endpoint.wait(None) {
+            Some(Completion::Receive { outcome: ReceiveOutcome::Filled, .. }) => return Ok(()),
+            Some(Completion::Send { .. }) => {}
+            other => bail!("the peer is gone: {other:?}"),
+        }
+    }
+}
+
+/// Waits until the last word has come to the sender, or the sender has gone.
+fn await_sent(endpoint: &mut Endpoint) {
+    while !endpoint.has_left() && !endpoint.is_closed() {
+        endpoint.wait(Some(Duration::from_millis(1)));
+    }
+}
+
+/// Time, and the processor's part of it.
+struct Clock {
+    begun: Instant,
+    cpu: Duration,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { begun: Instant::now(), cpu: cpu_time() }
+    }
+
+    fn received(&self, statistics: &Statistics) -> Received {
+        let cpu = (cpu_time() - self.cpu).as_secs_f64() / self.begun.elapsed().as_secs_f64();
+        Received { cpu, copied_bytes: statistics.copied_bytes }
+    }
+}
+
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

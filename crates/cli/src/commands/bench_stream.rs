@@ -1,0 +1,211 @@
+//! `squall bench stream`: one connection between two processes (EXS §IV.B).
+
+use std::process::{Command as Program, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde::Serialize;
+use squall::config::quantity;
+
+use crate::blast::{Blast, PolicyName, Received, Receiver};
+use crate::control::{IdleName, TransportName};
+use crate::latency::Percentiles;
+use crate::{Verdict, cores, output, units};
+
+/// Measure a stream between two processes: how fast it is, or how long a message takes there and back
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// How the processes reach each other
+    #[arg(long, value_enum, default_value = "shm")]
+    transport: TransportName,
+    /// Bytes of a message, like 64, 1KiB or 1MB; `exp:1MiB` draws them from an exponential distribution
+    #[arg(long, value_name = "BYTES", default_value = "64KiB", value_parser = parse_size)]
+    size: Size,
+    /// Messages [default: as many as make 4 GiB, 1000 to 1000000; there and back 100000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    messages: Option<u64>,
+    /// Sends that are outstanding
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    outstanding_send: u64,
+    /// Receives that are outstanding
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    outstanding_receive: u64,
+    /// How data travels
+    #[arg(long, value_enum, default_value = "dynamic")]
+    policy: PolicyName,
+    /// The receiver's ring
+    #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = parse_bytes)]
+    ring: usize,
+    /// Send one message at a time, there and back, and measure how long it takes
+    #[arg(long)]
+    round_trip: bool,
+    /// What an end does when there is nothing to do
+    #[arg(long, value_enum, default_value = "spin")]
+    idle: IdleName,
+    /// Run so many times and print the median
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    runs: u64,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str =
+    "All sends are of one memory, each receive has its own. The time ends when the receiver has told that it has
+all. Both processes poll without pause unless --idle says otherwise, each on a core of its own if there are two.
+
+Examples:
+  squall bench stream --size 1MiB
+  squall bench stream --transport tcp --size exp:1MiB --outstanding-send 2 --outstanding-receive 4 --json
+  squall bench stream --round-trip --size 64
+  squall bench stream --round-trip --size 64 --idle park   (blocking)";
+
+/// Bytes of a message.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    bytes: usize,
+    exponential: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Outcome {
+    transport: TransportName,
+    policy: PolicyName,
+    size: usize,
+    exponential: bool,
+    messages: u64,
+    outstanding_send: usize,
+    outstanding_receive: usize,
+    seconds: f64,
+    bytes_per_second: f64,
+    /// Direct transfers of all.
+    direct_ratio: f64,
+    mode_switches: u64,
+    /// The part of a core that the receiver used.
+    receiver_cpu: f64,
+    copied_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency_ns: Option<Percentiles>,
+    /// Of all runs, if there were several; the figures above are of the median one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    runs_bytes_per_second: Vec<f64>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    let blast = arguments.blast();
+    // Before this process is bound to one of them.
+    let cores = cores::for_members(2);
+    let mut outcomes = (0..arguments.runs).map(|_| measure(&blast, &cores)).collect::<Result<Vec<_>>>()?;
+    let all: Vec<f64> = outcomes.iter().map(|outcome| outcome.bytes_per_second).collect();
+    outcomes.sort_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second));
+    let mut outcome = outcomes.swap_remove(outcomes.len() / 2);
+    if all.len() > 1 {
+        outcome.runs_bytes_per_second = all;
+    }
+    if arguments.json {
+        output::line(serde_json::to_string(&outcome)?);
+    } else {
+        show(&outcome);
+    }
+    Ok(Verdict::Good)
+}
+
+impl Arguments {
+    fn blast(&self) -> Blast {
+        let count = |number: u64| usize::try_from(number).expect("at most 1024");
+        let bytes = self.size.bytes as u64;
+        let usual = if self.round_trip { 100_000 } else { ((4 << 30) / bytes).clamp(1000, 1_000_000) };
+        // Messages of many megabytes: enough of them for a second.
+        let usual = if bytes > 4 << 20 { ((8 << 30) / bytes).max(10) } else { usual };
+        Blast {
+            transport: self.transport,
+            policy: self.policy,
+            idle: self.idle,
+            size: self.size.bytes,
+            exponential: self.size.exponential,
+            messages: self.messages.unwrap_or(usual),
+            outstanding_send: count(self.outstanding_send),
+            outstanding_receive: count(self.outstanding_receive),
+            round_trip: self.round_trip,
+            ring: self.ring,
+        }
+    }
+}
+
+fn measure(blast: &Blast, cores: &[Option<usize>]) -> Result<Outcome> {
+    let listener = blast.listen()?;
+    let address = listener.address().to_string();
+    let job = Receiver { blast: blast.clone(), address, parent: std::process::id(), core: cores[1] };
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let child = Program::new(program)
+        .args(["stream-receiver", &serde_json::to_string(&job)?])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the receiving process")?;
+    if let Some(core) = cores[0] {
+        squall_transports::runner::pin(core);
+    }
+    let sent = blast.send(&listener)?;
+    let ended = child.wait_with_output()?;
+    ensure!(ended.status.success(), "the receiving process failed");
+    let received: Received = serde_json::from_slice(&ended.stdout)?;
+    Ok(Outcome {
+        transport: blast.transport,
+        policy: blast.policy,
+        size: blast.size,
+        exponential: blast.exponential,
+        messages: blast.messages,
+        outstanding_send: blast.outstanding_send,
+        outstanding_receive: blast.outstanding_receive,
+        seconds: sent.seconds,
+        bytes_per_second: sent.bytes as f64 / sent.seconds,
+        direct_ratio: sent.statistics.direct_ratio(),
+        mode_switches: sent.statistics.mode_switches,
+        receiver_cpu: received.cpu,
+        copied_bytes: received.copied_bytes,
+        latency_ns: sent.latency,
+        runs_bytes_per_second: Vec::new(),
+    })
+}
+
+fn show(outcome: &Outcome) {
+    match outcome.latency_ns {
+        Some(latency) => output::line(format_args!("{} bytes there and back: {latency}", outcome.size)),
+        None => output::line(format_args!(
+            "{} messages of {} bytes: {}/s, {:.1} % direct, {} switches, receiver {:.0} % of a core",
+            units::grouped(outcome.messages),
+            units::grouped(outcome.size as u64),
+            units::bytes(outcome.bytes_per_second),
+            100.0 * outcome.direct_ratio,
+            outcome.mode_switches,
+            100.0 * outcome.receiver_cpu,
+        )),
+    }
+}
+
+fn parse_size(text: &str) -> Result<Size, String> {
+    match text.strip_prefix("exp:") {
+        Some(mean) => Ok(Size { bytes: parse_bytes(mean)?, exponential: true }),
+        None => Ok(Size { bytes: parse_bytes(text)?, exponential: false }),
+    }
+}
+
+fn parse_bytes(text: &str) -> Result<usize, String> {
+    let bytes = usize::try_from(quantity::bytes(text)?).map_err(|_| "write less")?;
+    if (1..=1 << 30).contains(&bytes) { Ok(bytes) } else { Err("write 1 byte to 1 GiB".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_fixed_or_exponential() {
+        let size = |text: &str| parse_size(text).ok().map(|size| (size.bytes, size.exponential));
+        assert_eq!(size("64"), Some((64, false)));
+        assert_eq!(size("exp:1MiB"), Some((1 << 20, true)));
+        assert_eq!((size("0"), size("exp:"), size("2GiB")), (None, None, None));
+    }
+}
