@@ -1,0 +1,323 @@
+//! Streams for C, in the manner of the Open Group's Extended Sockets API (EXS §I, §II); see `include/squall_exs.h`.
+//!
+//! One lock guards everything. A socket's operations name a queue and a context; completions become events of that queue
+//! when somebody dequeues.
+
+mod memory;
+mod table;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::time::{Duration, Instant};
+
+use squall::stream::{Kind, Listener, Options, Secret, Settings, Socket, wait_any};
+
+use memory::Span;
+use table::{Entry, Operation, Table, with_table};
+
+/// What C gets; see the header.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ExsEvent {
+    socket: c_int,
+    kind: c_int,
+    error: c_int,
+    end: c_int,
+    bytes: usize,
+    context: *mut c_void,
+}
+
+const SEND: c_int = 1;
+const RECV: c_int = 2;
+const CLOSED: c_int = 3;
+const STREAM: c_int = 1;
+const SEQPACKET: c_int = 2;
+const WAITALL: c_int = 1;
+
+type Outcome<T> = Result<T, c_int>;
+
+/// Sets errno and returns -1, if it went wrong.
+fn answer(outcome: Outcome<c_int>) -> c_int {
+    outcome.unwrap_or_else(|error| {
+        // SAFETY: it takes nothing and gives the address of this thread's errno.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: valid as long as the thread lives, and this thread's own.
+        unsafe { *errno = error };
+        -1
+    })
+}
+
+fn text<'a>(text: *const c_char) -> Outcome<&'a str> {
+    if text.is_null() {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the caller passes a text that ends with a zero and stays valid during the call.
+    unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| libc::EINVAL)
+}
+
+/// The number of errno that says most of it.
+fn number(error: squall::stream::StreamError) -> c_int {
+    match std::io::Error::from(error).kind() {
+        std::io::ErrorKind::ConnectionRefused => libc::ECONNREFUSED,
+        std::io::ErrorKind::AddrInUse => libc::EADDRINUSE,
+        std::io::ErrorKind::PermissionDenied => libc::EACCES,
+        std::io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        std::io::ErrorKind::BrokenPipe => libc::EPIPE,
+        std::io::ErrorKind::InvalidInput => libc::EINVAL,
+        _ => libc::ECONNRESET,
+    }
+}
+
+fn span(timeout_ms: c_int) -> Option<Duration> {
+    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_init(name: *const c_char, secret: *const c_char) -> c_int {
+    answer((|| {
+        let secret = Secret::new(text(secret)?).map_err(|_| libc::EINVAL)?;
+        let options = Options::new(text(name)?, &secret);
+        with_table(|table| table.options = Some(options));
+        Ok(0)
+    })())
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_socket(kind: c_int) -> c_int {
+    answer(with_table(|table| {
+        let mut options = table.options.clone().ok_or(libc::ENOTCONN)?;
+        let kind = match kind {
+            STREAM => Kind::Stream,
+            SEQPACKET => Kind::Packets,
+            _ => return Err(libc::EINVAL),
+        };
+        options.settings = Settings { kind, ..options.settings };
+        Ok(table.insert(Entry::New { options, address: None }))
+    }))
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_bind(socket: c_int, address: *const c_char) -> c_int {
+    answer((|| {
+        let parsed = text(address)?.parse().map_err(|_| libc::EINVAL)?;
+        with_table(|table| match table.entry(socket)? {
+            Entry::New { address, .. } => {
+                *address = Some(parsed);
+                Ok(0)
+            }
+            _ => Err(libc::EINVAL),
+        })
+    })())
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_listen(socket: c_int) -> c_int {
+    answer(with_table(|table| {
+        let entry = table.entry(socket)?;
+        let Entry::New { options, address: Some(address) } = entry else { return Err(libc::EINVAL) };
+        *entry = Entry::Listening(Listener::bind(address, options).map_err(number)?.into());
+        Ok(0)
+    }))
+}
+
+/// See the header.
+///
+/// # Safety
+/// `address` is valid for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_getsockname(socket: c_int, address: *mut c_char, length: usize) -> c_int {
+    answer(with_table(|table| {
+        let Entry::Listening(listener) = table.entry(socket)? else { return Err(libc::EINVAL) };
+        let text = listener.address().to_string();
+        if address.is_null() || text.len() >= length {
+            return Err(libc::ENAMETOOLONG);
+        }
+        // SAFETY: the caller promises room for `length` bytes, which is more than the text and its zero need.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), address.cast(), text.len()) };
+        // SAFETY: as above.
+        let end = unsafe { address.add(text.len()) };
+        // SAFETY: as above.
+        unsafe { *end = 0 };
+        Ok(0)
+    }))
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_accept(socket: c_int, timeout_ms: c_int) -> c_int {
+    answer((|| {
+        let listener = with_table(|table| match table.entry(socket)? {
+            Entry::Listening(listener) => Ok(listener.clone()),
+            _ => Err(libc::EINVAL),
+        })?;
+        // Without the lock: others go on meanwhile.
+        let accepted = listener.accept_within(span(timeout_ms)).map_err(number)?.ok_or(libc::ETIMEDOUT)?;
+        Ok(with_table(|table| table.insert(Entry::connected(accepted.into_endpoint()))))
+    })())
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_connect(socket: c_int, address: *const c_char, timeout_ms: c_int) -> c_int {
+    answer((|| {
+        let address = text(address)?.parse().map_err(|_| libc::EINVAL)?;
+        let mut options = with_table(|table| match table.entry(socket)? {
+            Entry::New { options, .. } => Ok(options.clone()),
+            _ => Err(libc::EISCONN),
+        })?;
+        options.timeout = span(timeout_ms).unwrap_or(Duration::MAX / 4);
+        let connected = Socket::connect(&address, &options).map_err(number)?.into_endpoint();
+        with_table(|table| {
+            *table.entry(socket)? = Entry::connected(connected);
+            Ok(0)
+        })
+    })())
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_shutdown(socket: c_int) -> c_int {
+    answer(with_table(|table| {
+        let connection = table.connection(socket)?;
+        connection.endpoint.shut_down();
+        connection.endpoint.flush();
+        Ok(0)
+    }))
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_close(socket: c_int) -> c_int {
+    // Dropped without the lock, since it may wait for the peer.
+    let closed = with_table(|table| table.remove(socket));
+    answer(closed.map(drop).map(|()| 0))
+}
+
+/// See the header.
+///
+/// # Safety
+/// `handle` is null or valid for a store.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_malloc(socket: c_int, length: usize, handle: *mut i64) -> *mut c_void {
+    let made = with_table(|table| table.allocate(socket, length));
+    match made {
+        Ok((number, start)) if !handle.is_null() => {
+            // SAFETY: the caller promises it.
+            unsafe { *handle = number };
+            start
+        }
+        outcome => {
+            answer(outcome.and(Err(libc::EFAULT)));
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_mregister(address: *mut c_void, length: usize) -> i64 {
+    if address.is_null() {
+        return answer(Err(libc::EFAULT)).into();
+    }
+    with_table(|table| table.remember(Span::new(address, length)))
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_mderegister(handle: i64) -> c_int {
+    answer(with_table(|table| table.forget(handle)))
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_qcreate() -> c_int {
+    with_table(Table::create_queue)
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn exs_qdelete(queue: c_int) -> c_int {
+    answer(with_table(|table| table.delete_queue(queue)))
+}
+
+/// See the header.
+///
+/// # Safety
+/// `events` is valid for `count` events.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_qdequeue(
+    queue: c_int,
+    events: *mut ExsEvent,
+    count: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    let until = span(timeout_ms).map(|span| Instant::now() + span);
+    let count = usize::try_from(count).unwrap_or(0);
+    loop {
+        let taken = with_table(|table| {
+            let taken = table.take_events(queue, count)?;
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let is_over = left == Some(Duration::ZERO) || count == 0;
+            if taken.is_empty() && !is_over {
+                // Others get their turn with the lock now and then.
+                let slice = left.map_or(WAIT_SLICE, |left| left.min(WAIT_SLICE));
+                let mut endpoints = table.endpoints();
+                wait_any(&mut endpoints, Some(slice)).map_err(|_| libc::EIO)?;
+                return Ok(None);
+            }
+            Ok(Some(taken))
+        });
+        match taken {
+            Err(error) => return answer(Err(error)),
+            Ok(None) => {}
+            Ok(Some(taken)) => {
+                // SAFETY: the caller promises room for `count` events, and no more were taken.
+                unsafe { std::ptr::copy_nonoverlapping(taken.as_ptr(), events, taken.len()) };
+                return c_int::try_from(taken.len()).expect("at most `count`");
+            }
+        }
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `address` is valid for loads of `length` bytes, which do not change before the event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_send(
+    socket: c_int,
+    handle: i64,
+    address: *const c_void,
+    length: usize,
+    queue: c_int,
+    context: *mut c_void,
+) -> c_int {
+    let operation = Operation { queue, context: context as usize, length };
+    let span = Span::new(address.cast_mut(), length);
+    answer(with_table(|table| table.send(socket, handle, &span, operation)))
+}
+
+/// See the header.
+///
+/// # Safety
+/// `address` is valid for stores of `length` bytes, which nobody uses before the event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_recv(
+    socket: c_int,
+    handle: i64,
+    address: *mut c_void,
+    length: usize,
+    flags: c_int,
+    queue: c_int,
+    context: *mut c_void,
+) -> c_int {
+    let operation = Operation { queue, context: context as usize, length };
+    let span = Span::new(address, length);
+    answer(with_table(|table| table.receive(socket, handle, &span, flags & WAITALL != 0, operation)))
+}
+
+/// How long one wait holds the lock.
+const WAIT_SLICE: Duration = Duration::from_millis(5);

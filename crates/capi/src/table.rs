@@ -1,0 +1,299 @@
+//! Sockets, memory and queues by the numbers that C knows.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use squall::stream::{
+    Address, Buffer, Completion, Endpoint, Listener, Options, PostRefused, ReceiveId, ReceiveOutcome, SendId,
+    SendOutcome,
+};
+
+use crate::memory::Span;
+use crate::{CLOSED, ExsEvent, Outcome, RECV, SEND};
+
+/// Everything, behind one lock.
+#[derive(Default)]
+pub(crate) struct Table {
+    pub(crate) options: Option<Options>,
+    sockets: BTreeMap<c_int, Entry>,
+    memory: BTreeMap<i64, Memory>,
+    queues: BTreeMap<c_int, VecDeque<Noted>>,
+    last: c_int,
+}
+
+/// What a socket is.
+pub(crate) enum Entry {
+    New { options: Options, address: Option<Address> },
+    Listening(Arc<Listener>),
+    Connected(Box<Connection>),
+}
+
+/// A connection and what is outstanding on it.
+pub(crate) struct Connection {
+    pub(crate) endpoint: Endpoint,
+    /// With the library's copy of what is sent, if there is one.
+    sends: BTreeMap<SendId, (Operation, Option<Buffer>)>,
+    /// With the library's memory and the caller's, if they are not the same.
+    receives: BTreeMap<ReceiveId, (Operation, Option<(Buffer, Span)>)>,
+    /// The queue that is told of the end: the last one that was used.
+    queue: c_int,
+}
+
+/// What an event will say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation {
+    pub(crate) queue: c_int,
+    /// A pointer of the caller, which nobody here follows.
+    pub(crate) context: usize,
+    pub(crate) length: usize,
+}
+
+/// An event of one socket.
+#[derive(Clone, Copy, Debug)]
+struct Noted {
+    socket: c_int,
+    kind: c_int,
+    error: c_int,
+    end: bool,
+    bytes: usize,
+    context: usize,
+}
+
+/// Memory that the caller may use.
+enum Memory {
+    /// Of the library, for one socket.
+    Shared { socket: c_int, buffer: Buffer, span: Span },
+    /// Of the caller.
+    Foreign(Span),
+}
+
+static TABLE: Mutex<Option<Table>> = Mutex::new(None);
+
+/// Works on the table; one thread at a time.
+pub(crate) fn with_table<R>(work: impl FnOnce(&mut Table) -> R) -> R {
+    work(TABLE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Table::default))
+}
+
+impl Entry {
+    pub(crate) fn connected(endpoint: Endpoint) -> Self {
+        let (sends, receives) = (BTreeMap::new(), BTreeMap::new());
+        Self::Connected(Box::new(Connection { endpoint, sends, receives, queue: 0 }))
+    }
+}
+
+impl Table {
+    fn next(&mut self) -> c_int {
+        self.last += 1;
+        self.last
+    }
+
+    pub(crate) fn insert(&mut self, entry: Entry) -> c_int {
+        let number = self.next();
+        self.sockets.insert(number, entry);
+        number
+    }
+
+    pub(crate) fn entry(&mut self, socket: c_int) -> Outcome<&mut Entry> {
+        self.sockets.get_mut(&socket).ok_or(libc::EBADF)
+    }
+
+    pub(crate) fn connection(&mut self, socket: c_int) -> Outcome<&mut Connection> {
+        match self.entry(socket)? {
+            Entry::Connected(connection) => Ok(connection),
+            _ => Err(libc::ENOTCONN),
+        }
+    }
+
+    /// Takes a socket out; with it goes the library's memory for it.
+    pub(crate) fn remove(&mut self, socket: c_int) -> Outcome<Entry> {
+        self.memory.retain(|_, memory| !matches!(memory, Memory::Shared { socket: of, .. } if *of == socket));
+        self.sockets.remove(&socket).ok_or(libc::EBADF)
+    }
+
+    pub(crate) fn allocate(&mut self, socket: c_int, length: usize) -> Outcome<(i64, *mut c_void)> {
+        if length == 0 {
+            return Err(libc::EINVAL);
+        }
+        let buffer = self.connection(socket)?.endpoint.buffer(length);
+        let start = buffer.region().pointer(0).as_ptr().cast::<c_void>();
+        let span = Span::new(start, length);
+        let number = i64::from(self.next());
+        self.memory.insert(number, Memory::Shared { socket, buffer, span });
+        Ok((number, start))
+    }
+
+    pub(crate) fn remember(&mut self, span: Span) -> i64 {
+        let number = i64::from(self.next());
+        self.memory.insert(number, Memory::Foreign(span));
+        number
+    }
+
+    pub(crate) fn forget(&mut self, handle: i64) -> Outcome<c_int> {
+        self.memory.remove(&handle).map(|_| 0).ok_or(libc::EINVAL)
+    }
+
+    pub(crate) fn create_queue(&mut self) -> c_int {
+        let number = self.next();
+        self.queues.insert(number, VecDeque::new());
+        number
+    }
+
+    pub(crate) fn delete_queue(&mut self, queue: c_int) -> Outcome<c_int> {
+        self.queues.remove(&queue).map(|_| 0).ok_or(libc::EBADF)
+    }
+
+    pub(crate) fn endpoints(&mut self) -> Vec<&mut Endpoint> {
+        let connected = self.sockets.values_mut().filter_map(|entry| match entry {
+            Entry::Connected(connection) => Some(&mut connection.endpoint),
+            _ => None,
+        });
+        connected.collect()
+    }
+
+    /// Where `span` lies in the library's memory; `None` if it is the caller's own.
+    fn place(
+        &self,
+        socket: c_int,
+        handle: i64,
+        span: &Span,
+    ) -> Outcome<Option<(&Buffer, std::ops::Range<usize>)>> {
+        match self.memory.get(&handle).ok_or(libc::EINVAL)? {
+            Memory::Foreign(all) if all.contains(span) => Ok(None),
+            Memory::Shared { socket: of, buffer, span: all } if all.contains(span) && *of == socket => {
+                let first = span.start - all.start;
+                Ok(Some((buffer, first..first + span.length)))
+            }
+            _ => Err(libc::EFAULT),
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        socket: c_int,
+        handle: i64,
+        span: &Span,
+        what: Operation,
+    ) -> Outcome<c_int> {
+        self.queues.get(&what.queue).ok_or(libc::EINVAL)?;
+        let shared =
+            self.place(socket, handle, span)?.map(|(buffer, range)| (buffer.region().clone(), range));
+        let connection = self.connection(socket)?;
+        let endpoint = &mut connection.endpoint;
+        let (posted, copy) = match shared {
+            Some((region, range)) => (endpoint.post_send(&region, range), None),
+            None => {
+                let mut copy = endpoint.buffer(span.length);
+                span.load(&mut copy);
+                (endpoint.post_send(copy.region(), copy.range()), Some(copy))
+            }
+        };
+        let id = posted.map_err(refusal)?;
+        endpoint.flush();
+        connection.sends.insert(id, (what, copy));
+        connection.queue = what.queue;
+        Ok(0)
+    }
+
+    pub(crate) fn receive(
+        &mut self,
+        socket: c_int,
+        handle: i64,
+        span: &Span,
+        all: bool,
+        what: Operation,
+    ) -> Outcome<c_int> {
+        self.queues.get(&what.queue).ok_or(libc::EINVAL)?;
+        let shared =
+            self.place(socket, handle, span)?.map(|(buffer, range)| (buffer.region().clone(), range));
+        let connection = self.connection(socket)?;
+        let endpoint = &mut connection.endpoint;
+        let (posted, copy) = match shared {
+            Some((region, range)) => (endpoint.post_receive(&region, range, all), None),
+            None => {
+                let copy = endpoint.buffer(span.length);
+                (endpoint.post_receive(copy.region(), copy.range(), all), Some((copy, *span)))
+            }
+        };
+        let id = posted.map_err(refusal)?;
+        endpoint.flush();
+        connection.receives.insert(id, (what, copy));
+        connection.queue = what.queue;
+        Ok(0)
+    }
+
+    /// Up to `count` events of `queue`, after all sockets have moved.
+    pub(crate) fn take_events(&mut self, queue: c_int, count: usize) -> Outcome<Vec<ExsEvent>> {
+        for (socket, entry) in &mut self.sockets {
+            let Entry::Connected(connection) = entry else { continue };
+            while let Some(completion) = connection.endpoint.poll() {
+                if let Some((of, noted)) = connection.note(*socket, completion)
+                    && let Some(events) = self.queues.get_mut(&of)
+                {
+                    events.push_back(noted);
+                }
+            }
+        }
+        let events = self.queues.get_mut(&queue).ok_or(libc::EBADF)?;
+        let count = count.min(events.len());
+        Ok(events.drain(..count).map(Noted::event).collect())
+    }
+}
+
+impl Connection {
+    /// What a completion says, and to which queue.
+    fn note(&mut self, socket: c_int, completion: Completion) -> Option<(c_int, Noted)> {
+        match completion {
+            Completion::Connected => None,
+            Completion::Send { id, outcome } => {
+                let (what, _copy) = self.sends.remove(&id)?;
+                let (bytes, error) = match outcome {
+                    SendOutcome::Placed => (what.length, 0),
+                    SendOutcome::Cancelled => (0, libc::ECANCELED),
+                    SendOutcome::Failed(_) => (0, libc::ECONNRESET),
+                };
+                Some((what.queue, Noted::of(socket, SEND, error, bytes, what)))
+            }
+            Completion::Receive { id, bytes, outcome } => {
+                let (what, copy) = self.receives.remove(&id)?;
+                let bytes = usize::try_from(bytes).expect("it fits memory");
+                if let Some((copy, span)) = copy {
+                    span.store(&copy[..bytes]);
+                }
+                let error = match outcome {
+                    ReceiveOutcome::Filled | ReceiveOutcome::End => 0,
+                    ReceiveOutcome::Cancelled => libc::ECANCELED,
+                    ReceiveOutcome::TooLong { .. } => libc::EMSGSIZE,
+                    ReceiveOutcome::Failed(_) => libc::ECONNRESET,
+                };
+                let noted = Noted::of(socket, RECV, error, bytes, what);
+                Some((what.queue, Noted { end: outcome == ReceiveOutcome::End, ..noted }))
+            }
+            Completion::Closed { failure } => {
+                let what = Operation { queue: self.queue, context: 0, length: 0 };
+                let error = if failure.is_some() { libc::ECONNRESET } else { 0 };
+                Some((self.queue, Noted::of(socket, CLOSED, error, 0, what)))
+            }
+        }
+    }
+}
+
+impl Noted {
+    fn of(socket: c_int, kind: c_int, error: c_int, bytes: usize, what: Operation) -> Self {
+        Self { socket, kind, error, end: false, bytes, context: what.context }
+    }
+
+    fn event(self) -> ExsEvent {
+        let Self { socket, kind, error, end, bytes, context } = self;
+        ExsEvent { socket, kind, error, end: c_int::from(end), bytes, context: context as *mut c_void }
+    }
+}
+
+fn refusal(refused: PostRefused) -> c_int {
+    match refused {
+        PostRefused::Full => libc::EAGAIN,
+        PostRefused::TooLong(_) => libc::EMSGSIZE,
+        PostRefused::Ended | PostRefused::Closed => libc::EPIPE,
+        PostRefused::Empty | PostRefused::Memory => libc::EINVAL,
+    }
+}
