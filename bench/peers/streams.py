@@ -11,8 +11,6 @@ from harness.process import BUILD, ROOT, Failed, json_of, run
 from harness.squall import Squall
 
 
-
-
 def messages(size: int, seconds: float = 0.5) -> int:
     """Messages for a run of about so long, at some gigabytes in a second."""
     return max(20, min(50_000, int(seconds * 8e9 / size)))
