@@ -158,7 +158,9 @@ impl Flow {
             }
             Err((buffer, refused)) => {
                 self.free.push(buffer);
-                Err(StreamError::from(refused).into())
+                // It may have failed just now, before the event that says so.
+                let failure = self.socket.endpoint().failure().map(StreamError::from);
+                Err(failure.unwrap_or(refused.into()).into())
             }
         }
     }

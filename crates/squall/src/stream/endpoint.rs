@@ -12,7 +12,7 @@ use squall_transports::runner::{Driven, Runner};
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 
-use super::{Buffer, Completion, Options, PostRefused, ReceiveId, SendId, Statistics, StreamError};
+use super::{Buffer, Completion, Failure, Options, PostRefused, ReceiveId, SendId, Statistics, StreamError};
 use crate::transport::AnyFabric;
 
 /// One end of a connection that posts ranges of registered memory.
@@ -150,6 +150,12 @@ impl Endpoint {
         self.stack.socket.statistics()
     }
 
+    /// Why the connection has failed, if it has; the event comes when the peer can write no more.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        self.stack.socket.failure()
+    }
+
     /// Whether the connection is over.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -240,7 +246,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     /// Ends the stream and waits for the peer to have taken it, for [`Options::linger`] at most.
     fn drop(&mut self) {
-        if self.is_closed() || self.stack.socket.has_failed() {
+        if self.is_closed() || self.failure().is_some() {
             return;
         }
         self.shut_down();

@@ -139,10 +139,10 @@ impl Socket {
         self.end.is_sent()
     }
 
-    /// Whether the connection has failed.
+    /// Why the connection has failed, if it has.
     #[must_use]
-    pub fn has_failed(&self) -> bool {
-        self.end.failure().is_some()
+    pub fn failure(&self) -> Option<Failure> {
+        self.end.failure()
     }
 
     /// Sends `bytes` of `memory`, which must not change until the send completes.
