@@ -78,7 +78,7 @@ impl Blast {
         };
         let transport = match self.transport {
             TransportName::Shm => Transport::Shm,
-            TransportName::Tcp => Transport::Tcp,
+            _ => Transport::Tcp,
         };
         let idle = match self.idle {
             IdleName::Auto => Idle::auto(2),
@@ -94,7 +94,7 @@ impl Blast {
     pub(crate) fn listen(&self) -> Result<Listener> {
         let address: Address = match self.transport {
             TransportName::Shm => format!("unix:@squall-bench-stream-{}", std::process::id()).parse()?,
-            TransportName::Tcp => "127.0.0.1:0".parse()?,
+            _ => "127.0.0.1:0".parse()?,
         };
         Ok(Listener::bind(&address, &self.options())?)
     }

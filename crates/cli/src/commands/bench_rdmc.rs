@@ -76,6 +76,7 @@ struct Outcome {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let members = usize::try_from(arguments.members).expect("at most 64");
+    arguments.transport.require_plain()?;
     let interrupts = Interrupts::take()?;
     let job = RdmcJob {
         size: arguments.size,
@@ -86,9 +87,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         in_place: arguments.in_place,
     };
     let work = Work::Rdmc(job);
-    let plan = Plan { transport: arguments.transport, members, idle: arguments.idle, work };
+    let plan = Plan {
+        transport: arguments.transport,
+        members,
+        idle: arguments.idle,
+        locations: Vec::new(),
+        work,
+        survives: false,
+        kill_after: None,
+    };
     let mut display = Display::new(members, arguments.objects, "objects", arguments.json);
-    let reports = Cluster::run(&plan, &interrupts, &mut display)?;
+    let reports: Vec<_> =
+        Cluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
     display.finish();
     let outcome = outcome(arguments, &reports);
     if arguments.json {

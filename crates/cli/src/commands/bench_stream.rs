@@ -93,6 +93,7 @@ struct Outcome {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    arguments.transport.require_plain()?;
     let blast = arguments.blast();
     // Before this process is bound to one of them.
     let cores = cores::for_members(2);

@@ -76,6 +76,6 @@ fn map(network: &mut Network, file: &File, bytes: u64, access: Access) -> Result
     let length = usize::try_from(bytes).map_err(|_| BulkError::TooLarge { bytes })?;
     match network.fabric() {
         AnyFabric::Tcp(fabric) => Ok(fabric.map_file(file, length, access)?),
-        AnyFabric::Shm(_) => Err(BulkError::NotFiles),
+        AnyFabric::Shm(_) | AnyFabric::Verbs(_) | AnyFabric::Auto(_) => Err(BulkError::NotFiles),
     }
 }
