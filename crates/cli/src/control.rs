@@ -258,6 +258,9 @@ pub(crate) struct Report {
     /// processes of a host share.
     #[serde(default)]
     pub(crate) stamps_ns: Vec<u64>,
+    /// When it delivered its first message in the view after a member had gone, by the same clock.
+    #[serde(default)]
+    pub(crate) went_on_ns: Option<u64>,
     /// What the protocol did, by name.
     pub(crate) counters: std::collections::BTreeMap<String, u64>,
 }

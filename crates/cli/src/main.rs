@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod blast;
+mod clock;
 mod cluster;
 mod commands;
 mod control;

@@ -156,6 +156,7 @@ fn the_others_go_on_without_a_killed_member() {
         assert_eq!(result["digests"].as_array().map(Vec::len), Some(2), "{result}");
         let (messages, all) = (result["messages"].as_u64().unwrap(), 3000 * 272);
         assert!(messages < all && messages >= all / 3 * 2, "{result}");
+        assert!(result["crash_to_delivery_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{result}");
     }
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use squall::config::VerbsSettings;
 use squall_transports::verbs;
 
+use crate::clock::now_ns;
 use crate::control::{Command, Event, GroupJob, IdleName, Job, Location, Report, TransportName, Work};
 use crate::cores;
 pub(crate) use death::{Death, INTERRUPTED_STATUS, Interrupted};
@@ -50,6 +51,8 @@ pub(crate) struct Ending {
     pub(crate) reports: Vec<Option<Report>>,
     /// Which members died, and how.
     pub(crate) deaths: Option<Death>,
+    /// When the plan's member was killed, in nanoseconds of the clock that the processes of a host share.
+    pub(crate) killed_ns: Option<u64>,
 }
 
 /// What happens, for whoever shows it.
@@ -109,10 +112,10 @@ impl<'o> Cluster<'o> {
         cluster.assemble(plan)?;
         cluster.survives = plan.survives;
         cluster.tell_all(Command::Go);
-        let reports = cluster.await_reports(plan.kill_after)?;
+        let (reports, killed_ns) = cluster.await_reports(plan.kill_after)?;
         cluster.stop();
         let deaths = reports.iter().any(Option::is_none).then(|| Death::of(&mut cluster.processes));
-        Ok(Ending { reports, deaths })
+        Ok(Ending { reports, deaths, killed_ns })
     }
 
     fn assemble(&mut self, plan: &Plan) -> Result<()> {
@@ -169,7 +172,9 @@ impl<'o> Cluster<'o> {
         Ok(())
     }
 
-    fn await_reports(&mut self, mut kill_after: Option<u64>) -> Result<Vec<Option<Report>>> {
+    /// What each has done, and when one was killed.
+    fn await_reports(&mut self, mut kill_after: Option<u64>) -> Result<(Vec<Option<Report>>, Option<u64>)> {
+        let mut killed_ns = None;
         let mut reports: Vec<Option<Report>> = self.processes.iter().map(|_| None).collect();
         while (0..reports.len()).any(|rank| reports[rank].is_none() && !self.processes[rank].is_closed()) {
             match self.next_event(Instant::now() + Duration::from_secs(1 << 32))? {
@@ -177,6 +182,7 @@ impl<'o> Cluster<'o> {
                     self.observer.on_progress(rank, done);
                     if rank + 1 == reports.len() && kill_after.is_some_and(|after| done >= after) {
                         kill_after = None;
+                        killed_ns = Some(now_ns());
                         self.processes[rank].kill();
                     }
                 }
@@ -192,7 +198,7 @@ impl<'o> Cluster<'o> {
         if reports.iter().all(Option::is_none) {
             return Err(self.await_last_words().into());
         }
-        Ok(reports)
+        Ok((reports, killed_ns))
     }
 
     /// What a member says next; a member that fails ends all.

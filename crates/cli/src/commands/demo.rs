@@ -77,6 +77,8 @@ struct Outcome {
     digests: Vec<String>,
     /// Members that died on the way, by rank.
     died: Vec<usize>,
+    /// From the kill to the first delivery in the next view, at the survivor that needed longest.
+    crash_to_delivery_ms: Option<f64>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
@@ -101,10 +103,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         ));
     }
     let mut display = Display::new(members, job.messages, "lines", arguments.json);
-    let Ending { reports, deaths } = Cluster::run(&plan, &interrupts, &mut display)?;
+    let Ending { reports, deaths, killed_ns } = Cluster::run(&plan, &interrupts, &mut display)?;
     display.finish();
 
-    let outcome = judge(&reports, arguments.transport);
+    let mut outcome = judge(&reports, arguments.transport);
+    outcome.crash_to_delivery_ms = crash_to_delivery_ms(&reports, killed_ns);
     if arguments.json {
         output::line(serde_json::to_string(&outcome)?);
     } else {
@@ -165,7 +168,13 @@ fn judge(all: &[Option<Report>], transport: TransportName) -> Outcome {
         agree: same && whole,
         digests: logs.iter().map(|log| log.digest.clone()).collect(),
         died,
+        crash_to_delivery_ms: None,
     }
+}
+
+fn crash_to_delivery_ms(reports: &[Option<Report>], killed_ns: Option<u64>) -> Option<f64> {
+    let went_on_ns = reports.iter().flatten().filter_map(|report| report.went_on_ns).max()?;
+    Some(went_on_ns.saturating_sub(killed_ns?) as f64 / 1e6)
 }
 
 fn print(outcome: &Outcome, reports: &[Option<Report>], pids: &[u32]) {
@@ -199,6 +208,11 @@ fn print(outcome: &Outcome, reports: &[Option<Report>], pids: &[u32]) {
     output::line(format_args!(
         "Each member delivered {rate} lines/s ({bytes}/s); latencies are from sending to own delivery, at full load."
     ));
+    if let Some(ms) = outcome.crash_to_delivery_ms {
+        output::line(format_args!(
+            "The others delivered again {ms:.2} ms after the kill, in a view without the dead."
+        ));
+    }
     if outcome.agree {
         let messages = units::grouped(outcome.messages);
         let logs = outcome.digests.len();

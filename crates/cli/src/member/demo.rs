@@ -13,6 +13,7 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use super::lifeline::Lifeline;
 use super::{Ended, GroupMember, Inbox, Multicast, Ticker, finish, say};
+use crate::clock::now_ns;
 use crate::control::{DemoJob, Event, GroupJob, LogReport, Report};
 use crate::digest::SequenceDigest;
 use crate::latency::Latencies;
@@ -80,6 +81,7 @@ struct ClosedLog {
     digest: String,
     by_sender: Vec<String>,
     bytes: u64,
+    went_on_ns: Option<u64>,
     latencies: Latencies,
 }
 
@@ -93,6 +95,9 @@ struct Log {
     delivered: u64,
     own: u64,
     bytes: u64,
+    /// A member has gone and nothing has been delivered since.
+    is_interrupted: bool,
+    went_on_ns: Option<u64>,
     /// `None` once the log is closed.
     digests: Option<Digests>,
     latencies: Latencies,
@@ -119,6 +124,8 @@ impl Log {
             delivered: 0,
             own: 0,
             bytes: 0,
+            is_interrupted: false,
+            went_on_ns: None,
             digests: Some(Digests { whole: SequenceDigest::new(), by_sender }),
             latencies: Latencies::default(),
             file,
@@ -153,6 +160,7 @@ impl Log {
                 digest: digests.whole.finish(),
                 by_sender: digests.by_sender.into_iter().map(SequenceDigest::finish).collect(),
                 bytes: self.bytes,
+                went_on_ns: self.went_on_ns,
                 latencies: std::mem::take(&mut self.latencies),
             }),
         };
@@ -170,6 +178,9 @@ impl Inbox for Log {
     fn on_message(&mut self, message: Message<'_>) {
         let Some(digests) = &mut self.digests else { return };
         let (sender, bytes) = (self.members[message.sender], message.bytes);
+        if std::mem::take(&mut self.is_interrupted) {
+            self.went_on_ns = Some(now_ns());
+        }
         digests.whole.append(sender, bytes);
         digests.by_sender[sender].append(sender, bytes);
         self.bytes += bytes.len() as u64;
@@ -190,6 +201,7 @@ impl Inbox for Log {
         let gone = self.members.iter().filter(|member| !members.contains(member));
         for member in gone {
             say(&Event::Gone { member: *member });
+            self.is_interrupted = true;
         }
         self.members = members.to_vec();
         if self.is_complete() {
@@ -236,6 +248,7 @@ fn send_and_log(
         sent,
         delivered: desk.delivered.load(Ordering::Relaxed),
         bytes: closed.bytes,
+        went_on_ns: closed.went_on_ns,
         seconds,
         latencies: closed.latencies,
         log: Some(LogReport {

@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use rustix::time::{ClockId, clock_gettime};
 use squall::bulk::schedule::{Algorithm, Schedule};
 use squall::bulk::{Buffer, Options, Session};
 
 use super::lifeline::Lifeline;
 use super::{Ended, Ticker, config, say, tell};
+use crate::clock::now_ns;
 use crate::control::{Event, GroupJob, RdmcJob, Report, ScheduleName, TransportName};
 
 pub(super) fn perform(group: &GroupJob, job: &RdmcJob, lifeline: &Lifeline) -> Result<Ended> {
@@ -102,11 +102,6 @@ fn report(job: &RdmcJob, begun: Instant, mut stamps_ns: Vec<u64>) -> Report {
     stamps_ns.drain(..usize::try_from(job.warm_up).expect("few"));
     let (seconds, bytes) = (begun.elapsed().as_secs_f64(), job.objects * job.size as u64);
     Report { delivered: job.objects, bytes, seconds, stamps_ns, ..Report::default() }
-}
-
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl From<ScheduleName> for Schedule {
