@@ -1,11 +1,11 @@
 //! The group: membership and its subgroups, from view to view (Derecho §2, §3.4).
 //!
-//! **State.** Either this node waits for its first view ([`Stage::Joining`]), or it is in a view, with one
+//! **State.** Either this node waits for its first view, or it is in a view, with one
 //! [`Subgroup`](crate::multicast::Subgroup) for each subgroup that it belongs to, or it has stopped. Beside that, for
 //! each subgroup in which it sends, its *succession*: what it has sent or committed in earlier views and what has not
 //! been delivered there.
 //!
-//! **Step order** of one evaluation ([`Group::poll`]):
+//! **Step order** of one evaluation (`poll` of [`Group`]):
 //! 1. Membership ([`crate::membership`]). It freezes and wedges subgroups when it must.
 //! 2. If the next view is decided: each subgroup delivers its trim and ends; the application is told of the view; the
 //!    subgroups of the next view begin with windows of their own; joiners are told of their first view.

@@ -42,7 +42,7 @@ pub struct Remainder<D> {
     pub remains: Option<Remains>,
     /// The mirror of the own row: retire it when all members have begun the next view.
     pub mirror: MirrorId,
-    /// For [`ViewStart::known`].
+    /// What the next view begins with: see [`ViewStart`].
     pub known: Vec<(NodeId, u64)>,
 }
 

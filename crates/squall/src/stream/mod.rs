@@ -6,7 +6,7 @@
 //!
 //! - [`Socket`] is asynchronous: post buffers to be sent and to be filled, and take events. Nothing is copied on the way
 //!   unless the receiver is late.
-//! - [`Stream`] reads and writes like a TCP connection, and blocks; with the feature `tokio`, [`AsyncStream`] does not.
+//! - [`Stream`] reads and writes like a TCP connection, and blocks; with the feature `tokio`, `AsyncStream` does not.
 //! - [`Endpoint`] is below both: it posts ranges of registered memory.
 //!
 //! **Who drives.** There is no thread behind a socket: it moves when its user polls, waits, reads or writes. On shared
