@@ -31,7 +31,9 @@ pub(crate) struct Death {
 impl Death {
     /// Of the members as they are now.
     pub(super) fn of(processes: &mut [Process]) -> Self {
-        let members = processes.iter_mut().enumerate().map(|(rank, process)| {
+        // Those that are done have ended as they were told to.
+        let members = processes.iter_mut().enumerate().filter(|(_, process)| !process.done);
+        let members = members.map(|(rank, process)| {
             let status = process.status();
             (rank, process.pid(), status, process.last_words.clone())
         });
