@@ -320,8 +320,10 @@ fn a_member_without_its_parent_ends() {
 #[test]
 fn a_reader_that_has_gone_is_no_panic() {
     for arguments in ["explain 3", "demo --members 2 --rounds 1", "bench sst --rounds 10 --json"] {
-        let mut child = squall(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        drop(child.stdout.take());
+        // Before the program begins, else it might be done first.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = squall(arguments).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(
