@@ -59,6 +59,25 @@ impl Handoff {
     }
 }
 
+/// The polling thread's end of a handoff. However it goes, the consumer learns that nothing more comes.
+#[derive(Debug)]
+pub(super) struct Offer(pub(super) Arc<Handoff>);
+
+impl std::ops::Deref for Offer {
+    type Target = Handoff;
+
+    #[inline]
+    fn deref(&self) -> &Handoff {
+        &self.0
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 /// The upcall of a subgroup whose deliveries are pulled: there is none.
 #[derive(Debug)]
 pub enum NoUpcall {}
@@ -156,5 +175,25 @@ impl Pull {
             self.consumer.end_view(ends);
         }
         limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_fabric::sim::{SimConfig, SimWorld};
+    use squall_fabric::{MirrorKey, NodeId};
+
+    use crate::multicast::{Settings, Subgroup, ViewStart};
+
+    /// As when its member is excluded: a consumer that waits must not wait for ever [V4].
+    #[test]
+    fn a_subgroup_that_is_dropped_is_closed() {
+        let mut fabric = SimWorld::new(1, SimConfig::hardware(), 1).fabric(0);
+        let (settings, start) = (Settings::new(1, 8), ViewStart::default());
+        let (subgroup, _writer, pull) =
+            Subgroup::pulled(&mut fabric, MirrorKey(1), &[NodeId(0)], settings, start);
+        assert!(!pull.is_closed());
+        drop(subgroup);
+        assert!(pull.is_closed());
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use squall_fabric::window::{Announcement, INDEXES_MAX, Publisher, Writer, window};
 use squall_fabric::{Core, Event, Fabric, MirrorKey, NodeId};
 
-use super::pull::{Handoff, NoUpcall, Pull};
+use super::pull::{Handoff, NoUpcall, Offer, Pull};
 use super::{
     Consumer, Corrupt, Counters, Deliver, Mode, Row, Settings, ViewStart, indexes_below, indexes_owed,
     sequences_complete,
@@ -47,7 +47,7 @@ pub(super) enum Outlet<D> {
     /// To an upcall on the polling thread.
     Upcall { consumer: Consumer, deliver: D },
     /// To whoever holds the [`Pull`].
-    Pull(Arc<Handoff>),
+    Pull(Offer),
 }
 
 /// Why a subgroup has stopped. Nothing wrong was delivered.
@@ -418,7 +418,7 @@ impl Subgroup<NoUpcall> {
         let mut consumer = None;
         let (subgroup, writer) = Self::build(fabric, key, members, settings, start, |built| {
             consumer = Some(built);
-            Outlet::Pull(Arc::clone(&handoff))
+            Outlet::Pull(Offer(Arc::clone(&handoff)))
         });
         (subgroup, writer, Pull::new(consumer.expect("built above"), handoff))
     }
