@@ -12,6 +12,7 @@ use squall_protocols::multicast::{Deliver, Pull};
 use crate::config::SubgroupConfig;
 use crate::status::Status;
 
+pub(crate) type ViewUpcall = Box<dyn FnMut(&View) + Send>;
 pub(crate) type BoxedUpcall = Box<dyn Deliver + Send>;
 
 /// Where the windows of one subgroup wait for their users. Looked at once in a view, not on the data path.
@@ -42,6 +43,7 @@ pub(crate) struct Handles {
     upcalls: BTreeMap<SubgroupId, BoxedUpcall>,
     seats: Vec<Arc<Seat>>,
     status: Arc<Status>,
+    on_view: ViewUpcall,
 }
 
 impl Handles {
@@ -50,8 +52,9 @@ impl Handles {
         upcalls: BTreeMap<SubgroupId, BoxedUpcall>,
         seats: Vec<Arc<Seat>>,
         status: Arc<Status>,
+        on_view: ViewUpcall,
     ) -> Self {
-        Self { upcalls, seats, status }
+        Self { upcalls, seats, status, on_view }
     }
 
     fn seat(&self, id: SubgroupId) -> &Seat {
@@ -68,6 +71,7 @@ impl Application for Handles {
 
     fn install(&mut self, view: &View, _placements: &[Placement], _unplaced: &[Unplaced]) {
         self.status.set_view(view);
+        (self.on_view)(view);
     }
 
     fn take_writer(&mut self, id: SubgroupId, writer: Writer) {

@@ -62,6 +62,17 @@ pub enum JoinError {
     /// The group ended before it began.
     #[error(transparent)]
     Group(#[from] GroupError),
+    /// The leader has admitted this process with words that it does not understand.
+    #[error("the group's leader speaks another version: run the same release everywhere")]
+    Token,
+    /// The leader has admitted this process, and no view has come; nor at further attempts.
+    #[error(
+        "admitted, but in no view within {seconds} s: look at the leader's log, or raise `timeouts.join`"
+    )]
+    NoView {
+        /// How long it was waited.
+        seconds: u64,
+    },
     /// The members found each other, but not all of them began in time.
     #[error("the group did not begin within {seconds} s: not all members have attached; see their logs")]
     NotReady {

@@ -1,30 +1,22 @@
 //! The group: joining, subgroups, and leaving (Derecho §2).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use squall_fabric::{Fabric as _, NodeId};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Batch, Deliver, Message, Settings};
-use squall_transports::bootstrap::{self, Assembly, Listener, Progress};
-use squall_transports::composite::{CompositeFabric, CompositeSettings};
+use squall_transports::bootstrap::Progress;
 use squall_transports::runner::pin;
-use squall_transports::shm::ShmFabric;
-use squall_transports::tcp::TcpFabric;
-use squall_transports::verbs::{self, VerbsFabric};
 
-use crate::application::{BoxedUpcall, Handles, Seat};
-use crate::config::{Config, IdlePolicy, Transport};
+use crate::application::{BoxedUpcall, Handles, Seat, ViewUpcall};
+use crate::config::Config;
 use crate::deliveries::Deliveries;
 use crate::error::{GroupError, HandleError, JoinError};
 use crate::node::{Link, Node};
 use crate::sender::Sender;
 use crate::status::Status;
-use crate::transport::AnyFabric;
 
 /// A group that this process is a member of. Dropping it leaves the group.
 #[derive(Debug)]
@@ -53,6 +45,7 @@ pub struct Builder {
     config: Config,
     upcalls: BTreeMap<String, BoxedUpcall>,
     on_progress: Box<dyn FnMut(Progress) + Send>,
+    on_view: ViewUpcall,
 }
 
 impl std::fmt::Debug for Builder {
@@ -84,6 +77,14 @@ impl Builder {
 
     fn on_upcall(mut self, subgroup: &str, upcall: BoxedUpcall) -> Self {
         self.upcalls.insert(subgroup.into(), upcall);
+        self
+    }
+
+    /// Calls `on_view` for each view that this member is in, on the polling thread, before the first message of it.
+    /// It should be brief: the whole node waits.
+    #[must_use]
+    pub fn on_view(mut self, on_view: impl FnMut(&View) + Send + 'static) -> Self {
+        self.on_view = Box::new(on_view);
         self
     }
 
@@ -129,38 +130,30 @@ impl Builder {
             let fits = subgroup.settings(all).check(subgroup.member_ranks(all).len());
             fits.map_err(|error| JoinError::Settings { subgroup: name.clone(), error })?;
         }
-        let (fabric, members) = connect(&self.config, &mut self.on_progress)?;
-        let rank = fabric.node().0 as usize;
-        let idle = self.config.idle_for(members.len());
-        let idle = if self.config.idle == IdlePolicy::Auto { fabric.idle(idle) } else { idle };
-        let status = Arc::new(Status::default());
         let seats: Vec<Arc<Seat>> = self.config.subgroups.keys().map(|_| Arc::default()).collect();
         let upcalled: BTreeSet<String> = self.upcalls.keys().cloned().collect();
         let ids = self.config.subgroups.keys().zip((0..).map(SubgroupId));
         let upcalls = ids.filter_map(|(name, id)| Some((id, self.upcalls.remove(name)?))).collect();
-        let handles = Handles::new(upcalls, seats.clone(), Arc::clone(&status));
-        let node = Node::new(fabric, &members, &self.config, handles, status, idle);
+        let status = Arc::new(Status::default());
+        let handles = Handles::new(upcalls, seats.clone(), Arc::clone(&status), self.on_view);
+        let (node, rank) = Node::enter(&self.config, handles, status, &mut self.on_progress)?;
         let link = Link::new(&node);
         let mut subgroups = BTreeMap::new();
         for ((name, config), seat) in self.config.subgroups.iter().zip(seats) {
-            if config.member_ranks(all).contains(&rank) {
-                let settings = config.settings(all);
-                let sends = config.senders.among(&config.member_ranks(all)).contains(&rank);
-                let pulls = !upcalled.contains(name);
-                let (name, link) = (name.clone(), link.clone());
-                let (sender_taken, deliveries_taken) = (false, false);
-                let handle = SubgroupHandle {
-                    name: name.clone(),
-                    settings,
-                    link,
-                    seat,
-                    sends,
-                    pulls,
-                    sender_taken,
-                    deliveries_taken,
-                };
-                subgroups.insert(name, handle);
+            if !config.takes(rank) {
+                continue;
             }
+            let handle = SubgroupHandle {
+                name: name.clone(),
+                settings: config.settings(all),
+                link: link.clone(),
+                seat,
+                sends: config.lets_send(rank),
+                pulls: !upcalled.contains(name),
+                sender_taken: false,
+                deliveries_taken: false,
+            };
+            subgroups.insert(name.clone(), handle);
         }
         Ok((Group { rank, link, subgroups, thread: None }, node))
     }
@@ -178,54 +171,11 @@ impl<T: FnMut(Batch<'_>)> Deliver for BatchUpcall<T> {
     }
 }
 
-/// Finds the other members and sets the transport up.
-pub(crate) fn connect(
-    config: &Config,
-    on_progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<(AnyFabric, Vec<NodeId>), JoinError> {
-    let plan = config.plan();
-    match config.transport {
-        Transport::Shm => {
-            let listener = Listener::<UnixStream>::bind(&config.listen)?;
-            let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
-            let members = nodes(&assembly);
-            Ok((AnyFabric::Shm(ShmFabric::new(assembly.node, assembly.streams)?), members))
-        }
-        Transport::Tcp => {
-            let listener = Listener::<TcpStream>::bind(&config.listen)?;
-            let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
-            let members = nodes(&assembly);
-            Ok((AnyFabric::Tcp(TcpFabric::new(assembly.node, assembly.streams)?), members))
-        }
-        Transport::Auto => {
-            let listener = Listener::<TcpStream>::bind(&config.listen)?;
-            let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
-            let members = nodes(&assembly);
-            let settings = CompositeSettings { verbs: Some(config.verbs.clone()), ..Default::default() };
-            let fabric = CompositeFabric::new(assembly.node, assembly.streams, &settings)?;
-            Ok((AnyFabric::Auto(Box::new(fabric)), members))
-        }
-        Transport::Verbs => {
-            // Before anybody waits for this member.
-            verbs::check(&config.verbs, &[])?;
-            let listener = Listener::<TcpStream>::bind(&config.listen)?;
-            let assembly = bootstrap::assemble(&plan, &listener, on_progress)?;
-            let members = nodes(&assembly);
-            let fabric = VerbsFabric::new(assembly.node, assembly.streams, &config.verbs)?;
-            Ok((AnyFabric::Verbs(Box::new(fabric)), members))
-        }
-    }
-}
-
-fn nodes<S>(assembly: &Assembly<S>) -> Vec<NodeId> {
-    assembly.members.iter().map(|member| member.node).collect()
-}
-
 impl Group {
     /// Prepares a group from a configuration.
     #[must_use]
     pub fn builder(config: Config) -> Builder {
-        Builder { config, upcalls: BTreeMap::new(), on_progress: Box::new(|_| ()) }
+        Builder { config, upcalls: BTreeMap::new(), on_progress: Box::new(|_| ()), on_view: Box::new(|_| ()) }
     }
 
     /// Joins the group that `config` describes; returns when messages can flow. All deliveries are pulled.
@@ -236,7 +186,8 @@ impl Group {
         Self::builder(config).join()
     }
 
-    /// The rank with which this member has begun: its number as a node.
+    /// This member's rank in the configuration, which it keeps from view to view: the one that it has asked for, or a
+    /// free one. (In a [`View`], it is the member's tag.)
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank

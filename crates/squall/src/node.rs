@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use squall_fabric::{Core, Event, Fabric as _, Instant, NodeId};
 use squall_protocols::group::{Ended, Group, Settings, SubgroupId};
-use squall_protocols::membership::{self, Member, Stop, View};
+use squall_protocols::membership::{self, Member, Membership, Stop, View};
 use squall_protocols::multicast::Counters;
 use squall_transports::Transport as _;
-use squall_transports::runner::{Driven, Idle, Runner};
+use squall_transports::bootstrap::{Address, Asker, Progress};
+use squall_transports::runner::{Driven, Runner};
 
 use crate::application::{Handles, layout};
-use crate::config::Config;
-use crate::error::GroupError;
+use crate::config::{Config, IdlePolicy};
+use crate::desk::FrontDesk;
+use crate::entrance::{self, AnyListener, Entry, Start};
+use crate::error::{GroupError, JoinError};
+use crate::inquiry::{self, MemberLine, MemberStatus, Question, SubgroupLine};
 use crate::status::Status;
 use crate::transport::AnyFabric;
 
@@ -32,31 +36,63 @@ struct Stack {
     names: Vec<String>,
     status: Arc<Status>,
     events: Vec<Event>,
+    desk: FrontDesk,
     /// The members that the fabric is connected with.
     peers: Vec<NodeId>,
+    /// The view that was looked at last.
+    seen: Option<u64>,
+    /// Evaluations since the desk was looked at.
+    skipped: u32,
     ended: bool,
 }
 
 impl Node {
-    pub(crate) fn new(
-        mut fabric: AnyFabric,
-        members: &[NodeId],
+    /// Comes to the group that `config` describes, with its first members or later; returns the node and its rank.
+    pub(crate) fn enter(
         config: &Config,
-        application: Handles,
+        mut handles: Handles,
         status: Arc<Status>,
-        idle: Idle,
-    ) -> Self {
-        let view = View::first(members.iter().map(|node| Member { node: *node, tag: 0 }).collect());
-        let membership = membership::Settings {
-            suspicion_after: config.suspicion_after,
-            partition_safety: config.partition_safety,
-        };
-        let layout = layout(&config.subgroups);
-        let group = Group::begin(&mut fabric, view, layout, Settings { membership }, application);
-        let names = config.subgroups.keys().cloned().collect();
-        let peers = members.iter().copied().filter(|node| *node != fabric.node()).collect();
-        let stack = Stack { fabric, group, names, status, events: Vec::new(), peers, ended: false };
-        Self { stack, runner: Runner::new(idle) }
+        on_progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(Self, usize), JoinError> {
+        let listener = AnyListener::bind(config)?;
+        let deadline = std::time::Instant::now() + config.timeout;
+        loop {
+            let Entry { mut fabric, start, session, roster } =
+                entrance::enter(config, &listener, on_progress)?;
+            let membership = membership::Settings {
+                suspicion_after: config.suspicion_after,
+                partition_safety: config.partition_safety,
+            };
+            let (layout, settings) = (layout(&config.subgroups), Settings { membership });
+            let (group, members, rank) = match start {
+                Start::First(members) => {
+                    let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };
+                    let view = View::first(members.iter().map(member).collect());
+                    let rank = fabric.node().0 as usize;
+                    (Group::begin(&mut fabric, view, layout, settings, handles), members, rank)
+                }
+                Start::Joining { members, leader, rank } => {
+                    let mut group = Group::join(&mut fabric, &members, layout, settings, handles);
+                    if !come_in(&mut fabric, &mut group, leader, deadline) {
+                        if std::time::Instant::now() >= deadline {
+                            return Err(JoinError::NoView { seconds: config.timeout.as_secs() });
+                        }
+                        handles = group.into_application();
+                        continue;
+                    }
+                    (group, members, usize::try_from(rank).map_err(|_| JoinError::Token)?)
+                }
+            };
+            *status.roster() = roster;
+            let desk = FrontDesk::open(listener, config, session, Arc::clone(&status), &fabric)?;
+            let idle = config.idle_for(members.len());
+            let idle = if config.idle == IdlePolicy::Auto { fabric.idle(idle) } else { idle };
+            let peers = members.into_iter().filter(|node| *node != fabric.node()).collect();
+            let names = config.subgroups.keys().cloned().collect();
+            let (events, seen, skipped, ended) = (Vec::new(), None, 0, false);
+            let stack = Stack { fabric, group, names, status, events, desk, peers, seen, skipped, ended };
+            return Ok((Self { stack, runner: Runner::new(idle) }, rank));
+        }
     }
 
     /// Whether all members have attached: messages flow from now on.
@@ -153,7 +189,12 @@ impl Driven for Stack {
         if work > 0 {
             self.status.room.notify();
             self.status.messages.notify();
-        } else if !self.ended {
+            self.skipped += 1;
+        }
+        // While messages flow, one of so many times.
+        if (work == 0 || self.skipped >= SKIP) && !self.ended {
+            self.skipped = 0;
+            work += self.poll_desk();
             self.check();
         }
         work
@@ -169,7 +210,19 @@ impl Stack {
     fn handle_events(&mut self) {
         for event in std::mem::take(&mut self.events) {
             self.group.handle_event(&mut self.fabric, &event);
+            self.desk.handle_event(&event, &mut self.fabric);
         }
+    }
+
+    /// Serves those who come to the desk; returns the amount of work done.
+    #[inline]
+    fn poll_desk(&mut self) -> usize {
+        let mut work = 0;
+        while let Some((asker, question)) = self.desk.poll(&mut self.fabric, &mut self.group) {
+            self.answer(asker, &question);
+            work += 1;
+        }
+        work
     }
 
     /// Looks for changes of state.
@@ -178,7 +231,7 @@ impl Stack {
             self.end(self.explain(ended));
         } else if self.group.is_ready() {
             self.status.set_ready();
-            self.part_with_the_departed();
+            self.look_at_view();
         }
     }
 
@@ -193,12 +246,61 @@ impl Stack {
         }
     }
 
-    /// Closes the connections to those who are no longer members, once all others know that.
-    fn part_with_the_departed(&mut self) {
-        let Some(membership) = self.group.membership().filter(|_| !self.peers.is_empty()) else { return };
-        let view = membership.view();
-        for departed in self.peers.extract_if(.., |peer| view.rank(*peer).is_none()) {
-            self.fabric.remove_peer(departed);
+    /// What there is to do once in a view whose members have all begun it, and for a guest until it has come in.
+    fn look_at_view(&mut self) {
+        let Some(membership) = self.group.membership() else { return };
+        if self.seen != Some(membership.view().id) {
+            let view = membership.view().clone();
+            self.seen = Some(view.id);
+            self.peers.extend(self.desk.begin_view(&view));
+            // All others know by now that these are no longer members.
+            for departed in self.peers.extract_if(.., |peer| view.rank(*peer).is_none()) {
+                self.fabric.remove_peer(departed);
+            }
+        }
+        self.desk.look_at_guest(&mut self.fabric, &mut self.group);
+    }
+
+    /// Answers a question that came to the desk.
+    #[cold]
+    fn answer(&self, asker: Asker, question: &[u8]) {
+        match inquiry::read_question(question) {
+            None => asker.answer(Vec::new()),
+            Some(Question::Service) => {
+                asker.answer(inquiry::write(&self.status.service().as_ref().map(Address::to_string)))
+            }
+            Some(Question::Status) => asker.answer(inquiry::write(&self.report())),
+        }
+    }
+
+    /// How this member is, for who asks.
+    fn report(&self) -> MemberStatus {
+        let membership = self.group.membership();
+        let view = membership.map(Membership::view);
+        let roster = self.status.roster();
+        let line = |member: &Member| MemberLine {
+            node: member.node.0,
+            rank: member.tag,
+            address: roster.get(&member.node).map(Address::to_string).unwrap_or_default(),
+        };
+        let members: Vec<MemberLine> =
+            view.map(|view| view.members.iter().map(line).collect()).unwrap_or_default();
+        let own = self.fabric.node().0;
+        let subgroup = |(name, id): (&String, SubgroupId)| {
+            let counters = self.group.counters(id)?;
+            Some(SubgroupLine {
+                name: name.clone(),
+                sent: counters.messages_sent,
+                delivered: counters.messages_delivered,
+            })
+        };
+        MemberStatus {
+            node: own,
+            rank: members.iter().find(|member| member.node == own).map_or(0, |member| member.rank),
+            view: view.map_or(0, |view| view.id),
+            ready: self.group.is_ready(),
+            members,
+            subgroups: self.names.iter().zip((0..).map(SubgroupId)).filter_map(subgroup).collect(),
         }
     }
 
@@ -214,6 +316,41 @@ impl Stack {
         self.status.messages.notify();
     }
 }
+
+/// Polls until this node is in a view; false if whoever has admitted it can no longer let it in, or the time is over.
+fn come_in(
+    fabric: &mut AnyFabric,
+    group: &mut Group<Handles>,
+    leader: NodeId,
+    deadline: std::time::Instant,
+) -> bool {
+    let (mut events, mut deadline) = (Vec::new(), deadline);
+    let mut is_led = true;
+    while group.membership().is_none() {
+        let mut work = fabric.poll(&mut |event| events.push(event));
+        for event in events.drain(..) {
+            group.handle_event(fabric, &event);
+        }
+        work += group.poll(fabric);
+        if is_led && group.has_lost(leader) {
+            // The others may let it in yet, if the leader has told them.
+            is_led = false;
+            deadline = deadline.min(std::time::Instant::now() + ORPHAN_PATIENCE);
+        }
+        if group.ended().is_some() || std::time::Instant::now() >= deadline {
+            return false;
+        }
+        if work == 0 {
+            std::thread::yield_now();
+        }
+    }
+    true
+}
+
+/// How long who has lost the leader that has admitted it waits for the others.
+const ORPHAN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
+/// The desk is looked at in one of so many evaluations while messages flow.
+const SKIP: u32 = 64;
 
 /// What the application's handles share with the node.
 #[derive(Clone, Debug)]

@@ -1,10 +1,13 @@
 //! What the polling thread tells the application's threads about the group.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use squall_protocols::membership::View;
+use squall_transports::bootstrap::Address;
 
 use crate::error::GroupError;
 use crate::wait::Waiters;
@@ -18,6 +21,10 @@ pub(crate) struct Status {
     stop: AtomicBool,
     /// The present view.
     view: Mutex<Option<View>>,
+    /// Where the members and the newcomers listen.
+    roster: Mutex<BTreeMap<NodeId, Address>>,
+    /// Where this member's objects are served.
+    service: Mutex<Option<Address>>,
     /// Why the group has ended.
     failure: Mutex<Option<GroupError>>,
     /// Those who wait for room in a window.
@@ -43,6 +50,16 @@ impl Status {
 
     pub(crate) fn view(&self) -> Option<View> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where the members and the newcomers listen. For the control plane.
+    pub(crate) fn roster(&self) -> MutexGuard<'_, BTreeMap<NodeId, Address>> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where this member's objects are served, if it has any.
+    pub(crate) fn service(&self) -> MutexGuard<'_, Option<Address>> {
+        self.service.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

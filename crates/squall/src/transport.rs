@@ -1,7 +1,9 @@
 //! One type for whatever transport a group uses, so that the public API has no type parameter for it.
 
+use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
 
 use squall_fabric::{
     Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
@@ -13,6 +15,13 @@ use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::VerbsFabric;
 use squall_transports::{Transport, Waker};
+
+/// A stream that a transport can take a peer by.
+#[derive(Debug)]
+pub(crate) enum AnyStream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
 
 /// A transport, chosen at run time.
 #[derive(Debug)]
@@ -153,6 +162,23 @@ impl Transport for AnyFabric {
 }
 
 impl AnyFabric {
+    /// Whether peers can be added.
+    pub(crate) const fn takes_peers(&self) -> bool {
+        matches!(self, Self::Shm(_) | Self::Tcp(_))
+    }
+
+    /// Takes a further peer in.
+    pub(crate) fn add_peer(&mut self, peer: NodeId, stream: AnyStream) -> std::io::Result<()> {
+        match (self, stream) {
+            (Self::Shm(fabric), AnyStream::Unix(stream)) => fabric.add_peer(peer, stream),
+            (Self::Tcp(fabric), AnyStream::Tcp(stream)) => fabric.add_peer(peer, stream),
+            _ => Err(std::io::Error::new(
+                std::io::ErrorKind::Unsupported,
+                "this transport takes no further peers",
+            )),
+        }
+    }
+
     /// Parts with a node that is no longer a member.
     pub(crate) fn remove_peer(&mut self, peer: NodeId) {
         match self {

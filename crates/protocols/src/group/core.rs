@@ -140,6 +140,12 @@ impl<A: Application> Group<A> {
         &self.application
     }
 
+    /// Ends the group here, and gives the application back.
+    #[must_use]
+    pub fn into_application(self) -> A {
+        self.application
+    }
+
     /// The present view, if there is one.
     #[must_use]
     pub const fn membership(&self) -> Option<&Membership> {

@@ -42,7 +42,7 @@ use squall_fabric::{Fabric as _, MirrorKey, NodeId};
 use squall_protocols::rdmc::local::Local;
 
 use crate::config::{Config, Transport};
-use crate::group::connect;
+use crate::entrance::assemble;
 use crate::transport::AnyFabric;
 
 pub use error::BulkError;
@@ -111,7 +111,7 @@ impl Session {
         config.subgroups.clear();
         config.check().map_err(crate::JoinError::from)?;
         options.check(config.members)?;
-        let (mut fabric, nodes) = connect(&config, on_progress)?;
+        let (mut fabric, nodes) = assemble(&config, on_progress)?;
         let (rank, members) = (fabric.node().0 as usize, nodes.len());
         let idle = config.idle_for(members);
         let engine = if config.transport == Transport::Shm {

@@ -114,7 +114,7 @@ fn read_members(
 ) -> Result<(usize, Option<usize>), ConfigError> {
     let members = members.ok_or_else(|| root.missing("members", "write the number of processes"))?;
     let members = members.count(1..=MEMBERS_MAX)?;
-    Ok((members, rank.map(|rank| rank.count(0..=members - 1)).transpose()?))
+    Ok((members, rank.map(|rank| rank.count(0..=MEMBERS_MAX - 1)).transpose()?))
 }
 
 fn read_polling(

@@ -98,9 +98,10 @@ pub struct Config {
     pub secret: Secret,
     /// Where this member can be reached.
     pub listen: Address,
-    /// Who listens at the first coordinates the start; without any, this member does.
+    /// Who listens at the first coordinates the start; without any, this member does. Whoever comes later asks them in
+    /// turn, so they should be several.
     pub contacts: Vec<Address>,
-    /// The number of members, the same at all.
+    /// The number of members with which the group starts, the same at all.
     pub members: usize,
     /// The rank that this member wants.
     pub rank: Option<usize>,
@@ -154,13 +155,13 @@ impl Config {
     #[must_use]
     pub fn local(name: &str, members: usize) -> Self {
         assert!(name.len() <= 64, "the name of a local group is too long");
-        let listen = Address::Abstract(format!("squall-{name}-0"));
+        let address = |rank: usize| Address::Abstract(format!("squall-{name}-{rank}"));
         Self {
             cluster: name.into(),
             // The kernel vouches for the user of a Unix socket, so the secret keeps nobody out here.
             secret: Secret::new("a group of one user on one host").expect("it is long enough"),
-            contacts: vec![listen.clone()],
-            listen,
+            contacts: (0..members.max(1)).map(address).collect(),
+            listen: address(0),
             members,
             rank: Some(0),
             transport: Transport::Shm,
@@ -175,7 +176,8 @@ impl Config {
         }
     }
 
-    /// The configuration of the member with this rank in a [`Config::local`] group.
+    /// The configuration of the member with this rank in a [`Config::local`] group; a rank from `members` on is that of
+    /// a process which joins later.
     #[must_use]
     pub fn for_rank(mut self, rank: usize) -> Self {
         self.listen = Address::Abstract(format!("squall-{}-{rank}", self.cluster));
@@ -212,8 +214,8 @@ impl Config {
         }
         let coordinates = self.contacts.first().is_none_or(|contact| *contact == self.listen);
         match self.rank {
-            Some(rank) if rank >= self.members => {
-                Some(format!("`rank` = {rank} is not below `members` = {} (ranks begin at 0)", self.members))
+            Some(rank) if rank >= MEMBERS_MAX => {
+                Some(format!("`rank` = {rank}: a group has at most {MEMBERS_MAX} members (ranks begin at 0)"))
             }
             Some(rank) if coordinates && rank != 0 => Some(format!(
                 "this member listens at the first contact, so it coordinates and has rank 0, not {rank}"

@@ -1,7 +1,7 @@
 //! A subgroup's part of the configuration: who is in it, who sends, and how (Derecho §2.3, Spindle §3).
 
 use squall_fabric::NodeId;
-use squall_protocols::membership::View;
+use squall_protocols::membership::{Member, View};
 use squall_protocols::multicast::{Batching, Mode, Settings};
 
 /// Which members of the group.
@@ -15,6 +15,15 @@ pub enum Ranks {
 }
 
 impl Ranks {
+    /// Whether `rank` is one of them.
+    #[must_use]
+    pub fn has(&self, rank: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(ranks) => ranks.contains(&rank),
+        }
+    }
+
     /// The ranks, among `all`.
     #[must_use]
     pub fn among(&self, all: &[usize]) -> Vec<usize> {
@@ -90,19 +99,24 @@ impl SubgroupConfig {
         }
     }
 
-    /// Where it lies in a view: named ranks are those of the first view, whose nodes have them as numbers. `None` if
-    /// nobody of those who are named is there.
+    /// Whether the member of `rank` may be in it.
+    pub(crate) fn takes(&self, rank: usize) -> bool {
+        self.members.has(rank)
+    }
+
+    /// Whether the member of `rank` may send in it.
+    pub(crate) fn lets_send(&self, rank: usize) -> bool {
+        self.takes(rank) && self.senders.has(rank)
+    }
+
+    /// Where it lies in a view: members have their ranks as tags. `None` if nobody of those who are named is there.
     pub(crate) fn place(&self, view: &View) -> Option<(Vec<NodeId>, Settings)> {
-        let among = |ranks: &Ranks, nodes: Vec<NodeId>| match ranks {
-            Ranks::All => nodes,
-            Ranks::These(these) => {
-                nodes.into_iter().filter(|node| these.contains(&(node.0 as usize))).collect()
-            }
-        };
-        let members = among(&self.members, view.nodes());
-        let senders = among(&self.senders, members.clone());
-        let rank = |sender: &NodeId| members.iter().position(|member| member == sender).expect("a part");
-        let senders: Vec<usize> = senders.iter().map(rank).collect();
+        let has =
+            |ranks: &Ranks, member: &Member| usize::try_from(member.tag).is_ok_and(|rank| ranks.has(rank));
+        let members: Vec<&Member> = view.members.iter().filter(|member| has(&self.members, member)).collect();
+        let sends = |(_, member): &(usize, &&Member)| has(&self.senders, member);
+        let senders: Vec<usize> = members.iter().enumerate().filter(sends).map(|(place, _)| place).collect();
+        let members = members.iter().map(|member| member.node).collect();
         let settings = Settings {
             mode: self.mode,
             window: self.window,

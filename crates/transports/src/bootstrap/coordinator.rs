@@ -9,6 +9,7 @@ use super::error::system;
 use super::link::Link;
 use super::message::{Answer, Notice, Refusal, Report, Request, Stop};
 use super::reception::{Reception, Visitor};
+use super::scout::Scout;
 use super::secret::random_bytes;
 use super::wire::{Wire, WireError};
 use super::{
@@ -18,12 +19,13 @@ use super::{
 pub(super) fn coordinate<S: Link>(
     plan: &Plan,
     listener: &Listener<S>,
+    scout: &Scout,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<Assembly<S>, BootstrapError> {
     let deadline = Instant::now() + plan.timeout;
     let proof = Proof::new(&plan.secret, &plan.cluster, PURPOSE);
     let reception = Reception::new(plan, listener, &proof);
-    let mut gathering = Gathering { plan, reception, deadline, on_progress, joined: Vec::new() };
+    let mut gathering = Gathering { plan, reception, scout, deadline, on_progress, joined: Vec::new() };
     let outcome = gathering.gather().and_then(|()| gathering.introduce(listener.address()));
     let (session, members) = outcome.inspect_err(|error| gathering.stop(error))?;
     gathering.await_links(&members).inspect_err(|error| gathering.stop(error))?;
@@ -33,6 +35,7 @@ pub(super) fn coordinate<S: Link>(
 struct Gathering<'p, 'c, S: Link> {
     plan: &'p Plan,
     reception: Reception<'p, S>,
+    scout: &'p Scout,
     deadline: Instant,
     on_progress: &'c mut dyn FnMut(Progress),
     /// In the order of arrival; after `introduce` in the order of ranks, beginning with rank 1.
@@ -54,6 +57,10 @@ impl<S: Link> Gathering<'_, '_, S> {
             if Instant::now() >= self.deadline {
                 return Err(BootstrapError::Incomplete { joined: self.count(), members: self.plan.members });
             }
+            // Who has been gathered meanwhile finds the group that runs, too.
+            if let Some(contact) = self.scout.found() {
+                return Err(BootstrapError::Running { contact });
+            }
             let visitors = self.receive()?;
             self.forget_lost();
             for visitor in visitors {
@@ -70,7 +77,8 @@ impl<S: Link> Gathering<'_, '_, S> {
 
     fn receive(&mut self) -> Result<Vec<Visitor<S>>, BootstrapError> {
         let watched: Vec<BorrowedFd<'_>> = self.joined.iter().map(|joined| joined.wire.as_fd()).collect();
-        self.reception.poll(&watched, self.deadline, self.on_progress)
+        let until = self.scout.next_look().map_or(self.deadline, |look| look.min(self.deadline));
+        self.reception.poll(&watched, until, self.on_progress)
     }
 
     /// Those who have joined are silent until they are introduced; so whatever comes means that one is lost.
@@ -91,7 +99,7 @@ impl<S: Link> Gathering<'_, '_, S> {
     fn on_visitor(&mut self, mut visitor: Visitor<S>) {
         let (rank, listen) = match self.judge(&visitor) {
             Ok(accepted) => accepted,
-            Err(refusal) => return (self.on_progress)(visitor.refuse(refusal)),
+            Err(refusal) => return visitor.turn_away(refusal, self.on_progress),
         };
         // Who has gone already is found by `forget_lost`.
         let _ = visitor.wire.write_frame(&Answer::Accepted, Instant::now());
@@ -162,7 +170,7 @@ impl<S: Link> Gathering<'_, '_, S> {
             }
             for visitor in self.receive()? {
                 let refusal = visitor.request.too_early().unwrap_or(Refusal::Complete);
-                (self.on_progress)(visitor.refuse(refusal));
+                visitor.turn_away(refusal, self.on_progress);
             }
             for (joined, member) in self.joined.iter_mut().zip(&members[1..]) {
                 joined.poll_report().map_err(|_| lost(member))?;

@@ -12,8 +12,11 @@ use super::link::Link;
 use super::member::{CallError, Caller};
 use super::message::{Admittance, Answer, Refusal, Report, Request};
 use super::request::{NAME_BYTES_MAX, read_address, read_members};
+use super::scout::Scout;
 use super::wire::{Until, Wire};
-use super::{Address, BootstrapError, Listener, Member, PURPOSE, Plan, Progress, Proof};
+use super::{
+    Address, Assembly, BootstrapError, Listener, Member, PURPOSE, Plan, Progress, Proof, assemble_unless,
+};
 
 /// What a newcomer has when all its links stand. It is a member as soon as the leader's group says so.
 #[derive(Debug)]
@@ -34,7 +37,7 @@ pub struct Joined<S> {
 
 /// Joins a group that runs: asks the plan's contacts in turn, again and again, until the leader admits this process
 /// and links with all members stand, or the plan's time is over. `listener` is where this process will be reached; `name`
-/// is for people to see. The plan's `members` and `rank` do not matter.
+/// is for people to see. The plan's `members` does not matter.
 ///
 /// # Errors
 /// [`BootstrapError`], each with what to do next. All connections are closed then; `listener` stays bound.
@@ -61,14 +64,48 @@ pub fn join<S: Link>(
     let proof = Proof::new(&plan.secret, &plan.cluster, PURPOSE);
     let caller = Caller { plan, proof: &proof, deadline };
     let (agreement, listen, name) = (plan.agreement, vec![listener.address().to_string()], name.into());
-    let request = Request::Enter { agreement, listen, name };
-    Entering { caller, request, contacts, hopeless: BTreeMap::new(), cause: String::new(), on_progress }
-        .enter()
+    let request = Request::Enter { agreement, listen, name, rank: plan.rank };
+    let own = listener.address().to_string();
+    let (hopeless, cause) = (BTreeMap::new(), String::new());
+    Entering { caller, request, own, contacts, hopeless, cause, on_progress }.enter()
+}
+
+/// How a process has come into a group.
+#[derive(Debug)]
+pub enum Entered<S> {
+    /// With the first members.
+    Assembled(Assembly<S>),
+    /// Later; it is a member as soon as the leader's group says so.
+    Joined(Joined<S>),
+}
+
+/// Meets the other members, or joins their group if it runs already: any of the contacts may say so, also where this
+/// process would coordinate.
+///
+/// # Errors
+/// [`BootstrapError`], each with what to do next. All connections are closed then; `listener` stays bound.
+pub fn enter<S: Link>(
+    plan: &Plan,
+    name: &str,
+    listener: &Listener<S>,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<Entered<S>, BootstrapError> {
+    let others = plan.contacts.iter().filter(|contact| !listener.is_at(contact) && S::takes(contact));
+    let scout = Scout::send::<S>(plan, others.cloned().collect())?;
+    match assemble_unless(&scout, plan, listener, on_progress) {
+        Ok(assembly) => Ok(Entered::Assembled(assembly)),
+        Err(BootstrapError::Running { .. } | BootstrapError::Refused { refusal: Refusal::Complete, .. }) => {
+            join(plan, name, listener, on_progress).map(Entered::Joined)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 struct Entering<'p, 'c> {
     caller: Caller<'p>,
     request: Request,
+    /// Where we listen.
+    own: String,
     contacts: Vec<Address>,
     /// What can never work, by contact.
     hopeless: BTreeMap<Address, BootstrapError>,
@@ -203,11 +240,14 @@ impl Entering<'_, '_> {
         mut leader: Wire<S>,
         admittance: &Admittance,
     ) -> Result<Result<Joined<S>, Next>, BootstrapError> {
-        let members = read_members(admittance, S::takes).map_err(|what| nonsense(contact, what))?;
+        let mut members = read_members(admittance, S::takes).map_err(|what| nonsense(contact, what))?;
+        // Its own word may be a wildcard, but here we have reached it.
+        let leads = |member: &&mut Member| member.node.0 == admittance.leader;
+        members.iter_mut().filter(leads).for_each(|member| member.address.clone_from(contact));
         let Admittance { session, node, leader: admitted_by, token, .. } = admittance;
         let (node, admitted_by) = (NodeId(*node), NodeId(*admitted_by));
         (self.on_progress)(Progress::Admitted { node, members: members.len() });
-        let request = Request::Hello { session: *session, node: node.0 };
+        let request = Request::Hello { session: *session, node: node.0, listen: self.own.clone() };
         let mut wires = BTreeMap::new();
         for member in members.iter().filter(|member| member.node != admitted_by) {
             let deadline = self.caller.deadline.min(Instant::now() + self.caller.plan.handshake_timeout);

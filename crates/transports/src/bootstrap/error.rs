@@ -97,6 +97,12 @@ pub enum BootstrapError {
         /// Why.
         refusal: Refusal,
     },
+    /// The group has come together before; it can be joined.
+    #[error("a group of this cluster runs already: {contact} is one of its members")]
+    Running {
+        /// A member.
+        contact: Address,
+    },
     /// The time is over and members are missing.
     #[error(
         "{joined} of {members} members have joined within the time: start the others, or raise `timeouts.join`"

@@ -10,6 +10,7 @@ use super::error::system;
 use super::link::Link;
 use super::message::{Answer, Notice, Refusal, Request, Stop};
 use super::reception::{Reception, Visitor};
+use super::scout::Scout;
 use super::wire::{Until, Wire, WireError};
 use super::{
     Address, Assembly, BootstrapError, Listener, Member, PURPOSE, Plan, Progress, Proof, ProofError,
@@ -26,12 +27,13 @@ pub(super) fn join<S: Link>(
     plan: &Plan,
     contact: &Address,
     listener: &Listener<S>,
+    scout: &Scout,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<Assembly<S>, BootstrapError> {
     let deadline = Instant::now() + plan.timeout;
     let proof = Proof::new(&plan.secret, &plan.cluster, PURPOSE);
     let caller = Caller { plan, proof: &proof, deadline };
-    let coordinator = caller.call_coordinator(contact, listener.address(), on_progress)?;
+    let coordinator = caller.call_coordinator(contact, listener.address(), scout, on_progress)?;
     let reception = Reception::new(plan, listener, &proof);
     let mut joining = Joining {
         plan,
@@ -68,6 +70,7 @@ impl Caller<'_> {
         &self,
         contact: &Address,
         listen: &Address,
+        scout: &Scout,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<Wire<S>, BootstrapError> {
         let request = Request::Join {
@@ -85,6 +88,9 @@ impl Caller<'_> {
                 Err(CallError::Never(error)) => return Err(error),
                 Err(CallError::Again(cause)) => cause,
             };
+            if let Some(contact) = scout.found() {
+                return Err(BootstrapError::Running { contact });
+            }
             if Instant::now() + pause >= self.deadline {
                 let (contact, waited) = (contact.clone(), self.plan.timeout);
                 return Err(BootstrapError::Unreachable { contact, waited, cause });
@@ -205,14 +211,14 @@ impl<S: Link> Joining<'_, '_, S> {
                     self.early.push(visitor)
                 }
                 Request::Link { .. } | Request::Pair => {
-                    (self.on_progress)(visitor.refuse(Refusal::OtherSession));
+                    visitor.turn_away(Refusal::OtherSession, self.on_progress);
                 }
                 Request::Enter { .. } | Request::Hello { .. } | Request::Status { .. } => {
-                    (self.on_progress)(visitor.refuse(Refusal::Assembling));
+                    visitor.turn_away(Refusal::Assembling, self.on_progress);
                 }
                 Request::Join { .. } => {
                     let coordinator = self.contact.to_string();
-                    (self.on_progress)(visitor.refuse(Refusal::NotCoordinator { coordinator }));
+                    visitor.turn_away(Refusal::NotCoordinator { coordinator }, self.on_progress);
                 }
             }
         }

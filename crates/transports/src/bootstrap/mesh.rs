@@ -100,7 +100,7 @@ impl<S: Link> Joining<'_, '_, S> {
         let node = NodeId(node);
         let known = (node.0 as usize) < roster.members.len() && node > roster.node;
         if session != roster.session || !known || links.contains_key(&node) {
-            return (self.on_progress)(visitor.refuse(Refusal::OtherSession));
+            return visitor.turn_away(Refusal::OtherSession, self.on_progress);
         }
         // If it has gone, the coordinator tells.
         let _ = visitor.wire.write_frame(&Answer::Accepted, self.deadline);

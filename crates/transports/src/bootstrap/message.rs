@@ -12,9 +12,9 @@ pub(super) enum Request {
     /// To a member of lower rank: this connection is the link between us.
     Link { session: u64, node: u32 },
     /// To any member of a group that runs: take me in.
-    Enter { agreement: [u8; 32], listen: Vec<String>, name: String },
-    /// To a member of a group that runs: I was admitted, and this connection is the link between us.
-    Hello { session: u64, node: u32 },
+    Enter { agreement: [u8; 32], listen: Vec<String>, name: String, rank: Option<u32> },
+    /// To a member of a group that runs: I was admitted, I listen there, and this connection is the link between us.
+    Hello { session: u64, node: u32, listen: String },
     /// To any member: how are you?
     Status { question: Vec<u8> },
     /// To a process outside any group: let us be two.

@@ -17,7 +17,8 @@
 //! and at most `Plan::unauthenticated_max` connections wait for their proof. So a port scanner, a silent client
 //! or a wrong secret costs a closed connection and nothing else. Over Unix sockets the peer's user must be ours.
 //!
-//! A group that runs is joined at the [`desk`] of any member.
+//! A group that runs is joined at the [`desk`] of any member. [`enter`] does whichever is right: a process that starts
+//! cannot know whether it is one of the first, or one that has died and comes again.
 //!
 //! After the bootstrap the streams carry nothing of it any more: not a byte is read beyond its last frame.
 
@@ -35,6 +36,7 @@ pub mod pair;
 mod proof;
 mod reception;
 mod request;
+mod scout;
 mod secret;
 #[cfg(test)]
 mod tests;
@@ -47,7 +49,8 @@ use squall_fabric::NodeId;
 
 pub use self::address::{ADDRESS_BYTES_MAX, Address, AddressError};
 pub use self::desk::{Admission, Asker, Desk, DeskEvent, DeskEvents, JoinInfo};
-pub use self::entering::{Joined, ask, join};
+pub use self::entering::Entered;
+pub use self::entering::{Joined, ask, enter, join};
 pub use self::error::BootstrapError;
 pub use self::link::Link;
 pub use self::listener::Listener;
@@ -58,6 +61,7 @@ pub use self::proof::{
 };
 #[doc(hidden)]
 pub use self::request::read_foreign;
+use self::scout::Scout;
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretTooShort};
 
 /// The most members of a group: a full mesh of more is beyond what the multicast is for.
@@ -212,12 +216,22 @@ pub fn assemble<S: Link>(
     listener: &Listener<S>,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<Assembly<S>, BootstrapError> {
+    assemble_unless(&Scout::none(), plan, listener, on_progress)
+}
+
+/// Meets the other members, unless the scout finds a group that runs.
+fn assemble_unless<S: Link>(
+    scout: &Scout,
+    plan: &Plan,
+    listener: &Listener<S>,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<Assembly<S>, BootstrapError> {
     let contact = plan.contacts.first().filter(|contact| !listener.is_at(contact));
     plan.check(contact.is_none())?;
     on_progress(Progress::Listening { address: listener.address().clone() });
     match contact {
-        None => coordinator::coordinate(plan, listener, on_progress),
-        Some(contact) if S::takes(contact) => member::join(plan, contact, listener, on_progress),
+        None => coordinator::coordinate(plan, listener, scout, on_progress),
+        Some(contact) if S::takes(contact) => member::join(plan, contact, listener, scout, on_progress),
         Some(contact) => {
             let text = format!("{} and the contact {contact} are of different kinds", listener.address());
             Err(BootstrapError::Plan(text))

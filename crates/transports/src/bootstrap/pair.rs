@@ -254,7 +254,7 @@ impl Reporter {
         log: &mut dyn FnMut(Progress),
     ) {
         if visitor.request != Request::Pair {
-            log(visitor.refuse(Refusal::Unusable));
+            visitor.turn_away(Refusal::Unusable, log);
             return;
         }
         let answered = visitor.wire.write_frame(&Answer::Accepted, Instant::now());

@@ -29,12 +29,14 @@ pub(super) struct Visitor<S> {
 }
 
 impl<S: Link> Visitor<S> {
-    /// Refuses the request and closes the connection.
-    pub(super) fn refuse(mut self, refusal: Refusal) -> Progress {
+    /// Refuses the request, closes the connection, and tells of it, unless somebody has only looked around.
+    pub(super) fn turn_away(mut self, refusal: Refusal, on_progress: &mut dyn FnMut(Progress)) {
         let cause = refusal.to_string();
         // Whoever does not wait for the answer needs none.
         let _ = self.wire.write_frame(&Answer::Refused(refusal), Instant::now());
-        Progress::Rejected { peer: self.peer, cause }
+        if !matches!(self.request, Request::Status { .. }) {
+            on_progress(Progress::Rejected { peer: self.peer, cause });
+        }
     }
 }
 

@@ -16,13 +16,20 @@ pub(super) fn join_info<S: Link>(
     stream: &S,
     peer: &str,
 ) -> Result<JoinInfo, Refusal> {
-    let Request::Enter { agreement: theirs, listen, name } = request else { return Err(Refusal::Unusable) };
+    let Request::Enter { agreement: theirs, listen, name, rank } = request else {
+        return Err(Refusal::Unusable);
+    };
     if theirs != agreement {
         return Err(Refusal::Agreement);
     }
     let (name, addresses) = read_entry(listen, name).ok_or(Refusal::Unusable)?;
     let addresses = addresses.into_iter().map(|address| seen_from_here(address, stream)).collect();
-    Ok(JoinInfo { name, addresses, peer: peer.into() })
+    Ok(JoinInfo { name, addresses, rank: *rank, peer: peer.into() })
+}
+
+/// Where somebody who links with us listens, if that can be used.
+pub(super) fn read_listen<S: Link>(listen: &str, stream: &S) -> Option<Address> {
+    read_address(listen).filter(S::takes).map(|address| seen_from_here(address, stream))
 }
 
 /// The name and the addresses of who asks to join, if they can be used.

@@ -42,7 +42,7 @@ pub const ASKERS_MAX: usize = 64;
 /// How long they wait, before the desk itself tells them to come again.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long who was admitted may take to link with all members.
-pub const LINK_TIMEOUT: Duration = Duration::from_secs(30);
+pub const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest token of a leader.
 pub const TOKEN_BYTES_MAX: usize = 64 << 10;
 /// The longest answer to a question about the status.
@@ -79,6 +79,8 @@ pub enum DeskEvent<S> {
     Peer {
         /// What it says to be.
         node: NodeId,
+        /// Where it says that it listens.
+        address: Address,
         /// To be given to the fabric (`add_peer`), or dropped.
         stream: S,
     },
@@ -108,6 +110,8 @@ pub struct JoinInfo {
     pub name: String,
     /// Where it listens; never empty. The first is for members that use this desk's kind of socket.
     pub addresses: Vec<Address>,
+    /// The rank that it asks for.
+    pub rank: Option<u32>,
     /// The peer in words.
     pub peer: String,
 }

@@ -12,9 +12,9 @@ use crate::bootstrap::desk::Asker;
 use crate::bootstrap::link::Link;
 use crate::bootstrap::message::{Answer, Refusal, Report, Request};
 use crate::bootstrap::reception::{Reception, Visitor};
-use crate::bootstrap::request::join_info;
+use crate::bootstrap::request::{join_info, read_listen};
 use crate::bootstrap::wire::Wire;
-use crate::bootstrap::{Listener, PURPOSE, Plan, Progress, Proof};
+use crate::bootstrap::{Address, Listener, PURPOSE, Plan, Progress, Proof};
 
 /// All that the thread has.
 pub(super) struct Room<'p, S: Link> {
@@ -33,6 +33,8 @@ pub(super) struct Room<'p, S: Link> {
 struct Guest<S> {
     wire: Wire<S>,
     peer: String,
+    /// Where it listens, if it wants to join.
+    address: Option<Address>,
     state: State,
     until: Instant,
 }
@@ -114,22 +116,20 @@ impl<'p, S: Link> Room<'p, S> {
             _ if full => Answer::Wait { reason: "too many ask at this member".into() },
             Request::Enter { .. } => match join_info(&request, &self.plan.agreement, wire.stream(), &peer) {
                 Ok(info) => {
-                    let asker = self.seat(wire, peer);
+                    let asker = self.seat(wire, peer, info.addresses.first().cloned());
                     return self.told.tell(DeskEvent::JoinAsked { asker, info });
                 }
                 Err(refusal) => Answer::Refused(refusal),
             },
             Request::Status { question } => {
-                let asker = self.seat(wire, peer);
+                let asker = self.seat(wire, peer, None);
                 return self.told.tell(DeskEvent::StatusAsked { asker, question });
             }
-            Request::Hello { session, node } if session == self.session => {
-                // Who has gone meanwhile is found by the fabric.
-                let _ = wire.write_frame(&Answer::Accepted, Instant::now());
-                if let Ok(stream) = wire.into_stream() {
-                    self.told.tell(DeskEvent::Peer { node: NodeId(node), stream });
+            Request::Hello { session, node, listen } if session == self.session => {
+                match read_listen(&listen, wire.stream()) {
+                    Some(address) => return self.on_link(wire, NodeId(node), address),
+                    None => Answer::Refused(Refusal::Unusable),
                 }
-                return;
             }
             Request::Join { .. } => Answer::Refused(Refusal::Complete),
             Request::Hello { .. } | Request::Link { .. } | Request::Pair => {
@@ -141,6 +141,14 @@ impl<'p, S: Link> Room<'p, S> {
         let _ = wire.write_frame(&answer, Instant::now());
     }
 
+    fn on_link(&mut self, mut wire: Wire<S>, node: NodeId, address: Address) {
+        // Who has gone meanwhile is found by the fabric.
+        let _ = wire.write_frame(&Answer::Accepted, Instant::now());
+        if let Ok(stream) = wire.into_stream() {
+            self.told.tell(DeskEvent::Peer { node, address, stream });
+        }
+    }
+
     /// Whether there is no room for a request now. A link that waits is tried again, with the leader's patience.
     fn is_full(&self, request: &Request) -> bool {
         let asking = self.guests.values().filter(|guest| guest.state == State::Asking).count();
@@ -149,11 +157,11 @@ impl<'p, S: Link> Room<'p, S> {
     }
 
     /// Lets a visitor wait for the polling thread's answer.
-    fn seat(&mut self, wire: Wire<S>, peer: String) -> Asker {
+    fn seat(&mut self, wire: Wire<S>, peer: String, address: Option<Address>) -> Asker {
         let number = self.guests_ever;
         self.guests_ever += 1;
         let until = Instant::now() + ANSWER_TIMEOUT;
-        self.guests.insert(number, Guest { wire, peer, state: State::Asking, until });
+        self.guests.insert(number, Guest { wire, peer, address, state: State::Asking, until });
         Asker { number, orders: self.orders.clone(), answered: false }
     }
 
@@ -205,9 +213,9 @@ impl<'p, S: Link> Room<'p, S> {
 
     fn on_connected(&mut self, mut guest: Guest<S>, node: NodeId) {
         let welcomed = guest.wire.write_frame(&Answer::Accepted, Instant::now());
-        match guest.wire.into_stream() {
-            Ok(stream) if welcomed.is_ok() => {
-                self.told.tell(DeskEvent::Peer { node, stream });
+        match (guest.wire.into_stream(), guest.address) {
+            (Ok(stream), Some(address)) if welcomed.is_ok() => {
+                self.told.tell(DeskEvent::Peer { node, address, stream });
                 self.told.tell(DeskEvent::Connected { node });
             }
             _ => self.told.tell(DeskEvent::Gone { node }),

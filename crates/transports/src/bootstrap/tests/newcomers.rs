@@ -47,7 +47,7 @@ impl<S: Link> Seat<S> {
 
     fn peer(&mut self) -> (NodeId, S) {
         match self.event() {
-            DeskEvent::Peer { node, stream } => (node, stream),
+            DeskEvent::Peer { node, stream, .. } => (node, stream),
             other => panic!("{other:?}"),
         }
     }
@@ -100,7 +100,8 @@ fn ask_as_puppet(contact: &Address) -> Wire<UnixStream> {
     let mut wire = Wire::new(stream).unwrap();
     Proof::new(&plan.secret, &plan.cluster, PURPOSE).prove(&mut wire.waiting(soon().into())).unwrap();
     let (agreement, listen) = (plan.agreement, vec!["unix:@nowhere".into()]);
-    wire.write_frame(&Request::Enter { agreement, listen, name: "puppet".into() }, soon()).unwrap();
+    wire.write_frame(&Request::Enter { agreement, listen, name: "puppet".into(), rank: None }, soon())
+        .unwrap();
     wire
 }
 
@@ -344,7 +345,8 @@ fn a_link_is_of_this_session() {
         let stream = <UnixStream as Link>::connect(contact, Duration::from_secs(1)).unwrap();
         let mut wire = Wire::new(stream).unwrap();
         Proof::new(&plan.secret, &plan.cluster, PURPOSE).prove(&mut wire.waiting(soon().into())).unwrap();
-        wire.write_frame(&Request::Hello { session, node: 9 }, soon()).unwrap();
+        wire.write_frame(&Request::Hello { session, node: 9, listen: "unix:@nowhere".into() }, soon())
+            .unwrap();
         wire.read_frame::<Answer>(soon()).unwrap()
     };
     assert_eq!(hello(&member.address, SESSION + 1), Answer::Refused(Refusal::OtherSession));

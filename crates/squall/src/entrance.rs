@@ -1,0 +1,141 @@
+//! How a process comes to its group: with the first members, or later (Derecho §3.3).
+
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+use squall_transports::bootstrap::{self, Address, Assembly, Entered, Joined, Link, Listener, Progress};
+use squall_transports::composite::{CompositeFabric, CompositeSettings};
+use squall_transports::shm::ShmFabric;
+use squall_transports::tcp::TcpFabric;
+use squall_transports::verbs::{self, VerbsFabric};
+
+use crate::config::{Config, Transport};
+use crate::error::JoinError;
+use crate::transport::AnyFabric;
+
+/// The socket at which this process can be reached, before its desk takes it over.
+#[derive(Debug)]
+pub(crate) enum AnyListener {
+    Unix(Listener<UnixStream>),
+    Tcp(Listener<TcpStream>),
+}
+
+/// A process that has links with all members.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) fabric: AnyFabric,
+    pub(crate) start: Start,
+    /// Names this start of the group.
+    pub(crate) session: u64,
+    /// Where the members listen, this one included.
+    pub(crate) roster: BTreeMap<NodeId, Address>,
+}
+
+/// How it has come.
+#[derive(Clone, Debug)]
+pub(crate) enum Start {
+    /// With the members of the first view.
+    First(Vec<NodeId>),
+    /// It waits for its first view.
+    Joining {
+        members: Vec<NodeId>,
+        /// Who has admitted it.
+        leader: NodeId,
+        rank: u64,
+    },
+}
+
+/// What a leader tells a newcomer through its desk.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Token {
+    pub(crate) rank: u64,
+}
+
+impl AnyListener {
+    /// Listens where the configuration says.
+    pub(crate) fn bind(config: &Config) -> Result<Self, JoinError> {
+        Ok(if config.transport.needs_unix_socket() {
+            Self::Unix(Listener::bind(&config.listen)?)
+        } else {
+            Self::Tcp(Listener::bind(&config.listen)?)
+        })
+    }
+}
+
+/// Meets the first members, or joins the group if it runs already; sets the transport up.
+pub(crate) fn enter(
+    config: &Config,
+    listener: &AnyListener,
+    on_progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Entry, JoinError> {
+    match (config.transport, listener) {
+        (Transport::Shm, AnyListener::Unix(listener)) => {
+            enter_by(config, listener, on_progress, |node, streams| {
+                Ok(AnyFabric::Shm(ShmFabric::new(node, streams)?))
+            })
+        }
+        (Transport::Tcp, AnyListener::Tcp(listener)) => {
+            enter_by(config, listener, on_progress, |node, streams| {
+                Ok(AnyFabric::Tcp(TcpFabric::new(node, streams)?))
+            })
+        }
+        (Transport::Auto, AnyListener::Tcp(listener)) => {
+            let settings = CompositeSettings { verbs: Some(config.verbs.clone()), ..Default::default() };
+            enter_by(config, listener, on_progress, |node, streams| {
+                Ok(AnyFabric::Auto(Box::new(CompositeFabric::new(node, streams, &settings)?)))
+            })
+        }
+        (Transport::Verbs, AnyListener::Tcp(listener)) => {
+            // Before anybody waits for this member.
+            verbs::check(&config.verbs, &[])?;
+            enter_by(config, listener, on_progress, |node, streams| {
+                Ok(AnyFabric::Verbs(Box::new(VerbsFabric::new(node, streams, &config.verbs)?)))
+            })
+        }
+        _ => unreachable!("`AnyListener::bind` has looked at the transport"),
+    }
+}
+
+fn enter_by<S: Link>(
+    config: &Config,
+    listener: &Listener<S>,
+    on_progress: &mut (dyn FnMut(Progress) + Send),
+    build: impl FnOnce(NodeId, Vec<(NodeId, S)>) -> Result<AnyFabric, JoinError>,
+) -> Result<Entry, JoinError> {
+    let name = format!("process {}", std::process::id());
+    match bootstrap::enter(&config.plan(), &name, listener, on_progress)? {
+        Entered::Assembled(Assembly { node, session, members, streams }) => {
+            let start = Start::First(members.iter().map(|member| member.node).collect());
+            let roster = members.into_iter().map(|member| (member.node, member.address)).collect();
+            Ok(Entry { fabric: build(node, streams)?, start, session, roster })
+        }
+        Entered::Joined(Joined { node, session, leader, members, streams, token }) => {
+            let Token { rank } = postcard::from_bytes(&token).map_err(|_| JoinError::Token)?;
+            let nodes = members.iter().map(|member| member.node).collect();
+            let own = (node, listener.address().clone());
+            let roster = members.into_iter().map(|member| (member.node, member.address)).chain([own]);
+            let roster = roster.collect();
+            let start = Start::Joining { members: nodes, leader, rank };
+            Ok(Entry { fabric: build(node, streams)?, start, session, roster })
+        }
+    }
+}
+
+/// Meets the members of a group that nobody joins later, such as that of a bulk transfer.
+pub(crate) fn assemble(
+    config: &Config,
+    on_progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<(AnyFabric, Vec<NodeId>), JoinError> {
+    let listener = AnyListener::bind(config)?;
+    let entry = enter(config, &listener, on_progress)?;
+    match entry.start {
+        Start::First(members) => Ok((entry.fabric, members)),
+        Start::Joining { .. } => {
+            let contact = config.contacts.first().unwrap_or(&config.listen).clone();
+            Err(bootstrap::BootstrapError::Running { contact }.into())
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What members can be asked through their desks, by each other and by who looks after them.
+
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+use squall_transports::bootstrap::{self, Address, BootstrapError, Plan};
+
+use crate::config::Config;
+use crate::status::Status;
+
+/// What can be asked. Nothing at all is a question, too, by which a process finds out whether a group runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Question {
+    /// How is the member? Answered by [`MemberStatus`].
+    Status,
+    /// Where are its objects served? Answered by an address, if there is one.
+    Service,
+}
+
+/// How a member is, as it says itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MemberStatus {
+    /// Its number as a node, which no other process ever has.
+    pub node: u32,
+    /// Its rank in the configuration.
+    pub rank: u64,
+    /// The number of its view.
+    pub view: u64,
+    /// Whether all members of the view have begun it: messages flow.
+    pub ready: bool,
+    /// The members of the view, the oldest first, which leads.
+    pub members: Vec<MemberLine>,
+    /// The subgroups that it is in.
+    pub subgroups: Vec<SubgroupLine>,
+}
+
+/// A member in a [`MemberStatus`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MemberLine {
+    /// Its number as a node.
+    pub node: u32,
+    /// Its rank in the configuration.
+    pub rank: u64,
+    /// Where it listens; empty if that is not known.
+    pub address: String,
+}
+
+/// A subgroup in a [`MemberStatus`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SubgroupLine {
+    /// Its name.
+    pub name: String,
+    /// Messages that this member has sent in the present view.
+    pub sent: u64,
+    /// Messages that this member has delivered in the present view.
+    pub delivered: u64,
+}
+
+/// Asks the member that listens at `address` how it is. Of `config` only the cluster, its secret and the transport
+/// matter.
+///
+/// # Errors
+/// [`BootstrapError`], with what to do next.
+pub fn ask_status(config: &Config, address: &Address) -> Result<MemberStatus, BootstrapError> {
+    ask(&config.plan(), address, Question::Status)
+}
+
+/// Where the objects of the member `node` are served; asks it. `None` if it is not a member, or serves none.
+#[expect(dead_code, reason = "for replicated objects, which ask each other")]
+pub(crate) fn ask_service(
+    plan: &Plan,
+    status: &Status,
+    node: NodeId,
+) -> Result<Option<Address>, BootstrapError> {
+    let Some(address) = status.roster().get(&node).cloned() else { return Ok(None) };
+    let service: Option<String> = ask(plan, &address, Question::Service)?;
+    Ok(service.and_then(|service| service.parse().ok()))
+}
+
+fn ask<T: DeserializeOwned>(plan: &Plan, address: &Address, question: Question) -> Result<T, BootstrapError> {
+    let question = write(&question);
+    let answer = if address.is_unix() {
+        bootstrap::ask::<UnixStream>(plan, address, &question)?
+    } else {
+        bootstrap::ask::<TcpStream>(plan, address, &question)?
+    };
+    postcard::from_bytes(&answer).map_err(|_| BootstrapError::Protocol {
+        contact: address.clone(),
+        what: "an answer that cannot be read".into(),
+    })
+}
+
+/// The question that these bytes are, if they are one.
+pub(crate) fn read_question(bytes: &[u8]) -> Option<Question> {
+    postcard::from_bytes(bytes).ok()
+}
+
+pub(crate) fn write(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("plain values serialise")
+}

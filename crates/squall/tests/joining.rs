@@ -1,0 +1,249 @@
+//! Groups that are joined while they run: newcomers, members that come again, and the leader among them (Derecho §3.3).
+
+use std::net::TcpListener;
+
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use squall::config::{Address, PartitionSafety, SubgroupConfig, Transport};
+use squall::{Config, Deliver, Group, JoinError, Message, SendError};
+use squall_fabric::NodeId;
+use squall_fabric::atomics::{AtomicBool, Ordering};
+
+/// What a member has delivered, by view.
+type Log = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
+
+struct Writer {
+    view: u64,
+    log: Log,
+}
+
+impl Deliver for Writer {
+    fn begin_view(&mut self, view: u64, _members: &[NodeId]) {
+        self.view = view;
+    }
+
+    fn deliver(&mut self, message: Message<'_>) {
+        self.log.lock().unwrap().push((self.view, message.bytes.to_vec()));
+    }
+}
+
+/// A member that sends numbered messages until it is told to leave.
+struct Running {
+    log: Log,
+    leave: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl Running {
+    /// Comes to the group, sends, and leaves it when told so. Its first view is returned by `leave`.
+    fn start(config: Config) -> Self {
+        let log = Log::default();
+        let leave = Arc::new(AtomicBool::new(false));
+        let (theirs, told) = (Arc::clone(&log), Arc::clone(&leave));
+        let thread = thread::spawn(move || {
+            let writer = Writer { view: 0, log: theirs };
+            let mut group = Group::builder(config).on_deliver("log", writer).join().expect("it comes in");
+            let first = group.view().id;
+            let rank = group.rank();
+            let mut sender = group.subgroup("log").unwrap().sender().unwrap();
+            let mut number = 0u64;
+            while !told.load(Ordering::Relaxed) {
+                let text = format!("{rank}: {number}");
+                match sender.send(text.len(), |bytes| bytes.copy_from_slice(text.as_bytes())) {
+                    Ok(()) => number += 1,
+                    Err(SendError::Full) => thread::sleep(Duration::from_micros(200)),
+                    Err(SendError::Group(error)) => panic!("member {rank}: {error}"),
+                    Err(error) => panic!("{error}"),
+                }
+                if number.is_multiple_of(16) {
+                    thread::sleep(Duration::from_micros(200));
+                }
+            }
+            first
+        });
+        Self { log, leave, thread }
+    }
+
+    fn leave(self) -> (u64, Vec<(u64, Vec<u8>)>) {
+        self.leave.store(true, Ordering::Relaxed);
+        let first = self.thread.join().unwrap();
+        (first, std::mem::take(&mut self.log.lock().unwrap()))
+    }
+
+    /// Waits until messages of all these ranks have been delivered here from now on.
+    fn hears(&self, ranks: &[usize]) {
+        let from = self.log.lock().unwrap().len();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        for rank in ranks {
+            let prefix = format!("{rank}: ");
+            while !self.log.lock().unwrap()[from..]
+                .iter()
+                .any(|(_, text)| text.starts_with(prefix.as_bytes()))
+            {
+                assert!(!self.thread.is_finished(), "the member has gone");
+                assert!(Instant::now() < deadline, "nothing of {rank} since {from}");
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+/// In all views that both have been in to their ends, two members have delivered the same.
+fn agree(one: &(u64, Vec<(u64, Vec<u8>)>), other: &(u64, Vec<(u64, Vec<u8>)>)) {
+    let last = |log: &[(u64, Vec<u8>)]| log.last().map_or(0, |(view, _)| *view);
+    let (from, to) = (one.0.max(other.0), last(&one.1).min(last(&other.1)));
+    let of = |log: &[(u64, Vec<u8>)]| -> Vec<(u64, Vec<u8>)> {
+        log.iter().filter(|(view, _)| (from..to).contains(view)).cloned().collect()
+    };
+    assert!(of(&one.1) == of(&other.1), "logs of views {from}..{to} differ");
+}
+
+fn shm(test: &str, members: usize) -> impl Fn(usize) -> Config {
+    let base = Config::local(&format!("{test}-{}", std::process::id()), members);
+    move |rank| finish(base.clone().for_rank(rank))
+}
+
+fn tcp(test: &str, members: usize) -> impl Fn(usize) -> Config {
+    let ports: Vec<_> = (0..8).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
+    let base = Config::local(&format!("{test}-{}", std::process::id()), members);
+    move |rank| {
+        let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };
+        let mut config = base.clone().for_rank(rank);
+        config.transport = Transport::Tcp;
+        config.listen = address(rank);
+        config.contacts = (0..members).map(address).collect();
+        finish(config)
+    }
+}
+
+fn finish(mut config: Config) -> Config {
+    config.partition_safety = PartitionSafety::Off;
+    config.timeout = Duration::from_secs(30);
+    config.subgroup("log", SubgroupConfig { message_max: 100, window: 64, ..SubgroupConfig::default() })
+}
+
+fn a_newcomer_hears_and_is_heard(config: &impl Fn(usize) -> Config) {
+    let first: Vec<_> = (0..3).map(|rank| Running::start(config(rank))).collect();
+    first[0].hears(&[0, 1, 2]);
+    let newcomer = Running::start(Config { rank: None, ..config(3) });
+    newcomer.hears(&[0, 1, 2, 3]);
+    first.iter().for_each(|member| member.hears(&[3]));
+    let logs: Vec<_> = first.into_iter().chain([newcomer]).map(Running::leave).collect();
+    assert_eq!(logs[3].0, 1, "one view for the newcomer");
+    logs.iter().for_each(|log| agree(&logs[0], log));
+    logs.iter().for_each(|log| agree(&logs[3], log));
+}
+
+#[test]
+fn a_newcomer_hears_and_is_heard_on_shared_memory() {
+    a_newcomer_hears_and_is_heard(&shm("newcomer", 3));
+}
+
+#[test]
+fn a_newcomer_hears_and_is_heard_on_tcp() {
+    a_newcomer_hears_and_is_heard(&tcp("newcomer", 3));
+}
+
+/// Each member goes and comes again under its rank, the leader and coordinator first; the next leader admits.
+fn members_come_again(config: &impl Fn(usize) -> Config) {
+    let mut members: Vec<_> = (0..3).map(|rank| Some(Running::start(config(rank)))).collect();
+    let mut gone = Vec::new();
+    for rank in [0, 1, 2, 0] {
+        members.iter().flatten().for_each(|member| member.hears(&[0, 1, 2]));
+        gone.push(members[rank].take().unwrap().leave());
+        let other = members.iter().flatten().next().unwrap();
+        other.hears(&[(rank + 1) % 3, (rank + 2) % 3]);
+        members[rank] = Some(Running::start(config(rank)));
+    }
+    members.iter().flatten().for_each(|member| member.hears(&[0, 1, 2]));
+    let logs: Vec<_> = members.into_iter().flatten().map(Running::leave).chain(gone).collect();
+    for one in &logs {
+        logs.iter().for_each(|other| agree(one, other));
+    }
+}
+
+#[test]
+fn members_come_again_on_shared_memory() {
+    members_come_again(&shm("again", 3));
+}
+
+#[test]
+fn members_come_again_on_tcp() {
+    members_come_again(&tcp("again", 3));
+}
+
+/// Four at once: all come in, and none takes another's rank.
+#[test]
+fn a_storm_of_newcomers() {
+    let config = shm("storm", 2);
+    let mut members: Vec<_> = (0..2).map(|rank| Running::start(config(rank))).collect();
+    members[0].hears(&[0, 1]);
+    members.extend((2..6).map(|place| Running::start(Config { rank: None, ..config(place) })));
+    members.iter().for_each(|member| member.hears(&[0, 1, 2, 3, 4, 5]));
+    let logs: Vec<_> = members.into_iter().map(Running::leave).collect();
+    for one in &logs {
+        logs.iter().for_each(|other| agree(one, other));
+    }
+}
+
+/// Whoever asks for the rank of a member that lives is told so, and loses nothing of anybody's.
+#[test]
+fn a_rank_is_had_by_one() {
+    let config = shm("rank", 2);
+    let members: Vec<_> = (0..2).map(|rank| Running::start(config(rank))).collect();
+    members[0].hears(&[0, 1]);
+    let mut double = Config { rank: Some(1), ..config(2) };
+    double.timeout = Duration::from_secs(3);
+    let error = Group::join(double).expect_err("rank 1 is taken");
+    assert!(error.to_string().contains("has rank 1"), "{error}");
+    members.iter().for_each(|member| member.hears(&[0, 1]));
+    members.into_iter().for_each(|member| drop(member.leave()));
+}
+
+/// A group with other subgroups is not this process's group.
+#[test]
+fn another_configuration_is_refused() {
+    let config = shm("other", 1);
+    let member = Running::start(config(0));
+    member.hears(&[0]);
+    let other = config(1).subgroup("more", SubgroupConfig::default());
+    let error = Group::join(Config { rank: None, ..other }).expect_err("it has another layout");
+    assert!(matches!(error, JoinError::Bootstrap(_)) && error.to_string().contains("subgroups"), "{error}");
+    drop(member.leave());
+}
+
+/// The handle of a member that was left alone says why it has ended only when it has.
+#[test]
+fn the_last_member_goes_on() {
+    let config = shm("alone", 2);
+    let members: Vec<_> = (0..2).map(|rank| Running::start(config(rank))).collect();
+    members[0].hears(&[0, 1]);
+    let mut members = members.into_iter();
+    let (first, second) = (members.next().unwrap(), members.next().unwrap());
+    drop(first.leave());
+    second.hears(&[1]);
+    let again = Running::start(config(0));
+    again.hears(&[0, 1]);
+    drop(again.leave());
+    drop(second.leave());
+}
+
+/// Any member tells who is in its view.
+#[test]
+fn members_can_be_asked() {
+    let config = shm("asked", 2);
+    let members: Vec<_> = (0..2).map(|rank| Running::start(config(rank))).collect();
+    members[0].hears(&[0, 1]);
+    for rank in 0..2 {
+        let status = squall::ask_status(&config(rank), &config(rank).listen).unwrap();
+        assert!(status.ready && status.rank == rank as u64 && status.view == 0, "{status:?}");
+        let addresses: Vec<String> = status.members.iter().map(|member| member.address.clone()).collect();
+        assert_eq!(addresses, [config(0).listen.to_string(), config(1).listen.to_string()]);
+        assert!(status.subgroups.iter().all(|subgroup| subgroup.name == "log"), "{status:?}");
+    }
+    members.into_iter().for_each(|member| drop(member.leave()));
+    assert!(squall::ask_status(&config(0), &config(0).listen).is_err(), "nobody listens any more");
+}
