@@ -33,6 +33,9 @@ pub(crate) struct GroupJob {
     pub(crate) rank: usize,
     /// Where member 0 listens; unknown to itself.
     pub(crate) contact: Option<String>,
+    /// Where members listen of a group that runs, for who joins it.
+    #[serde(default)]
+    pub(crate) joins: Vec<String>,
     /// The core that the member is bound to.
     pub(crate) core: Option<usize>,
     pub(crate) idle: IdleName,
@@ -131,6 +134,7 @@ pub(crate) enum Work {
     Multicast(MulticastJob),
     Sst(SstJob),
     Rdmc(RdmcJob),
+    Churn(ChurnJob),
 }
 
 /// Every member sends its share of the lines and keeps a digest of what it delivers.
@@ -183,6 +187,26 @@ pub(crate) struct SstJob {
     pub(crate) rounds: u64,
 }
 
+/// Every member sends without end, while others die, stop and come; each keeps account of what it delivers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ChurnJob {
+    /// Bytes of a message, at least [`ChurnJob::SIZE_MIN`].
+    pub(crate) size: usize,
+    /// Messages per second of each member; without a limit if none.
+    pub(crate) pace: Option<u32>,
+    /// Silence after which a member is suspected.
+    pub(crate) suspicion_ms: u64,
+    /// Whether a majority is needed to go on.
+    pub(crate) majority: bool,
+    /// The file for the account.
+    pub(crate) account: Option<std::path::PathBuf>,
+}
+
+impl ChurnJob {
+    /// The sender's number and the message's.
+    pub(crate) const SIZE_MIN: usize = 16;
+}
+
 /// The root sends objects, one after the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RdmcJob {
@@ -215,6 +239,8 @@ pub(crate) enum ScheduleName {
 pub(crate) enum Command {
     /// All are ready: begin.
     Go,
+    /// Send nothing more; done is who has delivered all of its own and hears nothing more.
+    Drain,
     /// All are done: leave.
     Stop,
 }
@@ -233,10 +259,25 @@ pub(crate) enum Event {
     Progress { done: u64 },
     /// Another member is gone, and the group goes on without it.
     Gone { member: usize },
+    /// The member has delivered in a new view.
+    View(ViewNews),
     /// The work is done.
     Done(Box<Report>),
     /// It cannot go on.
     Failed { message: String },
+}
+
+/// How a member came from view to view; times are in nanoseconds of the clock that the processes of a host share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ViewNews {
+    /// The number of the new view.
+    pub(crate) view: u64,
+    /// The ranks of its members.
+    pub(crate) ranks: Vec<usize>,
+    /// The last delivery before; 0 if there was none.
+    pub(crate) last_ns: u64,
+    /// The first delivery in the new view.
+    pub(crate) first_ns: u64,
 }
 
 /// What a member has done.

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod blast;
 mod clock;
 mod cluster;
@@ -28,8 +29,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    bench_multicast, bench_rdmc, bench_sst, bench_stream, cp, demo, doctor as doctor_command, explain, serve,
-    simulate,
+    bench_multicast, bench_rdmc, bench_sst, bench_stream, bench_view, chaos, cp, demo,
+    doctor as doctor_command, explain, messages, node, serve, simulate, status,
 };
 
 /// Group communication at memory speed
@@ -42,9 +43,11 @@ struct Arguments {
 
 const EXAMPLES: &str = "Examples:
   squall demo                                      three processes replicate a text in one order
+  squall node --config squall.toml                 a member of a group over hosts; see also status, send, recv
   squall bench multicast --members 2 --size 1KiB   how fast is it here?
   squall doctor                                    which RDMA devices are there, and do they keep order?
   squall cp image.raw a:/ b:/ --secret-file secret one copy to each of many hosts, at the price of one
+  squall chaos --seconds 60                        members die, stop and come: do the others agree?
   squall simulate --seeds 0..1000                  does it keep its promises on a hostile network?
   squall help bench multicast                      all about one command";
 
@@ -56,7 +59,12 @@ enum Command {
         #[command(subcommand)]
         what: Bench,
     },
+    Chaos(chaos::Arguments),
     Doctor(doctor_command::Arguments),
+    Node(node::Arguments),
+    Status(status::Arguments),
+    Send(messages::SendArguments),
+    Recv(messages::RecvArguments),
     Cp(cp::Arguments),
     Serve(serve::Arguments),
     Simulate(simulate::Arguments),
@@ -82,6 +90,7 @@ enum Bench {
     Rdmc(bench_rdmc::Arguments),
     Sst(bench_sst::Arguments),
     Stream(bench_stream::Arguments),
+    View(bench_view::Arguments),
 }
 
 /// How a command ended that did what it was asked to do.
@@ -111,8 +120,14 @@ fn perform(command: Command) -> Result<Verdict> {
         Command::Bench { what: Bench::Rdmc(arguments) } => bench_rdmc::run(&arguments),
         Command::Bench { what: Bench::Sst(arguments) } => bench_sst::run(&arguments),
         Command::Bench { what: Bench::Stream(arguments) } => bench_stream::run(&arguments),
+        Command::Bench { what: Bench::View(arguments) } => bench_view::run(&arguments),
         Command::StreamReceiver { job } => blast::receive(&job).map(|()| Verdict::Good),
+        Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Doctor(arguments) => doctor_command::run(&arguments),
+        Command::Node(arguments) => node::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Send(arguments) => messages::send(&arguments),
+        Command::Recv(arguments) => messages::recv(&arguments),
         Command::Cp(arguments) => cp::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),

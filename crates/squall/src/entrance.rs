@@ -65,33 +65,34 @@ impl AnyListener {
     }
 }
 
-/// Meets the first members, or joins the group if it runs already; sets the transport up.
+/// Meets the first members, unless it is only to join, or joins the group if it runs already; sets the transport up.
 pub(crate) fn enter(
     config: &Config,
+    only_join: bool,
     listener: &AnyListener,
     on_progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Entry, JoinError> {
     match (config.transport, listener) {
         (Transport::Shm, AnyListener::Unix(listener)) => {
-            enter_by(config, listener, on_progress, |node, streams| {
+            enter_by(config, only_join, listener, on_progress, |node, streams| {
                 Ok(AnyFabric::Shm(ShmFabric::new(node, streams)?))
             })
         }
         (Transport::Tcp, AnyListener::Tcp(listener)) => {
-            enter_by(config, listener, on_progress, |node, streams| {
+            enter_by(config, only_join, listener, on_progress, |node, streams| {
                 Ok(AnyFabric::Tcp(TcpFabric::new(node, streams)?))
             })
         }
         (Transport::Auto, AnyListener::Tcp(listener)) => {
             let settings = CompositeSettings { verbs: Some(config.verbs.clone()), ..Default::default() };
-            enter_by(config, listener, on_progress, |node, streams| {
+            enter_by(config, only_join, listener, on_progress, |node, streams| {
                 Ok(AnyFabric::Auto(Box::new(CompositeFabric::new(node, streams, &settings)?)))
             })
         }
         (Transport::Verbs, AnyListener::Tcp(listener)) => {
             // Before anybody waits for this member.
             verbs::check(&config.verbs, &[])?;
-            enter_by(config, listener, on_progress, |node, streams| {
+            enter_by(config, only_join, listener, on_progress, |node, streams| {
                 Ok(AnyFabric::Verbs(Box::new(VerbsFabric::new(node, streams, &config.verbs)?)))
             })
         }
@@ -101,12 +102,19 @@ pub(crate) fn enter(
 
 fn enter_by<S: Link>(
     config: &Config,
+    only_join: bool,
     listener: &Listener<S>,
     on_progress: &mut (dyn FnMut(Progress) + Send),
     build: impl FnOnce(NodeId, Vec<(NodeId, S)>) -> Result<AnyFabric, JoinError>,
 ) -> Result<Entry, JoinError> {
     let name = format!("process {}", std::process::id());
-    match bootstrap::enter(&config.plan(), &name, listener, on_progress)? {
+    let plan = config.plan();
+    let entered = if only_join {
+        Entered::Joined(bootstrap::join(&plan, &name, listener, on_progress)?)
+    } else {
+        bootstrap::enter(&plan, &name, listener, on_progress)?
+    };
+    match entered {
         Entered::Assembled(Assembly { node, session, members, streams }) => {
             let start = Start::First(members.iter().map(|member| member.node).collect());
             let roster = members.into_iter().map(|member| (member.node, member.address)).collect();
@@ -130,7 +138,7 @@ pub(crate) fn assemble(
     on_progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(AnyFabric, Vec<NodeId>), JoinError> {
     let listener = AnyListener::bind(config)?;
-    let entry = enter(config, &listener, on_progress)?;
+    let entry = enter(config, false, &listener, on_progress)?;
     match entry.start {
         Start::First(members) => Ok((entry.fabric, members)),
         Start::Joining { .. } => {

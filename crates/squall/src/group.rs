@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
@@ -46,6 +47,7 @@ pub struct Builder {
     upcalls: BTreeMap<String, BoxedUpcall>,
     on_progress: Box<dyn FnMut(Progress) + Send>,
     on_view: ViewUpcall,
+    only_join: bool,
 }
 
 impl std::fmt::Debug for Builder {
@@ -85,6 +87,13 @@ impl Builder {
     #[must_use]
     pub fn on_view(mut self, on_view: impl FnMut(&View) + Send + 'static) -> Self {
         self.on_view = Box::new(on_view);
+        self
+    }
+
+    /// Comes to a group that runs, and never to one that has yet to come together.
+    #[must_use]
+    pub const fn only_join(mut self) -> Self {
+        self.only_join = true;
         self
     }
 
@@ -136,7 +145,7 @@ impl Builder {
         let upcalls = ids.filter_map(|(name, id)| Some((id, self.upcalls.remove(name)?))).collect();
         let status = Arc::new(Status::default());
         let handles = Handles::new(upcalls, seats.clone(), Arc::clone(&status), self.on_view);
-        let (node, rank) = Node::enter(&self.config, handles, status, &mut self.on_progress)?;
+        let (node, rank) = Node::enter(&self.config, self.only_join, handles, status, &mut self.on_progress)?;
         let link = Link::new(&node);
         let mut subgroups = BTreeMap::new();
         for ((name, config), seat) in self.config.subgroups.iter().zip(seats) {
@@ -175,7 +184,13 @@ impl Group {
     /// Prepares a group from a configuration.
     #[must_use]
     pub fn builder(config: Config) -> Builder {
-        Builder { config, upcalls: BTreeMap::new(), on_progress: Box::new(|_| ()), on_view: Box::new(|_| ()) }
+        Builder {
+            config,
+            upcalls: BTreeMap::new(),
+            on_progress: Box::new(|_| ()),
+            on_view: Box::new(|_| ()),
+            only_join: false,
+        }
     }
 
     /// Joins the group that `config` describes; returns when messages can flow. All deliveries are pulled.
@@ -219,22 +234,31 @@ impl Group {
         self.subgroups.get_mut(name).ok_or_else(|| HandleError::UnknownSubgroup(name.into()))
     }
 
-    /// Leaves the group at once: the others go on without this member in their next view.
-    pub fn leave(self) {
-        drop(self);
+    /// Leaves the group in order: everything that was sent before is delivered, and the others go on without this member
+    /// in their next view, as after its death, but without taking it for a loss. Returns when that has come, or after
+    /// `patience` in which it has not. Dropping the group leaves it at once.
+    ///
+    /// Who polls the node itself goes on polling until [`Node::failure`] says [`GroupError::Left`]; this returns at once.
+    pub fn leave(self, patience: Duration) {
+        self.link.status.leave();
+        self.link.waker.ring();
+        let deadline = Instant::now() + patience;
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
-    fn wait_ready(&self, timeout: std::time::Duration) -> Result<(), JoinError> {
+    fn wait_ready(&self, timeout: Duration) -> Result<(), JoinError> {
         let status = &self.link.status;
-        let deadline = std::time::Instant::now() + timeout;
+        let deadline = Instant::now() + timeout;
         while !status.is_ready() {
             if let Some(error) = status.failure() {
                 return Err(error.into());
             }
-            if std::time::Instant::now() > deadline {
+            if Instant::now() > deadline {
                 return Err(JoinError::NotReady { seconds: timeout.as_secs() });
             }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     }

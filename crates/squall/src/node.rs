@@ -50,6 +50,7 @@ impl Node {
     /// Comes to the group that `config` describes, with its first members or later; returns the node and its rank.
     pub(crate) fn enter(
         config: &Config,
+        only_join: bool,
         mut handles: Handles,
         status: Arc<Status>,
         on_progress: &mut (dyn FnMut(Progress) + Send),
@@ -58,7 +59,7 @@ impl Node {
         let deadline = std::time::Instant::now() + config.timeout;
         loop {
             let Entry { mut fabric, start, session, roster } =
-                entrance::enter(config, &listener, on_progress)?;
+                entrance::enter(config, only_join, &listener, on_progress)?;
             let membership = membership::Settings {
                 suspicion_after: config.suspicion_after,
                 partition_safety: config.partition_safety,
@@ -232,6 +233,9 @@ impl Stack {
         } else if self.group.is_ready() {
             self.status.set_ready();
             self.look_at_view();
+        }
+        if self.status.is_leaving() {
+            self.group.leave();
         }
     }
 

@@ -144,7 +144,10 @@ impl Sender {
 
     /// Whether all messages sent so far have been delivered by all members.
     #[must_use]
-    pub fn is_drained(&self) -> bool {
+    pub fn is_drained(&mut self) -> bool {
+        // After a change of views, what was under way goes on in the next window. That the group has ended is told by
+        // the next send.
+        let _ = self.window();
         self.writer.as_ref().is_some_and(Writer::is_drained)
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Status {
     ready: AtomicBool,
     /// Asks the polling thread to end.
     stop: AtomicBool,
+    /// Asks the polling thread to leave the group with the next view.
+    leave: AtomicBool,
     /// The present view.
     view: Mutex<Option<View>>,
     /// Where the members and the newcomers listen.
@@ -60,6 +62,14 @@ impl Status {
     /// Where this member's objects are served, if it has any.
     pub(crate) fn service(&self) -> MutexGuard<'_, Option<Address>> {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leave.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn leave(&self) {
+        self.leave.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

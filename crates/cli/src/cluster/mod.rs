@@ -4,6 +4,7 @@
 //! that Ctrl-C reaches the parent alone, which ends them all; if the parent is killed, they end themselves. Whatever
 //! happens, every member is reaped before the command returns.
 
+pub(crate) mod churn;
 mod death;
 mod process;
 
@@ -135,11 +136,12 @@ impl<'o> Cluster<'o> {
                 members,
                 rank,
                 contact: contact_of_this,
+                joins: Vec::new(),
                 core,
                 idle,
                 location,
             };
-            let process = Process::start(&Job { group, work: plan.work.clone() }, &self.sender)?;
+            let process = Process::start(&Job { group, work: plan.work.clone() }, rank, &self.sender)?;
             self.observer.on_started(rank, process.pid());
             self.processes.push(process);
             if rank == 0 {
@@ -281,7 +283,7 @@ impl Interrupts {
         Ok(Self(target))
     }
 
-    fn set(&self, target: impl FnMut() + Send + 'static) {
+    pub(crate) fn set(&self, target: impl FnMut() + Send + 'static) {
         *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Box::new(target);
     }
 }

@@ -25,8 +25,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts a member and gives it its job. What it says goes to `notices`.
-    pub(super) fn start(job: &Job, notices: &Sender<Notice>) -> Result<Self> {
+    /// Starts a member and gives it its job. What it says goes to `notices`, as member `number`.
+    pub(super) fn start(job: &Job, number: usize, notices: &Sender<Notice>) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's file")?;
         let mut child = launcher(program, job.group.location.netns.as_deref())
             .args(["member", "--parent", &std::process::id().to_string()])
@@ -39,8 +39,8 @@ impl Process {
         let events = child.stdout.take().expect("it was asked for");
         let mut process =
             Self { child, commands, status: None, closed: false, done: false, last_words: None };
-        let (rank, notices) = (job.group.rank, notices.clone());
-        std::thread::spawn(move || forward(rank, events, &notices));
+        let notices = notices.clone();
+        std::thread::spawn(move || forward(number, events, &notices));
         write_line(&mut process.commands, job).context("a member ended before it had its job")?;
         Ok(process)
     }
@@ -71,6 +71,16 @@ impl Process {
     pub(super) fn kill(&mut self) {
         // It fails only if the member has ended meanwhile.
         let _ = self.child.kill();
+    }
+
+    /// Stops it, as `kill -STOP` does, or lets it go on.
+    pub(super) fn halt(&mut self, halted: bool) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        let signal = if halted { rustix::process::Signal::STOP } else { rustix::process::Signal::CONT };
+        if let Some(pid) = pid.filter(|_| self.is_running()) {
+            // It has not been reaped, so the number is its own.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
     }
 
     /// Whether it may still say why it cannot go on. Those that are done only wait to be told to stop.
@@ -111,13 +121,13 @@ fn launcher(program: PathBuf, netns: Option<&str>) -> Program {
 }
 
 /// Forwards what a member says until its pipe closes.
-fn forward(rank: usize, events: ChildStdout, notices: &Sender<Notice>) {
+fn forward(number: usize, events: ChildStdout, notices: &Sender<Notice>) {
     let mut events = BufReader::new(events);
     loop {
         let notice = match read_line(&mut events) {
-            Ok(Some(event)) => Notice::Event(rank, event),
-            Ok(None) => Notice::Closed(rank, None),
-            Err(error) => Notice::Closed(rank, Some(format!("{error:#}"))),
+            Ok(Some(event)) => Notice::Event(number, event),
+            Ok(None) => Notice::Closed(number, None),
+            Err(error) => Notice::Closed(number, Some(format!("{error:#}"))),
         };
         let closed = matches!(notice, Notice::Closed(..));
         // Nobody listens any more when the cluster has ended.

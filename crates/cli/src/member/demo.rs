@@ -197,7 +197,7 @@ impl Inbox for Log {
         }
     }
 
-    fn on_view(&mut self, members: &[usize]) {
+    fn on_view(&mut self, _view: u64, members: &[usize]) {
         let gone = self.members.iter().filter(|member| !members.contains(member));
         for member in gone {
             say(&Event::Gone { member: *member });
@@ -281,6 +281,7 @@ mod tests {
             members: 1,
             rank: 0,
             contact: None,
+            joins: Vec::new(),
             core: None,
             idle: IdleName::Auto,
             location: Location::default(),

@@ -30,6 +30,7 @@ pub(crate) fn die_with(parent: u32) {
 pub(crate) struct Lifeline {
     go: Receiver<()>,
     stopped: Arc<AtomicBool>,
+    draining: Arc<AtomicBool>,
 }
 
 impl Lifeline {
@@ -38,18 +39,21 @@ impl Lifeline {
         let (sender, go) = channel();
         let stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopped);
+        let draining = Arc::new(AtomicBool::new(false));
+        let drain = Arc::clone(&draining);
         std::thread::spawn(move || {
             let mut pipe = std::io::stdin().lock();
             loop {
                 match read_line(&mut pipe) {
                     // Nobody waits for it any more if the work has failed meanwhile.
                     Ok(Some(Command::Go)) => drop(sender.send(())),
+                    Ok(Some(Command::Drain)) => drain.store(true, Ordering::Relaxed),
                     Ok(Some(Command::Stop)) => stop.store(true, Ordering::Relaxed),
                     Ok(None) | Err(_) => std::process::exit(PARENT_GONE),
                 }
             }
         });
-        Self { go, stopped }
+        Self { go, stopped, draining }
     }
 
     /// Waits until all members are ready.
@@ -58,6 +62,11 @@ impl Lifeline {
     /// If the parent goes instead.
     pub(crate) fn await_go(&self) -> Result<()> {
         self.go.recv().map_err(|_| anyhow!("the parent has gone"))
+    }
+
+    /// Whether nothing more is to be sent.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// Whether all members are done.

@@ -1,5 +1,6 @@
 //! A member: a process of its own that the parent has started, does its work and tells the parent.
 
+pub(crate) mod churn;
 mod demo;
 pub(crate) mod lifeline;
 #[cfg(test)]
@@ -8,12 +9,14 @@ mod multicast;
 mod rdmc;
 mod sst;
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use squall::config::{Address, Batching, Config, IdlePolicy, Mode, Secret, Transport};
-use squall::{Batch, Deliver, Group, Message, Node, Progress, SendError, Sender};
+use squall::{Batch, Deliver, Group, Member, Message, Node, Progress, SendError, Sender, View};
 use squall_fabric::NodeId;
 use squall_transports::composite::Way;
 
@@ -64,6 +67,7 @@ fn perform(job: &Job, lifeline: &Lifeline) -> Result<Ended> {
         Work::Demo(work) => demo::perform(&job.group, work, lifeline),
         Work::Multicast(work) => multicast::perform(&job.group, work, lifeline),
         Work::Sst(work) => sst::perform(&job.group, work, lifeline),
+        Work::Churn(work) => churn::perform(&job.group, work, lifeline),
         Work::Rdmc(work) => rdmc::perform(&job.group, work, lifeline),
     }
 }
@@ -80,13 +84,16 @@ pub(crate) trait Inbox: Send + 'static {
     /// After a run of messages that were delivered together.
     fn on_batch_end(&mut self);
 
-    /// A view begins: senders are places among these members from now on, which are named by the ranks that they
-    /// began with.
-    fn on_view(&mut self, _members: &[usize]) {}
+    /// A view begins: senders are places among these members from now on, which are named by their ranks.
+    fn on_view(&mut self, _view: u64, _members: &[usize]) {}
 }
 
 /// An inbox behind the library's upcalls.
-struct Inlet<I>(I);
+struct Inlet<I> {
+    inbox: I,
+    /// The rank of each member of the present view, which the group tells before.
+    ranks: Arc<Mutex<BTreeMap<NodeId, usize>>>,
+}
 
 impl<I: Inbox> Deliver for Inlet<I> {
     fn deliver(&mut self, _message: Message<'_>) {
@@ -94,13 +101,15 @@ impl<I: Inbox> Deliver for Inlet<I> {
     }
 
     fn deliver_batch(&mut self, batch: Batch<'_>) {
-        batch.for_each(|message| self.0.on_message(message));
-        self.0.on_batch_end();
+        batch.for_each(|message| self.inbox.on_message(message));
+        self.inbox.on_batch_end();
     }
 
-    fn begin_view(&mut self, _view: u64, members: &[NodeId]) {
-        let members: Vec<usize> = members.iter().map(|node| node.0 as usize).collect();
-        self.0.on_view(&members);
+    fn begin_view(&mut self, view: u64, members: &[NodeId]) {
+        let ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
+        let members: Vec<usize> = members.iter().map(|node| ranks[node]).collect();
+        drop(ranks);
+        self.inbox.on_view(view, &members);
     }
 }
 
@@ -134,8 +143,19 @@ impl GroupMember {
         subgroup: squall::config::SubgroupConfig,
         inbox: impl Inbox,
     ) -> Result<Self> {
-        let config = config(job)?.subgroup(SUBGROUP, subgroup);
-        let builder = Group::builder(config).on_progress(tell).on_deliver(SUBGROUP, Inlet(inbox));
+        Self::join_with(config(job)?.subgroup(SUBGROUP, subgroup), inbox)
+    }
+
+    /// As [`GroupMember::join`], by a configuration that has the subgroup.
+    fn join_with(config: Config, inbox: impl Inbox) -> Result<Self> {
+        let ranks = Arc::<Mutex<BTreeMap<NodeId, usize>>>::default();
+        let inlet = Inlet { inbox, ranks: Arc::clone(&ranks) };
+        let note_ranks = move |view: &View| {
+            let rank = |member: &Member| (member.node, usize::try_from(member.tag).unwrap_or(usize::MAX));
+            *ranks.lock().unwrap_or_else(PoisonError::into_inner) = view.members.iter().map(rank).collect();
+        };
+        let builder = Group::builder(config).on_progress(tell).on_view(note_ranks);
+        let builder = builder.on_deliver(SUBGROUP, inlet);
         let (mut group, node) = builder.join_polled()?;
         let sender = group.subgroup(SUBGROUP)?.sender().ok();
         let mut member = Self { node, sender, _group: group };
@@ -149,7 +169,7 @@ impl GroupMember {
     }
 
     /// What the protocol has done, by name.
-    pub(crate) fn counters(&self) -> std::collections::BTreeMap<String, u64> {
+    pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
         let mut counters: Vec<(&str, u64)> = vec![("parks", self.node.parks())];
         if let Some(multicast) = self.node.counters(SUBGROUP) {
             counters.extend([
@@ -266,6 +286,13 @@ pub(crate) fn config(job: &GroupJob) -> Result<Config> {
         config.listen = Address::Tcp { host: host.to_string(), port: 0 };
         let contact = job.contact.as_ref().map(|contact| contact.parse()).transpose()?;
         config.contacts = contact.into_iter().collect();
+    }
+    if !job.joins.is_empty() {
+        if job.transport == TransportName::Shm {
+            // The member that had the rank before may be there yet, halted.
+            config.listen = Address::Abstract(format!("squall-{}-p{}", job.name, std::process::id()));
+        }
+        config.contacts = job.joins.iter().map(|contact| contact.parse()).collect::<Result<_, _>>()?;
     }
     config.idle = match job.idle {
         IdleName::Auto => IdlePolicy::Auto,

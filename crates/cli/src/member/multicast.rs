@@ -186,6 +186,7 @@ mod tests {
             members: 1,
             rank: 0,
             contact: None,
+            joins: Vec::new(),
             core: None,
             idle: IdleName::Auto,
             location: Location::default(),

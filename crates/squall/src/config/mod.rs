@@ -220,19 +220,8 @@ impl Config {
             Some(rank) if coordinates && rank != 0 => Some(format!(
                 "this member listens at the first contact, so it coordinates and has rank 0, not {rank}"
             )),
-            Some(0) if !coordinates && !self.listens_everywhere() => Some(
-                "rank 0 belongs to the member that listens at the first contact: change `rank`, or `contacts`".into(),
-            ),
             _ => None,
         }
-    }
-
-    /// Whether the listen address is a wildcard, which may be the first contact under another name.
-    fn listens_everywhere(&self) -> bool {
-        // A host's name may stand for any address, too.
-        let is_plain = |host: &str| host.parse::<std::net::IpAddr>().is_ok_and(|ip| !ip.is_unspecified());
-        let named = |address: &Address| matches!(address, Address::Tcp { host, .. } if !is_plain(host));
-        named(&self.listen) || self.contacts.first().is_some_and(named)
     }
 
     /// The plan by which the members find each other.

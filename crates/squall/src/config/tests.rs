@@ -202,10 +202,6 @@ fn a_wrong_value_is_named_with_its_line_and_what_to_write() {
             "line 7: this member listens at the first contact, so it coordinates and has rank 0, not 1",
         ),
         (
-            with("contacts", "contacts = [\"127.0.0.1:7001\"]\nrank = 0"),
-            "line 6: rank 0 belongs to the member that listens at the first contact: change `rank`, or `contacts`",
-        ),
-        (
             with("members", "members = 3\ntransport = \"shm\""),
             "line 7: `transport` and `listen = \"127.0.0.1:7000\"` do not go together: \
              shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",

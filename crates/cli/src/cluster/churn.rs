@@ -1,0 +1,233 @@
+//! Members that come and go: started, halted and killed one by one, while the others go on.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::process::Process;
+use super::{Interrupted, Interrupts, Notice, random_secret, unique_name};
+use crate::control::{
+    ChurnJob, Command, Event, GroupJob, IdleName, Job, Location, Report, TransportName, ViewNews, Work,
+};
+
+/// What the members do.
+#[derive(Clone, Debug)]
+pub(crate) struct ChurnPlan {
+    pub(crate) transport: TransportName,
+    /// With how many members the group starts.
+    pub(crate) members: usize,
+    /// What each does; accounts go into the folder.
+    pub(crate) job: ChurnJob,
+    pub(crate) folder: Option<PathBuf>,
+}
+
+/// All processes that there ever were, by number. Dropping it kills and reaps those that run.
+pub(crate) struct Herd {
+    plan: ChurnPlan,
+    name: String,
+    secret: String,
+    pub(crate) lives: Vec<Life>,
+    notices: Receiver<Notice>,
+    sender: Sender<Notice>,
+}
+
+/// One process.
+pub(crate) struct Life {
+    pub(crate) rank: usize,
+    pub(crate) state: State,
+    pub(crate) account: Option<PathBuf>,
+    /// The views in which it has delivered.
+    pub(crate) views: Vec<ViewNews>,
+    pub(crate) report: Option<Report>,
+    /// How much it has delivered, and since when no more than that.
+    pub(crate) delivered: (u64, Instant),
+    process: Process,
+    address: Option<String>,
+}
+
+/// What a process is doing, as far as is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Starting,
+    Running,
+    /// Stopped by a signal, to go on later.
+    Halted,
+    /// Killed by us.
+    Killed,
+    /// It has said that it cannot go on, and why.
+    Failed(String),
+}
+
+impl Herd {
+    /// Starts the first members and waits until all are ready; messages flow then.
+    pub(crate) fn start(plan: ChurnPlan, interrupts: &Interrupts) -> Result<Self> {
+        let (sender, notices) = channel();
+        let to_herd = sender.clone();
+        interrupts.set(move || drop(to_herd.send(Notice::Interrupted)));
+        let (name, secret) = (unique_name(), random_secret()?);
+        let mut herd = Self { plan, name, secret, lives: Vec::new(), notices, sender };
+        for rank in 0..herd.plan.members {
+            herd.add(rank, Vec::new())?;
+            if rank == 0 {
+                herd.wait("member 0 listens", START_TIMEOUT, |herd| herd.lives[0].address.is_some())?;
+            }
+        }
+        herd.wait("all members are ready", START_TIMEOUT, |herd| {
+            herd.lives.iter().all(|life| life.state == State::Running)
+        })?;
+        herd.lives.iter_mut().for_each(|life| life.process.tell(Command::Go));
+        Ok(herd)
+    }
+
+    /// Starts a further process, which joins; returns its number.
+    pub(crate) fn join(&mut self, rank: usize) -> Result<usize> {
+        let running = self.lives.iter().filter(|life| life.state == State::Running);
+        let joins = running.filter_map(|life| life.address.clone()).collect();
+        self.add(rank, joins)
+    }
+
+    fn add(&mut self, rank: usize, joins: Vec<String>) -> Result<usize> {
+        let number = self.lives.len();
+        let account = self.plan.folder.as_ref().map(|folder| folder.join(format!("{number}.account")));
+        let group = GroupJob {
+            name: self.name.clone(),
+            secret: self.secret.clone(),
+            transport: self.plan.transport,
+            members: self.plan.members,
+            rank,
+            contact: self.lives.first().and_then(|life| life.address.clone()),
+            joins,
+            core: None,
+            idle: IdleName::Auto,
+            location: Location::default(),
+        };
+        let work = Work::Churn(ChurnJob { account: account.clone(), ..self.plan.job.clone() });
+        let process = Process::start(&Job { group, work }, number, &self.sender)?;
+        self.lives.push(Life {
+            rank,
+            state: State::Starting,
+            account,
+            views: Vec::new(),
+            report: None,
+            delivered: (0, Instant::now()),
+            process,
+            address: None,
+        });
+        Ok(number)
+    }
+
+    /// Kills a process, as `kill -9` does.
+    pub(crate) fn kill(&mut self, number: usize) {
+        self.lives[number].state = State::Killed;
+        self.lives[number].process.kill();
+    }
+
+    /// Stops a process, as `kill -STOP` does.
+    pub(crate) fn halt(&mut self, number: usize) {
+        self.lives[number].state = State::Halted;
+        self.lives[number].process.halt(true);
+    }
+
+    /// Lets a halted process go on.
+    pub(crate) fn resume(&mut self, number: usize) {
+        self.lives[number].delivered.1 = Instant::now();
+        self.lives[number].state = State::Running;
+        self.lives[number].process.halt(false);
+    }
+
+    /// Tells a process something.
+    pub(crate) fn tell(&mut self, number: usize, command: Command) {
+        self.lives[number].process.tell(command);
+    }
+
+    /// The numbers of those that run.
+    pub(crate) fn running(&self) -> Vec<usize> {
+        (0..self.lives.len()).filter(|number| self.lives[*number].state == State::Running).collect()
+    }
+
+    /// The latest view that anybody has told of: its number and the ranks of its members.
+    pub(crate) fn view(&self) -> (u64, Vec<usize>) {
+        let news = self.lives.iter().filter_map(|life| life.views.last());
+        let first = || (0, (0..self.plan.members).collect());
+        news.max_by_key(|news| news.view).map_or_else(first, |news| (news.view, news.ranks.clone()))
+    }
+
+    /// Waits until `until`, taking what the members say meanwhile.
+    pub(crate) fn rest(&mut self, time: Duration) -> Result<()> {
+        let deadline = Instant::now() + time;
+        while self.take_notice(deadline)? {}
+        Ok(())
+    }
+
+    /// Waits until something is so, which is `what` in words.
+    pub(crate) fn wait(
+        &mut self,
+        what: &str,
+        timeout: Duration,
+        mut is_so: impl FnMut(&Self) -> bool,
+    ) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        while !is_so(self) {
+            if !self.take_notice(deadline)? {
+                bail!("after {timeout:?} it is not so that {what}; the members: {}", self.describe());
+            }
+        }
+        Ok(())
+    }
+
+    /// All processes that may still do something, in words.
+    pub(crate) fn describe(&self) -> String {
+        let lives = self.lives.iter().enumerate().filter(|(_, life)| life.state != State::Killed);
+        let line = |(number, life): (usize, &Life)| {
+            let view = life.views.last().map_or(0, |news| news.view);
+            let (rank, delivered, state) = (life.rank, life.delivered.0, &life.state);
+            format!("process {number} of rank {rank}: {state:?}, view {view}, {delivered} delivered")
+        };
+        lives.map(line).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Takes what a member says; false when the time is over.
+    fn take_notice(&mut self, deadline: Instant) -> Result<bool> {
+        let notice = match self.notices.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(notice) => notice,
+            Err(RecvTimeoutError::Timeout) => return Ok(false),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("this side holds a sender"),
+        };
+        match notice {
+            Notice::Interrupted => return Err(Interrupted.into()),
+            Notice::Event(number, event) => self.lives[number].handle(event),
+            Notice::Closed(number, nonsense) => {
+                let life = &mut self.lives[number];
+                life.process.close(nonsense.clone());
+                if matches!(life.state, State::Starting | State::Running | State::Halted)
+                    && life.report.is_none()
+                {
+                    life.state = State::Failed(nonsense.unwrap_or_else(|| "it ended without a word".into()));
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Life {
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Listening { address } => self.address = Some(address),
+            Event::Ready if self.state == State::Starting => {
+                self.state = State::Running;
+                self.delivered.1 = Instant::now();
+            }
+            Event::Progress { done } if done != self.delivered.0 => self.delivered = (done, Instant::now()),
+            Event::View(news) => self.views.push(news),
+            Event::Done(report) => self.report = Some(*report),
+            Event::Failed { message } if self.state != State::Killed => self.state = State::Failed(message),
+            _ => {}
+        }
+    }
+}
+
+/// The time for a process to come into the group, on a very busy machine.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(40);

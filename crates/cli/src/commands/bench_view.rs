@@ -1,0 +1,186 @@
+//! `squall bench view`: how long a group stands still when a member dies or comes (Derecho fig. 6).
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use serde::Serialize;
+
+use crate::Verdict;
+use crate::clock::now_ns;
+use crate::cluster::Interrupts;
+use crate::cluster::churn::{ChurnPlan, Herd, START_TIMEOUT, State};
+use crate::control::{ChurnJob, TransportName};
+use crate::output;
+
+/// Measure how long members stand still when one dies (kill -9) and when one joins
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Processes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=32))]
+    members: u64,
+    /// How they reach each other: shm or tcp
+    #[arg(long, value_enum, default_value = "shm")]
+    transport: TransportName,
+    /// How often a member is killed and another joins
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: u64,
+    /// Bytes of a message
+    #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u64).range(16..=1_000_000))]
+    size: u64,
+    /// Messages per second of each member [default: as many as possible]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pace: Option<u32>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "All members send all the time. In each round one of them is killed, the leader in its turn, and another joins.
+  crash to delivery   from the kill to the first delivery in the view without the dead, at the slowest member
+  join stall          from the last delivery in a view to the first in the one with the newcomer, at the slowest member
+
+Examples:
+  squall bench view
+  squall bench view --transport tcp --members 5 --rounds 50 --json";
+
+#[derive(Debug, Serialize)]
+struct Outcome {
+    transport: TransportName,
+    members: u64,
+    rounds: u64,
+    size: u64,
+    crash_to_delivery_ms: Spread,
+    join_stall_ms: Spread,
+    /// From the start of the process to its first delivery.
+    start_to_delivery_ms: Spread,
+}
+
+#[derive(Debug, Serialize)]
+struct Spread {
+    p50: f64,
+    max: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        Self { p50: values[values.len() / 2], max: values[values.len() - 1] }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    arguments.transport.require_plain()?;
+    let members = usize::try_from(arguments.members).expect("at most 32");
+    let job = ChurnJob {
+        size: usize::try_from(arguments.size).expect("at most a million"),
+        pace: arguments.pace,
+        suspicion_ms: 5000,
+        // Of two members, one is no majority.
+        majority: members > 2,
+        account: None,
+    };
+    let plan = ChurnPlan { transport: arguments.transport, members, job, folder: None };
+    let interrupts = Interrupts::take()?;
+    let mut herd = Herd::start(plan, &interrupts)?;
+    let (mut crashes, mut joins, mut starts) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..arguments.rounds {
+        herd.rest(PAUSE)?;
+        crashes.push(crash(&mut herd, round)?);
+        herd.rest(PAUSE)?;
+        let (stall, start) = join(&mut herd)?;
+        joins.push(stall);
+        starts.push(start);
+        if !arguments.json {
+            let (crash, stall) = (crashes[crashes.len() - 1], stall);
+            output::note(format_args!(
+                "round {} of {}: {crash:.2} ms from the kill to delivery, {stall:.2} ms stall by the join",
+                round + 1,
+                arguments.rounds
+            ));
+        }
+    }
+    let outcome = Outcome {
+        transport: arguments.transport,
+        members: arguments.members,
+        rounds: arguments.rounds,
+        size: arguments.size,
+        crash_to_delivery_ms: Spread::of(crashes),
+        join_stall_ms: Spread::of(joins),
+        start_to_delivery_ms: Spread::of(starts),
+    };
+    print(&outcome, arguments.json)?;
+    Ok(Verdict::Good)
+}
+
+/// Kills a member, each rank of the view in its turn; returns how long the others needed, in milliseconds.
+fn crash(herd: &mut Herd, round: u64) -> Result<f64> {
+    let (view, ranks) = herd.view();
+    let running = herd.running();
+    let place = usize::try_from(round).unwrap_or(0) % ranks.len();
+    let victim = running.iter().copied().find(|number| herd.lives[*number].rank == ranks[place]);
+    let Some(victim) = victim else { bail!("nobody has rank {}: {}", ranks[place], herd.describe()) };
+    let killed_ns = now_ns();
+    herd.kill(victim);
+    let news =
+        await_view(herd, view, "the others deliver again", |ranks, rank| !ranks.contains(&rank), victim)?;
+    Ok(news.into_iter().map(|(_, first)| first.saturating_sub(killed_ns)).max().unwrap_or(0) as f64 / 1e6)
+}
+
+/// Lets a process join; returns how long the others stood still, and how long the newcomer needed, in milliseconds.
+fn join(herd: &mut Herd) -> Result<(f64, f64)> {
+    let (view, ranks) = herd.view();
+    let free = (0..).find(|rank| !ranks.contains(rank)).expect("there are more ranks than members");
+    let started_ns = now_ns();
+    let number = herd.join(free)?;
+    let news =
+        await_view(herd, view, "all deliver with the newcomer", |ranks, rank| ranks.contains(&rank), number)?;
+    let first_ns = herd.lives[number].views.first().map_or(0, |news| news.first_ns);
+    let stalls =
+        news.into_iter().filter(|(last, _)| *last > 0).map(|(last, first)| first.saturating_sub(last));
+    Ok((stalls.max().unwrap_or(0) as f64 / 1e6, first_ns.saturating_sub(started_ns) as f64 / 1e6))
+}
+
+/// Waits until all that run have delivered in a view after `before` in which it is so with the rank of `number`; returns
+/// their last deliveries before and their first in it.
+fn await_view(
+    herd: &mut Herd,
+    before: u64,
+    what: &str,
+    is_so: fn(&[usize], usize) -> bool,
+    number: usize,
+) -> Result<Vec<(u64, u64)>> {
+    let rank = herd.lives[number].rank;
+    let delivered_at = |herd: &Herd, life: usize| {
+        let mut news =
+            herd.lives[life].views.iter().filter(|news| news.view > before && is_so(&news.ranks, rank));
+        news.next().map(|news| (news.last_ns, news.first_ns))
+    };
+    herd.wait(what, START_TIMEOUT, |herd| {
+        let starting = herd.lives.iter().any(|life| life.state == State::Starting);
+        let failed = herd.lives.iter().any(|life| matches!(life.state, State::Failed(_)));
+        failed || !starting && herd.running().iter().all(|life| delivered_at(herd, *life).is_some())
+    })?;
+    if herd.lives.iter().any(|life| matches!(life.state, State::Failed(_))) {
+        bail!("a member failed: {}", herd.describe());
+    }
+    Ok(herd.running().iter().filter_map(|life| delivered_at(herd, *life)).collect())
+}
+
+fn print(outcome: &Outcome, json: bool) -> Result<()> {
+    if json {
+        output::line(serde_json::to_string(outcome)?);
+        return Ok(());
+    }
+    let line = |what: &str, spread: &Spread| {
+        output::line(format_args!("{what:22} median {:8.2} ms   worst {:8.2} ms", spread.p50, spread.max));
+    };
+    line("crash to delivery", &outcome.crash_to_delivery_ms);
+    line("join stall", &outcome.join_stall_ms);
+    line("start to delivery", &outcome.start_to_delivery_ms);
+    Ok(())
+}
+
+/// Between changes, in which messages flow.
+const PAUSE: Duration = Duration::from_millis(200);

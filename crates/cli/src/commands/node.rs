@@ -1,0 +1,114 @@
+//! `squall node`: a member by a configuration file, until it is told to end.
+
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+use squall::{Config, Group, Progress, View};
+
+use crate::Verdict;
+use crate::cluster::Interrupts;
+use crate::output;
+
+/// Run a member: bring the group together with the others, or join it if it runs already
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The configuration, the same at all members but for `listen` and `rank`
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Where this member can be reached, instead of `listen` in the file
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<squall::config::Address>,
+    /// The rank that this member wants, instead of `rank` in the file
+    #[arg(long)]
+    rank: Option<usize>,
+    /// Print each view as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "A node takes part in all its subgroups, so that what others send is safe with it, and prints each view of the group.
+Ctrl-C leaves in order. A process that has died is started again with the same command. To use the messages, see
+`squall recv`, or write a program with the library.
+
+Examples:
+  squall node --config squall.toml
+  squall node -c squall.toml --listen 192.0.2.2:7400 --rank 1";
+
+/// What ends a node.
+enum End {
+    Interrupted,
+    View(View),
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    let mut config = Config::load(&arguments.config)?;
+    if let Some(listen) = &arguments.listen {
+        config.listen = listen.clone();
+    }
+    config.rank = arguments.rank.or(config.rank);
+    let patience = leave_patience(&config);
+    let (sender, ends) = channel();
+    let interrupts = Interrupts::take()?;
+    let names: Vec<String> = config.subgroups.keys().cloned().collect();
+    let on_view = sender.clone();
+    // Whoever asked may be gone when the node ends.
+    let builder = Group::builder(config)
+        .on_progress(show)
+        .on_view(move |view| drop(on_view.send(End::View(view.clone()))));
+    let builder = names.iter().fold(builder, |builder, name| builder.on_message(name, |_| ()));
+    let group = builder.join()?;
+    interrupts.set(move || drop(sender.send(End::Interrupted)));
+    loop {
+        match ends.recv_timeout(LOOK_PERIOD) {
+            Ok(End::Interrupted) => {
+                group.leave(patience);
+                return Ok(Verdict::Good);
+            }
+            Ok(End::View(view)) => print(&view, group.rank(), arguments.json),
+            Err(_) => {
+                if let Some(failure) = group.failure() {
+                    return Err(failure.into());
+                }
+            }
+        }
+    }
+}
+
+fn print(view: &View, own: usize, json: bool) {
+    let ranks: Vec<u64> = view.members.iter().map(|member| member.tag).collect();
+    if json {
+        output::line(json!({ "view": view.id, "ranks": ranks, "rank": own }));
+    } else {
+        let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+        output::line(format_args!("view {}: members {}; this is member {own}", view.id, ranks.join(", ")));
+    }
+}
+
+/// Tells people what happens while the members find each other.
+pub(crate) fn show(progress: Progress) {
+    let text = match progress {
+        Progress::Listening { address } => format!("listening at {address}"),
+        Progress::Calling { contact, cause } => format!("no answer from {contact} yet: {cause}"),
+        Progress::Joined { joined, members } => format!("{joined} of {members} members are here"),
+        Progress::Left { peer } => format!("{peer} has gone again"),
+        Progress::Redirected { leader } => format!("the leader is at {leader}"),
+        Progress::Waiting { contact, reason } => format!("{contact} lets nobody in now: {reason}"),
+        Progress::Admitted { node, members } => format!("admitted as {node} by a group of {members}"),
+        Progress::Rejected { peer, cause } => format!("{peer} was turned away: {cause}"),
+        _ => return,
+    };
+    output::note(text);
+}
+
+/// How long a member waits for the view that it leaves with.
+pub(crate) fn leave_patience(config: &Config) -> Duration {
+    2 * config.suspicion_after.unwrap_or(Duration::from_secs(5))
+}
+
+/// Between looks whether the group has ended.
+const LOOK_PERIOD: Duration = Duration::from_millis(200);

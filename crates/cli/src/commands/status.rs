@@ -1,0 +1,122 @@
+//! `squall status`: how the members are, as they say themselves.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use serde::Serialize;
+use squall::config::Address;
+use squall::{Config, MemberStatus};
+
+use crate::Verdict;
+use crate::{output, table};
+
+/// Ask the members of a group that runs how they are
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The configuration of the group
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Members to ask first, instead of `contacts` in the file
+    #[arg(value_name = "ADDRESS")]
+    addresses: Vec<Address>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "Any member that answers tells who the others are, and they are asked, too. The exit status is 0 if all members of the
+latest view answer and messages flow at all of them.
+
+Examples:
+  squall status --config squall.toml
+  squall status -c squall.toml 192.0.2.2:7400 --json";
+
+#[derive(Debug, Serialize)]
+struct Line {
+    address: String,
+    /// What the member says.
+    status: Option<MemberStatus>,
+    /// Why there is no answer.
+    error: Option<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    let config = Config::load(&arguments.config)?;
+    let first =
+        if arguments.addresses.is_empty() { config.contacts.clone() } else { arguments.addresses.clone() };
+    let mut to_ask: VecDeque<Address> = first.into();
+    if to_ask.is_empty() {
+        to_ask.push_back(config.listen.clone());
+    }
+    let (mut asked, mut lines) = (BTreeSet::new(), BTreeMap::new());
+    while let Some(address) = to_ask.pop_front() {
+        if !asked.insert(address.to_string()) {
+            continue;
+        }
+        let answer = squall::ask_status(&config, &address);
+        if let Ok(status) = &answer {
+            to_ask.extend(status.members.iter().filter_map(|member| member.address.parse().ok()));
+        }
+        let (status, error) = match answer {
+            Ok(status) => (Some(status), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        // A member may be reached at several addresses.
+        let key = status
+            .as_ref()
+            .map_or_else(|| (1, address.to_string()), |status| (0, format!("{:08}", status.node)));
+        lines.insert(key, Line { address: address.to_string(), status, error });
+    }
+    let lines: Vec<Line> = lines.into_values().collect();
+    if arguments.json {
+        output::line(serde_json::to_string(&lines)?);
+    } else {
+        print(&lines);
+    }
+    ensure!(lines.iter().any(|line| line.status.is_some()), "no member answers: is the group running?");
+    Ok(if is_well(&lines) { Verdict::Good } else { Verdict::Bad })
+}
+
+/// Whether all members of the latest view say that they are in it, and that messages flow.
+fn is_well(lines: &[Line]) -> bool {
+    let statuses: Vec<&MemberStatus> = lines.iter().filter_map(|line| line.status.as_ref()).collect();
+    let Some(latest) = statuses.iter().max_by_key(|status| status.view) else { return false };
+    latest.members.iter().all(|member| {
+        let of_member = statuses.iter().find(|status| status.node == member.node);
+        of_member.is_some_and(|status| status.ready && status.view == latest.view)
+    })
+}
+
+fn print(lines: &[Line]) {
+    let mut rows =
+        vec![["address", "rank", "view", "members", "state", "sent", "delivered"].map(String::from).to_vec()];
+    for line in lines {
+        let Some(status) = &line.status else {
+            rows.push(vec![
+                line.address.clone(),
+                String::new(),
+                String::new(),
+                String::new(),
+                "no answer".into(),
+            ]);
+            continue;
+        };
+        let members: Vec<String> = status.members.iter().map(|member| member.rank.to_string()).collect();
+        let state = if status.ready { "ready" } else { "changes views" };
+        rows.push(vec![
+            line.address.clone(),
+            status.rank.to_string(),
+            status.view.to_string(),
+            members.join(","),
+            state.into(),
+            status.subgroups.iter().map(|subgroup| subgroup.sent).sum::<u64>().to_string(),
+            status.subgroups.iter().map(|subgroup| subgroup.delivered).sum::<u64>().to_string(),
+        ]);
+    }
+    table::lines(&rows).iter().for_each(output::line);
+    let errors = lines.iter().filter_map(|line| line.error.as_ref());
+    errors.for_each(output::note);
+}

@@ -1,0 +1,212 @@
+//! The work of `squall chaos` and `squall bench view`: every member sends without end while others die and come, and
+//! keeps account of what it delivers.
+//!
+//! **The account** is a file of records of 16 bytes, in the order of delivery. A view begins with its number, marked by
+//! the highest bit, and a digest of its members; each message adds the number of the view, and a digest of all messages
+//! of the view up to it. A batch of messages is one write to the file before anything rests on it, so the account of a
+//! member that was killed holds what it had delivered, but for the last batch.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use squall::config::{PartitionSafety, SubgroupConfig};
+use squall::{GroupError, Message};
+
+use super::lifeline::Lifeline;
+use super::{Ended, GroupMember, Inbox, Multicast as _, Polled as _, Ticker, config, finish, say};
+use crate::clock::now_ns;
+use crate::control::{ChurnJob, Event, GroupJob, Report, ViewNews};
+
+/// Marks the beginning of a view in an account.
+pub(crate) const VIEW_MARK: u64 = 1 << 63;
+
+/// How the last words begin of a member without which the others go on.
+pub(crate) const EXCLUDED: &str = "excluded";
+
+/// How long nothing must come before a drained member says that nothing comes any more.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// The pause of a member that sends at a pace.
+const PACE_PAUSE: Duration = Duration::from_micros(200);
+
+/// Messages sent between two polls.
+const BURST: u32 = 16;
+
+pub(super) fn perform(group: &GroupJob, job: &ChurnJob, lifeline: &Lifeline) -> Result<Ended> {
+    ensure!(job.size >= ChurnJob::SIZE_MIN, "messages need at least {} bytes", ChurnJob::SIZE_MIN);
+    let ledger = Arc::new(Mutex::new(Ledger::default()));
+    let file = job.account.as_deref().map(File::create).transpose().context("cannot write the account")?;
+    let account = Account {
+        ledger: Arc::clone(&ledger),
+        // Of all incarnations of all ranks, each has its own.
+        own: u64::from(std::process::id()),
+        view: 0,
+        digest: 0,
+        members: Vec::new(),
+        next: BTreeMap::new(),
+        last_ns: 0,
+        begun: None,
+        records: Vec::new(),
+        file,
+    };
+    let mut config = config(group)?.subgroup(
+        super::SUBGROUP,
+        SubgroupConfig { message_max: job.size, window: 64, ..SubgroupConfig::default() },
+    );
+    config.suspicion_after = Some(Duration::from_millis(job.suspicion_ms));
+    config.partition_safety = if job.majority { PartitionSafety::Majority } else { PartitionSafety::Off };
+    let mut member = GroupMember::join_with(config, account)?;
+    say(&Event::Ready);
+    if group.joins.is_empty() {
+        lifeline.await_go()?;
+    }
+    let outcome = send(&mut member, job, &ledger, lifeline);
+    let is_stopped = |error: &anyhow::Error| matches!(error.downcast_ref(), Some(GroupError::Stopped(_)));
+    let outcome = outcome.map_err(|error| if is_stopped(&error) { error.context(EXCLUDED) } else { error });
+    Ok(finish(member, outcome, lifeline))
+}
+
+/// What the account tells the sending side; both are on one thread.
+#[derive(Debug, Default)]
+struct Ledger {
+    delivered: u64,
+    own_delivered: u64,
+    failure: Option<anyhow::Error>,
+}
+
+struct Account {
+    ledger: Arc<Mutex<Ledger>>,
+    own: u64,
+    view: u64,
+    digest: u64,
+    members: Vec<usize>,
+    /// The next message's number, by sender.
+    next: BTreeMap<u64, u64>,
+    last_ns: u64,
+    /// A view has begun in which nothing has been delivered; and what came before it.
+    begun: Option<ViewNews>,
+    records: Vec<u8>,
+    file: Option<File>,
+}
+
+impl Account {
+    fn record(&mut self, view: u64) {
+        if self.file.is_some() {
+            self.records.extend_from_slice(&view.to_le_bytes());
+            self.records.extend_from_slice(&self.digest.to_le_bytes());
+        }
+    }
+
+    fn note(&mut self, message: &Message<'_>) -> Result<u64> {
+        let word = |at: usize| -> Result<u64> {
+            let bytes = message.bytes.get(at..at + 8).context("a message is too short")?;
+            Ok(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+        };
+        let (sender, number) = (word(0)?, word(8)?);
+        // Who joins hears a sender from the middle on; from there on nothing may be missing, double or out of order.
+        match self.next.insert(sender, number + 1) {
+            Some(next) if next != number => {
+                bail!("view {}: message {number} of {sender} came where {next} was due", self.view)
+            }
+            _ => {}
+        }
+        self.digest = mixed(self.digest, sender ^ number.rotate_left(32));
+        Ok(sender)
+    }
+}
+
+/// One step of a digest (splitmix64's mixing).
+fn mixed(digest: u64, word: u64) -> u64 {
+    let mut x = (digest ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+impl Inbox for Account {
+    fn on_message(&mut self, message: Message<'_>) {
+        let noted = self.note(&message);
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        ledger.delivered += 1;
+        match noted {
+            Ok(sender) => ledger.own_delivered += u64::from(sender == self.own),
+            Err(error) => ledger.failure = Some(error),
+        }
+        drop(ledger);
+        self.record(self.view);
+    }
+
+    fn on_view(&mut self, view: u64, members: &[usize]) {
+        self.begun = Some(ViewNews { view, ranks: members.to_vec(), last_ns: self.last_ns, first_ns: 0 });
+        self.view = view;
+        self.digest = members.iter().fold(view, |digest, rank| mixed(digest, *rank as u64));
+        self.members = members.to_vec();
+        self.record(view | VIEW_MARK);
+    }
+
+    fn on_batch_end(&mut self) {
+        self.last_ns = now_ns();
+        if let Some(news) = self.begun.take() {
+            say(&Event::View(ViewNews { first_ns: self.last_ns, ..news }));
+        }
+        if let Some(file) = &mut self.file
+            && let Err(error) = file.write_all(&self.records)
+        {
+            let error = anyhow::Error::new(error).context("cannot write the account");
+            self.ledger.lock().unwrap_or_else(PoisonError::into_inner).failure = Some(error);
+        }
+        self.records.clear();
+    }
+}
+
+/// Sends until told to drain, and then waits until there is nothing more to deliver.
+fn send(
+    member: &mut GroupMember,
+    job: &ChurnJob,
+    ledger: &Mutex<Ledger>,
+    lifeline: &Lifeline,
+) -> Result<Report> {
+    let own = u64::from(std::process::id()).to_le_bytes();
+    let begun = Instant::now();
+    let (mut sent, mut heard, mut quiet_since) = (0, 0, Instant::now());
+    let mut ticker = Ticker::new();
+    loop {
+        let draining = lifeline.is_draining() || lifeline.is_stopped();
+        let due = job.pace.map_or(u64::MAX, |pace| (begun.elapsed().as_secs_f64() * f64::from(pace)) as u64);
+        for _ in 0..BURST {
+            let fill = |slot: &mut [u8]| {
+                slot[..8].copy_from_slice(&own);
+                slot[8..16].copy_from_slice(&u64::to_le_bytes(sent));
+            };
+            if draining || sent >= due || !member.try_send(job.size, fill)? {
+                break;
+            }
+            sent += 1;
+        }
+        match job.pace {
+            None => member.step()?,
+            // To sleep until somebody rings would be to miss the next message's time.
+            Some(_) => {
+                member.poll()?;
+                std::thread::sleep(PACE_PAUSE);
+            }
+        }
+        let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(failure) = ledger.failure.take() {
+            return Err(failure);
+        }
+        if ledger.delivered != heard {
+            (heard, quiet_since) = (ledger.delivered, Instant::now());
+        }
+        if draining && ledger.own_delivered == sent && quiet_since.elapsed() >= QUIET {
+            let seconds = begun.elapsed().as_secs_f64();
+            return Ok(Report { sent, delivered: ledger.delivered, seconds, ..Report::default() });
+        }
+        drop(ledger);
+        ticker.tick(heard);
+    }
+}
