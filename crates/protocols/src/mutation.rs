@@ -61,11 +61,13 @@ pub enum Mutation {
     DecideAlone,
     /// \[V5\] A minority goes on.
     NoPartitionRule,
+    /// \[V8\] A member says something without the heartbeat that makes the others look.
+    SilentNews,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::GuardBeforeList,
         Self::GuardByReference,
         Self::StoreBeforeReady,
@@ -92,6 +94,7 @@ impl Mutation {
         Self::TrimOfOne,
         Self::DecideAlone,
         Self::NoPartitionRule,
+        Self::SilentNews,
     ];
 }
 

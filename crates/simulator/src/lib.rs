@@ -15,5 +15,6 @@ pub mod multicast;
 mod payload;
 mod run;
 pub mod sst;
+pub mod takeover;
 
 pub use run::{Outcome, Scenario, Summary, Violation, scenarios, sweep};

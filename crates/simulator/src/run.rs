@@ -56,7 +56,12 @@ pub trait Scenario {
 /// All scenarios.
 #[must_use]
 pub fn scenarios() -> Vec<Box<dyn Scenario>> {
-    vec![Box::new(crate::multicast::Multicast), Box::new(crate::sst::Sst), Box::new(crate::group::Groups)]
+    vec![
+        Box::new(crate::multicast::Multicast),
+        Box::new(crate::sst::Sst),
+        Box::new(crate::group::Groups),
+        Box::new(crate::takeover::Takeovers),
+    ]
 }
 
 /// What a sweep over seeds has found.

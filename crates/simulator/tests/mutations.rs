@@ -4,21 +4,25 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use squall_protocols::mutation::{self, Mutation};
-use squall_simulator::{Scenario, group, multicast, sst};
+use squall_simulator::{Scenario, scenarios};
 
 /// Within so many seeds each mistake must be caught.
 const SEEDS: u64 = 2000;
 
-/// The first seed at which a checker, or an assertion of the protocol itself, catches the mistake.
-fn caught(scenario: &dyn Scenario, mutation: Mutation) -> Option<(u64, String)> {
-    mutation::with(mutation, || {
-        (0..SEEDS).find_map(|seed| match catch_unwind(AssertUnwindSafe(|| scenario.run(seed))) {
-            Ok(outcome) => outcome.violation.map(|violation| (seed, violation.to_string())),
+/// What catches the mistake first, a checker or an assertion of the protocol itself: all scenarios run each seed before
+/// the next one.
+fn caught(scenarios: &[Box<dyn Scenario>], mutation: Mutation) -> Option<String> {
+    let run = |scenario: &dyn Scenario, seed: u64| {
+        let found = match catch_unwind(AssertUnwindSafe(|| scenario.run(seed))) {
+            Ok(outcome) => outcome.violation?.to_string(),
             Err(panic) => {
-                let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-                Some((seed, format!("assertion: {text}")))
+                format!("assertion: {}", panic.downcast_ref::<String>().cloned().unwrap_or_default())
             }
-        })
+        };
+        Some(format!("{} {seed}: {found}", scenario.name()))
+    };
+    mutation::with(mutation, || {
+        (0..SEEDS).find_map(|seed| scenarios.iter().find_map(|scenario| run(scenario.as_ref(), seed)))
     })
 }
 
@@ -26,11 +30,11 @@ fn caught(scenario: &dyn Scenario, mutation: Mutation) -> Option<(u64, String)> 
 fn every_mistake_is_caught() {
     // Assertions of the protocol may catch a mistake first; their messages would only be noise here.
     std::panic::set_hook(Box::new(|_| ()));
-    let scenarios: [&dyn Scenario; 3] = [&multicast::Multicast, &sst::Sst, &group::Groups];
+    let scenarios = scenarios();
     let mut missed = Vec::new();
     for mutation in Mutation::ALL {
-        match scenarios.iter().find_map(|scenario| caught(*scenario, mutation)) {
-            Some((seed, text)) => println!("{mutation:?}: seed {seed}: {text}"),
+        match caught(&scenarios, mutation) {
+            Some(text) => println!("{mutation:?}: {text}"),
             None => missed.push(mutation),
         }
     }

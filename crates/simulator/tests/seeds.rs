@@ -1,6 +1,6 @@
 //! Some seeds of every scenario in each test run; CI and `squall simulate` run more (Spindle §3, Derecho §3.4).
 
-use squall_simulator::{Scenario as _, group, multicast, sst, sweep};
+use squall_simulator::{Scenario as _, group, multicast, sst, sweep, takeover};
 
 #[test]
 fn multicast_holds_under_the_adversary() {
@@ -27,6 +27,14 @@ fn groups_hold_under_the_adversary() {
         panic!("seed {seed}: {violation}\n{}", group::Groups.explain(*seed));
     }
     assert!(summary.delivered > 50_000, "the scenario does too little: {}", summary.delivered);
+}
+
+#[test]
+fn takeovers_hold_under_the_adversary() {
+    let summary = sweep(&takeover::Takeovers, 0..1500, 1, |_, _| true);
+    if let Some((seed, violation)) = summary.failures.first() {
+        panic!("seed {seed}: {violation}\n{}", takeover::Takeovers.explain(*seed));
+    }
 }
 
 /// The same seed gives the same run: else no failure could be explained.

@@ -148,7 +148,12 @@ impl World {
         let poster = &mut self.nodes[lane.from as usize];
         poster.counters.posts += 1;
         poster.counters.posted_bytes += bytes;
-        self.trace.add(self.now, lane.from, Happening::Posted { to: lane.to, words: post.words });
+        let mirror = match &post.target {
+            Target::View { view, first } => Some((self.views[*view].key, *first)),
+            Target::Granted { .. } | Target::Receive => None,
+        };
+        let posted = Happening::Posted { to: lane.to, words: post.words, mirror };
+        self.trace.add(self.now, lane.from, posted);
         if lane.closed || lane.is_stranded {
             return;
         }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::adversary::Adversary;
 use super::agenda::Action;
 use super::link::{LaneId, Payload, Post, Target};
+use super::trace::Happening;
 use super::{Memory, World};
 use crate::{BreakReason, Event, MirrorId, MirrorKey, NodeId, Region};
 
@@ -31,7 +32,7 @@ pub(super) struct Mirror {
 pub(super) struct View {
     pub(super) reader: u32,
     pub(super) owner: u32,
-    key: MirrorKey,
+    pub(super) key: MirrorKey,
     /// The reader's copy.
     pub(super) memory: usize,
     /// The owner's region, once attached.
@@ -137,7 +138,7 @@ impl World {
         let memory = self.mirrors[id].memory;
         self.memories[memory].region.check(&range);
         if self.config.early_sight {
-            return self.show(node, id);
+            return self.show(node, id, &range);
         }
         let readers = self.mirrors[id].attached.len();
         let rotate =
@@ -168,10 +169,13 @@ impl World {
     }
 
     /// A push where memory is shared: it posts nothing; all readers see it after a while.
-    fn show(&mut self, node: u32, mirror: usize) {
+    fn show(&mut self, node: u32, mirror: usize, range: &Range<usize>) {
         if !self.begin_free_post(node) {
             return;
         }
+        let key = self.mirrors[mirror].key;
+        let shown = Happening::Shown { key, first: range.start, words: range.len() };
+        self.trace.add(self.now, node, shown);
         for i in 0..self.mirrors[mirror].attached.len() {
             let reader = self.views[self.mirrors[mirror].attached[i]].reader;
             self.chance_glimpse(node, reader);

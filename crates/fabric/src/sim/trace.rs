@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::Verdict;
 use super::prng::mix;
-use crate::Event;
+use crate::{Event, MirrorKey};
 
 /// One line of a trace.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,17 @@ pub enum Happening {
         to: u32,
         /// Words of payload.
         words: u32,
+        /// The mirror and the first word, if it was a push.
+        mirror: Option<(MirrorKey, usize)>,
+    },
+    /// The node pushed words of a mirror whose memory its readers share.
+    Shown {
+        /// The mirror.
+        key: MirrorKey,
+        /// The first word.
+        first: usize,
+        /// How many words.
+        words: usize,
     },
     /// Words landed in the node's memory: a whole write or a piece of one.
     Landed {
@@ -110,7 +121,8 @@ impl Happening {
     /// Three words that differ where happenings differ.
     fn digest(&self) -> [u64; 3] {
         match self {
-            Self::Posted { to, words } => [1, u64::from(*to), u64::from(*words)],
+            Self::Posted { to, words, .. } => [1, u64::from(*to), u64::from(*words)],
+            Self::Shown { key, first, words } => [8, key.0, mix(*first as u64) ^ *words as u64],
             Self::Landed { from, first, words, value } => {
                 [2, u64::from(*from) << 32 | u64::from(*words), mix(*first as u64) ^ value]
             }
@@ -151,7 +163,13 @@ impl fmt::Display for Record {
 impl fmt::Display for Happening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Posted { to, words } => write!(f, "posts {words} words to node {to}"),
+            Self::Posted { to, words, mirror: None } => write!(f, "posts {words} words to node {to}"),
+            Self::Posted { to, words, mirror: Some((MirrorKey(key), first)) } => {
+                write!(f, "pushes {words} words of mirror {key:#x} to node {to}, from word {first} on")
+            }
+            Self::Shown { key: MirrorKey(key), first, words } => {
+                write!(f, "pushes {words} words of mirror {key:#x}, from word {first} on")
+            }
             Self::Landed { from, first, words, value } => {
                 write!(f, "has {words} words of node {from} land at word {first}, beginning with {value:#x}")
             }

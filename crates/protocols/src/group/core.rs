@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use squall_fabric::window::Writer;
 use squall_fabric::{Core, Event, Fabric, Instant, MirrorId, NodeId};
 
+use super::active::{Active, AnySubgroup, either};
 use super::layout::segments;
 use super::succession::Succession;
-use super::{Application, Ended, Layout, Outlet, Placement, SubgroupId};
-use crate::membership::{self, Greeter, Member, Membership, Proposal, Segment, Stop, View, Welcome};
-use crate::multicast::{Counters, Deliver, Failure, NoUpcall, Subgroup, ViewStart};
+use super::timeline::Timeline;
+use super::{Application, Ended, Layout, Outlet, Placement, SubgroupId, ViewChange};
+use crate::membership::{self, Greeter, Member, Membership, Proposal, Segment, Step, Stop, View, Welcome};
+use crate::multicast::{Counters, Deliver, Failure, Subgroup, ViewStart};
 
 /// Settings of a group, the same at all members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +35,7 @@ pub struct Group<A: Application> {
     successions: BTreeMap<SubgroupId, Succession>,
     /// Evaluations since membership was looked at.
     skipped: u32,
+    timeline: Timeline,
 }
 
 /// Where a node is on its way through a group.
@@ -48,28 +51,6 @@ enum Stage<D> {
 struct Present<D> {
     membership: Membership,
     subgroups: Vec<Active<D>>,
-}
-
-/// A subgroup that this node belongs to.
-struct Active<D> {
-    id: SubgroupId,
-    core: AnySubgroup<D>,
-    segment: Segment,
-}
-
-enum AnySubgroup<D> {
-    Upcall(Subgroup<D>),
-    Pulled(Subgroup<NoUpcall>),
-}
-
-/// Calls the same method of whichever subgroup it is.
-macro_rules! either {
-    ($self:expr, $core:ident => $call:expr) => {
-        match $self {
-            AnySubgroup::Upcall($core) => $call,
-            AnySubgroup::Pulled($core) => $call,
-        }
-    };
 }
 
 /// What the subgroups of an ended view leave to the next one.
@@ -126,6 +107,7 @@ impl<A: Application> Group<A> {
             past: Vec::new(),
             successions: BTreeMap::new(),
             skipped: 0,
+            timeline: Timeline::new(),
         }
     }
 
@@ -153,6 +135,12 @@ impl<A: Application> Group<A> {
             Stage::Present(present) => Some(&present.membership),
             Stage::Joining(..) | Stage::Ended(_) => None,
         }
+    }
+
+    /// The latest view changes, the oldest first, with the instant of each step of this node.
+    #[must_use]
+    pub fn timeline(&self) -> impl ExactSizeIterator<Item = &ViewChange> {
+        self.timeline.changes()
     }
 
     /// Whether the fabric has lost `node`; it does not come back.
@@ -214,6 +202,7 @@ impl<A: Application> Group<A> {
         let decision = membership.decision().expect("it has been decided").clone();
         let rank = membership.view().rank(self.node).expect("it is a member of its own view");
         let next = membership.view().next(&decision);
+        self.timeline.add(ViewChange::decided(&membership, &decision));
         // Who was taken for dead is not asked how much it has, so the trim may be beyond it.
         if decision.removes(rank) && !subgroups.iter().all(|active| active.covers(&decision)) {
             return self.end(Ended::Stopped(Stop::Excluded));
@@ -281,6 +270,7 @@ impl<A: Application> Group<A> {
             self.successions.remove(&id);
             self.application.leave_subgroup(id);
         }
+        self.timeline.install(&view, fabric.now());
         self.stage = Stage::Present(Present { membership, subgroups });
         self.skipped = SKIP;
     }
@@ -341,7 +331,21 @@ impl<A: Application> Group<A> {
     fn poll_views<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let greeted: usize = self.greeters.iter_mut().map(|greeter| greeter.poll(fabric)).sum();
         self.retire_past(fabric);
-        greeted + self.poll_joining(fabric) + self.poll_membership(fabric)
+        let work = greeted + self.poll_joining(fabric) + self.poll_membership(fabric);
+        if self.timeline.is_opening() && self.is_ready() {
+            self.timeline.note(Step::Ready, fabric.now());
+        }
+        work
+    }
+
+    /// Whether another member has said something. It costs a few loads, so who is idle asks every time.
+    #[inline]
+    fn has_news(&self) -> bool {
+        match &self.stage {
+            Stage::Present(present) => present.membership.has_news(),
+            Stage::Joining(..) => true,
+            Stage::Ended(_) => false,
+        }
     }
 
     /// When all members have begun the present view, nobody reads what is left of earlier ones.
@@ -358,6 +362,7 @@ impl<A: Application> Group<A> {
         let Stage::Present(Present { membership, subgroups }) = &mut self.stage else { return 0 };
         let mut work = membership.poll(fabric, subgroups);
         if let Some(stop) = membership.stopped() {
+            self.timeline.add(ViewChange::stopped(membership));
             self.end(Ended::Stopped(stop));
         } else if let Some(decision) = membership.decision() {
             let rank = membership.view().rank(self.node).expect("it is a member of its own view");
@@ -416,14 +421,6 @@ impl<A: Application> Group<A> {
     }
 }
 
-impl<D: Deliver> Active<D> {
-    /// Whether all of the trim is here.
-    fn covers(&self, decision: &Proposal) -> bool {
-        let Segment { trims, senders, .. } = self.segment;
-        either!(&self.core, core => core.covers(&decision.trims[trims..trims + senders]))
-    }
-}
-
 impl<A: Application> std::fmt::Debug for Group<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let view = self.membership().map(Membership::view);
@@ -447,15 +444,23 @@ impl<F: Fabric, A: Application> Core<F> for Group<A> {
     }
 
     fn poll(&mut self, fabric: &mut F) -> usize {
-        let due = self.skipped >= SKIP;
-        let mut work = if due { self.poll_views(fabric) } else { 0 };
-        work += self.poll_subgroups(fabric);
-        // Who has nothing else to do looks at membership every time.
-        if work == 0 && !due {
-            work = self.poll_views(fabric);
+        let mut due = self.skipped >= SKIP;
+        let mut views = if due { self.poll_views(fabric) } else { 0 };
+        let subgroups = self.poll_subgroups(fabric);
+        // Who has nothing else to do misses no news.
+        if views + subgroups == 0 && !due && self.has_news() {
+            due = true;
+            views = self.poll_views(fabric);
         }
-        self.skipped = if due || work == 0 { 0 } else { self.skipped + 1 };
-        work
+        // A step may allow the next one.
+        self.skipped = if views > 0 {
+            SKIP
+        } else if due {
+            0
+        } else {
+            self.skipped + 1
+        };
+        views + subgroups
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -463,21 +468,5 @@ impl<F: Fabric, A: Application> Core<F> for Group<A> {
     }
 }
 
-/// Membership is looked at in one of so many evaluations while messages flow.
+/// Membership is looked at in one of so many evaluations while nobody says anything about it.
 const SKIP: u32 = 16;
-
-impl<F: Fabric, D: Deliver> membership::Subgroups<F> for Vec<Active<D>> {
-    fn freeze(&mut self, fabric: &mut F, member: NodeId) {
-        for active in self {
-            either!(&mut active.core, core => core.freeze(fabric, member));
-        }
-    }
-
-    fn wedge(&mut self, counts: &mut [u64]) {
-        for active in self {
-            let Segment { counts: first, senders, .. } = active.segment;
-            let here = either!(&mut active.core, core => core.wedge());
-            counts[first..first + senders].copy_from_slice(here);
-        }
-    }
-}

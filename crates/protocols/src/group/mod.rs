@@ -13,18 +13,24 @@
 //!    [`Writer`](squall_fabric::window::Writer).
 //! 4. Subgroups ([`crate::multicast`]).
 //!
-//! While messages flow, step 1 is skipped in most evaluations, so that a view costs nothing until it ends.
+//! Step 1 is skipped in most evaluations, so that a view costs next to nothing until it ends: while messages flow it
+//! is taken in one of sixteen; a node that finds nothing to do looks at the members' heartbeats, one word each, and takes
+//! it if one has changed. Events of the fabric, and calls of the application, make it due at once. So a deadline that
+//! has passed is seen within sixteen evaluations.
 //!
 //! **Invariants.** \[V7\] a message is delivered once, in the view in which it was stable, or in a later one if its
 //! sender goes on; the messages of one sender keep their order across views. Windows belong to a view: after its wedge
 //! no word of them is written again, except for a message that was being built. The placement of subgroups is a
 //! function of the view alone ([`Layout`]).
 
+mod active;
 mod core;
 mod layout;
 mod stage;
 mod succession;
+mod timeline;
 
 pub use core::{Group, Settings};
 pub use layout::{Layout, Placement, SubgroupId, Unplaced};
 pub use stage::{Application, Ended, Outlet};
+pub use timeline::{CHANGES_KEPT, ViewChange};

@@ -1,13 +1,21 @@
 //! Agreement on how a view ends: propose, echo, decide, and take over from a leader that is gone (Derecho §3.4).
 
-use super::{JOINS_MAX, MEMBERS_MAX, Membership, Proposal, Segment};
+use squall_fabric::Instant;
+
+use super::{JOINS_MAX, MEMBERS_MAX, Membership, Proposal, Segment, Step};
 use crate::mutation::{Mutation, is_on};
 
 impl Membership {
     /// One step of the agreement; returns the amount of work done.
-    pub(super) fn agree(&mut self) -> usize {
+    pub(super) fn agree(&mut self, now: Instant) -> usize {
         let leader = self.leader();
-        let work = if leader == self.table.rank() { self.propose() } else { self.echo(leader) };
+        let (work, step) = match leader == self.table.rank() {
+            true => (self.propose(), Step::Proposed),
+            false => (self.echo(leader), Step::Echoed),
+        };
+        if work > 0 {
+            self.steps.note(step, now);
+        }
         if self.all_have_echoed(leader) {
             self.decide(leader);
             return 1;

@@ -3,7 +3,7 @@
 use squall_fabric::{Event, Fabric, Instant, NodeId};
 
 use super::silence::Silence;
-use super::{Member, PartitionSafety, Proposal, Row, Segment, Settings, View};
+use super::{Member, PartitionSafety, Proposal, Row, Segment, Settings, Step, Steps, View};
 use crate::mutation::{Mutation, is_on};
 use crate::sst::Table;
 
@@ -87,8 +87,12 @@ pub struct Membership {
     pub(super) echoed: Option<(usize, Proposal)>,
     pub(super) decision: Option<Proposal>,
     stop: Option<Stop>,
-    /// When each state began.
-    timeline: Vec<(State, Instant)>,
+    state: State,
+    pub(super) steps: Steps,
+    /// The latest heartbeat of each member, by rank, that was there when this member last looked.
+    heard: Vec<u64>,
+    /// It is time for a sign of life.
+    owes_sign: bool,
 }
 
 impl Membership {
@@ -106,8 +110,8 @@ impl Membership {
         assert!(view.members.len() <= super::MEMBERS_MAX, "a group of {}", view.members.len());
         let row = Row::new(view.members.len(), &segments);
         let table = Table::new(fabric, view.key(0), &view.nodes(), row.words);
-        let now = fabric.now();
-        let silence = Silence::new(&settings, view.members.len(), now);
+        let silence = Silence::new(&settings, view.members.len(), fabric.now());
+        let heard = vec![0; view.members.len()];
         let mut membership = Self {
             view,
             settings,
@@ -125,7 +129,10 @@ impl Membership {
             echoed: None,
             decision: None,
             stop: None,
-            timeline: vec![(State::Opening, now)],
+            state: State::Opening,
+            steps: Steps::default(),
+            heard,
+            owes_sign: false,
         };
         lost.into_iter().for_each(|node| membership.suspect(node));
         membership
@@ -161,10 +168,16 @@ impl Membership {
         &self.segments
     }
 
-    /// When each state of the view began, in order.
+    /// How far the view is.
     #[must_use]
-    pub fn timeline(&self) -> &[(State, Instant)] {
-        &self.timeline
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// When this member took which step towards the end of the view.
+    #[must_use]
+    pub const fn steps(&self) -> &Steps {
+        &self.steps
     }
 
     /// Whether all members that live have attached.
@@ -222,24 +235,37 @@ impl Membership {
         self.leaving = true;
     }
 
+    /// Whether another member has said something since the last evaluation. One load for each member; time is not
+    /// looked at, so an evaluation is due now and then all the same.
+    #[inline]
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        let heartbeat = self.row.heartbeat;
+        self.table.rows().iter().zip(&self.heard).any(|(row, heard)| heartbeat.load(row) != *heard)
+    }
+
     /// Evaluates once; returns the amount of work done.
     pub fn poll<F: Fabric>(&mut self, fabric: &mut F, subgroups: &mut impl Subgroups<F>) -> usize {
         if self.stop.is_some() {
             return 0;
         }
         let now = fabric.now();
+        self.hear();
         self.suspect_silent(now);
         if self.decision.is_some() {
             // Who stays to see that all know of it hears and gives signs of life.
-            self.table.flush(fabric);
+            self.flush(fabric);
             return 0;
         }
         self.suspect_accused();
+        if self.suspected != 0 {
+            self.steps.note_first(Step::Suspected, now);
+        }
         let mut work = self.freeze_suspected(fabric, subgroups);
         // A decision counts, whatever has become of those who made it.
         if self.table.is_ready() && self.take_over_decision() {
-            self.enter(State::Decided, now);
-            return work + 1 + self.table.flush(fabric);
+            self.enter_decided(now);
+            return work + 1 + self.flush(fabric);
         }
         if self.must_stop() {
             return work + 1;
@@ -247,20 +273,21 @@ impl Membership {
         if !self.table.is_ready() {
             return work;
         }
-        self.enter(State::Normal, now);
+        self.state = self.state.max(State::Normal);
         self.publish();
         if !self.wedged && self.must_wedge() {
             self.wedge(subgroups);
-            self.enter(State::Wedged, now);
+            self.state = State::Wedged;
+            self.steps.note_first(Step::Wedged, now);
             work += 1;
         }
         if self.wedged {
-            work += self.agree();
+            work += self.agree(now);
         }
         if self.decision.is_some() {
-            self.enter(State::Decided, now);
+            self.enter_decided(now);
         }
-        work + self.table.flush(fabric)
+        work + self.flush(fabric)
     }
 
     /// Whether this member wished to leave.
@@ -287,10 +314,28 @@ impl Membership {
         (0..self.view.members.len()).filter(move |rank| suspected >> rank & 1 == 0)
     }
 
-    fn enter(&mut self, state: State, now: Instant) {
-        if self.timeline.last().is_some_and(|(last, _)| *last < state) {
-            self.timeline.push((state, now));
+    fn enter_decided(&mut self, now: Instant) {
+        self.state = State::Decided;
+        self.steps.note_first(Step::Decided, now);
+    }
+
+    /// Notes what the others have said by now: all of it is looked at in this evaluation.
+    fn hear(&mut self) {
+        for (row, heard) in self.table.rows().iter().zip(&mut self.heard) {
+            *heard = self.row.heartbeat.load(row);
         }
+    }
+
+    /// Posts what was stored, in order, and last of all the heartbeat, which is all that idle members look at.
+    fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let says = self.table.has_posts() && !is_on(Mutation::SilentNews);
+        if says || self.owes_sign {
+            self.owes_sign = false;
+            let (heartbeat, own) = (self.row.heartbeat, self.table.rank());
+            self.heard[own] += 1;
+            self.table.raise(heartbeat, self.heard[own]);
+        }
+        self.table.flush(fabric)
     }
 
     /// Gives a sign of life and looks at those of the others, if it is time.
@@ -303,9 +348,7 @@ impl Membership {
         let signs = self.table.rows().iter().map(|row| heartbeat.load(row));
         let suspected = &mut self.suspected;
         silence.look(now, signs, |rank| *suspected |= u64::from(rank != own) << rank);
-        if self.table.is_ready() {
-            self.table.raise(heartbeat, heartbeat.load(self.table.own()) + 1);
-        }
+        self.owes_sign = self.table.is_ready();
     }
 
     /// Takes over the suspicions of those that are not suspected themselves, the oldest first: of two members that

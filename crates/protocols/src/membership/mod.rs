@@ -20,7 +20,8 @@
 //!    counts, for each sender, as the trim, who is removed, and who joins \[V9\].
 //! 5. *Decide*, when all members that are not suspected have echoed the same leader's proposal; or before all of this
 //!    but step 1, when another member has decided.
-//! 6. Post all that was stored, in order.
+//! 6. Post all that was stored, in order, and then a new heartbeat: a member that has nothing else to do looks at the
+//!    heartbeats alone ([`Membership::has_news`]), and evaluates when one has changed.
 //!
 //! **Why there is one decision.** A proposal is decided only when all members that its leader does not suspect, and
 //! so a majority of the view, have echoed it. A later leader waits for all members that it does not suspect, again a
@@ -47,6 +48,7 @@ mod proposal;
 mod row;
 mod settings;
 mod silence;
+mod steps;
 mod view;
 mod welcome;
 
@@ -54,5 +56,6 @@ pub use core::{Membership, State, Stop, Subgroups};
 pub use proposal::{JOINS_MAX, Proposal};
 pub use row::{Row, Segment};
 pub use settings::{PartitionSafety, Settings};
+pub use steps::{Step, Steps};
 pub use view::{MEMBERS_MAX, Member, View};
 pub use welcome::{Greeter, Welcome};

@@ -8,7 +8,8 @@ use super::Proposal;
 /// Where things are in each member's row.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Rises while the member lives.
+    /// Rises while the member lives, and after all else that it says here: who has seen it and no more has missed
+    /// nothing.
     pub heartbeat: Column<u64>,
     /// The ranks that the member suspects, as a set of bits.
     pub suspected: Column<u64>,

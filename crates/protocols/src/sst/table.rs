@@ -159,6 +159,13 @@ impl Table {
         self.posts.push(Post::List(words));
     }
 
+    /// Whether something has been stored since the last flush.
+    #[inline]
+    #[must_use]
+    pub fn has_posts(&self) -> bool {
+        !self.posts.is_empty()
+    }
+
     /// Posts what has been stored since the last flush, in order; returns the number of posts.
     #[inline]
     pub fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {

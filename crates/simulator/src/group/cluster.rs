@@ -183,7 +183,7 @@ impl Cluster {
             let Some(membership) = node.group.as_ref().and_then(Group::membership) else {
                 return fail(format!("[V8] {} still waits to join view {last}", node.id));
             };
-            let (view, state) = (membership.view(), membership.timeline().last().expect("it has begun").0);
+            let (view, state) = (membership.view(), membership.state());
             if view.id != last || state != State::Normal {
                 return fail(format!("[V8] {} is in {view}, {state:?}; the last view is {last}", node.id));
             }

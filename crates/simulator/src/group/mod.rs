@@ -7,6 +7,7 @@ mod app;
 mod cluster;
 mod plan;
 
+pub(crate) use plan::MESSAGE_MAX;
 pub use plan::{Plan, SubgroupPlan};
 
 use crate::explain;

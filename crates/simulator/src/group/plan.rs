@@ -61,7 +61,7 @@ pub struct SubgroupPlan {
 }
 
 /// Messages of the scenario are at most that long.
-pub(super) const MESSAGE_MAX: usize = 40;
+pub(crate) const MESSAGE_MAX: usize = 40;
 
 impl Plan {
     /// The plan of `seed`.

@@ -1,0 +1,151 @@
+//! One case: how many members, why the view ends, and in which order of events (Derecho §3.4).
+
+use squall_fabric::sim::{Adversary, Rule, Verdict, When};
+use squall_fabric::{Duration, Instant};
+use squall_protocols::group::SubgroupId;
+use squall_protocols::membership::PartitionSafety;
+use squall_protocols::multicast::{Mode, Settings};
+
+use crate::group::{MESSAGE_MAX, Plan, SubgroupPlan};
+
+/// Why a view ends. Who goes is the youngest, so that it is never the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// A member dies.
+    Loss,
+    /// A member leaves.
+    Leave,
+    /// A node joins.
+    Join,
+    /// A member dies and a node joins.
+    LossAndJoin,
+    /// Two members die.
+    TwoLosses,
+}
+
+impl Change {
+    /// All kinds.
+    pub const ALL: [Self; 5] = [Self::Loss, Self::Leave, Self::Join, Self::LossAndJoin, Self::TwoLosses];
+
+    const fn losses(self) -> u32 {
+        match self {
+            Self::Leave | Self::Join => 0,
+            Self::Loss | Self::LossAndJoin => 1,
+            Self::TwoLosses => 2,
+        }
+    }
+}
+
+/// A group and the end of its first view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// From 2 on.
+    pub members: u32,
+    /// Why the view ends.
+    pub change: Change,
+    /// Readers share the owner's memory, as on one host.
+    pub shared: bool,
+    /// The order of events is drawn from it.
+    pub seed: u64,
+}
+
+/// When the view begins to end: its members have attached, and messages are under way.
+const BEGIN: Duration = Duration::from_micros(25);
+
+impl Case {
+    /// Whether there is a member left to lead after the first leader.
+    #[must_use]
+    pub const fn has_second_leader(&self) -> bool {
+        let leaves = if matches!(self.change, Change::Leave) { 1 } else { 0 };
+        self.members > 1 + self.change.losses() + leaves
+    }
+
+    /// The plan if `leaders` leaders die beside, whose deaths it does not contain yet.
+    pub(super) fn plan(&self, leaders: u32) -> Plan {
+        let Self { members, change, shared, seed } = *self;
+        let losses = change.losses().min(members - 1);
+        let youngest = |back: u32| members - 1 - back;
+        let at = |micros: u64| When::At(Instant::from_nanos(0) + BEGIN + Duration::from_micros(micros));
+        let loss = |back: u32| Rule { when: at(5 * u64::from(back)), what: Verdict::Crash(youngest(back)) };
+        let joins = match change {
+            Change::Join | Change::LossAndJoin => vec![BEGIN / 2],
+            _ => Vec::new(),
+        };
+        let leaves = if change == Change::Leave { vec![(youngest(0), BEGIN)] } else { Vec::new() };
+        Plan {
+            seed,
+            members,
+            joins,
+            leaves,
+            subgroups: vec![subgroup()],
+            messages: 3,
+            burst: 2,
+            gap_max: Duration::from_micros(20),
+            consumer_pause_max: Duration::ZERO,
+            suspicion_after: None,
+            partition_safety: safety(members, losses + leaders),
+            adversary: adversary(seed),
+            early_sight: shared,
+            one_sided_progress: seed.is_multiple_of(2),
+            rules: (0..losses).map(loss).collect(),
+        }
+    }
+
+    /// `plan`, with `leader` dying just before its `nth` post as well.
+    pub(super) fn with_death(&self, plan: &Plan, leader: u32, nth: u64) -> Plan {
+        self.with_rule(plan, When::Post { node: leader, nth }, leader)
+    }
+
+    /// `plan`, with `leader` dying just before the `nth` piece of what it has pushed lands at `reader`.
+    pub(super) fn with_torn_push(&self, plan: &Plan, leader: u32, reader: u32, nth: u64) -> Plan {
+        self.with_rule(plan, When::Piece { from: leader, to: reader, nth }, leader)
+    }
+
+    fn with_rule(&self, plan: &Plan, when: When, leader: u32) -> Plan {
+        let mut plan = plan.clone();
+        plan.rules.push(Rule { when, what: Verdict::Crash(leader) });
+        let deaths = u32::try_from(plan.crashes()).expect("few");
+        plan.partition_safety = safety(self.members, deaths);
+        plan
+    }
+}
+
+/// Nobody is suspected who lives, so those who are left may go on also where they are no majority.
+const fn safety(members: u32, deaths: u32) -> PartitionSafety {
+    if deaths > (members - 1) / 2 { PartitionSafety::Off } else { PartitionSafety::Majority }
+}
+
+/// All nodes, and all send.
+fn subgroup() -> SubgroupPlan {
+    let settings = Settings {
+        mode: Mode::Atomic,
+        window: 4,
+        message_max: MESSAGE_MAX,
+        window_bytes: 400,
+        null_sends: true,
+        ..Settings::new(1, MESSAGE_MAX)
+    };
+    SubgroupPlan { id: SubgroupId(0), nodes: u64::MAX, senders: u64::MAX, pullers: 0, settings }
+}
+
+/// Posts overtake each other and land in pieces, and members learn of a death at different times: in a third of the
+/// seeds long after all that was posted has landed, else while some of it is still on its way.
+fn adversary(seed: u64) -> Adversary {
+    let (delay_max, stall_per_mille) = match seed % 3 {
+        0 => (Duration::from_micros(3), 0),
+        1 => (Duration::from_micros(3), 100),
+        _ => (Duration::from_micros(300), 0),
+    };
+    Adversary {
+        delay_max,
+        stall_per_mille,
+        stall_max: Duration::from_micros(1500),
+        scatter_per_mille: 600,
+        pieces_max: 4,
+        late_source_per_mille: 500,
+        late_notice_max: Duration::from_micros(20),
+        glimpse_per_mille: 200,
+        poll_gap_max: Duration::from_micros(2),
+        ..Adversary::default()
+    }
+}

@@ -1,0 +1,77 @@
+//! Which step of the protocol a post belongs to (Derecho §3.4).
+
+use squall_fabric::MirrorKey;
+use squall_fabric::sim::Happening;
+use squall_protocols::membership::{Row, Segment};
+
+/// What a post in the first view carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Messages, announcements and acknowledgements.
+    Multicast,
+    /// Whom the member suspects.
+    Suspicion,
+    /// The wish to leave.
+    Leaving,
+    /// How much of each sender is here.
+    Counts,
+    /// That the member has wedged.
+    Wedge,
+    /// A proposal, its own or one that it echoes.
+    Proposal,
+    /// Whose proposal it has echoed.
+    Echo,
+    /// That the proposal is decided.
+    Decision,
+    /// The heartbeat, after everything else.
+    Heartbeat,
+    /// The next view, for those who are new.
+    Welcome,
+    /// Anything in a later view.
+    NextView,
+}
+
+/// Where the columns are in the first view of a group of `members` members that all send in one subgroup.
+pub(super) struct Columns(Row);
+
+impl Columns {
+    pub(super) fn new(members: u32) -> Self {
+        let senders = members as usize;
+        let segment = Segment { counts: 0, trims: 0, senders, ranks: (0..senders).collect() };
+        Self(Row::new(senders, &[segment]))
+    }
+
+    /// The step of a post, if `what` is one.
+    pub(super) fn step(&self, what: &Happening) -> Option<Step> {
+        match what {
+            Happening::Posted { mirror: Some((key, first)), .. } | Happening::Shown { key, first, .. } => {
+                Some(self.step_of(*key, *first))
+            }
+            _ => None,
+        }
+    }
+
+    fn step_of(&self, MirrorKey(key): MirrorKey, first: usize) -> Step {
+        let row = &self.0;
+        if key >> 63 == 1 {
+            return Step::Welcome;
+        }
+        match (key >> 20, key & 0xf_ffff) {
+            (0, 0) => {}
+            (0, _) => return Step::Multicast,
+            _ => return Step::NextView,
+        }
+        if row.counts.words(0..row.counts.count()).contains(&first) {
+            return Step::Counts;
+        }
+        match first {
+            word if word == row.suspected.word() => Step::Suspicion,
+            word if word == row.leaving.word() => Step::Leaving,
+            word if word == row.wedged.word() => Step::Wedge,
+            word if word == row.echoed.word() => Step::Echo,
+            word if word == row.decided.word() => Step::Decision,
+            word if word == row.heartbeat.word() => Step::Heartbeat,
+            _ => Step::Proposal,
+        }
+    }
+}

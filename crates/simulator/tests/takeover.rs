@@ -1,0 +1,84 @@
+//! Leaders die at each step of their protocol, enumerated (Derecho §3.4).
+//!
+//! The steps are counted: if one is no longer reached, because the protocol or the plan has changed, a test says so.
+
+use std::collections::BTreeMap;
+
+use squall_simulator::takeover::{Case, Change, Step, Tally, enumerate, enumerate_pieces};
+
+/// Steps of every leader that ends a view with others.
+const ALWAYS: [Step; 6] =
+    [Step::Counts, Step::Wedge, Step::Proposal, Step::Echo, Step::Decision, Step::Heartbeat];
+
+fn cases(members: u32, seed: u64) -> impl Iterator<Item = Case> {
+    let each = move |shared| Change::ALL.map(|change| Case { members, change, shared, seed });
+    [false, true].into_iter().flat_map(each)
+}
+
+fn assert_none_failed(tally: &Tally) {
+    if let Some((plan, violation)) = tally.failures.first() {
+        panic!("{} of {} runs fail, the first: {violation}\n{plan}", tally.failures.len(), tally.runs);
+    }
+}
+
+fn assert_reached(steps: &BTreeMap<Step, u64>, expected: &[Step], whose: &str) {
+    let missing: Vec<&Step> = expected.iter().filter(|step| !steps.contains_key(step)).collect();
+    assert!(missing.is_empty(), "{whose} never dies at {missing:?}, only at {steps:?}");
+}
+
+#[test]
+fn a_leader_dies_before_each_of_its_posts() {
+    let mut all = Tally::default();
+    for case in (2..=5).flat_map(|members| (0..3).flat_map(move |seed| cases(members, seed))) {
+        let mut tally = Tally::default();
+        enumerate(&case, 0, &mut tally);
+        assert_none_failed(&tally);
+        let losses = if case.change == Change::TwoLosses { 2 } else { 1 };
+        if case.members > losses + 1 {
+            assert_reached(&tally.first, &ALWAYS, &format!("the leader of {case:?}"));
+        }
+        all.runs += tally.runs;
+        tally.first.into_iter().for_each(|(step, runs)| *all.first.entry(step).or_default() += runs);
+    }
+    println!("{} runs, deaths before {:?}", all.runs, all.first);
+    let rest = [Step::Multicast, Step::Suspicion, Step::Welcome, Step::NextView];
+    assert_reached(&all.first, &rest, "a leader");
+}
+
+/// Each pair of posts of the first leader and the next one, for groups in which a third member is left; here for one in
+/// so many posts of the first leader, in CI for all.
+#[test]
+fn two_leaders_die_one_after_the_other() {
+    two_leaders(9, 0..1);
+}
+
+/// A minute and more: run by CI with `--release --ignored`.
+#[test]
+#[ignore = "long; CI runs it in release"]
+fn two_leaders_die_one_after_the_other_everywhere() {
+    two_leaders(1, 0..3);
+}
+
+fn two_leaders(every: usize, seeds: std::ops::Range<u64>) {
+    let mut tally = Tally::default();
+    for case in (3..=5).flat_map(|members| seeds.clone().flat_map(move |seed| cases(members, seed))) {
+        enumerate(&case, every, &mut tally);
+        assert_none_failed(&tally);
+    }
+    println!("{} runs, deaths before {:?} and then {:?}", tally.runs, tally.first, tally.second);
+    assert_reached(&tally.second, &ALWAYS, "the next leader");
+    let rest = [Step::Multicast, Step::Suspicion, Step::Welcome, Step::NextView];
+    assert_reached(&tally.second, &rest, "the next leader");
+}
+
+/// Some words of a push are there and some are not, at one reader and not at the others.
+#[test]
+fn a_leader_dies_between_the_pieces_of_its_pushes() {
+    let mut tally = Tally::default();
+    for case in (2..=5).flat_map(|members| cases(members, 1)) {
+        enumerate_pieces(&case, &mut tally);
+        assert_none_failed(&tally);
+    }
+    println!("{} runs", tally.runs);
+    assert!(tally.torn > 1000, "too few pieces: {}", tally.torn);
+}
