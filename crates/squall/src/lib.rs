@@ -50,6 +50,7 @@ mod node;
 mod sender;
 mod status;
 pub mod stream;
+pub mod trace;
 mod transport;
 mod wait;
 
@@ -60,6 +61,7 @@ pub use group::{Builder, Group, SubgroupHandle};
 pub use inquiry::{MemberLine, MemberStatus, SubgroupLine, ask_status};
 pub use node::Node;
 pub use sender::{Sender, Slot};
-pub use squall_protocols::membership::{Member, Stop, View};
+pub use squall_protocols::group::ViewChange;
+pub use squall_protocols::membership::{Member, Step, Steps, Stop, View};
 pub use squall_protocols::multicast::{Batch, Batching, Counters, Deliver, Message, Mode, Settings};
 pub use squall_transports::bootstrap::Progress;
