@@ -1,23 +1,29 @@
 """Checks that a benchmark printed one JSON object with the keys that scripts rely on, and sensible values.
 
-use: squall bench … --json | bench_keys.py TRANSPORT throughput|latency|stream|round-trip"""
+use: squall bench … --json | bench_keys.py TRANSPORT throughput|latency|stream|round-trip|view"""
 
 import json
 import sys
 
 NUMBERS = ("members", "senders", "size", "messages", "seconds", "messages_per_second", "bytes_per_second")
 STREAM_NUMBERS = ("size", "messages", "seconds", "bytes_per_second", "receiver_cpu")
+VIEW_NUMBERS = ("members", "rounds", "size")
+SPREADS = ("crash_to_delivery_ms", "join_stall_ms", "start_to_delivery_ms")
 PERCENTILES = ("p50", "p99", "p999", "max")
 
 
 def faults(result: dict, kind: str) -> list[str]:
-    numbers = STREAM_NUMBERS if kind in ("stream", "round-trip") else NUMBERS
+    numbers = {"stream": STREAM_NUMBERS, "round-trip": STREAM_NUMBERS, "view": VIEW_NUMBERS}.get(kind, NUMBERS)
     found = [f"no number `{key}`" for key in numbers if not isinstance(result.get(key), (int, float))]
     found += [f"`{key}` is not above 0" for key in numbers if result.get(key, 1) <= 0]
     if numbers is STREAM_NUMBERS and not 0 <= result.get("direct_ratio", -1) <= 1:
         found.append("direct_ratio is no part")
     if numbers is STREAM_NUMBERS and not isinstance(result.get("mode_switches"), int):
         found.append("no number `mode_switches`")
+    for key in SPREADS if kind == "view" else ():
+        spread = result.get(key, {})
+        if not 0 < spread.get("p50", 0) <= spread.get("max", 0):
+            found.append(f"{key} is not a median and a maximum: {spread}")
     if kind in ("latency", "round-trip"):
         values = [result.get("latency_ns", {}).get(key) for key in PERCENTILES]
         if None in values or sorted(values) != values or values[0] <= 0:

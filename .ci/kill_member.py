@@ -63,7 +63,7 @@ def wait_for_progress(demo: subprocess.Popen) -> None:
 def main() -> int:
     squall, transport, *options = sys.argv[1:]
     before = left_behind()
-    command = [squall, "demo", "--members", str(MEMBERS), "--transport", transport, "--rounds", str(ROUNDS.get(transport, ROUNDS_USUAL))]
+    command = [squall, "demo", "--calm", "--members", str(MEMBERS), "--transport", transport, "--rounds", str(ROUNDS.get(transport, ROUNDS_USUAL))]
     command += options
     demo = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:

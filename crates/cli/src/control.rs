@@ -11,6 +11,10 @@ use anyhow::{Context as _, Result, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use squall_fabric::Instant;
+use squall_protocols::group::ViewChange;
+use squall_protocols::membership::{Step, Steps};
+
 use crate::latency::Latencies;
 
 /// All that a member needs to know.
@@ -149,6 +153,9 @@ pub(crate) struct DemoJob {
     pub(crate) window: usize,
     /// The folder for the members' logs.
     pub(crate) keep: Option<std::path::PathBuf>,
+    /// The rank of who joins on the way, and sends the last member's share once more.
+    #[serde(default)]
+    pub(crate) newcomer: Option<usize>,
 }
 
 /// Senders send as fast as they can, or one message at a time.
@@ -234,11 +241,13 @@ pub(crate) enum ScheduleName {
 }
 
 /// What the parent tells a member after its job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Command {
     /// All are ready: begin.
     Go,
+    /// To a newcomer: so many lines has each member, by rank, yet to deliver since its first view began.
+    CatchUp { missing: Vec<u64> },
     /// Send nothing more; done is who has delivered all of its own and hears nothing more.
     Drain,
     /// All are done: leave.
@@ -259,6 +268,8 @@ pub(crate) enum Event {
     Progress { done: u64 },
     /// Another member is gone, and the group goes on without it.
     Gone { member: usize },
+    /// A newcomer has come in; what it has to know, as in [`Command::CatchUp`].
+    Arrived { missing: Vec<u64> },
     /// The member has delivered in a new view.
     View(ViewNews),
     /// The work is done.
@@ -302,6 +313,9 @@ pub(crate) struct Report {
     /// When it delivered its first message in the view after a member had gone, by the same clock.
     #[serde(default)]
     pub(crate) went_on_ns: Option<u64>,
+    /// The view changes of the member.
+    #[serde(default)]
+    pub(crate) timeline: Vec<ChangeReport>,
     /// What the protocol did, by name.
     pub(crate) counters: std::collections::BTreeMap<String, u64>,
 }
@@ -315,6 +329,43 @@ pub(crate) struct LogReport {
     pub(crate) by_sender: Vec<String>,
     /// Of the messages that this member sent, in the order of sending.
     pub(crate) sent: String,
+    /// Of the messages since the view of the newcomer began, in the order of delivery.
+    #[serde(default)]
+    pub(crate) since: Option<String>,
+}
+
+/// One view change of a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ChangeReport {
+    pub(crate) to: u64,
+    pub(crate) members: usize,
+    pub(crate) removed: usize,
+    pub(crate) joined: usize,
+    pub(crate) led: bool,
+    /// The name of each step and when it was taken, in nanoseconds of the clock that the processes of a host share.
+    pub(crate) steps: Vec<(String, u64)>,
+}
+
+impl ChangeReport {
+    /// Of a change whose instants are `offset_ns` behind that clock.
+    pub(crate) fn new(change: &ViewChange, offset_ns: u64) -> Self {
+        let steps = change.steps.taken().into_iter();
+        let steps = steps.map(|(step, at)| (step.name().to_owned(), at.as_nanos() + offset_ns)).collect();
+        let ViewChange { to, members, removed, joined, led, .. } = *change;
+        Self { to, members, removed, joined, led, steps }
+    }
+
+    /// The change again, with instants of the shared clock.
+    pub(crate) fn change(&self) -> ViewChange {
+        let mut steps = Steps::default();
+        for (name, at) in &self.steps {
+            if let Some(step) = Step::ALL.iter().find(|step| step.name() == name) {
+                steps.note(*step, Instant::from_nanos(*at));
+            }
+        }
+        let Self { to, members, removed, joined, led, .. } = *self;
+        ViewChange { to, members, removed, joined, led, steps }
+    }
 }
 
 /// Writes one line.

@@ -13,6 +13,8 @@ const LINE_PERIOD: Duration = Duration::from_secs(2);
 
 /// Shows progress on standard error.
 pub(crate) struct Display {
+    /// Those that begin.
+    members: usize,
     what: &'static str,
     /// For each member.
     total: u64,
@@ -31,17 +33,17 @@ struct Bars {
 }
 
 impl Display {
-    /// For `members` that do `total` things each, called `what`. A quiet one shows nothing.
-    pub(crate) fn new(members: usize, total: u64, what: &'static str, quiet: bool) -> Self {
+    /// For `members`, and `newcomers` later, that do `total` things each, called `what`. A quiet one shows nothing.
+    pub(crate) fn new(members: usize, newcomers: usize, total: u64, what: &'static str, quiet: bool) -> Self {
         let terminal = console::user_attended_stderr() && !quiet;
         let bars = terminal.then(|| Bars {
-            all: ProgressBar::new(total * members as u64),
+            all: ProgressBar::new(total * (members + newcomers) as u64),
             members: Vec::new(),
             screen: MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10)),
         });
         let now = Instant::now();
-        let (done, pids) = (vec![0; members], Vec::new());
-        Self { what, total, done, pids, bars, begun: now, next_line: now + LINE_PERIOD, quiet }
+        let (done, pids) = (vec![0; members + newcomers], Vec::new());
+        Self { members, what, total, done, pids, bars, begun: now, next_line: now + LINE_PERIOD, quiet }
     }
 
     /// Takes the bars away, so that results can be printed.
@@ -82,8 +84,7 @@ impl Observer for Display {
     }
 
     fn on_joined(&mut self, joined: usize) {
-        let members = self.done.len();
-        if joined < members {
+        if joined < self.members {
             return;
         }
         self.begun = Instant::now();

@@ -73,7 +73,7 @@ fn soon(what: &str, mut happened: impl FnMut() -> bool) {
 
 /// A demo that goes on for hours, and its members, some time after they have begun.
 fn endless_demo(transport: &str) -> (Child, Vec<Pid>) {
-    let mut command = squall(&format!("demo --members 3 --transport {transport} --rounds 1000000000"));
+    let mut command = squall(&format!("demo --calm --members 3 --transport {transport} --rounds 1000000000"));
     let mut demo = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     soon("three members", || children(demo.id()).len() == 3 || demo.try_wait().unwrap().is_some());
     std::thread::sleep(Duration::from_millis(700));
@@ -90,7 +90,7 @@ fn end(demo: Child) -> (Option<i32>, String) {
 #[test]
 fn the_demo_agrees_on_every_transport() {
     for transport in ["shm", "tcp", "auto"] {
-        let result = json(&format!("demo --transport {transport} --rounds 3 --json"));
+        let result = json(&format!("demo --calm --transport {transport} --rounds 3 --json"));
         assert_eq!(result["agree"], true, "{result}");
         assert_eq!((&result["members"], &result["messages"]), (&3.into(), &816.into()));
         assert_eq!(result["digests"].as_array().unwrap().len(), 3);
@@ -114,7 +114,8 @@ fn the_logs_hold_the_input() {
     let lines: Vec<String> = (0..5000).map(|number| format!("line {number} of the input")).collect();
     std::fs::write(&input, lines.join("\n")).unwrap();
     let logs = folder.0.join("logs");
-    let arguments = format!("demo --members 3 --input {} --keep {} --json", input.display(), logs.display());
+    let arguments =
+        format!("demo --calm --members 3 --input {} --keep {} --json", input.display(), logs.display());
     assert_eq!(json(&arguments)["messages"], 5000);
 
     let read = |rank: usize| std::fs::read_to_string(logs.join(format!("member-{rank}.log"))).unwrap();
@@ -157,6 +158,46 @@ fn the_others_go_on_without_a_killed_member() {
         let (messages, all) = (result["messages"].as_u64().unwrap(), 3000 * 272);
         assert!(messages < all && messages >= all / 3 * 2, "{result}");
         assert!(result["crash_to_delivery_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{result}");
+    }
+}
+
+/// One is killed and another joins while the text is replicated: all agree, and the view changes are told.
+#[test]
+fn a_member_dies_and_another_joins() {
+    let folder = Folder::new("trace");
+    for transport in ["shm", "tcp"] {
+        let trace = folder.0.join(format!("{transport}.json"));
+        let result =
+            json(&format!("demo --rounds 300 --transport {transport} --trace {} --json", trace.display()));
+        assert_eq!((&result["agree"], &result["died"]), (&true.into(), &serde_json::json!([2])), "{result}");
+        assert_eq!(result["joined"], 3, "{result}");
+        let trace: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+        let names: Vec<&str> =
+            trace.as_array().unwrap().iter().filter_map(|event| event["name"].as_str()).collect();
+        assert!(names.contains(&"to view 1") && names.contains(&"to view 2"), "{names:?}");
+    }
+}
+
+/// Members die, stop and come, and the accounts agree.
+#[test]
+fn chaos_loses_nothing() {
+    for transport in ["shm", "tcp"] {
+        let result = json(&format!("chaos --seconds 4 --transport {transport} --seed 3 --json"));
+        assert_eq!(result["agree"], true, "{result}");
+        assert!(result["messages"].as_u64() > Some(0), "{result}");
+    }
+}
+
+/// Scripts rely on these keys.
+#[test]
+fn view_changes_are_timed() {
+    let result = json("bench view --rounds 2 --json");
+    for key in ["crash_to_delivery_ms", "join_stall_ms", "start_to_delivery_ms"] {
+        assert!(
+            result[key]["p50"].as_f64() > Some(0.0) && result[key]["max"].as_f64() > Some(0.0),
+            "{result}"
+        );
     }
 }
 

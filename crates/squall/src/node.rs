@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use squall_fabric::{Core, Event, Fabric as _, Instant, NodeId};
-use squall_protocols::group::{Ended, Group, Settings, SubgroupId};
+use squall_protocols::group::{Ended, Group, Settings, SubgroupId, ViewChange};
 use squall_protocols::membership::{self, Member, Membership, Stop, View};
 use squall_protocols::multicast::Counters;
 use squall_transports::Transport as _;
@@ -106,6 +106,17 @@ impl Node {
     #[must_use]
     pub fn failure(&self) -> Option<GroupError> {
         if self.stack.ended { self.stack.status.failure() } else { None }
+    }
+
+    /// The latest view changes of this member, the oldest first, by the clock of [`Node::now`].
+    pub fn timeline(&self) -> impl ExactSizeIterator<Item = &ViewChange> {
+        self.stack.group.timeline()
+    }
+
+    /// Now, by this member's clock.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.stack.fabric.now()
     }
 
     /// What subgroup `name` has done in the present view.

@@ -77,7 +77,7 @@ impl Herd {
         herd.wait("all members are ready", START_TIMEOUT, |herd| {
             herd.lives.iter().all(|life| life.state == State::Running)
         })?;
-        herd.lives.iter_mut().for_each(|life| life.process.tell(Command::Go));
+        herd.lives.iter_mut().for_each(|life| life.process.tell(&Command::Go));
         Ok(herd)
     }
 
@@ -139,7 +139,7 @@ impl Herd {
 
     /// Tells a process something.
     pub(crate) fn tell(&mut self, number: usize, command: Command) {
-        self.lives[number].process.tell(command);
+        self.lives[number].process.tell(&command);
     }
 
     /// The numbers of those that run.

@@ -43,6 +43,8 @@ pub(crate) struct Plan {
     pub(crate) survives: bool,
     /// The last member is killed when it has done so much.
     pub(crate) kill_after: Option<u64>,
+    /// When it has been killed, another process joins with the next rank.
+    pub(crate) join: bool,
 }
 
 /// How the work has ended.
@@ -84,6 +86,10 @@ pub(crate) struct Cluster<'o> {
     observer: &'o mut dyn Observer,
     /// From now on members may die.
     survives: bool,
+    /// Where each member listens.
+    addresses: Vec<Option<String>>,
+    /// The newcomer has been told what it has to know.
+    caught_up: bool,
 }
 
 impl<'o> Cluster<'o> {
@@ -109,56 +115,56 @@ impl<'o> Cluster<'o> {
         let to_cluster = sender.clone();
         // Fails if the cluster has gone, and then there is nothing to interrupt.
         interrupts.set(move || drop(to_cluster.send(Notice::Interrupted)));
-        let mut cluster = Self { processes: Vec::new(), notices, sender, observer, survives: false };
-        cluster.assemble(plan)?;
+        let (addresses, caught_up) = (Vec::new(), false);
+        let processes = Vec::new();
+        let mut cluster =
+            Self { processes, notices, sender, observer, survives: false, addresses, caught_up };
+        let identity = (unique_name(), random_secret()?);
+        cluster.assemble(plan, &identity)?;
         cluster.survives = plan.survives;
-        cluster.tell_all(Command::Go);
-        let (reports, killed_ns) = cluster.await_reports(plan.kill_after)?;
+        cluster.tell_all(&Command::Go);
+        let (reports, killed_ns) = cluster.await_reports(plan, &identity)?;
         cluster.stop();
         let deaths = reports.iter().any(Option::is_none).then(|| Death::of(&mut cluster.processes));
         Ok(Ending { reports, deaths, killed_ns })
     }
 
-    fn assemble(&mut self, plan: &Plan) -> Result<()> {
-        let name = unique_name();
-        let secret = random_secret()?;
-        let cores = cores::for_members(plan.members);
-        let mut contact = None;
-        for (rank, core) in cores.into_iter().enumerate() {
-            let (name, secret, contact_of_this) = (name.clone(), secret.clone(), contact.clone());
-            let (transport, members, idle) = (plan.transport, plan.members, plan.idle);
-            let location =
-                plan.locations.get(rank % plan.locations.len().max(1)).cloned().unwrap_or_default();
-            let group = GroupJob {
-                name,
-                secret,
-                transport,
-                members,
-                rank,
-                contact: contact_of_this,
-                joins: Vec::new(),
-                core,
-                idle,
-                location,
-            };
-            let process = Process::start(&Job { group, work: plan.work.clone() }, rank, &self.sender)?;
-            self.observer.on_started(rank, process.pid());
-            self.processes.push(process);
+    fn assemble(&mut self, plan: &Plan, identity: &(String, String)) -> Result<()> {
+        for (rank, core) in cores::for_members(plan.members).into_iter().enumerate() {
+            let contact = self.addresses.first().cloned().flatten();
+            self.start(plan, identity, GroupJob { core, contact, ..blank(plan, rank) })?;
             if rank == 0 {
-                contact = Some(self.await_address()?);
+                self.await_address()?;
             }
         }
         self.await_ready()
     }
 
+    /// Starts a member of this cluster.
+    fn start(&mut self, plan: &Plan, (name, secret): &(String, String), group: GroupJob) -> Result<()> {
+        let number = self.processes.len();
+        let group = GroupJob { name: name.clone(), secret: secret.clone(), ..group };
+        let process = Process::start(&Job { group, work: plan.work.clone() }, number, &self.sender)?;
+        self.observer.on_started(number, process.pid());
+        self.processes.push(process);
+        self.addresses.push(None);
+        Ok(())
+    }
+
+    /// Starts a process that joins.
+    fn start_newcomer(&mut self, plan: &Plan, identity: &(String, String)) -> Result<()> {
+        let others = self.addresses.iter().zip(&self.processes).filter(|(_, process)| !process.is_closed());
+        let joins = others.filter_map(|(address, _)| address.clone()).collect();
+        self.start(plan, identity, GroupJob { joins, ..blank(plan, plan.members) })
+    }
+
     /// Waits until member 0 listens.
-    fn await_address(&mut self) -> Result<String> {
+    fn await_address(&mut self) -> Result<()> {
         let deadline = Instant::now() + READY_TIMEOUT;
-        loop {
-            if let Some((_, Event::Listening { address })) = self.next_event(deadline)? {
-                return Ok(address);
-            }
+        while self.addresses[0].is_none() {
+            self.next_event(deadline)?;
         }
+        Ok(())
     }
 
     fn await_ready(&mut self) -> Result<()> {
@@ -175,18 +181,30 @@ impl<'o> Cluster<'o> {
     }
 
     /// What each has done, and when one was killed.
-    fn await_reports(&mut self, mut kill_after: Option<u64>) -> Result<(Vec<Option<Report>>, Option<u64>)> {
-        let mut killed_ns = None;
+    fn await_reports(
+        &mut self,
+        plan: &Plan,
+        identity: &(String, String),
+    ) -> Result<(Vec<Option<Report>>, Option<u64>)> {
+        let (mut killed_ns, mut kill_after) = (None, plan.kill_after);
         let mut reports: Vec<Option<Report>> = self.processes.iter().map(|_| None).collect();
         while (0..reports.len()).any(|rank| reports[rank].is_none() && !self.processes[rank].is_closed()) {
             match self.next_event(Instant::now() + Duration::from_secs(1 << 32))? {
                 Some((rank, Event::Progress { done })) => {
                     self.observer.on_progress(rank, done);
-                    if rank + 1 == reports.len() && kill_after.is_some_and(|after| done >= after) {
+                    if rank + 1 == plan.members && kill_after.is_some_and(|after| done >= after) {
                         kill_after = None;
                         killed_ns = Some(now_ns());
                         self.processes[rank].kill();
+                        if plan.join {
+                            self.start_newcomer(plan, identity)?;
+                            reports.push(None);
+                        }
                     }
+                }
+                Some((_, Event::Arrived { missing })) if !self.caught_up => {
+                    self.caught_up = true;
+                    self.processes[plan.members].tell(&Command::CatchUp { missing });
                 }
                 Some((rank, Event::Gone { member })) => self.observer.on_gone(rank, member),
                 Some((rank, Event::Done(report))) => {
@@ -218,7 +236,12 @@ impl<'o> Cluster<'o> {
                 self.processes[rank].last_words = Some(message);
                 Err(self.await_last_words().into())
             }
-            Notice::Event(rank, event) => Ok(Some((rank, event))),
+            Notice::Event(rank, event) => {
+                if let Event::Listening { address } = &event {
+                    self.addresses[rank] = Some(address.clone());
+                }
+                Ok(Some((rank, event)))
+            }
             Notice::Closed(rank, None) if self.survives => {
                 self.processes[rank].close(None);
                 Ok(None)
@@ -251,7 +274,7 @@ impl<'o> Cluster<'o> {
         Death::of(&mut self.processes)
     }
 
-    fn tell_all(&mut self, command: Command) {
+    fn tell_all(&mut self, command: &Command) {
         for process in &mut self.processes {
             process.tell(command);
         }
@@ -259,7 +282,7 @@ impl<'o> Cluster<'o> {
 
     /// Lets the members leave.
     fn stop(&mut self) {
-        self.tell_all(Command::Stop);
+        self.tell_all(&Command::Stop);
         let deadline = Instant::now() + STOP_TIMEOUT;
         while self.processes.iter_mut().any(Process::is_running) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
@@ -285,6 +308,22 @@ impl Interrupts {
 
     pub(crate) fn set(&self, target: impl FnMut() + Send + 'static) {
         *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Box::new(target);
+    }
+}
+
+/// What a member of the plan with this rank has to know, but for what is of this one run.
+fn blank(plan: &Plan, rank: usize) -> GroupJob {
+    GroupJob {
+        name: String::new(),
+        secret: String::new(),
+        transport: plan.transport,
+        members: plan.members,
+        rank,
+        contact: None,
+        joins: Vec::new(),
+        core: None,
+        idle: plan.idle,
+        location: plan.locations.get(rank % plan.locations.len().max(1)).cloned().unwrap_or_default(),
     }
 }
 

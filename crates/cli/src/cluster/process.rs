@@ -50,8 +50,8 @@ impl Process {
     }
 
     /// If it has gone, its other pipe says so.
-    pub(super) fn tell(&mut self, command: Command) {
-        let _ = write_line(&mut self.commands, &command);
+    pub(super) fn tell(&mut self, command: &Command) {
+        let _ = write_line(&mut self.commands, command);
     }
 
     /// Notes that its pipe has closed, perhaps after a line that made no sense.

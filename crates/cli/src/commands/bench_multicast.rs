@@ -170,10 +170,11 @@ fn measure(
     let total = job.messages * job.senders as u64;
     let (idle, locations) = (arguments.idle, arguments.locations.clone());
     let work = Work::Multicast(job.clone());
-    let plan = Plan { transport, members, idle, locations, work, survives: false, kill_after: None };
+    let plan =
+        Plan { transport, members, idle, locations, work, survives: false, kill_after: None, join: false };
     let mut outcomes = Vec::new();
     for _ in 0..arguments.runs {
-        let mut display = Display::new(members, total, "messages", arguments.json);
+        let mut display = Display::new(members, 0, total, "messages", arguments.json);
         let reports: Vec<_> =
             Cluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
         display.finish();

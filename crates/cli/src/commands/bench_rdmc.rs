@@ -95,8 +95,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         work,
         survives: false,
         kill_after: None,
+        join: false,
     };
-    let mut display = Display::new(members, arguments.objects, "objects", arguments.json);
+    let mut display = Display::new(members, 0, arguments.objects, "objects", arguments.json);
     let reports: Vec<_> =
         Cluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
     display.finish();

@@ -66,8 +66,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         work,
         survives: false,
         kill_after: None,
+        join: false,
     };
-    let mut display = Display::new(members, arguments.rounds, "rounds", arguments.json);
+    let mut display = Display::new(members, 0, arguments.rounds, "rounds", arguments.json);
     let reports: Vec<_> =
         Cluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
     display.finish();

@@ -1,14 +1,16 @@
 //! `squall demo`: several processes on this host replicate real input in one order.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
+use squall::trace::Track;
+use squall_protocols::group::ViewChange;
 
 use crate::Verdict;
 use crate::cluster::{Cluster, Ending, Interrupts, Plan};
-use crate::control::{DemoJob, IdleName, Location, LogReport, Report, TransportName, Work};
+use crate::control::{ChangeReport, DemoJob, IdleName, Location, LogReport, Report, TransportName, Work};
 use crate::latency::{Latencies, Percentiles};
 use crate::progress::Display;
 use crate::text::Text;
@@ -42,9 +44,15 @@ pub(crate) struct Arguments {
     /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
     locations: Vec<Location>,
-    /// Kill the last member (-9) when it has delivered a third of the lines: the others go on without it
+    /// Let nobody die and nobody join
+    #[arg(long, conflicts_with = "kill")]
+    calm: bool,
+    /// Only kill the last member (-9), and let nobody join
     #[arg(long)]
     kill: bool,
+    /// Write the view changes as a trace into this file, for chrome://tracing or ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Write what each member delivers into this folder
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
@@ -54,13 +62,15 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "Every member sends its share of the lines and delivers all of them; at the end the members' logs are
-compared by digest. The exit status is 0 if all agree.
+    "Every member sends its share of the lines and delivers all of them. With at least three members on shm or tcp, the last
+one is killed (-9) when it has delivered a third, and another joins: the others go on. At the end the members' logs are
+compared by digest, the newcomer's from its first view on. The exit status is 0 if all agree.
 
 Examples:
   squall demo
   squall demo --members 5 --transport tcp
-  squall demo --kill                              (the others go on without the member that dies)
+  squall demo --calm                              (nobody dies, nobody joins)
+  squall demo --trace views.json                  (how the views changed, for chrome://tracing)
   squall demo --input /etc/services --keep logs   (logs/member-0.log to -2.log are the same)";
 
 #[derive(Debug, Serialize)]
@@ -77,14 +87,17 @@ struct Outcome {
     digests: Vec<String>,
     /// Members that died on the way, by rank.
     died: Vec<usize>,
+    /// The rank of who joined on the way.
+    joined: Option<usize>,
     /// From the kill to the first delivery in the next view, at the survivor that needed longest.
     crash_to_delivery_ms: Option<f64>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let text = Text::read(arguments.input.as_deref())?;
+    let drama = Drama::of(arguments, &text);
     let members = usize::try_from(arguments.members).expect("at most 64");
-    let job = job(arguments, &text)?;
+    let job = job(arguments, &text, drama)?;
     let interrupts = Interrupts::take()?;
     let plan = Plan {
         transport: arguments.transport,
@@ -93,7 +106,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         locations: arguments.locations.clone(),
         work: Work::Demo(job.clone()),
         survives: true,
-        kill_after: arguments.kill.then_some(job.messages / 3),
+        kill_after: (drama != Drama::Calm).then_some(job.messages / 3),
+        join: drama == Drama::KillAndJoin,
     };
     if !arguments.json {
         output::line(format_args!(
@@ -102,28 +116,56 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
             units::grouped(job.messages)
         ));
     }
-    let mut display = Display::new(members, job.messages, "lines", arguments.json);
+    let newcomers = usize::from(drama == Drama::KillAndJoin);
+    let mut display = Display::new(members, newcomers, job.messages, "lines", arguments.json);
     let Ending { reports, deaths, killed_ns } = Cluster::run(&plan, &interrupts, &mut display)?;
     display.finish();
 
-    let mut outcome = judge(&reports, arguments.transport);
+    let mut outcome = judge(&reports, members, arguments.transport);
     outcome.crash_to_delivery_ms = crash_to_delivery_ms(&reports, killed_ns);
     if arguments.json {
         output::line(serde_json::to_string(&outcome)?);
     } else {
-        print(&outcome, &reports, display.pids());
+        print(&outcome, &reports, display.pids(), killed_ns);
         if let Some(folder) = &arguments.keep {
             output::line(format_args!("The logs are in {}.", folder.display()));
         }
     }
-    let expected: &[usize] = if arguments.kill { &[members - 1] } else { &[] };
+    if let Some(file) = &arguments.trace {
+        write_trace(file, &reports)?;
+    }
+    let expected: &[usize] = if drama == Drama::Calm { &[] } else { &[members - 1] };
     if let Some(deaths) = deaths.filter(|_| outcome.died != expected) {
         output::note(deaths);
     }
     Ok(if outcome.agree && outcome.died == expected { Verdict::Good } else { Verdict::Bad })
 }
 
-fn job(arguments: &Arguments, text: &Text) -> Result<DemoJob> {
+/// What happens on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drama {
+    Calm,
+    Kill,
+    KillAndJoin,
+}
+
+impl Drama {
+    fn of(arguments: &Arguments, text: &Text) -> Self {
+        let joinable = matches!(arguments.transport, TransportName::Shm | TransportName::Tcp);
+        match arguments {
+            Arguments { kill: true, .. } => Self::Kill,
+            // One of two is no majority, and everybody is to have something to send.
+            Arguments { calm: false, members, .. }
+                if joinable && *members >= 3 && text.lines() as u64 >= *members =>
+            {
+                Self::KillAndJoin
+            }
+            _ => Self::Calm,
+        }
+    }
+}
+
+fn job(arguments: &Arguments, text: &Text, drama: Drama) -> Result<DemoJob> {
     let lines = text.lines() as u64;
     let usual = if arguments.input.is_some() { 1 } else { MESSAGES_MIN.div_ceil(lines) };
     let rounds = arguments.rounds.unwrap_or(usual);
@@ -137,27 +179,35 @@ fn job(arguments: &Arguments, text: &Text) -> Result<DemoJob> {
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
     let window = usize::try_from(arguments.window).expect("at most 32768");
-    Ok(DemoJob { input, rounds, messages, message_max: text.longest().max(1), window, keep })
+    let members = usize::try_from(arguments.members).expect("at most 64");
+    let newcomer = (drama == Drama::KillAndJoin).then_some(members);
+    Ok(DemoJob { input, rounds, messages, message_max: text.longest().max(1), window, keep, newcomer })
 }
 
-/// The members agree if all logs are the same and hold exactly what each member that lives says it has sent.
-fn judge(all: &[Option<Report>], transport: TransportName) -> Outcome {
-    let died = all.iter().enumerate().filter(|(_, report)| report.is_none()).map(|(rank, _)| rank).collect();
-    let reports: Vec<&Report> = all.iter().flatten().collect();
+/// The members agree if all logs are the same and hold exactly what each member that lives says it has sent, and the log
+/// of who came later is what the others have since then.
+fn judge(all: &[Option<Report>], members: usize, transport: TransportName) -> Outcome {
+    let died = (0..members).filter(|rank| all[*rank].is_none()).collect();
+    let joined = all.get(members).map(|_| members);
+    let reports: Vec<&Report> = all[..members].iter().flatten().collect();
     let logs: Vec<_> = reports.iter().filter_map(|report| report.log.as_ref()).collect();
     let same = logs.len() == reports.len() && logs.iter().all(|log| log.digest == logs[0].digest);
-    let sent = |rank: usize| all[rank].as_ref().and_then(|report| report.log.as_ref()).map(|log| &log.sent);
+    let log_of = |rank: usize| all[rank].as_ref().and_then(|report| report.log.as_ref());
     let is_whole = |log: &&LogReport| {
         let mut parts = log.by_sender.iter().enumerate();
-        parts.all(|(rank, part)| sent(rank).is_none_or(|sent| sent == part))
+        parts.all(|(rank, part)| log_of(rank).is_none_or(|sender| sender.sent == *part))
     };
     let whole = logs.iter().all(is_whole);
+    let caught_up = joined.is_none_or(|rank| {
+        let since = log_of(rank).map(|log| &log.digest);
+        since.is_some() && logs.iter().all(|log| log.since.as_ref() == since)
+    });
     let mut latencies = Latencies::default();
     reports.iter().for_each(|report| latencies.merge(&report.latencies));
     let seconds = reports.iter().map(|report| report.seconds).fold(0.0, f64::max);
     let (messages, bytes) = reports.first().map_or((0, 0), |report| (report.delivered, report.bytes));
     Outcome {
-        members: all.len(),
+        members,
         transport,
         messages,
         bytes,
@@ -165,9 +215,10 @@ fn judge(all: &[Option<Report>], transport: TransportName) -> Outcome {
         messages_per_second: messages as f64 / seconds,
         bytes_per_second: bytes as f64 / seconds,
         latency_ns: latencies.percentiles(),
-        agree: same && whole,
+        agree: same && whole && caught_up,
         digests: logs.iter().map(|log| log.digest.clone()).collect(),
         died,
+        joined,
         crash_to_delivery_ms: None,
     }
 }
@@ -177,7 +228,49 @@ fn crash_to_delivery_ms(reports: &[Option<Report>], killed_ns: Option<u64>) -> O
     Some(went_on_ns.saturating_sub(killed_ns?) as f64 / 1e6)
 }
 
-fn print(outcome: &Outcome, reports: &[Option<Report>], pids: &[u32]) {
+fn write_trace(file: &Path, reports: &[Option<Report>]) -> Result<()> {
+    let timelines = reports.iter().enumerate().filter_map(|(rank, report)| {
+        let changes: Vec<ViewChange> = report.as_ref()?.timeline.iter().map(ChangeReport::change).collect();
+        Some((format!("member {rank}"), changes))
+    });
+    let timelines: Vec<_> = timelines.collect();
+    let tracks = timelines.iter().map(|(name, changes)| Track { name, offset_ns: 0, changes });
+    let trace = squall::trace::chrome(&tracks.collect::<Vec<_>>());
+    std::fs::write(file, trace).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// How each view ended, as its leader saw it.
+fn timeline(reports: &[Option<Report>], killed_ns: Option<u64>) -> Vec<String> {
+    let changes = reports.iter().enumerate().flat_map(|(rank, report)| {
+        let changes = report.iter().flat_map(|report| &report.timeline);
+        changes.filter(|change| change.led && change.members > 0).map(move |change| (rank, change))
+    });
+    let mut changes: Vec<_> = changes.collect();
+    changes.sort_by_key(|(_, change)| change.to);
+    changes.dedup_by_key(|(_, change)| change.to);
+    let line = |(rank, change): (usize, &ChangeReport)| {
+        let first = change.steps.first().map_or(0, |(_, at)| *at);
+        let (origin, since) = match killed_ns {
+            Some(killed) if change.removed > 0 => (killed, "since the kill"),
+            _ => (first, "since the first step"),
+        };
+        let steps = change
+            .steps
+            .iter()
+            .map(|(name, at)| format!("{name} {:.2}", at.saturating_sub(origin) as f64 / 1e6));
+        let ChangeReport { to, members, removed, joined, .. } = change;
+        let what = match (removed, joined) {
+            (0, _) => format!("{joined} joined"),
+            (_, 0) => format!("{removed} gone"),
+            _ => format!("{removed} gone, {joined} joined"),
+        };
+        let steps: Vec<_> = steps.collect();
+        format!("view {to} of {members} ({what}), led by member {rank}, ms {since}: {}", steps.join(", "))
+    };
+    changes.into_iter().map(line).collect()
+}
+
+fn print(outcome: &Outcome, reports: &[Option<Report>], pids: &[u32], killed_ns: Option<u64>) {
     let header = ["", "pid", "sent", "delivered", "per second", "p50", "p99", "p99.9", "digest of the log"];
     let mut rows = vec![header.map(String::from).to_vec()];
     for (rank, report) in reports.iter().enumerate() {
@@ -208,12 +301,18 @@ fn print(outcome: &Outcome, reports: &[Option<Report>], pids: &[u32]) {
     output::line(format_args!(
         "Each member delivered {rate} lines/s ({bytes}/s); latencies are from sending to own delivery, at full load."
     ));
+    timeline(reports, killed_ns).iter().for_each(output::line);
     if let Some(ms) = outcome.crash_to_delivery_ms {
         output::line(format_args!(
             "The others delivered again {ms:.2} ms after the kill, in a view without the dead."
         ));
     }
     if outcome.agree {
+        if let Some(rank) = outcome.joined {
+            output::line(format_args!(
+                "Member {rank} joined on the way; its log is what the others have since then."
+            ));
+        }
         let messages = units::grouped(outcome.messages);
         let logs = outcome.digests.len();
         let verdict = match outcome.died.len() {
@@ -234,20 +333,20 @@ mod tests {
 
     fn report(digest: &str, by_sender: [&str; 2], sent: &str) -> Option<Report> {
         let by_sender = by_sender.map(String::from).to_vec();
-        let log = LogReport { digest: digest.into(), by_sender, sent: sent.into() };
+        let log = LogReport { digest: digest.into(), by_sender, sent: sent.into(), since: None };
         Some(Report { delivered: 10, seconds: 0.5, log: Some(log), ..Report::default() })
     }
 
     #[test]
     fn members_agree_when_the_logs_are_the_same_and_whole() {
-        let agree = |reports: &[Option<Report>]| judge(reports, TransportName::Shm).agree;
+        let agree = |reports: &[Option<Report>]| judge(reports, 2, TransportName::Shm).agree;
         let good = [report("d", ["a", "b"], "a"), report("d", ["a", "b"], "b")];
         assert!(agree(&good));
-        assert_eq!(judge(&good, TransportName::Shm).messages_per_second, 20.0);
+        assert_eq!(judge(&good, 2, TransportName::Shm).messages_per_second, 20.0);
         assert!(!agree(&[good[0].clone(), report("e", ["a", "b"], "b")]), "another order");
         assert!(!agree(&[good[0].clone(), report("d", ["a", "b"], "c")]), "not what was sent");
         assert!(!agree(&[good[0].clone(), Some(Report::default())]), "no log");
         assert!(agree(&[good[0].clone(), None]), "who lives agrees with itself");
-        assert_eq!(judge(&[good[0].clone(), None], TransportName::Shm).died, [1]);
+        assert_eq!(judge(&[good[0].clone(), None], 2, TransportName::Shm).died, [1]);
     }
 }

@@ -28,9 +28,15 @@ pub(super) fn perform(group: &GroupJob, job: &DemoJob, lifeline: &Lifeline) -> R
     let log = Log::open(group, job, &text, Arc::clone(&desk))?;
     let mut member = GroupMember::join(group, subgroup(job), log)?;
     say(&Event::Ready);
-    lifeline.await_go()?;
-    let outcome = send_and_log(&mut member, group, job, &text, &desk);
-    let outcome = outcome.map(|report| Report { counters: member.counters(), ..report });
+    if group.joins.is_empty() {
+        lifeline.await_go()?;
+    }
+    let caught_up = || lifeline.caught_up();
+    let outcome = send_and_log(&mut member, group, job, &text, &desk, &caught_up);
+    let outcome = outcome.map(|report| {
+        let (counters, timeline) = (member.counters(), member.timeline());
+        Report { counters, timeline, ..report }
+    });
     Ok(finish(member, outcome, lifeline))
 }
 
@@ -52,6 +58,8 @@ struct Desk {
     /// than the window has, so that the next line's is free even when the window is full.
     sent_at_ns: Vec<AtomicU64>,
     is_closed: AtomicBool,
+    /// What a newcomer has been told: how much each member had yet to deliver when its first view began.
+    told: Mutex<Option<Vec<u64>>>,
     /// What the log holds at the end.
     closed: Mutex<Option<Result<ClosedLog>>>,
 }
@@ -63,6 +71,7 @@ impl Desk {
             origin: Instant::now(),
             sent_at_ns: (0..=window).map(|_| AtomicU64::new(0)).collect(),
             is_closed: AtomicBool::new(false),
+            told: Mutex::new(None),
             closed: Mutex::new(None),
         }
     }
@@ -80,6 +89,7 @@ impl Desk {
 struct ClosedLog {
     digest: String,
     by_sender: Vec<String>,
+    since: Option<String>,
     bytes: u64,
     went_on_ns: Option<u64>,
     latencies: Latencies,
@@ -88,8 +98,12 @@ struct ClosedLog {
 /// What this member has delivered.
 struct Log {
     rank: usize,
-    /// How many lines each member has yet to deliver to us, by the rank that it began with.
+    /// How many lines each member has yet to deliver to us, by rank.
     missing: Vec<u64>,
+    /// The rank of who joins on the way.
+    newcomer: Option<usize>,
+    /// Who is to join has come.
+    has_come: bool,
     /// The members of the present view. The log is closed when none of them has a line missing.
     members: Vec<usize>,
     delivered: u64,
@@ -108,25 +122,34 @@ struct Log {
 
 struct Digests {
     whole: SequenceDigest,
+    /// Since the newcomer came.
+    since: Option<SequenceDigest>,
     by_sender: Vec<SequenceDigest>,
 }
 
 impl Log {
     fn open(group: &GroupJob, job: &DemoJob, text: &Text, desk: Arc<Desk>) -> Result<Self> {
         let file = job.keep.as_deref().map(|folder| create_log(folder, group.rank)).transpose()?;
-        let by_sender = vec![SequenceDigest::new(); group.members];
+        let ranks = group.members + usize::from(job.newcomer.is_some());
+        let by_sender = vec![SequenceDigest::new(); ranks];
+        let joins = job.newcomer == Some(group.rank);
         Ok(Self {
             rank: group.rank,
-            missing: (0..group.members)
-                .map(|rank| text.share_lines(rank, group.members, job.rounds))
+            missing: (0..ranks)
+                .map(|rank| match joins && rank != group.rank {
+                    true => UNKNOWN,
+                    false => text.share_lines(rank.min(group.members - 1), group.members, job.rounds),
+                })
                 .collect(),
-            members: (0..group.members).collect(),
+            newcomer: job.newcomer,
+            has_come: false,
+            members: if joins { Vec::new() } else { (0..group.members).collect() },
             delivered: 0,
             own: 0,
             bytes: 0,
             is_interrupted: false,
             went_on_ns: None,
-            digests: Some(Digests { whole: SequenceDigest::new(), by_sender }),
+            digests: Some(Digests { whole: SequenceDigest::new(), since: None, by_sender }),
             latencies: Latencies::default(),
             file,
             failure: None,
@@ -159,6 +182,7 @@ impl Log {
             None => Ok(ClosedLog {
                 digest: digests.whole.finish(),
                 by_sender: digests.by_sender.into_iter().map(SequenceDigest::finish).collect(),
+                since: digests.since.map(SequenceDigest::finish),
                 bytes: self.bytes,
                 went_on_ns: self.went_on_ns,
                 latencies: std::mem::take(&mut self.latencies),
@@ -168,14 +192,31 @@ impl Log {
         self.desk.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Nobody who is still there has a line missing.
+    /// Nobody who is still there has a line missing, and nobody is yet to come.
     fn is_complete(&self) -> bool {
-        self.members.iter().all(|member| self.missing[*member] == 0)
+        let all_are_there = self.newcomer.is_none() || self.has_come;
+        all_are_there && self.members.iter().all(|member| self.missing[*member] == 0)
+    }
+
+    /// The newcomer learns how much the others had missing when its first view began; it has counted down since.
+    fn catch_up(&mut self) {
+        if let Some(told) = self.desk.told.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.has_come = true;
+            for (rank, told) in told.into_iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
+                self.missing[rank] = told.saturating_sub(UNKNOWN - self.missing[rank]);
+            }
+        }
     }
 }
 
+/// What a newcomer takes for the number of lines missing, until it is told.
+const UNKNOWN: u64 = 1 << 62;
+
 impl Inbox for Log {
     fn on_message(&mut self, message: Message<'_>) {
+        if self.newcomer == Some(self.rank) && !self.has_come {
+            self.catch_up();
+        }
         let Some(digests) = &mut self.digests else { return };
         let (sender, bytes) = (self.members[message.sender], message.bytes);
         if std::mem::take(&mut self.is_interrupted) {
@@ -183,6 +224,9 @@ impl Inbox for Log {
         }
         digests.whole.append(sender, bytes);
         digests.by_sender[sender].append(sender, bytes);
+        if let Some(since) = &mut digests.since {
+            since.append(sender, bytes);
+        }
         self.bytes += bytes.len() as u64;
         if sender == self.rank {
             let latency = self.desk.now_ns() - self.desk.sent_at(self.own).load(Ordering::Relaxed);
@@ -204,6 +248,13 @@ impl Inbox for Log {
             self.is_interrupted = true;
         }
         self.members = members.to_vec();
+        let comes =
+            self.newcomer.is_some_and(|newcomer| newcomer != self.rank && members.contains(&newcomer));
+        if let Some(digests) = self.digests.as_mut().filter(|_| comes && !self.has_come) {
+            digests.since = Some(SequenceDigest::new());
+            self.has_come = true;
+            say(&Event::Arrived { missing: self.missing.clone() });
+        }
         if self.is_complete() {
             self.close();
         }
@@ -221,15 +272,23 @@ fn send_and_log(
     job: &DemoJob,
     text: &Text,
     desk: &Desk,
+    caught_up: &dyn Fn() -> Option<Vec<u64>>,
 ) -> Result<Report> {
-    let mut lines = text.share(group.rank, group.members, job.rounds).peekable();
+    // A newcomer sends the last member's share once more.
+    let share = group.rank.min(group.members - 1);
+    let mut lines = text.share(share, group.members, job.rounds).peekable();
+    let mut may_send = job.newcomer != Some(group.rank);
     let mut sent = 0;
     let mut sent_digest = SequenceDigest::new();
     let mut ticker = Ticker::new();
     let begun = Instant::now();
     while !desk.is_closed.load(Ordering::Relaxed) {
+        if !may_send && let Some(told) = caught_up() {
+            *desk.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+            may_send = true;
+        }
         for _ in 0..BURST {
-            let Some(line) = lines.peek() else { break };
+            let Some(line) = lines.peek().filter(|_| may_send) else { break };
             desk.sent_at(sent).store(desk.now_ns(), Ordering::Relaxed);
             if !member.try_send(line.len(), |slot| slot.copy_from_slice(line))? {
                 break;
@@ -255,6 +314,7 @@ fn send_and_log(
             digest: closed.digest,
             by_sender: closed.by_sender,
             sent: sent_digest.finish(),
+            since: closed.since,
         }),
         ..Report::default()
     })
@@ -293,10 +353,11 @@ mod tests {
             message_max: text.longest(),
             window: 5,
             keep: keep.map(Into::into),
+            newcomer: None,
         };
         let desk = Arc::new(Desk::new(job.window));
         let log = Log::open(&group, &job, &text, Arc::clone(&desk)).unwrap();
-        send_and_log(&mut Loopback::new(job.window, log), &group, &job, &text, &desk).unwrap()
+        send_and_log(&mut Loopback::new(job.window, log), &group, &job, &text, &desk, &|| None).unwrap()
     }
 
     #[test]

@@ -31,12 +31,14 @@ pub(crate) struct Lifeline {
     go: Receiver<()>,
     stopped: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
+    catch_up: Receiver<Vec<u64>>,
 }
 
 impl Lifeline {
     /// Reads commands on a thread of its own from now on.
     pub(crate) fn watch() -> Self {
         let (sender, go) = channel();
+        let (news, catch_up) = channel();
         let stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopped);
         let draining = Arc::new(AtomicBool::new(false));
@@ -47,13 +49,14 @@ impl Lifeline {
                 match read_line(&mut pipe) {
                     // Nobody waits for it any more if the work has failed meanwhile.
                     Ok(Some(Command::Go)) => drop(sender.send(())),
+                    Ok(Some(Command::CatchUp { missing })) => drop(news.send(missing)),
                     Ok(Some(Command::Drain)) => drain.store(true, Ordering::Relaxed),
                     Ok(Some(Command::Stop)) => stop.store(true, Ordering::Relaxed),
                     Ok(None) | Err(_) => std::process::exit(PARENT_GONE),
                 }
             }
         });
-        Self { go, stopped, draining }
+        Self { go, stopped, draining, catch_up }
     }
 
     /// Waits until all members are ready.
@@ -62,6 +65,11 @@ impl Lifeline {
     /// If the parent goes instead.
     pub(crate) fn await_go(&self) -> Result<()> {
         self.go.recv().map_err(|_| anyhow!("the parent has gone"))
+    }
+
+    /// What a newcomer has been told, once.
+    pub(crate) fn caught_up(&self) -> Option<Vec<u64>> {
+        self.catch_up.try_recv().ok()
     }
 
     /// Whether nothing more is to be sent.

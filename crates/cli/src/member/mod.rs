@@ -20,8 +20,10 @@ use squall::{Batch, Deliver, Group, Member, Message, Node, Progress, SendError, 
 use squall_fabric::NodeId;
 use squall_transports::composite::Way;
 
+use crate::clock::now_ns;
 use crate::control::{
-    Event, GroupJob, IdleName, Job, ModeName, Report, TransportName, Work, read_line, write_line,
+    ChangeReport, Event, GroupJob, IdleName, Job, ModeName, Report, TransportName, Work, read_line,
+    write_line,
 };
 use lifeline::Lifeline;
 pub(crate) use multicast::subgroup;
@@ -166,6 +168,12 @@ impl GroupMember {
             std::thread::sleep(Duration::from_micros(100));
         }
         Ok(member)
+    }
+
+    /// The view changes of this member, by the clock that the processes of a host share.
+    pub(crate) fn timeline(&self) -> Vec<ChangeReport> {
+        let offset_ns = now_ns().saturating_sub(self.node.now().as_nanos());
+        self.node.timeline().map(|change| ChangeReport::new(change, offset_ns)).collect()
     }
 
     /// What the protocol has done, by name.
