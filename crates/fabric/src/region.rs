@@ -244,6 +244,14 @@ impl Region {
         (self.load_relaxed(version) == before).then_some(before)
     }
 
+    /// All words, for walks over many.
+    #[inline]
+    #[must_use]
+    pub(crate) fn atomics(&self) -> &[AtomicU64] {
+        // SAFETY: `words` atomic words lie at `base` as `from_raw` promises, and `memory` keeps them alive.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+    }
+
     /// [`Region::load_relaxed`] without the check.
     ///
     /// # Safety

@@ -63,11 +63,17 @@ pub enum Mutation {
     NoPartitionRule,
     /// \[V8\] A member says something without the heartbeat that makes the others look.
     SilentNews,
+    /// \[S5\] \[V4\] The rows of a suspected member are not frozen.
+    NoFreeze,
+    /// \[V9\] A change lets in one joiner.
+    OneJoinPerView,
+    /// \[D6\] One member places subgroups as it likes.
+    LayoutOfOneMember,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 30] = [
         Self::GuardBeforeList,
         Self::GuardByReference,
         Self::StoreBeforeReady,
@@ -95,6 +101,9 @@ impl Mutation {
         Self::DecideAlone,
         Self::NoPartitionRule,
         Self::SilentNews,
+        Self::NoFreeze,
+        Self::OneJoinPerView,
+        Self::LayoutOfOneMember,
     ];
 }
 

@@ -14,6 +14,7 @@ pub mod group;
 pub mod multicast;
 mod payload;
 mod run;
+pub mod shape;
 pub mod sst;
 pub mod takeover;
 

@@ -61,6 +61,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::sst::Sst),
         Box::new(crate::group::Groups),
         Box::new(crate::takeover::Takeovers),
+        Box::new(crate::shape::Shapes),
     ]
 }
 

@@ -22,7 +22,7 @@ fn the_shared_state_table_holds_under_the_adversary() {
 
 #[test]
 fn groups_hold_under_the_adversary() {
-    let summary = sweep(&group::Groups, 0..500, 1, |_, _| true);
+    let summary = sweep(&group::Groups, 0..2000, 1, |_, _| true);
     if let Some((seed, violation)) = summary.failures.first() {
         panic!("seed {seed}: {violation}\n{}", group::Groups.explain(*seed));
     }

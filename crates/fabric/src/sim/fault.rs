@@ -35,6 +35,7 @@ impl World {
         let state = &mut self.nodes[node as usize];
         (state.state, state.ready_at) = (NodeState::Crashed, None);
         state.inbox.clear();
+        self.deaths += 1;
         for end in 0..self.ends.len() {
             if self.ends[end].node == node && self.ends[end].state != EndState::Over {
                 self.end_is_over(end);

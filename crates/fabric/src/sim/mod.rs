@@ -219,6 +219,12 @@ impl SimWorld {
         self.world.borrow().lives(i)
     }
 
+    /// How many nodes have crashed.
+    #[must_use]
+    pub fn deaths(&self) -> u32 {
+        self.world.borrow().deaths
+    }
+
     /// How many pieces of writes from one node have come to land at another.
     #[must_use]
     pub fn pieces(&self, from: u32, to: u32) -> u64 {

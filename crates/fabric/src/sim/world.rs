@@ -42,6 +42,8 @@ pub(super) struct World {
     /// How often the network was parted or joined.
     pub(super) partitions: u32,
     pub(super) rules: Vec<Rule>,
+    /// How many nodes have crashed.
+    pub(super) deaths: u32,
     /// The node that polls now, for fabrics without one-sided progress [F12].
     pub(super) polling: Option<u32>,
     pub(super) trace: Trace,
@@ -97,6 +99,7 @@ impl World {
             delayed: Vec::new(),
             partitions: 0,
             rules: Vec::new(),
+            deaths: 0,
             polling: None,
             trace,
         };

@@ -12,6 +12,7 @@ use super::timeline::Timeline;
 use super::{Application, Ended, Layout, Outlet, Placement, SubgroupId, ViewChange};
 use crate::membership::{self, Greeter, Member, Membership, Proposal, Segment, Step, Stop, View, Welcome};
 use crate::multicast::{Counters, Deliver, Failure, Subgroup, ViewStart};
+use crate::mutation::{Mutation, is_on};
 
 /// Settings of a group, the same at all members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -253,7 +254,10 @@ impl<A: Application> Group<A> {
     }
 
     fn install<F: Fabric>(&mut self, fabric: &mut F, view: View, mut remainders: Remainders<A::Deliver>) {
-        let (placements, unplaced) = self.layout.place(&view);
+        let (mut placements, unplaced) = self.layout.place(&view);
+        if is_on(Mutation::LayoutOfOneMember) && view.rank(self.node) == Some(1) {
+            placements.iter_mut().for_each(|placement| placement.members.reverse());
+        }
         let segments = segments(&view, &placements);
         self.application.install(&view, &placements, &unplaced);
         let settings = self.settings.membership.clone();

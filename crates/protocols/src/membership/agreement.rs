@@ -97,7 +97,8 @@ impl Membership {
         let removed =
             self.unsuspected().filter(leaving).fold(self.suspected, |removed, rank| removed | 1 << rank);
         let stay = self.view.members.len() - removed.count_ones() as usize;
-        let room = JOINS_MAX.min(MEMBERS_MAX - stay);
+        let most = if is_on(Mutation::OneJoinPerView) { 1 } else { JOINS_MAX };
+        let room = most.min(MEMBERS_MAX - stay);
         let joins = self.joins.iter().copied().take(room).collect();
         let trims = self.segments.iter().flat_map(|segment| self.trim(segment)).collect();
         Proposal { removed, joins, trims }

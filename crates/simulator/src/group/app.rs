@@ -189,7 +189,9 @@ impl Application for App {
         let result = watch.views.on_install(self.node, view, placements);
         watch.take(result);
         for placement in placements.iter().filter(|placement| placement.members.contains(&self.node)) {
-            let unsent = self.plan.messages;
+            let plan = self.plan.subgroups.iter().find(|plan| plan.id == placement.id);
+            let sends = plan.is_some_and(|plan| has(plan.senders, self.node));
+            let unsent = if sends { self.plan.messages } else { 0 };
             self.seats.entry(placement.id).or_insert_with(|| Seat { unsent, ..Seat::default() });
         }
         self.view = Some(view.clone());

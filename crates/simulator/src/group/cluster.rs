@@ -17,8 +17,14 @@ use crate::run::{Outcome, Violation};
 /// After the last fault all is delivered, and all who live and are wanted are in one view, within this virtual time.
 const SETTLE: Duration = Duration::from_millis(200);
 
+/// How long a partition lasts before the nodes lose each other.
+pub const UNREACHABLE_AFTER: Duration = Duration::from_millis(3);
+
 /// The nodes do their work in far fewer turns.
 const TURNS_MAX: u32 = 100_000;
+
+/// Whether a run with heartbeats is over is looked at once in so many turns.
+const LOOK_EVERY: u32 = 64;
 
 /// How often a joiner asks again.
 const ASK_EVERY: Duration = Duration::from_micros(700);
@@ -29,6 +35,19 @@ pub(super) struct Cluster {
     nodes: Vec<Node>,
     watch: Rc<RefCell<Watch>>,
     prng: Prng,
+}
+
+/// What has become of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It has crashed.
+    Dead,
+    /// It waits for its first view.
+    Waiting,
+    /// It is in this view.
+    Member(View),
+    /// Its group has ended.
+    Ended(Ended),
 }
 
 struct Node {
@@ -52,7 +71,7 @@ impl Cluster {
             cost: CostModel::FREE,
             early_sight: plan.early_sight,
             one_sided_progress: plan.one_sided_progress,
-            unreachable_after: Duration::from_millis(3),
+            unreachable_after: UNREACHABLE_AFTER,
             loss_noticed_after: Duration::from_millis(1),
             rules: plan.rules.clone(),
             trace_records_max,
@@ -66,12 +85,12 @@ impl Cluster {
         Self { plan, world, nodes, watch, prng }
     }
 
-    pub(super) fn run(mut self) -> Outcome {
+    pub(super) fn drive(&mut self) -> Outcome {
         let mut last_fault = Instant::from_nanos(0) + self.plan.last_fault();
-        let (mut turns, mut living) = (0, self.living());
+        let (mut turns, mut deaths) = (0, 0);
         while let Some(i) = self.world.next_turn(last_fault + SETTLE) {
             turns += 1;
-            if std::mem::replace(&mut living, self.living()) != living {
+            if std::mem::replace(&mut deaths, self.world.deaths()) != deaths {
                 last_fault = last_fault.max(self.world.now());
             }
             let worked = self.turn(i as usize);
@@ -82,8 +101,12 @@ impl Cluster {
                 let text = format!("[N4] the members are still busy after {TURNS_MAX} turns");
                 self.watch.borrow_mut().take(Err(Violation { checker: "quiescence", text }));
             }
-            let is_over = self.world.now() > last_fault && self.is_settled();
-            if self.watch.borrow().violation.is_some() || (self.plan.suspicion_after.is_some() && is_over) {
+            if self.watch.borrow().violation.is_some() {
+                break;
+            }
+            // Heartbeats go on for ever. To look at everything takes longer than many turns.
+            let may_be_over = self.plan.suspicion_after.is_some() && turns.is_multiple_of(LOOK_EVERY);
+            if may_be_over && self.world.now() > last_fault && self.is_settled() {
                 break;
             }
         }
@@ -97,6 +120,20 @@ impl Cluster {
             trace_hash: self.world.trace_hash(),
             trace: self.world.trace(),
         }
+    }
+
+    /// What has become of each node.
+    pub(super) fn fates(&self) -> Vec<Fate> {
+        let fate = |node: &Node| {
+            let group = node.group.as_ref();
+            match (group.and_then(Group::ended), group.and_then(Group::membership)) {
+                _ if !self.world.lives(node.id.0) => Fate::Dead,
+                (Some(ended), _) => Fate::Ended(ended),
+                (None, Some(membership)) => Fate::Member(membership.view().clone()),
+                (None, None) => Fate::Waiting,
+            }
+        };
+        self.nodes.iter().map(fate).collect()
     }
 
     fn turn(&mut self, i: usize) -> bool {
@@ -148,11 +185,6 @@ impl Cluster {
             self.world.wake(leader.id.0);
         }
         true
-    }
-
-    /// How many nodes live.
-    fn living(&self) -> usize {
-        (0..self.plan.nodes()).filter(|i| self.world.lives(*i)).count()
     }
 
     /// Nodes that live and have not stopped.

@@ -7,7 +7,7 @@ mod app;
 mod cluster;
 mod plan;
 
-pub(crate) use plan::MESSAGE_MAX;
+pub use cluster::{Fate, UNREACHABLE_AFTER};
 pub use plan::{Plan, SubgroupPlan};
 
 use crate::explain;
@@ -38,5 +38,13 @@ impl Scenario for Groups {
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
 pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
-    cluster::Cluster::new(plan, trace_records_max).run()
+    cluster::Cluster::new(plan, trace_records_max).drive()
+}
+
+/// Runs a plan, and says what has become of each node.
+#[must_use]
+pub fn run_to_fates(plan: &Plan) -> (Outcome, Vec<Fate>) {
+    let mut cluster = cluster::Cluster::new(plan, 0);
+    let outcome = cluster.drive();
+    (outcome, cluster.fates())
 }

@@ -11,7 +11,7 @@ use squall_protocols::multicast::{Batching, Mode, Settings};
 use crate::explain::Shrink;
 
 /// One run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Where it came from.
     pub seed: u64,
@@ -46,7 +46,7 @@ pub struct Plan {
 }
 
 /// A subgroup, and who is in it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubgroupPlan {
     /// Which.
     pub id: SubgroupId,
@@ -61,7 +61,7 @@ pub struct SubgroupPlan {
 }
 
 /// Messages of the scenario are at most that long.
-pub(crate) const MESSAGE_MAX: usize = 40;
+pub(super) const MESSAGE_MAX: usize = 40;
 
 impl Plan {
     /// The plan of `seed`.
@@ -141,6 +141,42 @@ impl Plan {
             early_sight: prng.chance(300),
             one_sided_progress: prng.chance(750),
             rules,
+        }
+    }
+
+    /// `members` members that send a few messages each in one subgroup, and nothing that disturbs them: something to add
+    /// faults to.
+    #[must_use]
+    pub fn calm(seed: u64, members: u32) -> Self {
+        let settings = Settings { window: 4, window_bytes: 400, ..Settings::new(1, MESSAGE_MAX) };
+        let all =
+            SubgroupPlan { id: SubgroupId(0), nodes: u64::MAX, senders: u64::MAX, pullers: 0, settings };
+        let adversary = Adversary {
+            delay_max: Duration::from_micros(3),
+            scatter_per_mille: 600,
+            pieces_max: 4,
+            late_source_per_mille: 500,
+            late_notice_max: Duration::from_micros(20),
+            glimpse_per_mille: 200,
+            poll_gap_max: Duration::from_micros(2),
+            ..Adversary::default()
+        };
+        Self {
+            seed,
+            members,
+            joins: Vec::new(),
+            leaves: Vec::new(),
+            subgroups: vec![all],
+            messages: 3,
+            burst: 2,
+            gap_max: Duration::from_micros(20),
+            consumer_pause_max: Duration::ZERO,
+            suspicion_after: None,
+            partition_safety: PartitionSafety::Majority,
+            adversary,
+            early_sight: false,
+            one_sided_progress: seed.is_multiple_of(2),
+            rules: Vec::new(),
         }
     }
 

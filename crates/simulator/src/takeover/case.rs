@@ -2,11 +2,9 @@
 
 use squall_fabric::sim::{Adversary, Rule, Verdict, When};
 use squall_fabric::{Duration, Instant};
-use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::PartitionSafety;
-use squall_protocols::multicast::{Mode, Settings};
 
-use crate::group::{MESSAGE_MAX, Plan, SubgroupPlan};
+use crate::group::Plan;
 
 /// Why a view ends. Who goes is the youngest, so that it is never the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,22 +70,15 @@ impl Case {
             _ => Vec::new(),
         };
         let leaves = if change == Change::Leave { vec![(youngest(0), BEGIN)] } else { Vec::new() };
+        let calm = Plan::calm(seed, members);
         Plan {
-            seed,
-            members,
             joins,
             leaves,
-            subgroups: vec![subgroup()],
-            messages: 3,
-            burst: 2,
-            gap_max: Duration::from_micros(20),
-            consumer_pause_max: Duration::ZERO,
-            suspicion_after: None,
             partition_safety: safety(members, losses + leaders),
-            adversary: adversary(seed),
+            adversary: adversary(seed, calm.adversary),
             early_sight: shared,
-            one_sided_progress: seed.is_multiple_of(2),
             rules: (0..losses).map(loss).collect(),
+            ..calm
         }
     }
 
@@ -115,37 +106,12 @@ const fn safety(members: u32, deaths: u32) -> PartitionSafety {
     if deaths > (members - 1) / 2 { PartitionSafety::Off } else { PartitionSafety::Majority }
 }
 
-/// All nodes, and all send.
-fn subgroup() -> SubgroupPlan {
-    let settings = Settings {
-        mode: Mode::Atomic,
-        window: 4,
-        message_max: MESSAGE_MAX,
-        window_bytes: 400,
-        null_sends: true,
-        ..Settings::new(1, MESSAGE_MAX)
-    };
-    SubgroupPlan { id: SubgroupId(0), nodes: u64::MAX, senders: u64::MAX, pullers: 0, settings }
-}
-
-/// Posts overtake each other and land in pieces, and members learn of a death at different times: in a third of the
-/// seeds long after all that was posted has landed, else while some of it is still on its way.
-fn adversary(seed: u64) -> Adversary {
-    let (delay_max, stall_per_mille) = match seed % 3 {
-        0 => (Duration::from_micros(3), 0),
-        1 => (Duration::from_micros(3), 100),
-        _ => (Duration::from_micros(300), 0),
-    };
-    Adversary {
-        delay_max,
-        stall_per_mille,
-        stall_max: Duration::from_micros(1500),
-        scatter_per_mille: 600,
-        pieces_max: 4,
-        late_source_per_mille: 500,
-        late_notice_max: Duration::from_micros(20),
-        glimpse_per_mille: 200,
-        poll_gap_max: Duration::from_micros(2),
-        ..Adversary::default()
+/// Members learn of a death at different times: in a third of the seeds long after all that was posted has landed, else
+/// while some of it is still on its way.
+fn adversary(seed: u64, calm: Adversary) -> Adversary {
+    match seed % 3 {
+        0 => calm,
+        1 => Adversary { stall_per_mille: 100, stall_max: Duration::from_micros(1500), ..calm },
+        _ => Adversary { delay_max: Duration::from_micros(300), ..calm },
     }
 }

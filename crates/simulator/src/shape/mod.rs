@@ -1,0 +1,240 @@
+//! Scenario: faults of known shapes, whose end is known too (Derecho §2, §3.4).
+//!
+//! - [`Shape::Partition`]: the network parts, in every way in which it can, and heals soon, late or never. A part with a
+//!   majority goes on, of just its members; all others stop \[V5\]. If it heals soon, nothing happens.
+//! - [`Shape::Pause`]: a member stops for longer than the others wait. They go on without it, and it stops \[V4\].
+//! - [`Shape::Storm`]: eight nodes join, at once or one after the other, and perhaps the leader dies meanwhile. All are let
+//!   in, together as far as they came together \[V9\].
+//!
+//! All checkers of [`crate::group`] watch as well. The scenario [`Shapes`] draws from all shapes.
+
+mod partition;
+
+pub use partition::partitions;
+
+use squall_fabric::sim::{Prng, Rule, Verdict, When};
+use squall_fabric::{Duration, Instant};
+use squall_protocols::group::Ended;
+use squall_protocols::membership::Stop;
+
+use crate::explain;
+use crate::group::{self, Fate, Plan};
+use crate::run::{Outcome, Scenario, Violation};
+
+/// The scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Shapes;
+
+/// Nodes that join in a storm.
+const JOINERS: u32 = 8;
+
+/// The most views that a storm at once may take: one for those who come first, one for the rest, one for a leader that
+/// dies, and one for those who had asked that leader in vain.
+const STORM_VIEWS: u64 = 4;
+
+/// A fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// The network parts, and heals after a while or never.
+    Partition {
+        /// Who can still reach whom.
+        parts: Vec<Vec<u32>>,
+        /// When it heals.
+        heal_after: Option<Duration>,
+    },
+    /// A member stops for a while.
+    Pause {
+        /// Which.
+        node: u32,
+        /// How long.
+        span: Duration,
+    },
+    /// Eight nodes join.
+    Storm {
+        /// How long after each other.
+        gap: Duration,
+        /// The leader dies just before this post of its own.
+        death: Option<u64>,
+    },
+}
+
+/// A fault in a group of some size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Members of the first view.
+    pub members: u32,
+    /// What happens.
+    pub shape: Shape,
+    /// The order of events is drawn from it.
+    pub seed: u64,
+}
+
+/// When the fault begins: messages are under way.
+const BEGIN: Duration = Duration::from_micros(30);
+
+/// How long members of a group with pauses wait for a sign of life.
+const SUSPICION_AFTER: Duration = Duration::from_micros(400);
+
+impl Case {
+    /// Runs the case.
+    #[must_use]
+    pub fn run(&self) -> Outcome {
+        let (mut outcome, fates) = group::run_to_fates(&self.plan());
+        if outcome.violation.is_none() {
+            let judge =
+                |text| Violation { checker: "shape", text: format!("{text} after {self:?}: {fates:?}") };
+            outcome.violation = self.check(&fates).err().map(judge);
+        }
+        outcome
+    }
+
+    /// The plan.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        let begin = Instant::from_nanos(0) + BEGIN;
+        let rule = |when: When, what: Verdict| Rule { when, what };
+        let mut plan = Plan { early_sight: self.seed % 3 == 2, ..Plan::calm(self.seed, self.members) };
+        match &self.shape {
+            Shape::Partition { parts, heal_after } => {
+                plan.rules.push(rule(When::At(begin), Verdict::Partition(parts.clone())));
+                let heal = heal_after.map(|after| rule(When::At(begin + after), Verdict::Heal));
+                plan.rules.extend(heal);
+            }
+            Shape::Pause { node, span } => {
+                plan.suspicion_after = Some(SUSPICION_AFTER);
+                plan.rules.push(rule(When::At(begin), Verdict::Pause { node: *node, span: *span }));
+            }
+            Shape::Storm { gap, death } => {
+                plan.joins = (0..JOINERS).map(|i| BEGIN + *gap * i).collect();
+                let death = death.map(|nth| rule(When::Post { node: 0, nth }, Verdict::Crash(0)));
+                plan.rules.extend(death);
+            }
+        }
+        plan
+    }
+
+    fn check(&self, fates: &[Fate]) -> Result<(), String> {
+        match &self.shape {
+            Shape::Partition { parts, heal_after } => self.check_parts(fates, parts, *heal_after),
+            Shape::Pause { node, .. } => self.check_pause(fates, *node),
+            Shape::Storm { gap, death } => self.check_storm(fates, *gap, *death),
+        }
+    }
+
+    fn check_parts(
+        &self,
+        fates: &[Fate],
+        parts: &[Vec<u32>],
+        heal_after: Option<Duration>,
+    ) -> Result<(), String> {
+        let all: Vec<u32> = (0..self.members).collect();
+        if heal_after.is_some_and(|after| after < group::UNREACHABLE_AFTER) {
+            return expect_members(fates, &all, "[V1] the network healed in time, but not all go on");
+        }
+        for part in parts {
+            if part.len() > self.members as usize / 2 {
+                expect_members(fates, part, "[V5] the majority does not go on")?;
+            } else {
+                expect_stopped(fates, part, "[V5] a minority goes on")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_pause(&self, fates: &[Fate], node: u32) -> Result<(), String> {
+        let others: Vec<u32> = (0..self.members).filter(|other| *other != node).collect();
+        expect_members(fates, &others, "[V8] the others do not go on")?;
+        match fates[node as usize] {
+            // The others have parted with it: it may learn that before it reads what they think of it.
+            Fate::Ended(Ended::Stopped(Stop::Excluded | Stop::Minority { .. })) => Ok(()),
+            _ => Err(format!("[V4] node {node} has not found out that it is excluded")),
+        }
+    }
+
+    fn check_storm(&self, fates: &[Fate], gap: Duration, death: Option<u64>) -> Result<(), String> {
+        let living = |node: &u32| fates[*node as usize] != Fate::Dead;
+        let lonely = self.members == 1 && death.is_some();
+        // A leader that dies alone, or before anybody else is there, takes the group with it.
+        if lonely || (self.members == 2 && !living(&0)) {
+            return Ok(());
+        }
+        let all: Vec<u32> = (0..self.members + JOINERS).filter(living).collect();
+        expect_members(fates, &all, "[V8] not all are let in")?;
+        match &fates[all[0] as usize] {
+            Fate::Member(view) if gap == Duration::ZERO && view.id > STORM_VIEWS => {
+                Err(format!("[V9] it took {} views", view.id))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `nodes`, and no others, are in one view.
+fn expect_members(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), String> {
+    let is_in = |node: &u32| match &fates[*node as usize] {
+        Fate::Member(view) => {
+            let mut members: Vec<u32> = view.members.iter().map(|member| member.node.0).collect();
+            members.sort_unstable();
+            members == nodes
+        }
+        _ => false,
+    };
+    if nodes.iter().all(is_in) { Ok(()) } else { Err(complaint.into()) }
+}
+
+fn expect_stopped(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), String> {
+    let has_stopped = |node: &u32| matches!(fates[*node as usize], Fate::Ended(Ended::Stopped(_)));
+    if nodes.iter().all(has_stopped) { Ok(()) } else { Err(complaint.into()) }
+}
+
+impl Scenario for Shapes {
+    fn name(&self) -> &'static str {
+        "shape"
+    }
+
+    fn about(&self) -> &'static str {
+        "partitions of all shapes up to 5 members, pauses that outlive suspicion, eight nodes that join at once"
+    }
+
+    fn run(&self, seed: u64) -> Outcome {
+        draw(seed).run()
+    }
+
+    fn explain(&self, seed: u64) -> String {
+        let case = draw(seed);
+        explain::explain(&case.plan(), |plan, records| match records {
+            0 if *plan == case.plan() => case.run(),
+            _ => group::run(plan, records),
+        })
+    }
+}
+
+/// The case of `seed`.
+fn draw(seed: u64) -> Case {
+    let mut prng = Prng::new(seed ^ 0x5ba9e);
+    let members = 2 + u32::try_from(prng.index(4)).expect("few");
+    let (members, shape) = match prng.below(3) {
+        0 => {
+            let partitions = partitions(members);
+            let parts = partitions[prng.index(partitions.len())].clone();
+            let heal_after = [None, Some(HEAL_SOON), Some(HEAL_LATE)][prng.index(3)];
+            (members, Shape::Partition { parts, heal_after })
+        }
+        1 => {
+            let members = members.max(3);
+            let node = u32::try_from(prng.below(u64::from(members))).expect("few");
+            (members, Shape::Pause { node, span: Duration::from_micros(2_000 + prng.below(6_000)) })
+        }
+        _ => {
+            let gap = Duration::from_micros(if prng.chance(500) { 0 } else { prng.below(1_000) });
+            (members, Shape::Storm { gap, death: prng.chance(500).then(|| 1 + prng.below(400)) })
+        }
+    };
+    Case { members, shape, seed: seed * 3 }
+}
+
+/// A partition that nobody notices.
+pub const HEAL_SOON: Duration = Duration::from_millis(1);
+
+/// One that heals when all have noticed it.
+pub const HEAL_LATE: Duration = Duration::from_millis(10);

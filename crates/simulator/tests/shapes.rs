@@ -1,0 +1,55 @@
+//! Faults of known shapes, all of them (Derecho §2, §3.4).
+
+use std::ops::AddAssign;
+
+use squall_fabric::Duration;
+use squall_simulator::shape::{Case, HEAL_LATE, HEAL_SOON, Shape, partitions};
+
+fn run(cases: impl Iterator<Item = Case>) -> u64 {
+    let mut runs = 0;
+    for case in cases {
+        let outcome = case.run();
+        if let Some(violation) = outcome.violation {
+            panic!("{violation}\n{}", case.plan());
+        }
+        runs.add_assign(1);
+    }
+    runs
+}
+
+#[test]
+fn networks_part_in_every_way() {
+    let shapes = (2..=5).flat_map(|members| {
+        let heals = [None, Some(HEAL_SOON), Some(HEAL_LATE)];
+        partitions(members).into_iter().flat_map(move |parts| {
+            heals.map(|heal_after| (members, Shape::Partition { parts: parts.clone(), heal_after }))
+        })
+    });
+    let cases = shapes
+        .flat_map(|(members, shape)| (0..3).map(move |seed| Case { members, shape: shape.clone(), seed }));
+    assert_eq!(run(cases), 70 * 3 * 3);
+}
+
+#[test]
+fn members_stop_for_longer_than_others_wait() {
+    let shapes = (3..=5).flat_map(|members| {
+        let pause = |node, micros| Shape::Pause { node, span: Duration::from_micros(micros) };
+        (0..members).flat_map(move |node| [1_500, 4_000].map(|micros| (members, pause(node, micros))))
+    });
+    let cases = shapes
+        .flat_map(|(members, shape)| (0..3).map(move |seed| Case { members, shape: shape.clone(), seed }));
+    assert_eq!(run(cases), 12 * 2 * 3);
+}
+
+/// Also with a leader that dies meanwhile, at one in 23 of its posts.
+#[test]
+fn eight_nodes_join_at_once_or_one_after_the_other() {
+    let deaths = || std::iter::once(None).chain((1..300).step_by(23).map(Some));
+    let gaps = [0, 50, 400].map(Duration::from_micros);
+    let shapes = (1..=5).flat_map(move |members| {
+        let storm = move |death| gaps.map(|gap| (members, Shape::Storm { gap, death }));
+        deaths().flat_map(storm)
+    });
+    let cases = shapes.map(|(members, shape)| Case { members, shape, seed: u64::from(members) });
+    assert_eq!(run(cases), 5 * 3 * 14);
+}
