@@ -2,7 +2,7 @@
 //! random source or socket, see only [`squall_fabric`], and run unchanged in the simulator and on real machines.
 //!
 //! Their numbered promises stand in docs/invariants.md: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O6] and [N1]–[N7],
-//! [`rdmc`] [B1]–[B8], [`stream`] [E1]–[E10].
+//! [`rdmc`] [B1]–[B8], [`replica`] [A1]–[A7], [`stream`] [E1]–[E10].
 #![forbid(unsafe_code)]
 
 pub mod group;
@@ -10,5 +10,6 @@ pub mod membership;
 pub mod multicast;
 pub mod mutation;
 pub mod rdmc;
+pub mod replica;
 pub mod sst;
 pub mod stream;

@@ -1,0 +1,462 @@
+//! The replica's core: applies updates, takes and gives the state (Derecho app. A, §3.4).
+
+use std::collections::{BTreeSet, VecDeque};
+
+use squall_fabric::NodeId;
+
+use super::mutation::{Mutation, is_on};
+use super::search::Search;
+use super::sessions::{SessionAnswer, Sessions, SessionsError};
+use super::{Origin, Position};
+
+/// The object that is replicated. What it does is a function of its state and the update alone.
+pub trait Machine {
+    /// What an update is answered with.
+    type Reply;
+    /// A consistent copy of the state, cheap to take: it is sent while updates go on.
+    type Snapshot;
+
+    /// Applies an update.
+    fn apply(&mut self, update: &[u8]) -> Self::Reply;
+
+    /// A reply as bytes, as clients get it and sessions keep it.
+    fn encode(reply: &Self::Reply) -> Vec<u8>;
+
+    /// The state as it is now.
+    fn snapshot(&self) -> Self::Snapshot;
+}
+
+/// Limits of a replica, the same at all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Sessions of clients in one shard; above that, the one used least recently is forgotten.
+    pub sessions_max: usize,
+}
+
+impl Default for Settings {
+    /// A thousand clients that are active at a time.
+    fn default() -> Self {
+        Self { sessions_max: 1024 }
+    }
+}
+
+/// A view, as far as a shard is concerned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShardView {
+    /// The view's number.
+    pub id: u64,
+    /// The members of the group.
+    pub group: Vec<NodeId>,
+    /// The members of the shard, by rank in it.
+    pub members: Vec<NodeId>,
+}
+
+/// A message of the shard's subgroup.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivery<'a> {
+    /// The view in which it is delivered.
+    pub view: u64,
+    /// The sender's rank in the shard.
+    pub sender: usize,
+    /// Its place in the view.
+    pub sequence: u64,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+/// What an own message is answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer<R> {
+    /// The reply to an own update.
+    Reply(R),
+    /// What to tell the client.
+    Session(SessionAnswer),
+}
+
+/// A state with all that belongs to it.
+#[derive(Clone, Debug)]
+pub struct Gift<S> {
+    /// All up to here is in it, and nothing else.
+    pub position: Position,
+    /// The clients' sessions.
+    pub sessions: Vec<u8>,
+    /// The object's state.
+    pub snapshot: S,
+}
+
+/// The answer to a newcomer.
+#[derive(Clone, Debug)]
+pub enum Give<S> {
+    /// Here it is.
+    State(Gift<S>),
+    /// This member has not come so far: ask again when it has moved on.
+    NotYet,
+    /// It has none.
+    Nothing,
+}
+
+/// What has become of a state that was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeOver {
+    /// This member holds the state now.
+    Taken,
+    /// It waits for none (any more), or for a later one.
+    NotWanted,
+}
+
+/// Whether a question can be answered here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Now.
+    Ready,
+    /// When this member has moved on.
+    NotYet,
+    /// Not by this member: it is not in the shard.
+    Elsewhere,
+    /// By nobody: all who had the state are gone.
+    Lost,
+}
+
+/// One member's part in one shard. The module's doc states its law.
+#[derive(Debug)]
+pub struct Replica<M: Machine> {
+    node: NodeId,
+    settings: Settings,
+    /// None before the first view.
+    view: Option<ShardView>,
+    standing: Standing<M>,
+    /// The state as it was when this member left the shard.
+    kept: Option<Held<M>>,
+    /// Members of the shard of which it is known that they hold the state in this view.
+    settled: BTreeSet<NodeId>,
+    /// Up to here messages have come.
+    seen: Position,
+    /// In which view this member has come into the shard.
+    since: u64,
+}
+
+/// A state and how far it has come.
+#[derive(Debug)]
+struct Held<M> {
+    machine: M,
+    sessions: Sessions,
+    /// All up to here is applied. It may lie behind what was seen, when the state has just been taken over.
+    position: Position,
+}
+
+#[derive(Debug)]
+enum Standing<M> {
+    /// Not in the shard.
+    Absent,
+    /// Waits for the state; keeps what is delivered meanwhile.
+    Waiting { search: Search, delivered: VecDeque<(Position, Box<[u8]>)>, bytes: usize },
+    /// Holds it.
+    Holding(Held<M>),
+    /// All who had it are gone.
+    Lost,
+}
+
+impl<M: Machine> Held<M> {
+    /// Applies a message; returns whose it was and the answer. `None` if it is no update, which all find alike.
+    fn apply(
+        &mut self,
+        position: Position,
+        bytes: &[u8],
+        settings: Settings,
+    ) -> Option<(Origin, Answer<M::Reply>)> {
+        self.position = position;
+        let (origin, update) = Origin::decode(bytes)?;
+        let answer = match origin {
+            Origin::Member(_) => Answer::Reply(self.machine.apply(update)),
+            Origin::Open(_) => Answer::Session(self.sessions.open(settings.sessions_max)),
+            Origin::Session { id, number } => {
+                let machine = &mut self.machine;
+                let apply = || M::encode(&machine.apply(update));
+                Answer::Session(self.sessions.update(id, number, apply))
+            }
+        };
+        Some((origin, answer))
+    }
+
+    fn gift(&self) -> Gift<M::Snapshot> {
+        let sessions = if is_on(Mutation::LeaveSessionsBehind) {
+            Sessions::default().encode()
+        } else {
+            self.sessions.encode()
+        };
+        Gift { position: self.position, sessions, snapshot: self.machine.snapshot() }
+    }
+}
+
+impl<M: Machine> Replica<M> {
+    /// The part of `node`, before the first view.
+    #[must_use]
+    pub fn new(node: NodeId, settings: Settings) -> Self {
+        Self {
+            node,
+            settings,
+            view: None,
+            standing: Standing::Absent,
+            kept: None,
+            settled: BTreeSet::new(),
+            seen: Position::default(),
+            since: 0,
+        }
+    }
+
+    /// The next view begins; all messages of the one before have been delivered. Views in which this member is not in the
+    /// shard may be passed over. `first` makes the state with which the shard begins in view 0.
+    ///
+    /// # Panics
+    /// If views go back.
+    pub fn begin_view(&mut self, view: ShardView, first: impl FnOnce() -> M) {
+        let before = self.view.as_ref().map(|view| view.id);
+        assert!(before.is_none_or(|before| before < view.id), "[V1] view {} after {before:?}", view.id);
+        let start = Position::start_of(view.id);
+        self.seen = start;
+        self.settled.clear();
+        self.standing = match std::mem::replace(&mut self.standing, Standing::Absent) {
+            standing if !view.members.contains(&self.node) => {
+                self.leave(standing, before);
+                Standing::Absent
+            }
+            Standing::Absent => {
+                self.since = view.id;
+                self.enter(view.id, first)
+            }
+            Standing::Holding(mut held) => {
+                held.position = held.position.max(start);
+                Standing::Holding(held)
+            }
+            Standing::Waiting { mut search, delivered, bytes } => {
+                search.begin_view();
+                Standing::Waiting { search, delivered, bytes }
+            }
+            Standing::Lost => Standing::Lost,
+        };
+        self.view = Some(view);
+        self.look_for_loss();
+    }
+
+    fn enter(&self, view: u64, first: impl FnOnce() -> M) -> Standing<M> {
+        if view > 0 {
+            return Standing::Waiting { search: Search::default(), delivered: VecDeque::new(), bytes: 0 };
+        }
+        Standing::Holding(Held { machine: first(), sessions: Sessions::default(), position: self.seen })
+    }
+
+    /// This member is no longer in the shard: it keeps the state as at the end of its last view there, `last`.
+    fn leave(&mut self, standing: Standing<M>, last: Option<u64>) {
+        let (Standing::Holding(mut held), Some(last)) = (standing, last) else { return };
+        let end = if is_on(Mutation::TagWithNextView) { last + 2 } else { last + 1 };
+        held.position = held.position.max(Position::start_of(end));
+        self.kept = Some(held).filter(|_| !is_on(Mutation::DropOnLeaving));
+    }
+
+    /// Takes the next message. If it is an own one: whose, and the answer.
+    ///
+    /// # Panics
+    /// If messages go back, or come in another view: the group promises order.
+    pub fn deliver(&mut self, message: Delivery<'_>) -> Option<(Origin, Answer<M::Reply>)> {
+        let position = Position { view: message.view, sequence: message.sequence + 1 };
+        let view = self.view.as_ref().expect("messages come in views");
+        assert!(view.id == message.view && self.seen < position, "[O1] {position:?} after {:?}", self.seen);
+        self.seen = position;
+        let is_own = view.members.get(message.sender) == Some(&self.node);
+        match &mut self.standing {
+            Standing::Holding(held) if held.position < position => {
+                held.apply(position, message.bytes, self.settings).filter(|_| is_own)
+            }
+            Standing::Holding(_) => {
+                assert!(!is_own, "[A6] an own update was sent before the state was held");
+                None
+            }
+            Standing::Waiting { delivered, bytes, .. } => {
+                delivered.push_back((position, message.bytes.into()));
+                *bytes += message.bytes.len();
+                None
+            }
+            Standing::Absent | Standing::Lost => None,
+        }
+    }
+
+    /// Whom to ask for the state next, and what to ask for: the present view, and the earliest position that will do.
+    /// `None` if this member waits for none. Each question ends with one of [`Replica::take_over`],
+    /// [`Replica::handle_refusal`] and [`Replica::handle_no_answer`], before the next one.
+    pub fn ask(&mut self) -> Option<(NodeId, u64, Position)> {
+        let (Standing::Waiting { search, .. }, Some(view)) = (&mut self.standing, &self.view) else {
+            return None;
+        };
+        Some((search.next(view, self.node)?, view.id, Position::start_of(self.since)))
+    }
+
+    /// Who was asked has not come so far, or is not heard of any more: ask the next.
+    pub fn handle_no_answer(&mut self) {
+        if let Standing::Waiting { search, .. } = &mut self.standing {
+            search.end_question();
+        }
+    }
+
+    /// `node` was asked in `view`, and has nothing.
+    pub fn handle_refusal(&mut self, node: NodeId, view: u64) {
+        self.handle_no_answer();
+        if let Standing::Waiting { search, .. } = &mut self.standing
+            && (self.view.as_ref().is_some_and(|present| present.id == view) || is_on(Mutation::KeepRefusals))
+        {
+            search.refuse(node);
+            self.look_for_loss();
+        }
+    }
+
+    fn look_for_loss(&mut self) {
+        if let (Standing::Waiting { search, .. }, Some(view)) = (&self.standing, &self.view)
+            && search.is_lost(view, self.node)
+        {
+            self.standing = Standing::Lost;
+        }
+    }
+
+    /// The answer to the newcomer `asker`, which asks in `view` for a state at `since` or later.
+    ///
+    /// A newcomer does not refuse another while it is being given the state itself, nor if it came earlier, as then it can
+    /// use older states; and nobody refuses in another view: who is behind may
+    /// find the state kept there, and who is ahead may have dropped it, when the asker had left the shard.
+    pub fn give(&self, asker: NodeId, view: u64, since: Position) -> Give<M::Snapshot> {
+        let present = self.view.as_ref().map_or(0, |view| view.id);
+        match (&self.standing, &self.kept) {
+            (Standing::Holding(held), _) if held.position >= since => Give::State(held.gift()),
+            (Standing::Holding(held), _) if is_on(Mutation::TakeOlderState) => Give::State(held.gift()),
+            (_, Some(kept)) if kept.position >= since => Give::State(kept.gift()),
+            (Standing::Holding(_), _) => Give::NotYet,
+            (Standing::Waiting { search, .. }, _) if search.is_asking_other_than(asker) => Give::NotYet,
+            (Standing::Waiting { .. }, _) if self.since < since.view && !is_on(Mutation::RefuseLater) => {
+                Give::NotYet
+            }
+            _ if present != view && !is_on(Mutation::RefuseInOtherView) => Give::NotYet,
+            _ => Give::Nothing,
+        }
+    }
+
+    /// Takes a state that was given, restored as `machine`: skips what is in it of all that was delivered, applies the
+    /// rest.
+    ///
+    /// # Errors
+    /// [`SessionsError`]: ask another member.
+    pub fn take_over(
+        &mut self,
+        position: Position,
+        sessions: &[u8],
+        machine: M,
+    ) -> Result<TakeOver, SessionsError> {
+        self.handle_no_answer();
+        let sessions = Sessions::decode(sessions)?;
+        let Standing::Waiting { delivered, .. } = &mut self.standing else { return Ok(TakeOver::NotWanted) };
+        if position < Position::start_of(self.since) && !is_on(Mutation::TakeOlderState) {
+            return Ok(TakeOver::NotWanted);
+        }
+        let mut held = Held { machine, sessions, position };
+        for (position, bytes) in delivered.drain(..).filter(|_| !is_on(Mutation::ForgetKept)) {
+            if position > held.position || is_on(Mutation::ApplyAllKept) {
+                held.apply(position, &bytes, self.settings);
+            }
+        }
+        held.position = held.position.max(self.seen);
+        self.standing = Standing::Holding(held);
+        self.kept = None;
+        Ok(TakeOver::Taken)
+    }
+
+    /// `node` holds the state in `view`. When all members of the shard do, a state that was kept is dropped.
+    pub fn handle_settled(&mut self, node: NodeId, view: u64) {
+        let Some(present) = self.view.as_ref().filter(|present| present.id == view) else { return };
+        self.settled.insert(node);
+        let all = present.members.iter().all(|member| self.settled.contains(member));
+        if all || is_on(Mutation::DropWhenOneSettled) {
+            self.kept = None;
+        }
+    }
+
+    /// Of which members it is to be found out whether they hold the state, so that the one kept here can be dropped; and
+    /// in which view.
+    #[must_use]
+    pub fn unsettled(&self) -> Option<(u64, Vec<NodeId>)> {
+        let view = self.view.as_ref().filter(|_| self.kept.is_some())?;
+        let open =
+            view.members.iter().copied().filter(|node| !self.settled.contains(node) && *node != self.node);
+        Some((view.id, open.collect()))
+    }
+
+    /// Whether a question that was asked in `view` can be answered here [A5].
+    #[must_use]
+    pub fn readiness(&self, view: u64) -> Readiness {
+        match &self.standing {
+            Standing::Holding(held) if held.position.view >= view => Readiness::Ready,
+            Standing::Holding(_) if is_on(Mutation::AnswerFromEarlierView) => Readiness::Ready,
+            Standing::Holding(_) | Standing::Waiting { .. } => Readiness::NotYet,
+            Standing::Absent if self.view_id().is_none_or(|present| present < view) => Readiness::NotYet,
+            Standing::Absent => Readiness::Elsewhere,
+            Standing::Lost => Readiness::Lost,
+        }
+    }
+
+    /// The state, if it is held here.
+    #[must_use]
+    pub const fn machine(&self) -> Option<&M> {
+        match &self.standing {
+            Standing::Holding(held) => Some(&held.machine),
+            _ => None,
+        }
+    }
+
+    /// How far the state here has come, if it is held.
+    #[must_use]
+    pub const fn position(&self) -> Option<Position> {
+        match &self.standing {
+            Standing::Holding(held) => Some(held.position),
+            _ => None,
+        }
+    }
+
+    /// The present view's number, once there is one.
+    #[must_use]
+    pub fn view_id(&self) -> Option<u64> {
+        self.view.as_ref().map(|view| view.id)
+    }
+
+    /// The present view.
+    #[must_use]
+    pub const fn view(&self) -> Option<&ShardView> {
+        self.view.as_ref()
+    }
+
+    /// Since which view this member is in the shard, if it holds the state: see
+    /// [`UnderWay::begin`](super::UnderWay::begin).
+    #[must_use]
+    pub const fn may_send_since(&self) -> Option<u64> {
+        match &self.standing {
+            Standing::Holding(_) => Some(self.since),
+            _ => None,
+        }
+    }
+
+    /// In which view this member has come into the shard.
+    #[cfg(test)]
+    pub(super) const fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// Whether this member waits for the state.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        matches!(self.standing, Standing::Waiting { .. })
+    }
+
+    /// Bytes of messages kept until the state comes.
+    #[must_use]
+    pub const fn bytes_waiting(&self) -> usize {
+        match &self.standing {
+            Standing::Waiting { bytes, .. } => *bytes,
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Where shards lie, and which key belongs to which shard (Derecho §2.3, app. A).
+//!
+//! Each pair of shard and member has a weight, a fixed function of their numbers; a shard lies at the members with the
+//! greatest weights (rendezvous hashing). It is a function of the view alone [D6], and churn is the least possible: when a
+//! member goes, only its shards change, each by the one member that takes its place; when one comes, only the shards
+//! that it takes over change, each by the one member that it replaces. The price is balance: a member has
+//! `shards · replicas / members` of them on average, more or less; with many shards for each member it evens out.
+
+use squall_fabric::NodeId;
+
+/// The members of a shard among `nodes`, in their order there: `replicas` of them, or all if there are fewer.
+#[must_use]
+pub fn members_of_shard(shard: u32, replicas: usize, nodes: &[NodeId]) -> Vec<NodeId> {
+    let mut by_weight: Vec<(u64, NodeId)> = nodes.iter().map(|node| (weight(shard, *node), *node)).collect();
+    by_weight.sort_unstable_by(|a, b| b.cmp(a));
+    let chosen = &by_weight[..replicas.min(nodes.len())];
+    nodes.iter().copied().filter(|node| chosen.iter().any(|(_, other)| other == node)).collect()
+}
+
+fn weight(shard: u32, node: NodeId) -> u64 {
+    mix(u64::from(shard) << 32 | u64::from(node.0))
+}
+
+/// The shard that a key belongs to. Fixed for ever: who changes it moves all keys.
+///
+/// # Panics
+/// If there are no shards.
+#[must_use]
+pub fn shard_of_key(key: &[u8], shards: u32) -> u32 {
+    assert!(shards > 0, "a key belongs to one of no shards");
+    // FNV-1a spreads over the low bits; `mix` brings them to the high ones.
+    let hash = key
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    let scaled = u128::from(mix(hash)) * u128::from(shards);
+    u32::try_from(scaled >> 64).expect("below the number of shards")
+}
+
+/// The finalizer of `SplitMix64`: each bit of the input moves half of the output's.
+const fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(nodes: &[NodeId], shards: u32, replicas: usize) -> Vec<Vec<NodeId>> {
+        (0..shards).map(|shard| members_of_shard(shard, replicas, nodes)).collect()
+    }
+
+    /// Members of `a` that are not in `b`.
+    fn gone(a: &[NodeId], b: &[NodeId]) -> usize {
+        a.iter().filter(|node| !b.contains(node)).count()
+    }
+
+    /// The bound of the module's doc, exactly, for each single departure and arrival in groups of 1 to 20.
+    #[test]
+    fn churn_is_the_least_possible() {
+        let (shards, replicas) = (32, 3);
+        for count in 1..=20 {
+            let few: Vec<_> = (0..count).map(NodeId).collect();
+            let many: Vec<_> = (0..=count).map(NodeId).collect();
+            // Any one of the many is the one that comes or goes.
+            for odd in &many {
+                let others: Vec<_> = many.iter().copied().filter(|node| node != odd).collect();
+                for (with, without) in
+                    layout(&many, shards, replicas).iter().zip(layout(&others, shards, replicas))
+                {
+                    assert_eq!(gone(with, &without), usize::from(with.contains(odd)));
+                    let replaced = with.contains(odd) && others.len() >= replicas;
+                    assert_eq!(gone(&without, with), usize::from(replaced));
+                }
+            }
+            assert!(
+                layout(&few, shards, replicas)
+                    .iter()
+                    .all(|members| { members.len() == replicas.min(few.len()) && members.is_sorted() })
+            );
+        }
+    }
+
+    /// With many shards for each member nobody has more than half above the average.
+    #[test]
+    fn load_evens_out() {
+        let nodes: Vec<_> = (0..8).map(NodeId).collect();
+        let layout = layout(&nodes, 128, 3);
+        let load = |node| layout.iter().filter(|members| members.contains(node)).count();
+        let average = 128 * 3 / 8;
+        assert!(nodes.iter().all(|node| (average / 2..=average * 3 / 2).contains(&load(node))));
+    }
+
+    /// Keys spread, and stay where they are: these places are part of the format of stored data.
+    #[test]
+    fn keys_spread_over_shards() {
+        let mut counts = [0; 5];
+        for key in 0..10_000u32 {
+            counts[shard_of_key(&key.to_le_bytes(), 5) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (1800..2200).contains(count)), "{counts:?}");
+        let places: Vec<_> = ["", "a", "apple", "banana"].map(|key| shard_of_key(key.as_bytes(), 16)).into();
+        assert_eq!(places, PLACES);
+        assert_eq!(shard_of_key(b"any", 1), 0);
+    }
+
+    const PLACES: [u32; 4] = [12, 5, 9, 3];
+}

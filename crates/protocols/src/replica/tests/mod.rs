@@ -1,0 +1,5 @@
+//! Replicas of one shard under random views, crashes, transfers and clients; mistakes put back (Derecho app. A).
+
+mod mutations;
+mod random;
+mod world;

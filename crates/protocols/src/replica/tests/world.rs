@@ -1,0 +1,320 @@
+//! A group in memory: it keeps the promises of views and order, and no others (Derecho §3.4).
+//!
+//! Each view has a log, which is what its members deliver of it; each comes to its end at its own pace. What a sender had
+//! under way goes on in the next view if it is still in the shard, else it is dropped.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use squall_fabric::NodeId;
+
+use crate::replica::{
+    Answer, Delivery, Gift, Machine, Origin, Outcome, Position, Replica, Settings, ShardView,
+};
+use crate::replica::{SessionAnswer, UnderWay};
+
+pub(super) type Fault = String;
+
+/// Returns a fault unless the condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($why:tt)*) => {
+        if !$holds {
+            return Err(format!($($why)*));
+        }
+    };
+}
+pub(super) use ensure;
+
+/// The object: the list of all updates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct List(pub(super) Vec<u64>);
+
+impl Machine for List {
+    type Reply = u64;
+    type Snapshot = Self;
+
+    fn apply(&mut self, update: &[u8]) -> u64 {
+        self.0.push(u64::from_le_bytes(update.try_into().expect("an update is a word")));
+        self.0.len() as u64
+    }
+
+    fn encode(reply: &u64) -> Vec<u8> {
+        reply.to_le_bytes().to_vec()
+    }
+
+    fn snapshot(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// Who waits for an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// A member, for its own update.
+    Own(u64),
+    /// A client, for a session or for an update.
+    Client(usize),
+}
+
+/// One process.
+pub(super) struct Member {
+    pub(super) lives: bool,
+    pub(super) replica: Replica<List>,
+    pub(super) under_way: UnderWay<Waiting>,
+    /// The view it is in, and how much of its log it has delivered.
+    at: Option<usize>,
+    next: usize,
+    /// Committed, and in no log yet.
+    window: VecDeque<(Origin, u64)>,
+    /// Since which view it is in the shard, as the group knows.
+    window_since: Option<u64>,
+    /// Whether it has had the state.
+    had: bool,
+}
+
+/// A message in a view's log.
+#[derive(Clone, Copy)]
+struct Entry {
+    sender: usize,
+    sequence: u64,
+    origin: Origin,
+    id: u64,
+}
+
+/// What a giver has said and the newcomer has yet to hear.
+pub(super) struct Said {
+    pub(super) from: NodeId,
+    pub(super) to: NodeId,
+    pub(super) view: u64,
+    pub(super) gift: Option<Gift<List>>,
+}
+
+pub(super) struct World {
+    pub(super) members: BTreeMap<NodeId, Member>,
+    views: Vec<(ShardView, Vec<Entry>)>,
+    pub(super) said: Vec<Said>,
+    /// Updates that somebody was told to be applied, and where they were then.
+    pub(super) acknowledged: BTreeMap<u64, Position>,
+    /// Updates that their senders were told to be not delivered.
+    pub(super) denied: BTreeSet<u64>,
+    /// Answers that clients have yet to hear.
+    pub(super) answers: Vec<(usize, SessionAnswer)>,
+    updates: u64,
+}
+
+impl World {
+    pub(super) fn new(group: u32, shard: &[NodeId]) -> Self {
+        let mut world = Self {
+            members: BTreeMap::new(),
+            views: Vec::new(),
+            said: Vec::new(),
+            acknowledged: BTreeMap::new(),
+            denied: BTreeSet::new(),
+            answers: Vec::new(),
+            updates: 0,
+        };
+        world.begin_view((0..group).map(NodeId).collect(), shard.to_vec());
+        world
+    }
+
+    pub(super) fn view(&self) -> &ShardView {
+        &self.views.last().expect("there is a view").0
+    }
+
+    pub(super) fn living(&self) -> Vec<NodeId> {
+        self.members.iter().filter(|(_, member)| member.lives).map(|(node, _)| *node).collect()
+    }
+
+    pub(super) fn member(&mut self, node: NodeId) -> &mut Member {
+        self.members.get_mut(&node).expect("a node")
+    }
+
+    /// The group decides on its next view; those who live and are not in it find out at once.
+    pub(super) fn begin_view(&mut self, group: Vec<NodeId>, shard: Vec<NodeId>) {
+        let id = self.views.len() as u64;
+        for node in &group {
+            self.members.entry(*node).or_insert_with(|| Member {
+                lives: true,
+                replica: Replica::new(*node, Settings::default()),
+                under_way: UnderWay::default(),
+                at: None,
+                next: 0,
+                window: VecDeque::new(),
+                window_since: None,
+                had: false,
+            });
+        }
+        for (node, member) in &mut self.members {
+            if !shard.contains(node) {
+                member.window.clear();
+                member.window_since = None;
+            } else if member.window_since.is_none() {
+                member.window_since = Some(id);
+            }
+        }
+        let gone: Vec<_> = self.living().into_iter().filter(|node| !group.contains(node)).collect();
+        self.views.push((ShardView { id, group, members: shard }, Vec::new()));
+        gone.into_iter().for_each(|node| self.stop(node));
+    }
+
+    /// A member dies, or finds out that it was removed: only then is anybody left to be told.
+    pub(super) fn stop(&mut self, node: NodeId) {
+        let member = self.member(node);
+        member.lives = false;
+        member.window.clear();
+        for (waiting, outcome) in member.under_way.stop::<()>() {
+            self.settle(waiting, &outcome);
+        }
+    }
+
+    fn settle(&mut self, waiting: Waiting, outcome: &Outcome<()>) {
+        if let (Waiting::Own(id), Outcome::NotDelivered) = (waiting, outcome) {
+            self.denied.insert(id);
+        }
+    }
+
+    /// A new update's number.
+    pub(super) const fn update(&mut self) -> u64 {
+        self.updates += 1;
+        self.updates
+    }
+
+    /// Sends an update, if `node` may.
+    pub(super) fn send(&mut self, node: NodeId, origin: Option<Origin>, id: u64, waiting: Waiting) -> bool {
+        let member = self.member(node);
+        let may = member.under_way.since().is_some() && member.under_way.since() == member.window_since;
+        if !may || !member.lives {
+            return false;
+        }
+        let number = member.under_way.number();
+        let origin = match origin {
+            None => Origin::Member(number),
+            Some(Origin::Open(_)) => Origin::Open(number),
+            Some(origin) => origin,
+        };
+        member.under_way.send(origin, waiting);
+        member.window.push_back((origin, id));
+        true
+    }
+
+    /// The oldest message of `node`'s window takes its place in the order, behind `nulls`.
+    pub(super) fn order(&mut self, node: NodeId, nulls: u64) {
+        let (view, log) = self.views.last_mut().expect("there is a view");
+        let Some(sender) = view.members.iter().position(|member| *member == node) else { return };
+        let Some((origin, id)) = self.members.get_mut(&node).and_then(|member| member.window.pop_front())
+        else {
+            return;
+        };
+        let sequence = log.last().map_or(0, |last| last.sequence + 1) + nulls;
+        log.push(Entry { sender, sequence, origin, id });
+    }
+
+    /// `node` delivers its next message, or goes to the next view. Whether there was any such.
+    pub(super) fn advance(&mut self, node: NodeId) -> bool {
+        let last = self.views.len() - 1;
+        let views = &self.views;
+        let member = self.members.get_mut(&node).expect("a node");
+        let entry = member.at.and_then(|at| {
+            let is_member = views[at].0.members.contains(&node);
+            is_member.then(|| views[at].1.get(member.next).copied()).flatten()
+        });
+        if let (Some(entry), Some(at)) = (entry, member.at) {
+            member.next += 1;
+            self.deliver(node, at as u64, entry);
+            return true;
+        }
+        if member.at == Some(last) {
+            return false;
+        }
+        let first = views.iter().position(|(view, _)| view.group.contains(&node));
+        let next = member.at.map_or_else(|| first.expect("it is in a view"), |at| at + 1);
+        (member.at, member.next) = (Some(next), 0);
+        let was_in = member.under_way.since().is_some();
+        member.replica.begin_view(views[next].0.clone(), List::default);
+        if was_in && !views[next].0.members.contains(&node) {
+            for (waiting, outcome) in member.under_way.leave::<()>() {
+                self.settle(waiting, &outcome);
+            }
+        }
+        self.permit(node);
+        true
+    }
+
+    /// Lets `node` send if it holds the state.
+    pub(super) fn permit(&mut self, node: NodeId) {
+        let member = self.member(node);
+        if let Some(since) = member.replica.may_send_since() {
+            member.under_way.begin(since);
+        }
+    }
+
+    fn deliver(&mut self, node: NodeId, view: u64, entry: Entry) {
+        let mut bytes = [0; 24];
+        entry.origin.encode(&mut bytes);
+        bytes[16..].copy_from_slice(&entry.id.to_le_bytes());
+        let Entry { sender, sequence, .. } = entry;
+        let member = self.member(node);
+        let own = member.replica.deliver(Delivery { view, sender, sequence, bytes: &bytes });
+        let Some((origin, answer)) = own else { return };
+        let waiting = member.under_way.deliver(origin);
+        let position = member.replica.position().expect("it holds the state");
+        match (waiting, answer) {
+            (Waiting::Own(id), _) => drop(self.acknowledged.insert(id, position)),
+            (Waiting::Client(client), Answer::Session(answer)) => {
+                if matches!(answer, SessionAnswer::Reply(_)) {
+                    self.acknowledged.entry(entry.id).or_insert(position);
+                }
+                self.answers.push((client, answer));
+            }
+            (Waiting::Client(_), Answer::Reply(_)) => unreachable!("a client has a session"),
+        }
+    }
+
+    /// All updates up to `position` as they have to be: each session's once.
+    fn list_at(&self, position: Position) -> List {
+        let mut sessions = BTreeMap::new();
+        let entries = self.views.iter().flat_map(|(view, log)| log.iter().map(move |entry| (view.id, entry)));
+        let before =
+            entries.take_while(|(view, entry)| Position { view: *view, sequence: entry.sequence } < position);
+        let counts = |(_, entry): &(u64, &Entry)| match entry.origin {
+            Origin::Member(_) => true,
+            Origin::Open(_) => false,
+            Origin::Session { id, number } => {
+                let last = sessions.entry(id).or_insert(0);
+                number > std::mem::replace(last, number.max(*last))
+            }
+        };
+        List(before.filter(counts).map(|(_, entry)| entry.id).collect())
+    }
+
+    /// All that must hold at any time.
+    pub(super) fn check(&mut self) -> Result<(), Fault> {
+        for (node, member) in &self.members {
+            let (Some(list), Some(position)) = (member.replica.machine(), member.replica.position()) else {
+                continue;
+            };
+            let expected = self.list_at(position);
+            ensure!(*list == expected, "[A1] {node:?} at {position:?} has {list:?}, not {expected:?}");
+            let missing = self.acknowledged.iter().find(|(id, at)| **at <= position && !list.0.contains(id));
+            ensure!(missing.is_none(), "[A2] {node:?} at {position:?} lacks {missing:?}");
+            let wrong = list.0.iter().find(|id| self.denied.contains(id));
+            ensure!(wrong.is_none(), "[A4] {node:?} has {wrong:?}, which was denied");
+        }
+        self.check_holders()
+    }
+
+    /// [A7] Nobody lets go of the state while a member of the shard lacks it.
+    fn check_holders(&mut self) -> Result<(), Fault> {
+        let has =
+            |member: &Member| member.replica.machine().is_some() || member.replica.unsettled().is_some();
+        let living = self.living();
+        let holders: BTreeSet<NodeId> =
+            living.iter().copied().filter(|node| has(&self.members[node])).collect();
+        for (node, member) in self.members.iter_mut().filter(|(_, member)| member.lives) {
+            let lost = std::mem::replace(&mut member.had, holders.contains(node)) && !member.had;
+            let Some(view) = member.replica.view().filter(|_| lost) else { continue };
+            let lacks = view.members.iter().find(|other| living.contains(other) && !holders.contains(other));
+            ensure!(lacks.is_none(), "[A7] {node:?} has dropped the state, which {lacks:?} lacks");
+        }
+        Ok(())
+    }
+}
