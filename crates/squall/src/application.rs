@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use squall_fabric::NodeId;
 use squall_fabric::window::Writer;
 use squall_protocols::group::{Application, Layout, Outlet, Placement, SubgroupId, Unplaced};
 use squall_protocols::membership::View;
@@ -18,8 +19,21 @@ pub(crate) type BoxedUpcall = Box<dyn Deliver + Send>;
 /// Where the windows of one subgroup wait for their users. Looked at once in a view, not on the data path.
 #[derive(Debug, Default)]
 pub(crate) struct Seat {
-    writer: Mutex<Option<Writer>>,
-    pulls: Mutex<VecDeque<Pull>>,
+    /// The latest window, and since which view this member is in the subgroup.
+    writer: Mutex<Option<(Writer, u64)>>,
+    turns: Mutex<VecDeque<Turn>>,
+    /// Since which view this member is in the subgroup, while it is.
+    since: Mutex<Option<u64>>,
+}
+
+/// What comes next in a subgroup.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// A view, and the subgroup's members in it. Views in which this member is not among them may be left out, but for the
+    /// last.
+    View(View, Vec<NodeId>),
+    /// If it is: what is delivered in the view.
+    Pull(Pull),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -28,13 +42,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Seat {
     /// The sending end of the latest view, once all that was committed before has gone ahead.
-    pub(crate) fn take_writer(&self) -> Option<Writer> {
+    /// Also since which view this member is in the subgroup.
+    pub(crate) fn take_writer(&self) -> Option<(Writer, u64)> {
         lock(&self.writer).take()
     }
 
     /// The receiving end of the next view.
     pub(crate) fn take_pull(&self) -> Option<Pull> {
-        lock(&self.pulls).pop_front()
+        let mut turns = lock(&self.turns);
+        loop {
+            if let Turn::Pull(pull) = turns.pop_front()? {
+                return Some(pull);
+            }
+        }
+    }
+
+    /// The next view or receiving end, for who wants to know of views, too.
+    pub(crate) fn take_turn(&self) -> Option<Turn> {
+        lock(&self.turns).pop_front()
+    }
+
+    fn begin_view(&self, view: &View, members: Vec<NodeId>) {
+        let mut turns = lock(&self.turns);
+        // Nothing is delivered in the view before, since nothing follows it.
+        turns.pop_back_if(|last| matches!(last, Turn::View(..)));
+        turns.push_back(Turn::View(view.clone(), members));
     }
 }
 
@@ -44,6 +76,8 @@ pub(crate) struct Handles {
     seats: Vec<Arc<Seat>>,
     status: Arc<Status>,
     on_view: ViewUpcall,
+    /// The present view.
+    view: u64,
 }
 
 impl Handles {
@@ -54,7 +88,7 @@ impl Handles {
         status: Arc<Status>,
         on_view: ViewUpcall,
     ) -> Self {
-        Self { upcalls, seats, status, on_view }
+        Self { upcalls, seats, status, on_view, view: 0 }
     }
 
     fn seat(&self, id: SubgroupId) -> &Seat {
@@ -69,23 +103,35 @@ impl Application for Handles {
         self.upcalls.remove(&id).map_or(Outlet::Pull, Outlet::Upcall)
     }
 
-    fn install(&mut self, view: &View, _placements: &[Placement], _unplaced: &[Unplaced]) {
+    fn install(&mut self, view: &View, placements: &[Placement], _unplaced: &[Unplaced]) {
         self.status.set_view(view);
+        for (id, seat) in (0..).map(SubgroupId).zip(&self.seats) {
+            let placement = placements.iter().find(|placement| placement.id == id);
+            seat.begin_view(view, placement.map_or_else(Vec::new, |placement| placement.members.clone()));
+        }
+        self.view = view.id;
         (self.on_view)(view);
+        self.status.messages.notify();
     }
 
     fn take_writer(&mut self, id: SubgroupId, writer: Writer) {
-        *lock(&self.seat(id).writer) = Some(writer);
+        let seat = self.seat(id);
+        let since = lock(&seat.since).unwrap_or(self.view);
+        *lock(&seat.writer) = Some((writer, since));
         self.status.room.notify();
     }
 
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
-        lock(&self.seat(id).pulls).push_back(pull);
+        let seat = self.seat(id);
+        lock(&seat.since).get_or_insert(self.view);
+        lock(&seat.turns).push_back(Turn::Pull(pull));
         self.status.messages.notify();
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId) {
-        *lock(&self.seat(id).writer) = None;
+        let seat = self.seat(id);
+        *lock(&seat.writer) = None;
+        *lock(&seat.since) = None;
     }
 }
 

@@ -99,6 +99,21 @@ pub enum HandleError {
         /// The subgroup's name.
         subgroup: String,
     },
+    /// Objects need the total order.
+    #[error("`{0}` cannot carry an object: write `mode = \"atomic\"`")]
+    Mode(String),
+    /// The member cannot answer others.
+    #[error("this member cannot answer others about its objects: {cause}")]
+    Service {
+        /// Why.
+        cause: String,
+    },
+    /// No contact answers.
+    #[error("no contact answers: {cause}; look whether the group runs, and at `contacts`")]
+    Contact {
+        /// What the last one said.
+        cause: String,
+    },
     /// Deliveries go to an upcall.
     #[error("deliveries of `{0}` go to the upcall that was given to the builder")]
     Upcall(String),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
-use squall_protocols::multicast::{Batch, Deliver, Message, Settings};
+use squall_protocols::multicast::{Batch, Deliver, Message, Mode, Settings};
 use squall_transports::bootstrap::Progress;
 use squall_transports::runner::pin;
 
@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::deliveries::Deliveries;
 use crate::error::{GroupError, HandleError, JoinError};
 use crate::node::{Link, Node};
+use crate::object::{self, Object, ObjectOptions, Replicated};
 use crate::sender::Sender;
 use crate::status::Status;
 
@@ -25,6 +26,10 @@ pub struct Group {
     rank: usize,
     link: Link,
     subgroups: BTreeMap<String, SubgroupHandle>,
+    config: Arc<Config>,
+    seats: BTreeMap<String, Arc<Seat>>,
+    /// Answers others about this member's objects.
+    service: Option<object::Service>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -130,6 +135,7 @@ impl Builder {
     /// [`JoinError`], with what to do next.
     pub fn join_polled(mut self) -> Result<(Group, Node), JoinError> {
         self.config.check()?;
+        self.config = self.config.with_shards();
         let unknown = self.upcalls.keys().find(|name| !self.config.subgroups.contains_key(*name));
         if let Some(name) = unknown {
             return Err(JoinError::UnknownSubgroup(name.clone()));
@@ -148,6 +154,8 @@ impl Builder {
         let (node, rank) = Node::enter(&self.config, self.only_join, handles, status, &mut self.on_progress)?;
         let link = Link::new(&node);
         let mut subgroups = BTreeMap::new();
+        let names = self.config.subgroups.keys().cloned();
+        let named_seats = names.zip(seats.iter().cloned()).collect();
         for ((name, config), seat) in self.config.subgroups.iter().zip(seats) {
             if !config.takes(rank) {
                 continue;
@@ -164,7 +172,8 @@ impl Builder {
             };
             subgroups.insert(name.clone(), handle);
         }
-        Ok((Group { rank, link, subgroups, thread: None }, node))
+        let (config, seats) = (Arc::new(self.config), named_seats);
+        Ok((Group { rank, link, subgroups, config, seats, service: None, thread: None }, node))
     }
 }
 
@@ -232,6 +241,60 @@ impl Group {
     /// [`HandleError::UnknownSubgroup`], also if this member is not in it.
     pub fn subgroup(&mut self, name: &str) -> Result<&mut SubgroupHandle, HandleError> {
         self.subgroups.get_mut(name).ok_or_else(|| HandleError::UnknownSubgroup(name.into()))
+    }
+
+    /// The replicated object `name`, which lives in the subgroup of that name, or in one for each of its shards. `first`
+    /// makes the state of a shard when the group begins. Each member has to take it, whether or not it lies there now:
+    /// others are answered from then on.
+    ///
+    /// # Errors
+    /// [`HandleError`]: if there is no such subgroup, it is in use otherwise, or this member cannot answer others.
+    pub fn object<T: Replicated>(
+        &mut self,
+        name: &str,
+        first: impl Fn() -> T + Send + 'static,
+    ) -> Result<Object<T>, HandleError> {
+        self.object_with(name, first, ObjectOptions::default())
+    }
+
+    /// As [`Group::object`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn object_with<T: Replicated>(
+        &mut self,
+        name: &str,
+        first: impl Fn() -> T + Send + 'static,
+        options: ObjectOptions,
+    ) -> Result<Object<T>, HandleError> {
+        let shards: Vec<String> =
+            object::shards_of(name, &self.config.subgroups).into_iter().map(Into::into).collect();
+        if shards.is_empty() {
+            return Err(HandleError::UnknownSubgroup(name.into()));
+        }
+        let mut places = Vec::new();
+        for shard in shards {
+            let config = &self.config.subgroups[&shard];
+            if config.mode != Mode::Atomic {
+                return Err(HandleError::Mode(shard));
+            }
+            if let Some(handle) = self.subgroups.get_mut(&shard) {
+                handle.take_both()?;
+            }
+            places.push((shard.clone(), Arc::clone(&self.seats[&shard]), config.message_max));
+        }
+        let cannot = |cause: String| HandleError::Service { cause };
+        let service = match &mut self.service {
+            Some(service) => service,
+            none => {
+                let service =
+                    object::Service::open(&self.config).map_err(|error| cannot(error.to_string()))?;
+                *self.link.status.service() = Some(service.address().clone());
+                none.insert(service)
+            }
+        };
+        object::start(name, places, &self.config, &self.link, service, first, options)
+            .map_err(|error| cannot(error.to_string()))
     }
 
     /// Leaves the group in order: everything that was sent before is delivered, and the others go on without this member
@@ -311,6 +374,18 @@ impl SubgroupHandle {
         let release_every = (self.settings.window / 8).max(1);
         let (seat, status) = (Arc::clone(&self.seat), Arc::clone(&self.link.status));
         Ok(Deliveries::new(seat, self.link.waker.clone(), status, release_every))
+    }
+
+    /// Takes both ends, for an object.
+    fn take_both(&mut self) -> Result<(), HandleError> {
+        if !self.pulls {
+            return Err(HandleError::Upcall(self.name.clone()));
+        }
+        let sender_taken = std::mem::replace(&mut self.sender_taken, true);
+        if std::mem::replace(&mut self.deliveries_taken, true) || sender_taken {
+            return Err(self.taken("sender or the deliveries"));
+        }
+        Ok(())
     }
 
     fn taken(&self, what: &'static str) -> HandleError {

@@ -72,14 +72,18 @@ pub fn ask_status(config: &Config, address: &Address) -> Result<MemberStatus, Bo
 }
 
 /// Where the objects of the member `node` are served; asks it. `None` if it is not a member, or serves none.
-#[expect(dead_code, reason = "for replicated objects, which ask each other")]
 pub(crate) fn ask_service(
     plan: &Plan,
     status: &Status,
     node: NodeId,
 ) -> Result<Option<Address>, BootstrapError> {
     let Some(address) = status.roster().get(&node).cloned() else { return Ok(None) };
-    let service: Option<String> = ask(plan, &address, Question::Service)?;
+    ask_service_at(plan, &address)
+}
+
+/// Where the objects of the member are served that listens at `address`; asks it. `None` if it serves none.
+pub(crate) fn ask_service_at(plan: &Plan, address: &Address) -> Result<Option<Address>, BootstrapError> {
+    let service: Option<String> = ask(plan, address, Question::Service)?;
     Ok(service.and_then(|service| service.parse().ok()))
 }
 

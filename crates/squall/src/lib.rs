@@ -29,6 +29,7 @@
 //!   ([`Node`]).
 //! - [`Sender`] builds messages in place; it never blocks, blocks, or awaits, as one likes.
 //! - [`Deliveries`] reads messages in place and gives them back in batches.
+//! - [`object`] keeps an application's type alike at all members, sharded by keys.
 //! - [`bulk`] sends large objects to many members.
 //! - [`config`] reads what describes a group from a file.
 #![forbid(unsafe_code)]
@@ -47,6 +48,7 @@ mod error;
 mod group;
 mod inquiry;
 mod node;
+pub mod object;
 mod sender;
 mod status;
 pub mod stream;

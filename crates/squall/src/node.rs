@@ -370,12 +370,14 @@ const SKIP: u32 = 64;
 /// What the application's handles share with the node.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
+    pub(crate) node: NodeId,
     pub(crate) status: Arc<Status>,
     pub(crate) waker: squall_transports::Waker,
 }
 
 impl Link {
     pub(crate) fn new(node: &Node) -> Self {
-        Self { status: Arc::clone(&node.stack.status), waker: node.stack.fabric.waker() }
+        let (status, waker) = (Arc::clone(&node.stack.status), node.stack.fabric.waker());
+        Self { node: node.stack.fabric.node(), status, waker }
     }
 }

@@ -76,7 +76,8 @@ impl Sender {
         if self.writer.take().is_some() {
             self.waker.wake();
         }
-        self.writer = self.seat.take_writer().filter(|writer| !writer.is_closed());
+        let writer = self.seat.take_writer().map(|(writer, _)| writer);
+        self.writer = writer.filter(|writer| !writer.is_closed());
         match (&self.writer, self.status.failure()) {
             (None, Some(error)) => Err(error.into()),
             _ => Ok(()),

@@ -11,7 +11,7 @@ use squall_transports::bootstrap::{Address, Secret};
 use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
-use super::subgroup::{Ranks, SubgroupConfig};
+use super::subgroup::{Ranks, SHARDS_MAX, SubgroupConfig};
 use super::table::{Source, Table, Value};
 use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
 
@@ -242,16 +242,19 @@ fn read_subgroups(
 }
 
 fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
-    let [members, senders, mode, window, message_max, window_bytes, batching, null_sends] = table.take([
-        "members",
-        "senders",
-        "mode",
-        "window",
-        "message_max",
-        "window_bytes",
-        "batching",
-        "null_sends",
-    ])?;
+    let [members, senders, mode, window, message_max, window_bytes, batching, null_sends, shards, replicas] =
+        table.take([
+            "members",
+            "senders",
+            "mode",
+            "window",
+            "message_max",
+            "window_bytes",
+            "batching",
+            "null_sends",
+            "shards",
+            "replicas",
+        ])?;
     let usual = SubgroupConfig::default();
     let message_max =
         message_max.map_or(Ok(usual.message_max), |value| value.bytes(1..=u32::MAX as usize))?;
@@ -266,6 +269,9 @@ fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
             .map_or(Ok(usual.window_bytes.max(4 * message_max)), |value| value.bytes(1..=WINDOW_BYTES_MAX))?,
         batching: batching.map_or(Ok(usual.batching), |value| read_batching(&value))?,
         null_sends: null_sends.map_or(Ok(usual.null_sends), |value| value.flag())?,
+        shards: shards.map_or(Ok(usual.shards), |value| value.count(1..=SHARDS_MAX))?,
+        replicas: replicas.map_or(Ok(usual.replicas), |value| value.count(0..=MEMBERS_MAX))?,
+        shard: 0,
     })
 }
 

@@ -192,6 +192,23 @@ impl Config {
         self
     }
 
+    /// With one subgroup for each shard of those that have several.
+    #[must_use]
+    pub(crate) fn with_shards(mut self) -> Self {
+        let expand = |(name, subgroup): (String, SubgroupConfig)| -> Vec<(String, SubgroupConfig)> {
+            if subgroup.shards == 1 {
+                return vec![(name, subgroup)];
+            }
+            let shard = |shard: u32| {
+                let subgroup = SubgroupConfig { shards: 1, shard, ..subgroup.clone() };
+                (format!("{name}/{shard}"), subgroup)
+            };
+            (0..).take(subgroup.shards).map(shard).collect()
+        };
+        self.subgroups = std::mem::take(&mut self.subgroups).into_iter().flat_map(expand).collect();
+        self
+    }
+
     /// Checks that the values go together, as [`Config::load`] and [`Config::parse`] have done already.
     ///
     /// # Errors

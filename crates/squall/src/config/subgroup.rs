@@ -3,6 +3,7 @@
 use squall_fabric::NodeId;
 use squall_protocols::membership::{Member, View};
 use squall_protocols::multicast::{Batching, Mode, Settings};
+use squall_protocols::replica::members_of_shard;
 
 /// Which members of the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +54,13 @@ pub struct SubgroupConfig {
     pub batching: Batching,
     /// Whether a sender without messages fills the rounds that others have begun.
     pub null_sends: bool,
+    /// How many shards there are, each a subgroup of its own, `NAME/0` and so on; with one, it is called `NAME`.
+    pub shards: usize,
+    /// At how many of the members a shard lies, chosen by weight, so that few shards move when members come and go; 0: at
+    /// all of them.
+    pub replicas: usize,
+    /// Which shard this is; 0 in a configuration, where one entry stands for all of them.
+    pub shard: u32,
 }
 
 impl Default for SubgroupConfig {
@@ -68,6 +76,9 @@ impl Default for SubgroupConfig {
             window_bytes: usual.window_bytes,
             batching: usual.batching,
             null_sends: usual.null_sends,
+            shards: 1,
+            replicas: 0,
+            shard: 0,
         }
     }
 }
@@ -85,7 +96,10 @@ impl SubgroupConfig {
     /// If a sender is not a member; [`super::Config::check`] finds that.
     #[must_use]
     pub fn settings(&self, members: usize) -> Settings {
-        let ranks = self.member_ranks(members);
+        let mut ranks = self.member_ranks(members);
+        if self.replicas > 0 {
+            ranks.truncate(self.replicas);
+        }
         let place =
             |sender: &usize| ranks.iter().position(|rank| rank == sender).expect("senders are members");
         Settings {
@@ -113,7 +127,13 @@ impl SubgroupConfig {
     pub(crate) fn place(&self, view: &View) -> Option<(Vec<NodeId>, Settings)> {
         let has =
             |ranks: &Ranks, member: &Member| usize::try_from(member.tag).is_ok_and(|rank| ranks.has(rank));
-        let members: Vec<&Member> = view.members.iter().filter(|member| has(&self.members, member)).collect();
+        let mut members: Vec<&Member> =
+            view.members.iter().filter(|member| has(&self.members, member)).collect();
+        if self.replicas > 0 {
+            let nodes: Vec<NodeId> = members.iter().map(|member| member.node).collect();
+            let chosen = members_of_shard(self.shard, self.replicas, &nodes);
+            members.retain(|member| chosen.contains(&member.node));
+        }
         let sends = |(_, member): &(usize, &&Member)| has(&self.senders, member);
         let senders: Vec<usize> = members.iter().enumerate().filter(sends).map(|(place, _)| place).collect();
         let members = members.iter().map(|member| member.node).collect();
@@ -143,6 +163,18 @@ impl SubgroupConfig {
                 ));
             }
         }
+        if !(1..=SHARDS_MAX).contains(&self.shards) {
+            return Some(format!("`shards` = {}: write 1 to {SHARDS_MAX}", self.shards));
+        }
+        if self.replicas > ranks.len() {
+            let (replicas, count) = (self.replicas, ranks.len());
+            return Some(format!(
+                "`replicas` = {replicas} is above the number of its members at the start, {count}: lower it"
+            ));
+        }
+        if (self.shards > 1 || self.replicas > 0) && self.senders != Ranks::All {
+            return Some("`senders`: all members of a shard send; leave it out".into());
+        }
         let senders = self.senders.among(&ranks);
         if let Some(sender) = senders.iter().find(|sender| !ranks.contains(sender)) {
             return Some(format!(
@@ -155,6 +187,10 @@ impl SubgroupConfig {
                 self.window_bytes, self.message_max
             ));
         }
-        self.settings(members).check(ranks.len()).err().map(|error| error.to_string())
+        let count = if self.replicas > 0 { self.replicas } else { ranks.len() };
+        self.settings(members).check(count).err().map(|error| error.to_string())
     }
 }
+
+/// The most shards of one subgroup: each costs its members a window.
+pub(super) const SHARDS_MAX: usize = 1024;

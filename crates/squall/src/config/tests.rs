@@ -106,9 +106,28 @@ fn every_key_is_read() {
         window_bytes: 1 << 20,
         batching: Batching { send: false, receive: true, delivery: false },
         null_sends: false,
+        ..SubgroupConfig::default()
     };
     assert_eq!(config.subgroups["log"], expected);
     assert_eq!(expected.settings(4).senders, [1, 2], "senders are named by their rank in the subgroup");
+}
+
+/// One entry stands for all shards; each becomes a subgroup of its own with the same settings.
+#[test]
+fn shards_become_subgroups() {
+    let config = Config::parse(&with("mode", "shards = 3\nreplicas = 2")).unwrap();
+    let orders = config.subgroups["orders"].clone();
+    assert_eq!((orders.shards, orders.replicas), (3, 2));
+    let config = config.with_shards();
+    let shard = |shard: u32| SubgroupConfig { shards: 1, shard, ..orders.clone() };
+    for number in 0..3 {
+        assert_eq!(config.subgroups[&format!("orders/{number}")], shard(number));
+    }
+    assert!(!config.subgroups.contains_key("orders"));
+    let fault = |key: &str| Config::parse(&with("mode", key)).unwrap_err().to_string();
+    assert!(fault("replicas = 60").contains("above the number of its members"), "{}", fault("replicas = 60"));
+    assert!(fault("shards = 0").contains("1 to 1024"), "{}", fault("shards = 0"));
+    assert!(fault("shards = 2\nsenders = [0]").contains("all members of a shard send"));
 }
 
 #[test]

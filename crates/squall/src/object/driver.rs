@@ -1,0 +1,165 @@
+//! The thread that applies an object's updates, so that slow ones never hold up the polling thread (Derecho app. A).
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use squall_protocols::multicast::Pull;
+use squall_protocols::replica::{Delivery, ShardView};
+
+use super::machine::Replicated;
+use super::remote::{Directory, Remote};
+use super::service::Service;
+use super::shard::Shard;
+use super::{Object, ObjectError, ObjectOptions, transfer};
+use crate::application::{Seat, Turn};
+use crate::config::Config;
+use crate::node::Link;
+use crate::wait::block_on;
+
+/// What the subgroup of a shard gives to it: name, seat, longest message.
+type Place = (String, Arc<Seat>, usize);
+
+/// Begins an object at this member: `places` are the subgroups of its shards.
+pub(crate) fn start<T: Replicated>(
+    name: &str,
+    places: Vec<Place>,
+    config: &Arc<Config>,
+    link: &Link,
+    service: &Service,
+    first: impl Fn() -> T + Send + 'static,
+    options: ObjectOptions,
+) -> std::io::Result<Object<T>> {
+    let options = Arc::new(options);
+    let subgroups = places.iter().map(|(subgroup, ..)| subgroup.clone()).collect();
+    let directory = Arc::new(Directory::of_member(config, link, name, subgroups, options.timeout));
+    let shards = places.into_iter().enumerate();
+    let shards: Arc<[_]> = shards
+        .map(|(number, place)| Arc::new(Shard::<T>::new(number, place, link.clone(), Arc::clone(&options))))
+        .collect();
+    service.add(name, Arc::clone(&shards));
+    let lanes = shards.iter().map(|shard| Lane { shard: Arc::clone(shard), pull: None, held: 0 }).collect();
+    let driver = Driver { lanes, directory: Arc::clone(&directory), first };
+    std::thread::Builder::new().name(format!("squall {name}")).spawn(move || driver.run())?;
+    Ok(Object { shards, remote: Arc::new(Remote::new(directory)) })
+}
+
+struct Driver<T: Replicated, F> {
+    lanes: Vec<Lane<T>>,
+    directory: Arc<Directory>,
+    first: F,
+}
+
+/// One shard's deliveries.
+struct Lane<T: Replicated> {
+    shard: Arc<Shard<T>>,
+    /// The receiving end of the present view.
+    pull: Option<Pull>,
+    /// Messages taken and not yet given back.
+    held: usize,
+}
+
+impl<T: Replicated, F> Drop for Driver<T, F> {
+    /// However it ends, nobody waits for ever.
+    fn drop(&mut self) {
+        let status = &self.lanes.first().map(|lane| Arc::clone(&lane.shard.link.status));
+        let failure = status.as_ref().and_then(|status| status.failure());
+        let error = failure.map_or(ObjectError::Stopped, ObjectError::Group);
+        self.lanes.iter().for_each(|lane| lane.shard.stop(&error));
+    }
+}
+
+impl<T: Replicated, F: Fn() -> T> Driver<T, F> {
+    fn run(mut self) {
+        let Some(status) = self.lanes.first().map(|lane| Arc::clone(&lane.shard.link.status)) else { return };
+        loop {
+            let goes_on = block_on(poll_fn(|context| {
+                if !self.turn() {
+                    status.messages.register(context.waker());
+                    // Asked before looking, so that what was delivered until then is not missed.
+                    let ended = status.failure().is_some();
+                    if !self.turn() {
+                        return if ended { Poll::Ready(false) } else { Poll::Pending };
+                    }
+                }
+                Poll::Ready(true)
+            }));
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Does some of what there is to do; whether there was anything.
+    fn turn(&mut self) -> bool {
+        let Self { lanes, directory, first } = self;
+        lanes.iter_mut().fold(false, |worked, lane| lane.turn(directory, first) | worked)
+    }
+}
+
+impl<T: Replicated> Lane<T> {
+    fn turn(&mut self, directory: &Arc<Directory>, first: &impl Fn() -> T) -> bool {
+        // Asked before looking, so that what was delivered until then is not missed.
+        let closed = self.pull.as_ref().is_none_or(Pull::is_closed);
+        if self.take_messages() {
+            return true;
+        }
+        if !closed || self.is_stuffed() {
+            return false;
+        }
+        match self.shard.seat.take_turn() {
+            Some(Turn::Pull(pull)) => self.pull = Some(pull),
+            Some(Turn::View(view, members)) => {
+                self.pull = None;
+                let group = view.nodes();
+                self.shard.begin_view(ShardView { id: view.id, group, members }, first);
+                transfer::look(&self.shard, directory);
+            }
+            None => return false,
+        }
+        true
+    }
+
+    /// Whether so much is kept until the state comes that no more is taken.
+    fn is_stuffed(&self) -> bool {
+        self.shard.core().bytes_waiting() > self.shard.options.waiting_bytes_max
+    }
+
+    /// Takes a batch of messages; whether there were any.
+    fn take_messages(&mut self) -> bool {
+        let Some(pull) = &mut self.pull else { return false };
+        let mut core = self.shard.core();
+        let mut taken = 0;
+        // What is corrupt ends the subgroup by itself; here it is as if there was nothing more.
+        while taken < BATCH && core.bytes_waiting() <= self.shard.options.waiting_bytes_max {
+            let Ok(Some(message)) = pull.next_message() else { break };
+            let (view, sender, sequence, bytes) =
+                (message.view, message.sender, message.sequence, message.bytes);
+            self.shard.deliver(&mut core, Delivery { view, sender, sequence, bytes });
+            taken += 1;
+        }
+        drop(core);
+        self.held += taken;
+        if self.held >= RELEASE_EVERY || (self.held > 0 && taken < BATCH) {
+            pull.release();
+            self.held = 0;
+            self.shard.link.waker.wake();
+        }
+        taken > 0
+    }
+}
+
+/// Updates that are applied before queries have their turn.
+const BATCH: usize = 64;
+/// Messages are given back to their senders at the latest after so many.
+const RELEASE_EVERY: usize = 32;
+
+/// The subgroups of the shards of `name`, by shard.
+pub(crate) fn shards_of<'a, V>(name: &str, subgroups: &'a BTreeMap<String, V>) -> Vec<&'a str> {
+    if let Some((name, _)) = subgroups.get_key_value(name) {
+        return vec![name];
+    }
+    let shard = |number: usize| subgroups.get_key_value(&format!("{name}/{number}")).map(|(name, _)| &**name);
+    (0..).map_while(shard).collect()
+}

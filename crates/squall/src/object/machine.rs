@@ -1,0 +1,125 @@
+//! The application's type, and how its state is written and read (Derecho app. A).
+
+use std::fmt;
+use std::io::{self, Read, Write};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use squall_protocols::replica::Machine;
+
+/// A type whose objects are replicated. All members must run the same code: what `apply` does and replies is a function of
+/// the state and the update alone, never of time, chance or the member.
+pub trait Replicated: Sized + Send + 'static {
+    /// What changes it.
+    type Update: Serialize + DeserializeOwned;
+    /// What asks it.
+    type Query: Serialize + DeserializeOwned;
+    /// What updates and queries are answered with.
+    type Reply: Serialize + DeserializeOwned + Send + 'static;
+
+    /// Applies an update.
+    fn apply(&mut self, update: Self::Update) -> Self::Reply;
+
+    /// Answers a query.
+    fn query(&self, query: Self::Query) -> Self::Reply;
+
+    /// The state as it is now, to be written by another thread while updates go on. It should return at once: updates of
+    /// the shard wait at this member. A persistent map, or parts behind [`std::sync::Arc`], are cloned in no time.
+    fn snapshot(&self) -> Snapshot;
+
+    /// Reads a state back, as [`Snapshot`] has written it.
+    ///
+    /// # Errors
+    /// What the source says, or that it makes no sense; another member is asked then.
+    fn restore(source: &mut dyn Read) -> io::Result<Self>;
+}
+
+/// Writes a snapshot.
+type Writing = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
+
+/// A state that is yet to be written.
+pub struct Snapshot {
+    bytes: Option<u64>,
+    write: Writing,
+}
+
+impl Snapshot {
+    /// A state that `write` writes, in parts of any size; so it need not be in memory twice.
+    pub fn new(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Self {
+        Self { bytes: None, write: Box::new(write) }
+    }
+
+    /// A state that serialises as it is; [`restored`] reads it.
+    pub fn of(state: impl Serialize + Send + 'static) -> Self {
+        Self::new(move |sink| {
+            // Many small writes into few chunks.
+            let mut sink = io::BufWriter::with_capacity(BUFFER_BYTES, sink);
+            postcard::to_io(&state, &mut sink).map_err(io::Error::other)?;
+            sink.flush()
+        })
+    }
+
+    /// Says how many bytes it will be, so that progress can be shown.
+    #[must_use]
+    pub const fn with_bytes(mut self, bytes: u64) -> Self {
+        self.bytes = Some(bytes);
+        self
+    }
+
+    /// How many bytes it will be, if that is known.
+    #[must_use]
+    pub const fn bytes(&self) -> Option<u64> {
+        self.bytes
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// What the sink says.
+    pub fn write(self, sink: &mut dyn Write) -> io::Result<()> {
+        (self.write)(sink)
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+/// Reads a state that [`Snapshot::of`] has written. It is in memory twice for a moment; large states are better written
+/// and read in parts.
+///
+/// # Errors
+/// What the source says, or that it makes no sense.
+pub fn restored<T: DeserializeOwned>(source: &mut dyn Read) -> io::Result<T> {
+    let mut bytes = Vec::new();
+    source.read_to_end(&mut bytes)?;
+    postcard::from_bytes(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// The type as the core sees it.
+#[derive(Debug)]
+pub(super) struct Typed<T>(pub(super) T);
+
+impl<T: Replicated> Machine for Typed<T> {
+    /// None for what was not an update of this type, which all members find alike.
+    type Reply = Option<T::Reply>;
+    type Snapshot = Snapshot;
+
+    fn apply(&mut self, update: &[u8]) -> Self::Reply {
+        postcard::from_bytes(update).ok().map(|update| self.0.apply(update))
+    }
+
+    fn encode(reply: &Self::Reply) -> Vec<u8> {
+        let written = reply.as_ref().and_then(|reply| postcard::to_stdvec(reply).ok());
+        // One byte in front says whether there is a reply at all.
+        written.map_or_else(|| vec![0], |bytes| [&[1], &bytes[..]].concat())
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.0.snapshot()
+    }
+}

@@ -1,0 +1,246 @@
+//! Replicated objects: an application's type, kept alike at the members of a subgroup (Derecho app. A).
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use squall::config::SubgroupConfig;
+//! use squall::object::{Replicated, Snapshot, restored};
+//! use squall::{Config, Group};
+//!
+//! #[derive(Default)]
+//! struct Kv(BTreeMap<String, String>);
+//!
+//! impl Replicated for Kv {
+//!     type Update = (String, String);
+//!     type Query = String;
+//!     type Reply = Option<String>;
+//!     fn apply(&mut self, (key, value): (String, String)) -> Option<String> {
+//!         self.0.insert(key, value)
+//!     }
+//!     fn query(&self, key: String) -> Option<String> {
+//!         self.0.get(&key).cloned()
+//!     }
+//!     fn snapshot(&self) -> Snapshot {
+//!         Snapshot::of(self.0.clone())
+//!     }
+//!     fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> {
+//!         restored(source).map(Self)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let kv = SubgroupConfig { shards: 4, replicas: 2, ..SubgroupConfig::default() };
+//! let config = Config::local(&format!("doc-objects-{}", std::process::id()), 1).subgroup("kv", kv);
+//! let mut group = Group::join(config)?;
+//! let kv = group.object("kv", Kv::default)?;
+//! kv.update(b"colour", &("colour".into(), "blue".into()))?.wait()?;
+//! assert_eq!(kv.query(b"colour", &"colour".into())?.wait()?, Some("blue".into()));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - An **update** is applied by all members of its shard in one order; the reply is that of this member, or, if it is not
+//!   in the shard, of the one that it has asked. What becomes of an update whose view ends is told:
+//!   [`ObjectError::NotDelivered`] or [`ObjectError::Unknown`].
+//! - A **query** is answered by one member from its state, which includes all that was acknowledged there, and all of the
+//!   views before the asker's. It need not be the latest: who needs that makes it an update.
+//! - A **newcomer** gets the state from a member that has it, while updates go on. It is asked for by itself.
+//! - **Keys** choose shards ([`Object::shard`]); where shards lie follows the view.
+//! - **Clients** outside the group use [`Client`].
+
+mod client;
+mod driver;
+mod error;
+mod machine;
+mod pending;
+mod remote;
+mod service;
+mod shard;
+mod transfer;
+mod wire;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use squall_fabric::NodeId;
+use squall_protocols::replica::{Readiness, shard_of_key};
+
+pub use client::Client;
+pub use error::ObjectError;
+pub use machine::{Replicated, Snapshot, restored};
+pub use pending::Pending;
+pub use transfer::Transfer;
+
+pub(crate) use driver::{shards_of, start};
+use remote::{Job, Remote};
+pub(crate) use service::Service;
+use shard::{Refused, Shard};
+
+/// What can be chosen for an object.
+pub struct ObjectOptions {
+    /// Clients that a shard remembers; above that, the one that was active least recently has to begin anew. The same at
+    /// all members.
+    pub sessions_max: usize,
+    /// Bytes of updates that a newcomer keeps until the state comes; above that, senders wait.
+    pub waiting_bytes_max: usize,
+    /// How long to look for a member that takes an update or answers a query.
+    pub timeout: Duration,
+    /// Called while the state is being received, by the thread that receives it.
+    pub on_transfer: Box<dyn Fn(Transfer) + Send + Sync>,
+}
+
+impl Default for ObjectOptions {
+    fn default() -> Self {
+        Self {
+            sessions_max: 1024,
+            waiting_bytes_max: 256 << 20,
+            timeout: Duration::from_secs(10),
+            on_transfer: Box::new(|_| ()),
+        }
+    }
+}
+
+impl std::fmt::Debug for ObjectOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObjectOptions").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// A handle of a replicated object at a member. Clones are the same object. The member keeps its part of the object until
+/// it leaves the group, whether or not there are handles.
+#[derive(Debug)]
+pub struct Object<T: Replicated> {
+    shards: Arc<[Arc<Shard<T>>]>,
+    remote: Arc<Remote>,
+}
+
+impl<T: Replicated> Clone for Object<T> {
+    fn clone(&self) -> Self {
+        Self { shards: Arc::clone(&self.shards), remote: Arc::clone(&self.remote) }
+    }
+}
+
+impl<T: Replicated> Object<T> {
+    /// How many shards it has.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The shard of a key.
+    #[must_use]
+    pub fn shard(&self, key: &[u8]) -> usize {
+        shard_of(key, self.shards.len())
+    }
+
+    /// Updates the object of `key`'s shard: see [`Object::update_shard`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn update(&self, key: &[u8], update: &T::Update) -> Result<Pending<T::Reply>, ObjectError> {
+        self.update_shard(self.shard(key), update)
+    }
+
+    /// Updates the object of a shard. Waits while this member's window is full; the reply is waited for, awaited, or let
+    /// go of with what is returned. Updates of one thread to one shard are applied in their order as long as this member
+    /// is in the shard.
+    ///
+    /// # Errors
+    /// [`ObjectError::TooLong`], or that the group has ended.
+    ///
+    /// # Panics
+    /// If there is no such shard.
+    pub fn update_shard(&self, shard: usize, update: &T::Update) -> Result<Pending<T::Reply>, ObjectError> {
+        let bytes = wire::encode(update)?;
+        let (pending, completion) = pending::pair();
+        match self.shards[shard].submit_own(&bytes, completion) {
+            Ok(()) => {}
+            Err((Refused::NotHere, completion)) => {
+                self.remote.push(Job::update::<T>(shard, bytes, completion))
+            }
+            Err((Refused::Error(error), _)) => return Err(error),
+        }
+        Ok(pending)
+    }
+
+    /// Asks the object of `key`'s shard: this member if it is in the shard and has the state, else one that has it.
+    ///
+    /// # Errors
+    /// [`ObjectError`], if the query cannot be written.
+    pub fn query(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
+        self.query_shard(self.shard(key), query)
+    }
+
+    /// Asks the object of a shard: see [`Object::query`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// If there is no such shard.
+    pub fn query_shard(&self, shard: usize, query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
+        let bytes = wire::encode(query)?;
+        if let Ok(reply) = self.shards[shard].query_here(&bytes) {
+            return Ok(Pending::ready(reply));
+        }
+        let (pending, completion) = pending::pair();
+        self.remote.push(Job::query::<T>(shard, None, bytes, completion));
+        Ok(pending)
+    }
+
+    /// Asks the object of a shard at the member `node`.
+    ///
+    /// # Errors
+    /// [`ObjectError`], if the query cannot be written.
+    pub fn query_at(
+        &self,
+        node: NodeId,
+        shard: usize,
+        query: &T::Query,
+    ) -> Result<Pending<T::Reply>, ObjectError> {
+        let bytes = wire::encode(query)?;
+        let (pending, completion) = pending::pair();
+        self.remote.push(Job::query::<T>(shard, Some(node), bytes, completion));
+        Ok(pending)
+    }
+
+    /// Whether this member is in the shard and has its state.
+    #[must_use]
+    pub fn holds(&self, shard: usize) -> bool {
+        self.shards[shard].core().position().is_some()
+    }
+
+    /// Reads this member's part of a shard, as far as it has come: the view and the sequence up to which all is applied,
+    /// and the object. `None` if this member does not have it. Updates wait meanwhile.
+    pub fn inspect<R>(&self, shard: usize, read: impl FnOnce((u64, u64), &T) -> R) -> Option<R> {
+        let core = self.shards[shard].core();
+        let position = core.position()?;
+        core.machine().map(|machine| read((position.view, position.sequence), &machine.0))
+    }
+
+    /// Waits until this member has the state of all shards that it is in.
+    ///
+    /// # Errors
+    /// [`ObjectError::StateLost`]; [`ObjectError::Unreachable`] if the time is over; or that the group has ended.
+    pub fn wait_ready(&self, timeout: Duration) -> Result<(), ObjectError> {
+        let deadline = Instant::now() + timeout;
+        for (number, shard) in self.shards.iter().enumerate() {
+            loop {
+                match shard.standing()? {
+                    Readiness::Ready | Readiness::Elsewhere => break,
+                    Readiness::Lost => return Err(ObjectError::StateLost { shard: number }),
+                    Readiness::NotYet if Instant::now() > deadline => {
+                        let cause = "the state has not come in time".into();
+                        return Err(ObjectError::Unreachable { shard: number, cause });
+                    }
+                    Readiness::NotYet => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The shard of a key among `shards`.
+fn shard_of(key: &[u8], shards: usize) -> usize {
+    shard_of_key(key, u32::try_from(shards).expect("shards are few")) as usize
+}

@@ -1,0 +1,107 @@
+//! What an update or a query is answered with, when it is (Derecho app. A: futures).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::ObjectError;
+use crate::wait::block_on;
+
+/// The reply that will come: wait for it, or await it on any executor. Dropping it takes nothing back.
+#[derive(Debug)]
+#[must_use = "the outcome of an update is known only by its reply"]
+pub struct Pending<R> {
+    slot: Arc<Slot<R>>,
+}
+
+/// The other end, by which it comes. Dropped unused, it tells [`ObjectError::Stopped`].
+#[derive(Debug)]
+pub(super) struct Completion<R> {
+    slot: Option<Arc<Slot<R>>>,
+}
+
+#[derive(Debug)]
+struct Slot<R> {
+    state: Mutex<State<R>>,
+}
+
+#[derive(Debug)]
+struct State<R> {
+    result: Option<Result<R, ObjectError>>,
+    waker: Option<Waker>,
+}
+
+impl<R> Slot<R> {
+    fn new(result: Option<Result<R, ObjectError>>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State { result, waker: None }) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn pair<R>() -> (Pending<R>, Completion<R>) {
+    let slot = Slot::new(None);
+    (Pending { slot: Arc::clone(&slot) }, Completion { slot: Some(slot) })
+}
+
+impl<R> Completion<R> {
+    pub(super) fn complete(mut self, result: Result<R, ObjectError>) {
+        self.set(result);
+    }
+
+    fn set(&mut self, result: Result<R, ObjectError>) {
+        let Some(slot) = self.slot.take() else { return };
+        let mut state = slot.state();
+        state.result = Some(result);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<R> Drop for Completion<R> {
+    fn drop(&mut self) {
+        self.set(Err(ObjectError::Stopped));
+    }
+}
+
+impl<R> Pending<R> {
+    pub(super) fn ready(result: Result<R, ObjectError>) -> Self {
+        Self { slot: Slot::new(Some(result)) }
+    }
+
+    /// Blocks until the reply is there. Not for the thread that polls the group.
+    ///
+    /// # Errors
+    /// [`ObjectError`], with what to do next.
+    pub fn wait(self) -> Result<R, ObjectError> {
+        block_on(self)
+    }
+
+    /// Takes the reply if it is there.
+    ///
+    /// # Errors
+    /// This end, if it is not there yet.
+    pub fn try_wait(self) -> Result<Result<R, ObjectError>, Self> {
+        let result = self.slot.state().result.take();
+        result.ok_or(self)
+    }
+}
+
+impl<R> Future for Pending<R> {
+    type Output = Result<R, ObjectError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.slot.state();
+        if let Some(result) = state.result.take() {
+            return Poll::Ready(result);
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}

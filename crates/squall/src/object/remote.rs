@@ -1,0 +1,361 @@
+//! Asking other members: who they are, how they are reached, and how an update that is sent again counts once
+//! (Derecho app. A: external clients).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use squall_fabric::NodeId;
+use squall_protocols::membership::{Member, View};
+use squall_transports::bootstrap::Address;
+
+use super::machine::Replicated;
+use super::pending::Completion;
+use super::wire::{self, Answer, Request, What};
+use super::{ObjectError, service};
+use crate::config::Config;
+use crate::inquiry;
+use crate::node::Link;
+use crate::status::Status;
+use crate::stream::Stream;
+
+/// Where the members of an object's shards are, and connections with them.
+pub(super) struct Directory {
+    config: Arc<Config>,
+    object: String,
+    /// The subgroups of the shards.
+    subgroups: Vec<String>,
+    timeout: Duration,
+    source: Source,
+    services: Mutex<BTreeMap<NodeId, Address>>,
+    /// Connections that nobody uses at the moment.
+    idle: Mutex<BTreeMap<NodeId, Vec<Stream>>>,
+}
+
+/// Whence the present view is known.
+enum Source {
+    /// This process is a member.
+    Member(Arc<Status>),
+    /// Members are asked: the view as it was, and where its members listen.
+    Client(Mutex<(View, BTreeMap<NodeId, Address>)>),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Directory {
+    pub(super) fn of_member(
+        config: &Arc<Config>,
+        link: &Link,
+        object: &str,
+        subgroups: Vec<String>,
+        timeout: Duration,
+    ) -> Self {
+        Self::new(config, object, subgroups, timeout, Source::Member(Arc::clone(&link.status)))
+    }
+
+    pub(super) fn of_client(
+        config: &Arc<Config>,
+        object: &str,
+        subgroups: Vec<String>,
+        timeout: Duration,
+    ) -> Self {
+        let nowhere = View::first(Vec::new());
+        Self::new(config, object, subgroups, timeout, Source::Client(Mutex::new((nowhere, BTreeMap::new()))))
+    }
+
+    fn new(
+        config: &Arc<Config>,
+        object: &str,
+        subgroups: Vec<String>,
+        timeout: Duration,
+        source: Source,
+    ) -> Self {
+        let (config, object) = (Arc::clone(config), object.into());
+        let (services, idle) = (Mutex::default(), Mutex::default());
+        Self { config, object, subgroups, timeout, source, services, idle }
+    }
+
+    pub(super) fn request(&self, shard: usize, what: What) -> Request {
+        Request { object: self.object.clone(), shard: u32::try_from(shard).expect("shards are few"), what }
+    }
+
+    /// The view, as it is known here.
+    fn view(&self) -> View {
+        match &self.source {
+            Source::Member(status) => status.view().unwrap_or_else(|| View::first(Vec::new())),
+            Source::Client(known) => lock(known).0.clone(),
+        }
+    }
+
+    /// Finds out how the group is now, for a client.
+    pub(super) fn refresh(&self) -> Result<(), String> {
+        let Source::Client(known) = &self.source else { return Ok(()) };
+        let roster = lock(known).1.clone();
+        let mut cause = "there is no contact: name some in the configuration".to_owned();
+        for address in roster.values().chain(&self.config.contacts) {
+            match inquiry::ask_status(&self.config, address) {
+                Ok(status) => {
+                    let member =
+                        |line: &inquiry::MemberLine| Member { node: NodeId(line.node), tag: line.rank };
+                    let members = status.members.iter().map(member).collect();
+                    let place =
+                        |line: &inquiry::MemberLine| Some((NodeId(line.node), line.address.parse().ok()?));
+                    let roster: BTreeMap<NodeId, Address> = status.members.iter().filter_map(place).collect();
+                    let mut known = lock(known);
+                    if status.view >= known.0.id && !roster.is_empty() {
+                        *known = (View { id: status.view, members }, roster);
+                    }
+                    return Ok(());
+                }
+                Err(error) => cause = error.to_string(),
+            }
+        }
+        Err(cause)
+    }
+
+    /// The members of a shard.
+    fn members(&self, shard: usize) -> Vec<NodeId> {
+        let subgroup = self.config.subgroups.get(&self.subgroups[shard]);
+        subgroup
+            .and_then(|subgroup| subgroup.place(&self.view()))
+            .map_or_else(Vec::new, |(members, _)| members)
+    }
+
+    fn service(&self, node: NodeId) -> io::Result<Address> {
+        if let Some(address) = lock(&self.services).get(&node) {
+            return Ok(address.clone());
+        }
+        let plan = self.config.plan();
+        let address = match &self.source {
+            Source::Member(status) => inquiry::ask_service(&plan, status, node),
+            Source::Client(known) => {
+                let desk = lock(known).1.get(&node).cloned();
+                desk.map_or(Ok(None), |desk| inquiry::ask_service_at(&plan, &desk))
+            }
+        };
+        let address = address.map_err(io::Error::other)?.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        lock(&self.services).insert(node, address.clone());
+        Ok(address)
+    }
+
+    fn connect(&self, node: NodeId) -> io::Result<Stream> {
+        let address = self.service(node)?;
+        let stream = Stream::connect(&address, &service::options(&self.config));
+        let mut stream = stream.inspect_err(|_| drop(lock(&self.services).remove(&node)))?;
+        stream.set_read_timeout(Some(self.timeout));
+        stream.set_write_timeout(Some(self.timeout));
+        Ok(stream)
+    }
+
+    /// Asks a member; the stream is to be put back when all of the answer is read.
+    pub(super) fn ask(&self, node: NodeId, request: &Request) -> io::Result<(Answer, Stream)> {
+        // A connection that was idle may have been closed at the other end.
+        while let Some(stream) = lock(&self.idle).get_mut(&node).and_then(Vec::pop) {
+            if let Ok(found) = ask_by(stream, request) {
+                return Ok(found);
+            }
+        }
+        ask_by(self.connect(node)?, request)
+    }
+
+    pub(super) fn put_back(&self, node: NodeId, stream: Stream) {
+        let mut idle = lock(&self.idle);
+        let streams = idle.entry(node).or_default();
+        if streams.len() < IDLE_MAX {
+            streams.push(stream);
+        }
+    }
+
+    pub(super) fn call(&self, node: NodeId, request: &Request) -> io::Result<Answer> {
+        let (answer, stream) = self.ask(node, request)?;
+        self.put_back(node, stream);
+        Ok(answer)
+    }
+
+    /// Asks members of a shard in turn, from `turn` on, until one answers to the point.
+    fn call_any(
+        &self,
+        shard: usize,
+        turn: &mut usize,
+        node: Option<NodeId>,
+        what: &mut dyn FnMut() -> What,
+        mut on_lost_answer: impl FnMut(),
+    ) -> Result<Answer, ObjectError> {
+        let deadline = Instant::now() + self.timeout;
+        let mut cause = "the shard has no members".to_owned();
+        let mut failures = 0;
+        loop {
+            let members = node.map_or_else(|| self.members(shard), |node| vec![node]);
+            if !members.is_empty() {
+                let node = members[*turn % members.len()];
+                match self.call(node, &self.request(shard, what())) {
+                    Ok(Answer::Lost) => return Err(ObjectError::StateLost { shard }),
+                    Ok(Answer::NotYet) => cause = format!("{node} has no state yet"),
+                    Ok(Answer::Elsewhere) => cause = format!("{node} is not in it"),
+                    Ok(Answer::Failed(why)) => {
+                        on_lost_answer();
+                        cause = format!("{node}: {why}");
+                    }
+                    Ok(answer) => return Ok(answer),
+                    Err(error) => {
+                        on_lost_answer();
+                        cause = format!("{node}: {error}");
+                    }
+                }
+                *turn += 1;
+            }
+            failures += 1;
+            if Instant::now() > deadline {
+                return Err(ObjectError::Unreachable { shard, cause });
+            }
+            if members.is_empty() || failures % members.len() == 0 {
+                if let Err(why) = self.refresh() {
+                    cause = why;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+fn ask_by(mut stream: Stream, request: &Request) -> io::Result<(Answer, Stream)> {
+    wire::send(&mut stream, request)?;
+    let answer = wire::receive(&mut stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok((answer, stream))
+}
+
+/// Something to be done for a shard that is elsewhere.
+pub(super) struct Job {
+    shard: usize,
+    task: Task,
+    done: Box<dyn FnOnce(Result<Vec<u8>, ObjectError>) + Send>,
+}
+
+enum Task {
+    Update(Vec<u8>),
+    Query(Option<NodeId>, Vec<u8>),
+}
+
+impl Job {
+    pub(super) fn update<T: Replicated>(shard: usize, update: Vec<u8>, done: Completion<T::Reply>) -> Self {
+        Self { shard, task: Task::Update(update), done: completing::<T>(done) }
+    }
+
+    pub(super) fn query<T: Replicated>(
+        shard: usize,
+        node: Option<NodeId>,
+        query: Vec<u8>,
+        done: Completion<T::Reply>,
+    ) -> Self {
+        Self { shard, task: Task::Query(node, query), done: completing::<T>(done) }
+    }
+}
+
+fn completing<T: Replicated>(
+    completion: Completion<T::Reply>,
+) -> Box<dyn FnOnce(Result<Vec<u8>, ObjectError>) + Send> {
+    Box::new(|reply| completion.complete(reply.and_then(|reply| wire::decode_reply(&reply))))
+}
+
+/// The way to shards that are elsewhere: for each shard in use a thread, which does one thing at a time, in order.
+pub(super) struct Remote {
+    directory: Arc<Directory>,
+    workers: Mutex<BTreeMap<usize, mpsc::Sender<Job>>>,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote").field("object", &self.directory.object).finish_non_exhaustive()
+    }
+}
+
+impl Remote {
+    pub(super) fn new(directory: Arc<Directory>) -> Self {
+        Self { directory, workers: Mutex::default() }
+    }
+
+    pub(super) fn push(&self, job: Job) {
+        let mut workers = lock(&self.workers);
+        let worker = workers.entry(job.shard).or_insert_with(|| {
+            let (send, receive) = mpsc::channel();
+            let mut worker = Worker { directory: Arc::clone(&self.directory), session: None, turn: 0 };
+            let run = move || receive.into_iter().for_each(|job| worker.run(job));
+            // Without a thread, what is pushed tells its owner when it is dropped.
+            let _ = std::thread::Builder::new().name("squall remote".into()).spawn(run);
+            send
+        });
+        // A worker that has panicked drops what it gets, which tells its owner.
+        let _ = worker.send(job);
+    }
+}
+
+struct Worker {
+    directory: Arc<Directory>,
+    /// The session and the number of its last update.
+    session: Option<(u64, u64)>,
+    /// Which member is asked next.
+    turn: usize,
+}
+
+impl Worker {
+    fn run(&mut self, job: Job) {
+        let Job { shard, task, done } = job;
+        done(match task {
+            Task::Update(update) => self.update(shard, &update),
+            Task::Query(node, query) => self.query(shard, node, &query),
+        });
+    }
+
+    fn query(&mut self, shard: usize, node: Option<NodeId>, query: &[u8]) -> Result<Vec<u8>, ObjectError> {
+        let directory = Arc::clone(&self.directory);
+        let mut what = || What::Query { view: directory.view().id, query: query.to_vec() };
+        match self.directory.call_any(shard, &mut self.turn, node, &mut what, || ())? {
+            Answer::Reply(reply) => Ok(reply),
+            answer => Err(ObjectError::Form(format!("{answer:?} is no answer to a query"))),
+        }
+    }
+
+    /// Sends an update until it is answered; its session sees to it that it counts once [A3].
+    fn update(&mut self, shard: usize, update: &[u8]) -> Result<Vec<u8>, ObjectError> {
+        // Whether a member may have passed it on without having answered.
+        let mut is_open = false;
+        loop {
+            let (session, number) = match self.session {
+                Some((session, last)) => (session, last + 1),
+                None => (self.open(shard)?, 1),
+            };
+            let mut what = || What::Update { session, number, update: update.to_vec() };
+            let answer = self.directory.call_any(shard, &mut self.turn, None, &mut what, || is_open = true);
+            // Whatever has become of it, its number is spent.
+            self.session = Some((session, number));
+            match answer {
+                Ok(Answer::Reply(reply)) => return Ok(reply),
+                Ok(Answer::Forgotten) => {
+                    self.session = None;
+                    if is_open {
+                        return Err(ObjectError::Unknown);
+                    }
+                }
+                Ok(answer) => return Err(ObjectError::Form(format!("{answer:?} is no answer to an update"))),
+                Err(ObjectError::Unreachable { .. }) if is_open => return Err(ObjectError::Unknown),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn open(&mut self, shard: usize) -> Result<u64, ObjectError> {
+        match self.directory.call_any(shard, &mut self.turn, None, &mut || What::Open, || ())? {
+            Answer::Opened(session) => Ok(session),
+            answer => Err(ObjectError::Form(format!("{answer:?} is no answer to a client that comes"))),
+        }
+    }
+}
+
+/// Idle connections with one member.
+const IDLE_MAX: usize = 4;
+/// Between rounds of questions.
+const PAUSE: Duration = Duration::from_millis(5);
