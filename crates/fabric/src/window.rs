@@ -29,12 +29,11 @@
 //! the [`Writer`] keeps off until [`Publisher::free`]; other processes are trusted to keep the same rule, as
 //! members that have proved the cluster's secret.
 
+mod publisher;
+mod reader;
 mod remains;
 mod reserve_error;
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::Region;
@@ -42,6 +41,8 @@ use crate::atomics::{AtomicBool, AtomicU64, Ordering};
 use crate::layout::Word;
 use crate::region::Access;
 
+pub use publisher::Publisher;
+pub use reader::{CorruptRecord, Reader, Record};
 pub use remains::Remains;
 pub use reserve_error::ReserveError;
 
@@ -185,10 +186,7 @@ pub fn window(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
         freed: 0,
         head: 0,
     };
-    let mut runs = VecDeque::with_capacity(geometry.records_max + 2);
-    runs.push_back(Run { first: 0, nulls: 0 });
-    let publisher =
-        Publisher { region: region.clone(), geometry, shared, runs, doubtful: false, published: 0, freed: 0 };
+    let publisher = Publisher::new(region, geometry, shared);
     (writer, publisher)
 }
 
@@ -327,275 +325,6 @@ impl std::ops::DerefMut for Reservation<'_> {
         // SAFETY: `has_room` says that these words are freed, and only this reservation may write them.
         unsafe { self.writer.region.bytes_mut(start, self.length) }
     }
-}
-
-/// Consecutive records with the same number of nulls before them: record `p` has index `p + nulls`.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    /// The first record of the run.
-    first: u64,
-    nulls: u64,
-}
-
-/// The polling thread's end of a window.
-#[derive(Debug)]
-pub struct Publisher {
-    region: Region,
-    geometry: Geometry,
-    shared: Arc<Shared>,
-    /// The runs of outstanding records and the present one, in order; never empty.
-    runs: VecDeque<Run>,
-    /// The writer may not have seen the latest nulls when it gave the next record its index.
-    doubtful: bool,
-    /// Records announced; `freed <= published <= ready`.
-    published: u64,
-    freed: u64,
-}
-
-impl Publisher {
-    /// Messages that are committed but not yet published.
-    #[inline]
-    #[must_use]
-    pub fn ready(&self) -> u64 {
-        // SYNC: pairs with the release in `Reservation::commit`.
-        self.shared.ready.0.load(Ordering::Acquire) - self.published
-    }
-
-    /// What has been published and raised so far.
-    #[inline]
-    #[must_use]
-    pub fn announcement(&self) -> Announcement {
-        Announcement { indexes: self.published + self.nulls(), records: low_bits(self.published) }
-    }
-
-    /// Messages that are published but not yet freed.
-    #[inline]
-    #[must_use]
-    pub const fn outstanding(&self) -> u64 {
-        self.published - self.freed
-    }
-
-    /// Whether freeing is worth a look at the other members: half of the window is taken, or the writer waits.
-    #[inline]
-    #[must_use]
-    pub fn wants_room(&self) -> bool {
-        2 * self.outstanding() >= self.geometry.records_max as u64
-            || self.shared.starved.load(Ordering::Relaxed)
-    }
-
-    /// Publishes up to `count` committed messages and calls `pushed` for each contiguous range of words that must
-    /// reach the readers, at most twice. The caller then announces [`Publisher::announcement`].
-    ///
-    /// # Panics
-    /// If the view's indexes are used up ([`INDEXES_MAX`]).
-    #[inline]
-    pub fn publish(&mut self, count: u64, mut pushed: impl FnMut(Range<usize>)) -> u64 {
-        let count = self.ready().min(count);
-        if count == 0 {
-            return 0;
-        }
-        let (from, to) = (self.published, self.published + count);
-        if self.doubtful {
-            self.correct_indexes(from..to);
-        }
-        let (first, last) = (self.shared.start(from), self.shared.start(to - 1));
-        if last >= first {
-            pushed(self.words(first, to - 1));
-        } else {
-            let wrapped =
-                (from + 1..to).find(|number| self.shared.start(*number) < first).expect("it has wrapped");
-            pushed(self.words(first, wrapped - 1));
-            pushed(self.words(0, to - 1));
-        }
-        self.published = to;
-        assert!(self.announcement().indexes < INDEXES_MAX, "a view ends before its indexes do");
-        count
-    }
-
-    /// Counts nulls up to `indexes`; returns how many.
-    ///
-    /// # Panics
-    /// If the view's indexes are used up ([`INDEXES_MAX`]).
-    pub fn raise(&mut self, indexes: u64) -> u64 {
-        assert!(indexes < INDEXES_MAX, "a view ends before its indexes do");
-        let more = indexes.saturating_sub(self.announcement().indexes);
-        if more == 0 {
-            return 0;
-        }
-        let nulls = self.nulls() + more;
-        match self.runs.back_mut() {
-            Some(run) if run.first == self.published => run.nulls = nulls,
-            _ => self.runs.push_back(Run { first: self.published, nulls }),
-        }
-        self.doubtful = true;
-        self.shared.nulls.0.store(nulls, Ordering::Relaxed);
-        more
-    }
-
-    /// Frees all messages with an index below `indexes`: all members have delivered them [O5]. Returns how many.
-    pub fn free(&mut self, indexes: u64) -> u64 {
-        let before = self.freed;
-        loop {
-            let end = self.runs.get(1).map_or(self.published, |next| next.first);
-            self.freed = indexes.saturating_sub(self.runs[0].nulls).clamp(self.freed, end);
-            if self.freed < end || self.runs.len() == 1 {
-                break;
-            }
-            self.runs.pop_front();
-        }
-        if self.freed > before {
-            self.shared.starved.store(false, Ordering::Relaxed);
-            // SYNC: pairs with the acquire in `Writer::reserve`.
-            self.shared.freed.0.store(self.freed, Ordering::Release);
-        }
-        self.freed - before
-    }
-
-    /// Gives records their indexes anew if the writer did not know of the latest nulls. It learns of them once for
-    /// all, so the first record that is right ends the doubt.
-    fn correct_indexes(&mut self, records: Range<u64>) {
-        for number in records {
-            let place = self.geometry.first + self.shared.start(number);
-            let index = number + self.nulls();
-            if self.region.load_relaxed(place) == index + 1 {
-                self.doubtful = false;
-                break;
-            }
-            self.region.store_relaxed(place, index + 1);
-        }
-    }
-
-    /// Nulls sent so far.
-    #[inline]
-    fn nulls(&self) -> u64 {
-        self.runs.back().expect("never empty").nulls
-    }
-
-    /// The words from `first` of the ring to the end of record `last`.
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "our own record's length, at most message_max")]
-    fn words(&self, first: usize, last: u64) -> Range<usize> {
-        let start = self.geometry.first + self.shared.start(last);
-        let length = self.region.load_relaxed(start + 1) as usize;
-        self.geometry.first + first..start + record_words(length)
-    }
-
-    /// Ends the window: the writer gets [`ReserveError::Closed`] from now on.
-    pub fn close(&self) {
-        self.shared.closed.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Publisher {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// A record that is not what its place and announcement require: the memory or the transport is at fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CorruptRecord {
-    /// The word where the record begins.
-    pub word: usize,
-    /// The index that was expected.
-    pub expected: u64,
-    /// The index found.
-    pub found: u64,
-    /// The length found, in bytes.
-    pub length: u64,
-}
-
-impl fmt::Display for CorruptRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the record at word {} has index {} and {} bytes where index {} or a later one was announced",
-            self.word, self.found, self.length, self.expected
-        )
-    }
-}
-
-impl std::error::Error for CorruptRecord {}
-
-/// How many records ahead a reader fetches into its cache; never beyond what is announced, since fetching a line
-/// that its sender still writes would slow both down.
-const PREFETCH_RECORDS: u16 = 12;
-
-/// A reader's walk over a window.
-#[derive(Clone, Debug)]
-pub struct Reader {
-    region: Region,
-    geometry: Geometry,
-    /// Where the next record begins.
-    head: usize,
-    /// Records taken; at most `records_max` behind what is announced.
-    records: u64,
-}
-
-impl Reader {
-    /// A reader at the beginning of the window at `geometry` of `region`.
-    ///
-    /// # Panics
-    /// If the window ends beyond the region.
-    #[must_use]
-    pub fn new(region: &Region, geometry: Geometry) -> Self {
-        region.check(&(geometry.first..geometry.first + geometry.words()));
-        Self { region: region.clone(), geometry, head: 0, records: 0 }
-    }
-
-    /// Takes index `index`: its record, or `None` for a null. Indexes are taken in order, each once, and only
-    /// after an announcement that covers them was loaded from the sender's row.
-    ///
-    /// # Errors
-    /// [`CorruptRecord`]: stop delivering [O6].
-    #[inline(always)]
-    pub fn take(&mut self, index: u64, announced: Announcement) -> Result<Option<Record>, CorruptRecord> {
-        let waiting = announced.records.wrapping_sub(low_bits(self.records));
-        if waiting == 0 {
-            return Ok(None);
-        }
-        let place = self.geometry.first + self.head;
-        // SAFETY: `head` is below the capacity, behind which a whole record has room; `new` checked the region.
-        // Stored plus one, so that memory that was never written is not index 0.
-        let found = unsafe { self.region.load_unchecked(place) }.wrapping_sub(1);
-        // SAFETY: as above.
-        let length = unsafe { self.region.load_unchecked(place + 1) };
-        if found != index {
-            if found > index && found < announced.indexes {
-                return Ok(None);
-            }
-            return Err(CorruptRecord { word: place, expected: index, found, length });
-        }
-        let bytes = match usize::try_from(length) {
-            Ok(bytes) if bytes <= self.geometry.message_max => bytes,
-            _ => return Err(CorruptRecord { word: place, expected: index, found, length }),
-        };
-        let words = record_words(bytes);
-        if waiting > PREFETCH_RECORDS {
-            // Where a record lies is only known when the one before it has been read, so the processor cannot
-            // look ahead by itself; messages are mostly of one length, so we can.
-            self.region.prefetch(place + usize::from(PREFETCH_RECORDS) * words);
-        }
-        self.head = self.geometry.behind(self.head, words);
-        self.records += 1;
-        Ok(Some(Record { first: place + HEADER_WORDS, length: bytes }))
-    }
-
-    /// The payload of a record that this reader has taken, in place. It must not be used any more once its index
-    /// has been reported as delivered [O5].
-    #[inline]
-    #[must_use]
-    pub fn bytes(&self, record: Record) -> &[u8] {
-        // SAFETY: the record is announced and not yet reported as delivered, so its owner does not write it.
-        unsafe { self.region.bytes(record.first, record.length) }
-    }
-}
-
-/// Where a message lies: made by [`Reader::take`] for the same reader's [`Reader::bytes`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
-    first: usize,
-    length: usize,
 }
 
 /// The place of record `number` in a table of `length` (a power of two) entries.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Geometry, HEADER_WORDS, Publisher, ReserveError, Shared, Writer};
+use super::{Geometry, HEADER_WORDS, ReserveError, Shared, Writer};
 use crate::Region;
 use crate::atomics::Ordering;
 
@@ -10,33 +10,11 @@ use crate::atomics::Ordering;
 /// message that it had reserved when the window was closed: that one is taken too.
 #[derive(Debug)]
 pub struct Remains {
-    region: Region,
-    geometry: Geometry,
-    shared: Arc<Shared>,
+    pub(super) region: Region,
+    pub(super) geometry: Geometry,
+    pub(super) shared: Arc<Shared>,
     /// The next record to take; `next <= ready`.
-    next: u64,
-}
-
-impl Publisher {
-    /// What the window holds from index `indexes` on. Close the window first.
-    #[must_use]
-    pub fn remains(&self, indexes: u64) -> Remains {
-        let Self { region, geometry, shared, .. } = self;
-        let next = self.record_at(indexes);
-        Remains { region: region.clone(), geometry: *geometry, shared: Arc::clone(shared), next }
-    }
-
-    /// The first record that is not freed and has an index of at least `indexes`.
-    fn record_at(&self, indexes: u64) -> u64 {
-        let ends = self.runs.iter().skip(1).map(|next| next.first).chain([self.published]);
-        for (run, end) in self.runs.iter().zip(ends) {
-            let first = indexes.saturating_sub(run.nulls).max(run.first).max(self.freed);
-            if first < end {
-                return first;
-            }
-        }
-        self.published
-    }
+    pub(super) next: u64,
 }
 
 impl Remains {
@@ -78,7 +56,7 @@ impl Remains {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Reader, window};
+    use super::super::{Publisher, Reader, window};
     use super::*;
     use crate::RegionId;
 

@@ -1,0 +1,112 @@
+//! A reader's walk over a window (Spindle §2.3).
+
+use std::fmt;
+
+use super::{Announcement, Geometry, HEADER_WORDS, low_bits, record_words};
+use crate::Region;
+
+/// A record that is not what its place and announcement require: the memory or the transport is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CorruptRecord {
+    /// The word where the record begins.
+    pub word: usize,
+    /// The index that was expected.
+    pub expected: u64,
+    /// The index found.
+    pub found: u64,
+    /// The length found, in bytes.
+    pub length: u64,
+}
+
+impl fmt::Display for CorruptRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the record at word {} has index {} and {} bytes where index {} or a later one was announced",
+            self.word, self.found, self.length, self.expected
+        )
+    }
+}
+
+impl std::error::Error for CorruptRecord {}
+
+/// How many records ahead a reader fetches into its cache; never beyond what is announced, since fetching a line
+/// that its sender still writes would slow both down.
+const PREFETCH_RECORDS: u16 = 12;
+
+/// A reader's walk over a window.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    region: Region,
+    geometry: Geometry,
+    /// Where the next record begins.
+    head: usize,
+    /// Records taken; at most `records_max` behind what is announced.
+    records: u64,
+}
+
+impl Reader {
+    /// A reader at the beginning of the window at `geometry` of `region`.
+    ///
+    /// # Panics
+    /// If the window ends beyond the region.
+    #[must_use]
+    pub fn new(region: &Region, geometry: Geometry) -> Self {
+        region.check(&(geometry.first..geometry.first + geometry.words()));
+        Self { region: region.clone(), geometry, head: 0, records: 0 }
+    }
+
+    /// Takes index `index`: its record, or `None` for a null. Indexes are taken in order, each once, and only
+    /// after an announcement that covers them was loaded from the sender's row.
+    ///
+    /// # Errors
+    /// [`CorruptRecord`]: stop delivering [O6].
+    #[inline(always)]
+    pub fn take(&mut self, index: u64, announced: Announcement) -> Result<Option<Record>, CorruptRecord> {
+        let waiting = announced.records.wrapping_sub(low_bits(self.records));
+        if waiting == 0 {
+            return Ok(None);
+        }
+        let place = self.geometry.first + self.head;
+        // SAFETY: `head` is below the capacity, behind which a whole record has room; `new` checked the region.
+        // Stored plus one, so that memory that was never written is not index 0.
+        let found = unsafe { self.region.load_unchecked(place) }.wrapping_sub(1);
+        // SAFETY: as above.
+        let length = unsafe { self.region.load_unchecked(place + 1) };
+        if found != index {
+            if found > index && found < announced.indexes {
+                return Ok(None);
+            }
+            return Err(CorruptRecord { word: place, expected: index, found, length });
+        }
+        let bytes = match usize::try_from(length) {
+            Ok(bytes) if bytes <= self.geometry.message_max => bytes,
+            _ => return Err(CorruptRecord { word: place, expected: index, found, length }),
+        };
+        let words = record_words(bytes);
+        if waiting > PREFETCH_RECORDS {
+            // Where a record lies is only known when the one before it has been read, so the processor cannot
+            // look ahead by itself; messages are mostly of one length, so we can.
+            self.region.prefetch(place + usize::from(PREFETCH_RECORDS) * words);
+        }
+        self.head = self.geometry.behind(self.head, words);
+        self.records += 1;
+        Ok(Some(Record { first: place + HEADER_WORDS, length: bytes }))
+    }
+
+    /// The payload of a record that this reader has taken, in place. It must not be used any more once its index
+    /// has been reported as delivered [O5].
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self, record: Record) -> &[u8] {
+        // SAFETY: the record is announced and not yet reported as delivered, so its owner does not write it.
+        unsafe { self.region.bytes(record.first, record.length) }
+    }
+}
+
+/// Where a message lies: made by [`Reader::take`] for the same reader's [`Reader::bytes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    first: usize,
+    length: usize,
+}
