@@ -23,6 +23,11 @@
 //! the low 16 bits of how many records there are. So a reader knows for sure whether a record is there, and a
 //! record that is there must carry the expected index or a later one: anything else is corruption [O6].
 //!
+//! **Large messages.** A window may have a second ring, of *bodies*, in the same region or another one. A message longer than
+//! `message_max` has its bytes in a record of that ring, numbered from 0, and here a record without payload, whose length
+//! is marked. Bodies are taken in the order of their records, so nothing says where a body lies: readers follow both
+//! rings. How bodies reach the readers is up to the caller ([`Publisher::publish_bodies`]).
+//!
 //! **Invariants.** `freed <= published <= ready <= freed + records_max`. The words of a record are written only
 //! between reservation and publication, and again only when it has been freed, which is when all members of
 //! the view have delivered it [O5]. That is what makes handing out `&[u8]` of these words sound: in this process
@@ -33,6 +38,7 @@ mod publisher;
 mod reader;
 mod remains;
 mod reserve_error;
+mod writer;
 
 use std::sync::Arc;
 
@@ -41,10 +47,11 @@ use crate::atomics::{AtomicBool, AtomicU64, Ordering};
 use crate::layout::Word;
 use crate::region::Access;
 
-pub use publisher::Publisher;
+pub use publisher::{Body, Publisher};
 pub use reader::{CorruptRecord, Reader, Record};
 pub use remains::Remains;
 pub use reserve_error::ReserveError;
+pub use writer::{Reservation, Writer};
 
 /// Words of a record before its payload: index, length.
 pub const HEADER_WORDS: usize = 2;
@@ -85,15 +92,35 @@ impl Geometry {
         Self { first, capacity, message_max, records_max }
     }
 
+    /// A ring of up to `records_max` bodies of large messages of up to `message_max` bytes each, but of at most
+    /// `bytes_max` bytes (and always of room for the longest, once more than that in all).
+    ///
+    /// # Panics
+    /// As [`Geometry::new`].
+    #[must_use]
+    pub fn of_bodies(first: usize, records_max: usize, message_max: usize, bytes_max: usize) -> Self {
+        let longest = record_words(message_max);
+        let usual = Self::new(first, records_max, message_max, bytes_max);
+        Self { capacity: usual.capacity.min((bytes_max / 8).max(longest)), ..usual }
+    }
+
     /// The words that the ring takes.
     #[must_use]
     pub fn words(&self) -> usize {
         self.capacity + record_words(self.message_max)
     }
 
-    /// Where the record behind one of `words` words at `position` begins.
+    /// Whether `bytes` bytes are a whole record.
+    #[must_use]
+    pub fn fits(&self, bytes: u64) -> bool {
+        let words = HEADER_WORDS as u64..=record_words(self.message_max) as u64;
+        bytes.is_multiple_of(8) && words.contains(&(bytes / 8))
+    }
+
+    /// Where the record behind one of `words` words at `position` begins, both counted from `first`.
     #[inline]
-    fn behind(&self, position: usize, words: usize) -> usize {
+    #[must_use]
+    pub fn behind(&self, position: usize, words: usize) -> usize {
         let next = position + words;
         if next < self.capacity { next } else { 0 }
     }
@@ -104,6 +131,16 @@ impl Geometry {
 #[must_use]
 pub const fn record_words(length: usize) -> usize {
     HEADER_WORDS + length.div_ceil(8)
+}
+
+/// Marks the length of a record whose bytes are a body.
+const LARGE: u64 = 1 << 63;
+
+/// The words of a record whose length word is `length`.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "our own record's length, at most message_max")]
+const fn words_of_record(length: u64) -> usize {
+    if length & LARGE == 0 { record_words(length as usize) } else { HEADER_WORDS }
 }
 
 /// What a sender has sent, in one word.
@@ -167,6 +204,29 @@ struct Line(AtomicU64);
 /// If the window ends beyond the region, or the region is read-only.
 #[must_use]
 pub fn window(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
+    window_with_bodies(region, geometry, None)
+}
+
+/// As [`window`], for messages that may also be large: their bodies lie in the ring that `bodies` names.
+///
+/// # Panics
+/// As [`window`], also for the bodies.
+#[must_use]
+pub fn window_with_bodies(
+    region: &Region,
+    geometry: Geometry,
+    bodies: Option<(&Region, Geometry)>,
+) -> (Writer, Publisher) {
+    let (mut writer, mut publisher) = ring(region, geometry);
+    if let Some((region, geometry)) = bodies {
+        let (bodies, published) = ring(region, geometry);
+        writer.take_bodies(bodies);
+        publisher.take_bodies(published);
+    }
+    (writer, publisher)
+}
+
+fn ring(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
     assert!(region.access() == Access::ReadWrite, "a window lies in its owner's own region");
     region.check(&(geometry.first..geometry.first + geometry.words()));
     let shared = Arc::new(Shared {
@@ -178,153 +238,9 @@ pub fn window(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
         closed: AtomicBool::new(false),
         retired: AtomicBool::new(false),
     });
-    let writer = Writer {
-        region: region.clone(),
-        geometry,
-        shared: Arc::clone(&shared),
-        reserved: 0,
-        freed: 0,
-        head: 0,
-    };
+    let writer = Writer::new(region, geometry, Arc::clone(&shared));
     let publisher = Publisher::new(region, geometry, shared);
     (writer, publisher)
-}
-
-/// The application's end of a window. Owned by one thread at a time.
-#[derive(Debug)]
-pub struct Writer {
-    region: Region,
-    geometry: Geometry,
-    shared: Arc<Shared>,
-    /// Records committed; `freed <= reserved <= freed + records_max`.
-    reserved: u64,
-    /// Records freed, as last seen.
-    freed: u64,
-    /// Where the next record begins; below the capacity.
-    head: usize,
-}
-
-impl Writer {
-    /// The longest message in bytes.
-    #[must_use]
-    pub const fn message_max(&self) -> usize {
-        self.geometry.message_max
-    }
-
-    /// Reserves a message of `length` bytes, to be filled in place. Its bytes are whatever was there before.
-    /// Dropping the reservation gives it back.
-    ///
-    /// # Errors
-    /// [`ReserveError`]: try again when members have delivered, send something shorter, or stop.
-    #[inline(always)]
-    pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, ReserveError> {
-        if length > self.geometry.message_max {
-            return Err(ReserveError::TooLong { length, message_max: self.geometry.message_max });
-        }
-        if self.shared.closed.load(Ordering::Relaxed) {
-            return Err(ReserveError::Closed);
-        }
-        let words = record_words(length);
-        if !self.has_room(words) {
-            // SYNC: pairs with the release in `Publisher::free`: all readers are done with what is freed.
-            self.freed = self.shared.freed.0.load(Ordering::Acquire);
-            if !self.has_room(words) {
-                self.shared.starved.store(true, Ordering::Relaxed);
-                return Err(ReserveError::Full);
-            }
-        }
-        Ok(Reservation { writer: self, length })
-    }
-
-    /// Reserves, fills and commits a message.
-    ///
-    /// # Errors
-    /// As [`Writer::reserve`].
-    #[inline]
-    pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), ReserveError> {
-        let mut reservation = self.reserve(length)?;
-        fill(&mut reservation);
-        reservation.commit();
-        Ok(())
-    }
-
-    /// Whether the group behind the window has ended.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.shared.closed.load(Ordering::Relaxed)
-    }
-
-    /// Whether all messages committed so far have been delivered by all members.
-    #[must_use]
-    pub fn is_drained(&self) -> bool {
-        // SYNC: pairs with the release in `Publisher::free`.
-        self.shared.freed.0.load(Ordering::Acquire) == self.reserved
-    }
-
-    /// Room for a record of `words` words, as far as `freed` tells.
-    #[inline]
-    fn has_room(&self, words: usize) -> bool {
-        let outstanding = self.reserved - self.freed;
-        if outstanding == 0 {
-            return true;
-        }
-        let tail = self.shared.start(self.freed);
-        outstanding < self.geometry.records_max as u64 && (self.head > tail || self.head + words <= tail)
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        // SYNC: pairs with the acquire in `Remains::is_done`.
-        self.shared.retired.store(true, Ordering::Release);
-    }
-}
-
-/// A message under construction. Dereferences to its bytes.
-#[derive(Debug)]
-pub struct Reservation<'a> {
-    writer: &'a mut Writer,
-    length: usize,
-}
-
-impl Reservation<'_> {
-    /// Commits the message: from now on the polling thread may send it.
-    #[inline]
-    pub fn commit(self) {
-        let writer = self.writer;
-        let place = writer.geometry.first + writer.head;
-        let index = writer.reserved + writer.shared.nulls.0.load(Ordering::Relaxed);
-        // SAFETY: `head` is below the capacity, behind which a whole record has room; `window` checked the access.
-        unsafe { writer.region.store_unchecked(place, index + 1) };
-        // SAFETY: as above.
-        unsafe { writer.region.store_unchecked(place + 1, self.length as u64) };
-        let slot = mask(writer.reserved, writer.shared.starts.len());
-        writer.shared.starts[slot].store(writer.head as u64, Ordering::Relaxed);
-        writer.head = writer.geometry.behind(writer.head, record_words(self.length));
-        writer.reserved += 1;
-        // SYNC: pairs with the acquire in `Publisher::ready`.
-        writer.shared.ready.0.store(writer.reserved, Ordering::Release);
-    }
-}
-
-impl std::ops::Deref for Reservation<'_> {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        let start = self.writer.geometry.first + self.writer.head + HEADER_WORDS;
-        // SAFETY: `has_room` says that these words are freed, and only this reservation may write them.
-        unsafe { self.writer.region.bytes(start, self.length) }
-    }
-}
-
-impl std::ops::DerefMut for Reservation<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let start = self.writer.geometry.first + self.writer.head + HEADER_WORDS;
-        // SAFETY: `has_room` says that these words are freed, and only this reservation may write them.
-        unsafe { self.writer.region.bytes_mut(start, self.length) }
-    }
 }
 
 /// The place of record `number` in a table of `length` (a power of two) entries.
@@ -342,6 +258,8 @@ fn low_bits(records: u64) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
     use crate::RegionId;
 
@@ -397,6 +315,84 @@ mod tests {
                 }
             }
             assert!(sent > 50 && taken + 2 * records as u64 >= sent, "seed {seed}: {taken} of {sent}");
+        }
+    }
+
+    fn with_bodies(id: u64, geometry: Geometry, bodies: Geometry) -> ((Writer, Publisher), Reader) {
+        let region = Region::heap(RegionId(id), geometry.words());
+        let ring = Region::heap(RegionId(id + 1), bodies.first + bodies.words());
+        let ends = window_with_bodies(&region, geometry, Some((&ring, bodies)));
+        (ends, Reader::new(&region, geometry).with_bodies(&ring, bodies))
+    }
+
+    /// Messages of all lengths, of which the long ones have bodies; bodies are released late. What is taken is what was
+    /// sent, nothing is overwritten before it is freed and released, and what is left goes on in the next window.
+    #[test]
+    fn large_messages_keep_their_place_and_their_bytes() {
+        for seed in 0..200 {
+            let mut draw = Draw(seed);
+            let (longest, large) = (draw.below(40) as usize, 41 + draw.below(300) as usize);
+            let geometry = Geometry::new(0, 1 + draw.below(9) as usize, longest, draw.below(600) as usize);
+            let bodies = Geometry::of_bodies(5, 1 + draw.below(4) as usize, large, draw.below(900) as usize);
+            let ((mut writer, mut publisher), mut reader) = with_bodies(1, geometry, bodies);
+            let (mut sent, mut taken, mut index, mut large_sent) = (0u64, 0u64, 0u64, 0);
+            let mut unreleased = VecDeque::new();
+            let mut check = |reader: &mut Reader, index: u64, announced: Announcement| {
+                if let Some(record) = reader.take(index, announced).unwrap() {
+                    assert!(reader.bytes(record).iter().all(|byte| *byte == taken as u8), "seed {seed}");
+                    taken += 1;
+                }
+            };
+            for _ in 0..1000 {
+                let most = if draw.below(2) == 0 { large } else { longest };
+                let length = draw.below(most as u64 + 1) as usize;
+                if writer.send(length, |bytes| bytes.fill(sent as u8)).is_ok() {
+                    sent += 1;
+                }
+                if draw.below(3) == 0 {
+                    publisher.publish(draw.below(5), |_| ());
+                    publisher.publish_bodies(|body| {
+                        assert_eq!(body.number, large_sent);
+                        large_sent += 1;
+                        unreleased.push_back(body.index);
+                    });
+                }
+                if draw.below(5) == 0 {
+                    publisher.raise(publisher.announcement().indexes + draw.below(3));
+                }
+                while index < publisher.announcement().indexes && draw.below(4) > 0 {
+                    check(&mut reader, index, publisher.announcement());
+                    index += 1;
+                }
+                if !unreleased.is_empty() && draw.below(2) == 0 {
+                    publisher.release_body();
+                    unreleased.pop_front();
+                }
+                if draw.below(3) == 0 {
+                    assert_eq!(publisher.unreleased(), unreleased.front().copied().unwrap_or(u64::MAX));
+                    publisher.free(index.min(publisher.unreleased()));
+                }
+            }
+            publisher.close();
+            let mut remains = publisher.remains(index);
+            drop(writer);
+            let ((mut next, mut publisher), mut reader) = with_bodies(3, geometry, bodies);
+            let mut index = 0;
+            while !remains.is_done() {
+                remains.move_into(&mut next);
+                publisher.publish(u64::MAX, |_| ());
+                publisher.publish_bodies(|_| large_sent += 1);
+                while publisher.unreleased() < u64::MAX {
+                    publisher.release_body();
+                }
+                for index in index..publisher.announcement().indexes {
+                    check(&mut reader, index, publisher.announcement());
+                }
+                index = publisher.announcement().indexes;
+                publisher.free(index);
+            }
+            assert!(sent > 20 && large_sent > 5, "seed {seed}: {sent}, {large_sent} large");
+            assert_eq!(taken, sent, "seed {seed}");
         }
     }
 

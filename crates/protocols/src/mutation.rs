@@ -69,11 +69,15 @@ pub enum Mutation {
     OneJoinPerView,
     /// \[D6\] One member places subgroups as it likes.
     LayoutOfOneMember,
+    /// \[L1\] A large message counts as received when it is announced.
+    CountMissingBody,
+    /// \[L1\] A body counts as whole when its first block is here.
+    CountPartialBody,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 32] = [
         Self::GuardBeforeList,
         Self::GuardByReference,
         Self::StoreBeforeReady,
@@ -104,6 +108,8 @@ impl Mutation {
         Self::NoFreeze,
         Self::OneJoinPerView,
         Self::LayoutOfOneMember,
+        Self::CountMissingBody,
+        Self::CountPartialBody,
     ];
 }
 

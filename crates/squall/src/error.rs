@@ -128,7 +128,7 @@ pub enum SendError {
     Full,
     /// The message is longer than the subgroup allows.
     #[error(
-        "a message of {length} bytes is above message_max ({message_max}): raise it in the configuration"
+        "a message of {length} bytes is above the longest ({message_max}): raise message_max or large_max in the configuration"
     )]
     TooLong {
         /// The message's bytes.

@@ -136,6 +136,7 @@ impl Builder {
     pub fn join_polled(mut self) -> Result<(Group, Node), JoinError> {
         self.config.check()?;
         self.config = self.config.with_shards();
+        self.config.choose_carriers();
         let unknown = self.upcalls.keys().find(|name| !self.config.subgroups.contains_key(*name));
         if let Some(name) = unknown {
             return Err(JoinError::UnknownSubgroup(name.clone()));
@@ -357,7 +358,7 @@ impl SubgroupHandle {
             return Err(self.taken("sender"));
         }
         let (seat, status) = (Arc::clone(&self.seat), Arc::clone(&self.link.status));
-        Ok(Sender::new(seat, self.settings.message_max, self.link.waker.clone(), status))
+        Ok(Sender::new(seat, self.settings.longest(), self.link.waker.clone(), status))
     }
 
     /// Takes the receiving end, for deliveries by pull.

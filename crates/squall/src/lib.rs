@@ -65,5 +65,5 @@ pub use node::Node;
 pub use sender::{Sender, Slot};
 pub use squall_protocols::group::ViewChange;
 pub use squall_protocols::membership::{Member, Step, Steps, Stop, View};
-pub use squall_protocols::multicast::{Batch, Batching, Counters, Deliver, Message, Mode, Settings};
+pub use squall_protocols::multicast::{Batch, Batching, Carrier, Counters, Deliver, Message, Mode, Settings};
 pub use squall_transports::bootstrap::Progress;

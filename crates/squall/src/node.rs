@@ -64,7 +64,7 @@ impl Node {
                 suspicion_after: config.suspicion_after,
                 partition_safety: config.partition_safety,
             };
-            let (layout, settings) = (layout(&config.subgroups), Settings { membership });
+            let (layout, settings) = (layout(&config.subgroups), Settings { membership, relays: None });
             let (group, members, rank) = match start {
                 Start::First(members) => {
                     let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };

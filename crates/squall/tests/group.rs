@@ -1,10 +1,10 @@
 //! Groups as applications use them: threads of one process as members, over both transports (Derecho §2).
 
-use std::sync::mpsc;
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use squall::config::{Config, SubgroupConfig};
+use squall::config::{Carrier, Config, SubgroupConfig, Transport};
 use squall::{Group, GroupError, HandleError, Mode, ReceiveError, SendError, Stop};
 
 /// A name that no other test uses on this host.
@@ -40,7 +40,7 @@ fn members<T: Send + 'static>(
 #[test]
 fn all_members_deliver_the_same_order() {
     let subgroup = SubgroupConfig { window: 8, message_max: 100, ..SubgroupConfig::default() };
-    let barrier = std::sync::Arc::new(std::sync::Barrier::new(3));
+    let barrier = Arc::new(Barrier::new(3));
     let logs = members(config("order", 3, subgroup), 3, move |mut group| {
         let rank = group.rank();
         let log = group.subgroup("log").unwrap();
@@ -111,7 +111,7 @@ fn one_sender_and_batches() {
 /// One of two is no majority: who is left stops and says why [V5].
 #[test]
 fn a_minority_stops() {
-    let barrier = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let barrier = Arc::new(Barrier::new(2));
     let outcomes = members(config("lost", 2, SubgroupConfig::default()), 2, move |mut group| {
         barrier.wait();
         if group.rank() == 1 {
@@ -132,7 +132,7 @@ fn a_minority_stops() {
 fn the_others_go_on_without_a_member_that_leaves() {
     const EACH: u32 = 3000;
     let subgroup = SubgroupConfig { window: 8, message_max: 100, ..SubgroupConfig::default() };
-    let barrier = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let barrier = Arc::new(Barrier::new(2));
     let logs = members(config("survive", 3, subgroup), 3, move |mut group| {
         let rank = group.rank();
         let log = group.subgroup("log").unwrap();
@@ -191,4 +191,84 @@ fn tasks_can_wait() {
         count
     });
     assert_eq!(counts, [1000, 1000]);
+}
+
+/// Messages above `message_max` take their place in the order, to the byte, whoever sends them and however they travel;
+/// the window for them is small, so memory is used again and again.
+#[test]
+fn large_messages_take_their_place() {
+    for (test, transport, carrier) in [
+        ("large-shm", Transport::Shm, None),
+        ("large-tcp", Transport::Tcp, None),
+        ("large-pushed", Transport::Tcp, Some(Carrier::Pushed)),
+        ("large-relayed", Transport::Shm, Some(Carrier::Relayed)),
+    ] {
+        let subgroup = SubgroupConfig {
+            window: 8,
+            message_max: 100,
+            large_max: Some(3 << 20),
+            large_window_bytes: Some(4 << 20),
+            large_carrier: carrier,
+            ..SubgroupConfig::default()
+        };
+        let base = Config { transport, ..Config::local(&name(test), 3) }.subgroup("log", subgroup);
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let config = move |rank: usize| {
+            let mut config = base.clone().for_rank(rank);
+            if transport == Transport::Tcp {
+                config.contacts = vec![free.to_string().parse().unwrap()];
+                config.listen =
+                    if rank == 0 { config.contacts[0].clone() } else { "127.0.0.1:0".parse().unwrap() };
+            }
+            config
+        };
+        let barrier = Arc::new(Barrier::new(3));
+        let member = move |mut group: Group| {
+            let seen = take_large(&mut group);
+            // Nobody leaves before all have everything.
+            barrier.wait();
+            seen
+        };
+        let logs = members(config, 3, member);
+        assert!(logs[0] == logs[1] && logs[1] == logs[2], "{test}: the orders differ");
+    }
+}
+
+/// Sends small and large messages, checks all that is delivered, and returns in which order.
+fn take_large(group: &mut Group) -> Vec<(usize, usize)> {
+    let log = group.subgroup("log").unwrap();
+    let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+    assert_eq!(sender.message_max(), 3 << 20);
+    let sending = thread::spawn(move || {
+        for number in 0..NUMBERS {
+            sender.send_blocking(length(number), |bytes| bytes.fill(number as u8)).unwrap();
+        }
+        sender
+    });
+    let mut seen = Vec::new();
+    let mut next = [0; 3];
+    while seen.len() < 3 * NUMBERS {
+        let message = deliveries.next().unwrap();
+        let number = next[message.sender];
+        assert_eq!(message.bytes.len(), length(number), "message {number} of {}", message.sender);
+        assert!(message.bytes.iter().all(|byte| *byte == number as u8), "message {number}");
+        next[message.sender] += 1;
+        seen.push((message.sender, number));
+    }
+    deliveries.release();
+    sending.join().unwrap();
+    seen
+}
+
+/// How many messages each member sends.
+const NUMBERS: usize = 40;
+
+/// One in four is large: a byte too long for the window, the longest, and some between.
+fn length(number: usize) -> usize {
+    match number % 12 {
+        3 => 101,
+        7 => 3 << 20,
+        11 => 100_000 + 7 * number,
+        _ => number,
+    }
 }

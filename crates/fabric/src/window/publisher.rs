@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Announcement, Geometry, INDEXES_MAX, Remains, Shared, low_bits, record_words};
+use super::{Announcement, Geometry, INDEXES_MAX, LARGE, Remains, Shared, low_bits, words_of_record};
 use crate::Region;
 use crate::atomics::Ordering;
 
@@ -29,13 +29,50 @@ pub struct Publisher {
     /// Records announced; `freed <= published <= ready`.
     published: u64,
     freed: u64,
+    bodies: Option<Box<Bodies>>,
+}
+
+/// The bodies of large messages.
+#[derive(Debug)]
+struct Bodies {
+    ring: Publisher,
+    /// Of the bodies that are published and not freed: the indexes of their messages, ascending.
+    indexes: VecDeque<u64>,
+    /// Bodies that nobody here reads any more, for sending; `freed <= released <= published` of the ring.
+    released: u64,
+    /// Records that have been looked at for bodies; at most `published` of the window.
+    looked: u64,
+}
+
+/// The body of a large message that is to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Body {
+    /// Its number among the bodies of the window.
+    pub number: u64,
+    /// The index of its message.
+    pub index: u64,
+    /// The words of its record, in the region of the bodies.
+    pub words: Range<usize>,
 }
 
 impl Publisher {
     pub(super) fn new(region: &Region, geometry: Geometry, shared: Arc<Shared>) -> Self {
         let mut runs = VecDeque::with_capacity(geometry.records_max + 2);
         runs.push_back(Run { first: 0, nulls: 0 });
-        Self { region: region.clone(), geometry, shared, runs, doubtful: false, published: 0, freed: 0 }
+        Self {
+            region: region.clone(),
+            geometry,
+            shared,
+            runs,
+            doubtful: false,
+            published: 0,
+            freed: 0,
+            bodies: None,
+        }
+    }
+
+    pub(super) fn take_bodies(&mut self, ring: Self) {
+        self.bodies = Some(Box::new(Bodies { ring, indexes: VecDeque::new(), released: 0, looked: 0 }));
     }
 
     /// Messages that are committed but not yet published.
@@ -97,6 +134,33 @@ impl Publisher {
         count
     }
 
+    /// Calls `publish` for each body of the messages that have been published and not been looked at by this before.
+    /// They must reach the readers before the announcement counts as received.
+    #[inline]
+    pub fn publish_bodies(&mut self, publish: impl FnMut(Body)) {
+        if let Some(bodies) = &mut self.bodies {
+            // A body is committed before its record, so with the record it is seen here.
+            if bodies.ring.ready() > 0 {
+                bodies.publish(self.published, &self.region, self.geometry.first, &self.shared, publish);
+            }
+            bodies.looked = self.published;
+        }
+    }
+
+    /// Nobody here reads the next body any more, for sending: once it is delivered, it may be freed.
+    pub fn release_body(&mut self) {
+        let bodies = self.bodies.as_mut().expect("there are bodies");
+        bodies.released += 1;
+        assert!(bodies.released <= bodies.ring.published, "more bodies released than published");
+    }
+
+    /// The first index that is not to be freed, whoever has delivered it: its body is still being sent.
+    #[inline]
+    #[must_use]
+    pub fn unreleased(&self) -> u64 {
+        self.bodies.as_ref().map_or(u64::MAX, |bodies| bodies.unreleased())
+    }
+
     /// Counts nulls up to `indexes`; returns how many.
     ///
     /// # Panics
@@ -118,7 +182,14 @@ impl Publisher {
     }
 
     /// Frees all messages with an index below `indexes`: all members have delivered them [O5]. Returns how many.
+    ///
+    /// # Panics
+    /// If that is beyond [`Publisher::unreleased`].
     pub fn free(&mut self, indexes: u64) -> u64 {
+        assert!(indexes <= self.unreleased(), "index {indexes} has a body that is being sent");
+        if let Some(bodies) = &mut self.bodies {
+            bodies.free(indexes);
+        }
         let before = self.freed;
         loop {
             let end = self.runs.get(1).map_or(self.published, |next| next.first);
@@ -141,7 +212,8 @@ impl Publisher {
     pub fn remains(&self, indexes: u64) -> Remains {
         let Self { region, geometry, shared, .. } = self;
         let next = self.record_at(indexes);
-        Remains { region: region.clone(), geometry: *geometry, shared: Arc::clone(shared), next }
+        let bodies = self.bodies.as_ref().map(|bodies| Box::new(bodies.remains(indexes)));
+        Remains { region: region.clone(), geometry: *geometry, shared: Arc::clone(shared), next, bodies }
     }
 
     /// The first record that is not freed and has an index of at least `indexes`.
@@ -178,16 +250,55 @@ impl Publisher {
 
     /// The words from `first` of the ring to the end of record `last`.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "our own record's length, at most message_max")]
     fn words(&self, first: usize, last: u64) -> Range<usize> {
         let start = self.geometry.first + self.shared.start(last);
-        let length = self.region.load_relaxed(start + 1) as usize;
-        self.geometry.first + first..start + record_words(length)
+        let length = self.region.load_relaxed(start + 1);
+        self.geometry.first + first..start + words_of_record(length)
     }
 
     /// Ends the window: the writer gets [`ReserveError::Closed`] from now on.
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Bodies {
+    /// Publishes those of the records up to `end` of the window at `first` of `region`.
+    #[cold]
+    fn publish(
+        &mut self,
+        end: u64,
+        region: &Region,
+        first: usize,
+        shared: &Shared,
+        mut publish: impl FnMut(Body),
+    ) {
+        for record in self.looked..end {
+            let place = first + shared.start(record);
+            if region.load_relaxed(place + 1) & LARGE != 0 {
+                let (number, index) = (self.ring.published, region.load_relaxed(place) - 1);
+                let words = self.ring.words(self.ring.shared.start(number), number);
+                self.ring.published += 1;
+                self.indexes.push_back(index);
+                publish(Body { number, index, words });
+            }
+        }
+    }
+
+    fn unreleased(&self) -> u64 {
+        let ahead = usize::try_from(self.released - self.ring.freed).expect("at most as many as there are");
+        self.indexes.get(ahead).copied().unwrap_or(u64::MAX)
+    }
+
+    fn free(&mut self, indexes: u64) {
+        let count = self.indexes.iter().take_while(|index| **index < indexes).count();
+        self.indexes.drain(..count);
+        self.ring.free(self.ring.freed + count as u64);
+    }
+
+    fn remains(&self, indexes: u64) -> Remains {
+        let before = self.indexes.iter().take_while(|index| **index < indexes).count();
+        self.ring.remains(self.ring.freed + before as u64)
     }
 }
 

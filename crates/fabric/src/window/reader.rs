@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Announcement, Geometry, HEADER_WORDS, low_bits, record_words};
+use super::{Announcement, Geometry, HEADER_WORDS, LARGE, low_bits, record_words};
 use crate::Region;
 
 /// A record that is not what its place and announcement require: the memory or the transport is at fault.
@@ -43,6 +43,8 @@ pub struct Reader {
     head: usize,
     /// Records taken; at most `records_max` behind what is announced.
     records: u64,
+    /// The ring of the bodies of large messages; it has none itself.
+    bodies: Option<Box<Reader>>,
 }
 
 impl Reader {
@@ -53,7 +55,16 @@ impl Reader {
     #[must_use]
     pub fn new(region: &Region, geometry: Geometry) -> Self {
         region.check(&(geometry.first..geometry.first + geometry.words()));
-        Self { region: region.clone(), geometry, head: 0, records: 0 }
+        Self { region: region.clone(), geometry, head: 0, records: 0, bodies: None }
+    }
+
+    /// Makes it follow also the ring of bodies at `geometry` of `region`.
+    ///
+    /// # Panics
+    /// If the ring ends beyond the region.
+    #[must_use]
+    pub fn with_bodies(self, region: &Region, geometry: Geometry) -> Self {
+        Self { bodies: Some(Box::new(Self::new(region, geometry))), ..self }
     }
 
     /// Takes index `index`: its record, or `None` for a null. Indexes are taken in order, each once, and only
@@ -81,7 +92,7 @@ impl Reader {
         }
         let bytes = match usize::try_from(length) {
             Ok(bytes) if bytes <= self.geometry.message_max => bytes,
-            _ => return Err(CorruptRecord { word: place, expected: index, found, length }),
+            _ => return self.take_large(index, length).map(Some),
         };
         let words = record_words(bytes);
         if waiting > PREFETCH_RECORDS {
@@ -94,13 +105,34 @@ impl Reader {
         Ok(Some(Record { first: place + HEADER_WORDS, length: bytes }))
     }
 
+    /// Takes the record of a large message, and its body, which is whole when a message counts as received.
+    #[cold]
+    fn take_large(&mut self, index: u64, length: u64) -> Result<Record, CorruptRecord> {
+        let place = self.geometry.first + self.head;
+        let corrupt = CorruptRecord { word: place, expected: index, found: index, length };
+        let bodies = self.bodies.as_mut().filter(|_| length & LARGE != 0).ok_or(corrupt)?;
+        let number = bodies.records;
+        let announced = Announcement { indexes: number + 1, records: low_bits(number + 1) };
+        let body = bodies.take(number, announced)?.ok_or(corrupt)?;
+        if body.length <= self.geometry.message_max || body.length as u64 != length & !LARGE {
+            return Err(corrupt);
+        }
+        self.head = self.geometry.behind(self.head, HEADER_WORDS);
+        self.records += 1;
+        Ok(body)
+    }
+
     /// The payload of a record that this reader has taken, in place. It must not be used any more once its index
     /// has been reported as delivered [O5].
     #[inline]
     #[must_use]
     pub fn bytes(&self, record: Record) -> &[u8] {
+        let region = match &self.bodies {
+            Some(bodies) if record.length > self.geometry.message_max => &bodies.region,
+            _ => &self.region,
+        };
         // SAFETY: the record is announced and not yet reported as delivered, so its owner does not write it.
-        unsafe { self.region.bytes(record.first, record.length) }
+        unsafe { region.bytes(record.first, record.length) }
     }
 }
 

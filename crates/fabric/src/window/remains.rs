@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Geometry, HEADER_WORDS, ReserveError, Shared, Writer};
+use super::{Geometry, HEADER_WORDS, LARGE, ReserveError, Shared, Writer};
 use crate::Region;
 use crate::atomics::Ordering;
 
@@ -15,6 +15,8 @@ pub struct Remains {
     pub(super) shared: Arc<Shared>,
     /// The next record to take; `next <= ready`.
     pub(super) next: u64,
+    /// The bodies of large ones among them.
+    pub(super) bodies: Option<Box<Remains>>,
 }
 
 impl Remains {
@@ -27,22 +29,32 @@ impl Remains {
         let ready = self.shared.ready.0.load(Ordering::Acquire);
         let before = self.next;
         while self.next < ready {
-            let start = self.geometry.first + self.shared.start(self.next);
-            let length =
-                usize::try_from(self.region.load_relaxed(start + 1)).expect("our own record's length");
+            let length = self.region.load_relaxed(self.place() + 1);
+            let is_large = length & LARGE != 0;
+            let source = if is_large { self.bodies.as_deref().expect("large messages") } else { &*self };
+            let length = usize::try_from(length & !LARGE).expect("our own record's length");
             match writer.reserve(length) {
                 Ok(mut message) => {
+                    let payload = source.place() + HEADER_WORDS;
                     // SAFETY: the record is committed, and nobody writes a committed record of a closed window.
-                    message.copy_from_slice(unsafe { self.region.bytes(start + HEADER_WORDS, length) });
+                    message.copy_from_slice(unsafe { source.region.bytes(payload, length) });
                     message.commit();
                 }
                 // A closed window's messages go on in the one after.
                 Err(ReserveError::Full | ReserveError::Closed) => break,
                 Err(error) => panic!("the next window takes what the last one held: {error}"),
             }
+            if let Some(bodies) = self.bodies.as_mut().filter(|_| is_large) {
+                bodies.next += 1;
+            }
             self.next += 1;
         }
         self.next - before
+    }
+
+    /// Where the next record begins.
+    fn place(&self) -> usize {
+        self.geometry.first + self.shared.start(self.next)
     }
 
     /// Whether all is moved and nothing more can come: the window's [`Writer`] is gone.

@@ -25,7 +25,7 @@ impl fmt::Display for ReserveError {
             Self::TooLong { length, message_max } => {
                 write!(
                     f,
-                    "a message of {length} bytes is above message_max ({message_max}): raise it in the configuration"
+                    "a message of {length} bytes is above the longest ({message_max}): raise message_max or large_max in the configuration"
                 )
             }
             Self::Closed => f.write_str("the group has ended; nothing can be sent any more"),

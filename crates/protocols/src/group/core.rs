@@ -7,18 +7,22 @@ use squall_fabric::{Core, Event, Fabric, Instant, MirrorId, NodeId};
 
 use super::active::{Active, AnySubgroup, either};
 use super::layout::segments;
+use super::relays::Relays;
 use super::succession::Succession;
 use super::timeline::Timeline;
 use super::{Application, Ended, Layout, Outlet, Placement, SubgroupId, ViewChange};
 use crate::membership::{self, Greeter, Member, Membership, Proposal, Segment, Step, Stop, View, Welcome};
 use crate::multicast::{Counters, Deliver, Failure, Subgroup, ViewStart};
 use crate::mutation::{Mutation, is_on};
+use crate::rdmc;
 
 /// Settings of a group, the same at all members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// How members are judged, and when a part of the group goes on.
     pub membership: membership::Settings,
+    /// How bodies of large messages go from member to member; `None`: as suits the longest.
+    pub relays: Option<rdmc::Settings>,
 }
 
 /// A group, as one node sees it. See the module above for the step order and the invariants.
@@ -34,6 +38,7 @@ pub struct Group<A: Application> {
     /// Mirrors of earlier views, which laggards may still read.
     past: Vec<MirrorId>,
     successions: BTreeMap<SubgroupId, Succession>,
+    relays: Relays,
     /// Evaluations since membership was looked at.
     skipped: u32,
     timeline: Timeline,
@@ -100,6 +105,7 @@ impl<A: Application> Group<A> {
         Self {
             application,
             layout,
+            relays: Relays::new(fabric.node(), settings.relays.clone()),
             settings,
             node: fabric.node(),
             stage,
@@ -200,6 +206,7 @@ impl<A: Application> Group<A> {
     /// Ends the view as decided and begins the next one.
     fn change_view<F: Fabric>(&mut self, fabric: &mut F, present: Present<A::Deliver>) {
         let Present { membership, subgroups } = present;
+        self.relays.end_view();
         let decision = membership.decision().expect("it has been decided").clone();
         let rank = membership.view().rank(self.node).expect("it is a member of its own view");
         let next = membership.view().next(&decision);
@@ -358,6 +365,7 @@ impl<A: Application> Group<A> {
         if has_begun && !(self.past.is_empty() && self.greeters.is_empty()) {
             let greeters = self.greeters.drain(..).map(|greeter| greeter.mirror());
             self.past.drain(..).chain(greeters).for_each(|mirror| fabric.retire(mirror));
+            self.lost.iter().for_each(|node| self.relays.part_with(fabric, *node));
         }
     }
 
@@ -415,11 +423,30 @@ impl<A: Application> Group<A> {
                 }
             }
             work += either!(&mut active.core, core => core.poll(fabric));
+            let (view, first) = (present.membership.view(), active.segment.trims);
+            either!(&mut active.core, core => self.relays.take_bodies(fabric, view, first, active.id, core));
             if let Some(failure) = either!(&active.core, core => core.failure()) {
                 let ended = Ended::Failed(active.id, failure);
                 self.end(ended);
                 return work + 1;
             }
+        }
+        work + self.poll_relays(fabric)
+    }
+
+    /// Lets bodies of large messages go on their way.
+    fn poll_relays<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let mut work = self.relays.drive(fabric);
+        let Stage::Present(present) = &mut self.stage else { return work };
+        if work == 0 {
+            return 0;
+        }
+        for Active { id, core, .. } in &mut present.subgroups {
+            work += either!(core, core => self.relays.tell(*id, core));
+        }
+        if let Some(culprit) = self.relays.culprit() {
+            present.membership.suspect(culprit);
+            self.skipped = SKIP;
         }
         work
     }
@@ -438,6 +465,7 @@ impl<F: Fabric, A: Application> Core<F> for Group<A> {
             self.lost.insert(*peer);
         }
         self.greeters.iter_mut().for_each(|greeter| greeter.handle_event(event));
+        self.relays.handle_event(fabric, event);
         if let Stage::Present(present) = &mut self.stage {
             present.membership.handle_event(event);
             for active in &mut present.subgroups {
@@ -468,7 +496,8 @@ impl<F: Fabric, A: Application> Core<F> for Group<A> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.membership().and_then(Membership::next_deadline)
+        let membership = self.membership().and_then(Membership::next_deadline);
+        membership.into_iter().chain(self.relays.next_deadline::<F>()).min()
     }
 }
 

@@ -11,7 +11,7 @@
 //!    subgroups of the next view begin with windows of their own; joiners are told of their first view.
 //! 3. Successions: messages of earlier views move into the present window; when all have, the application gets its
 //!    [`Writer`](squall_fabric::window::Writer).
-//! 4. Subgroups ([`crate::multicast`]).
+//! 4. Subgroups ([`crate::multicast`]), then the bodies of large messages between members (`relays`).
 //!
 //! Step 1 is skipped in most evaluations, so that a view costs next to nothing until it ends: while messages flow it
 //! is taken in one of sixteen; a node that finds nothing to do looks at the members' heartbeats, one word each, and takes
@@ -26,6 +26,7 @@
 mod active;
 mod core;
 mod layout;
+mod relays;
 mod stage;
 mod succession;
 mod timeline;

@@ -11,6 +11,7 @@ use std::fmt;
 use squall_fabric::window::{Announcement, CorruptRecord, Reader, Record};
 use squall_fabric::{Column, NodeId, Region};
 
+use super::bodies::Bodies;
 use super::{Mode, Row, Settings, ViewStart};
 use crate::mutation::{Mutation, is_on};
 use crate::sst::Table;
@@ -147,13 +148,29 @@ struct Source {
 impl Consumer {
     /// A walk from the beginning of a view.
     #[must_use]
-    pub fn new(table: &Table, row: &Row, settings: &Settings, start: &ViewStart) -> Self {
-        let senders = settings.senders.iter().map(|member| Source {
+    pub(super) fn new(
+        table: &Table,
+        row: &Row,
+        settings: &Settings,
+        start: &ViewStart,
+        bodies: Option<&Bodies>,
+    ) -> Self {
+        let reader = |(sender, member): (usize, &usize)| {
+            let reader = Reader::new(table.row(*member), row.window);
+            match bodies {
+                Some(bodies) => {
+                    let (ring, geometry) = bodies.ring(sender);
+                    reader.with_bodies(ring, geometry)
+                }
+                None => reader,
+            }
+        };
+        let senders = settings.senders.iter().enumerate().map(|(sender, member)| Source {
             member: *member,
             row: table.row(*member).clone(),
             column: row.announced,
             announced: Announcement::default(),
-            reader: Reader::new(table.row(*member), row.window),
+            reader: reader((sender, member)),
             known: start.known(table.members()[*member]),
         });
         let mut senders: Vec<Source> = senders.collect();

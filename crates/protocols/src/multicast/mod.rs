@@ -29,9 +29,13 @@
 //!   sent; \[N5\] the whole gap is filled at once; \[N6\] a message of size 0 is a message; \[N7\] nulls in flight at a
 //!   wedge are part of the announced count, like messages.
 //!
+//! Messages longer than `message_max` have their bytes beside the window and count as received when these are whole
+//! (`bodies`, \[L1\] \[L2\]).
+//!
 //! `Deviation:` (Spindle §3.3) a null takes no slot: the sender raises its announcement past it. (Derecho §3.4)
 //! counts begin at 0, not at −1. Both are collected in docs/papers/.
 
+mod bodies;
 mod consumer;
 mod counters;
 mod nulls;
@@ -42,12 +46,13 @@ mod settings;
 mod subgroup;
 mod wedge;
 
+pub use bodies::{BodyColumns, OutgoingBody};
 pub use consumer::{Batch, Consumer, Corrupt, Deliver, Lanes, Message};
 pub use counters::Counters;
 pub use nulls::indexes_owed;
 pub use order::{indexes_below, sequences_complete};
 pub use pull::{NoUpcall, Pull};
 pub use row::Row;
-pub use settings::{Batching, Mode, Settings, SettingsError};
+pub use settings::{BODIES_MAX, Batching, Carrier, Large, Mode, Settings, SettingsError};
 pub use subgroup::{Failure, Subgroup};
 pub use wedge::{Remainder, ViewStart};

@@ -4,7 +4,7 @@ use squall_fabric::layout::Columns;
 use squall_fabric::window::{Announcement, Geometry};
 use squall_fabric::{Column, Layout};
 
-use super::Settings;
+use super::{BodyColumns, Settings};
 
 /// Where things are in the row of each member. Columns that are polled for different reasons lie in cache lines
 /// of their own.
@@ -18,6 +18,8 @@ pub struct Row {
     pub delivered: Columns<u64>,
     /// The window.
     pub window: Geometry,
+    /// The bodies of large messages, if there may be any.
+    pub bodies: Option<BodyColumns>,
     /// Words of the whole row.
     pub words: usize,
 }
@@ -32,6 +34,8 @@ impl Row {
         let delivered = layout.columns(settings.lanes());
         let empty = Geometry::new(0, settings.window, settings.message_max, settings.window_bytes);
         let first = layout.block(empty.words());
-        Self { announced, received, delivered, window: Geometry { first, ..empty }, words: layout.words() }
+        let window = Geometry { first, ..empty };
+        let bodies = settings.large.as_ref().map(|large| BodyColumns::new(&mut layout, large));
+        Self { announced, received, delivered, window, bodies, words: layout.words() }
     }
 }

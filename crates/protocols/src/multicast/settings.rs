@@ -34,6 +34,32 @@ impl Batching {
     pub const NONE: Self = Self { send: false, receive: false, delivery: false };
 }
 
+/// How large messages go: their bodies beside the window (Derecho §3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Large {
+    /// The longest message in bytes; above [`Settings::message_max`].
+    pub message_max: usize,
+    /// The most bodies that a sender may have under way; `1..=BODIES_MAX`.
+    pub window: usize,
+    /// The most bytes of bodies that a sender may have under way; one of the longest fits in any case. Each member has
+    /// room for so many of each sender, and once more for the longest.
+    pub window_bytes: usize,
+    /// How bodies travel.
+    pub carrier: Carrier,
+}
+
+/// How the bodies of large messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// From the sender to each member, as records do. On one host nothing moves.
+    Pushed,
+    /// From member to member, by RDMC.
+    Relayed,
+}
+
+/// The most bodies that a sender may have under way: each is one transfer, and a word of the row.
+pub const BODIES_MAX: usize = 64;
+
 /// The settings of a subgroup, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -47,6 +73,8 @@ pub struct Settings {
     pub window_bytes: usize,
     /// Which stages take all that is there.
     pub batching: Batching,
+    /// Messages longer than `message_max`, if there may be any.
+    pub large: Option<Large>,
     /// Whether a sender without messages fills the rounds that others have begun (Spindle §3.3).
     pub null_sends: bool,
     /// The ranks of the members that send, ascending; not empty.
@@ -64,6 +92,7 @@ impl Settings {
             message_max,
             window_bytes: 16 << 20,
             batching: Batching::ALL,
+            large: None,
             null_sends: true,
             senders: (0..members).collect(),
         }
@@ -80,6 +109,17 @@ impl Settings {
         if u32::try_from(self.message_max).is_err() {
             return Err(SettingsError::MessageMax(self.message_max));
         }
+        if let Some(Large { message_max, window, .. }) = self.large {
+            if message_max <= self.message_max || u32::try_from(message_max).is_err() {
+                return Err(SettingsError::LargeMax {
+                    large_max: message_max,
+                    message_max: self.message_max,
+                });
+            }
+            if !(1..=BODIES_MAX).contains(&window) {
+                return Err(SettingsError::LargeWindow(window));
+            }
+        }
         if self.senders.is_empty() || !self.senders.is_sorted_by(|a, b| a < b) {
             return Err(SettingsError::Senders);
         }
@@ -87,6 +127,12 @@ impl Settings {
             Some(last) if *last >= members => Err(SettingsError::UnknownSender { rank: *last, members }),
             _ => Ok(()),
         }
+    }
+
+    /// The longest message in bytes, large ones among them.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.large.map_or(self.message_max, |large| large.message_max)
     }
 
     /// How many `delivered` counts a member has: one in total order, else one per sender.
@@ -106,6 +152,15 @@ pub enum SettingsError {
     Window(usize),
     /// The longest message is 4 GiB or more.
     MessageMax(usize),
+    /// The longest large message is no larger than others, or 4 GiB or more.
+    LargeMax {
+        /// The longest large message in bytes.
+        large_max: usize,
+        /// The longest other message in bytes.
+        message_max: usize,
+    },
+    /// The window for large messages is 0 or too large.
+    LargeWindow(usize),
     /// No senders, or not in ascending order.
     Senders,
     /// A sender that is not a member.
@@ -122,6 +177,13 @@ impl fmt::Display for SettingsError {
         match self {
             Self::Window(window) => write!(f, "a window of {window} messages: choose 1 to {RECORDS_MAX}"),
             Self::MessageMax(bytes) => write!(f, "message_max of {bytes} bytes: choose less than 4 GiB"),
+            Self::LargeMax { large_max, message_max } => write!(
+                f,
+                "large_max of {large_max} bytes: choose more than message_max ({message_max}), and less than 4 GiB"
+            ),
+            Self::LargeWindow(window) => {
+                write!(f, "a window of {window} large messages: choose 1 to {BODIES_MAX}")
+            }
             Self::Senders => f.write_str("senders: name at least one, in ascending order, each once"),
             Self::UnknownSender { rank, members } => {
                 write!(f, "sender {rank} is not among the {members} members (ranks begin at 0)")

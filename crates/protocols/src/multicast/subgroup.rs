@@ -5,9 +5,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use squall_fabric::window::{Announcement, INDEXES_MAX, Publisher, Writer, window};
+use squall_fabric::window::{Announcement, INDEXES_MAX, Publisher, Writer, window_with_bodies};
 use squall_fabric::{Core, Event, Fabric, MirrorKey, NodeId};
 
+use super::bodies::Bodies;
 use super::pull::{Handoff, NoUpcall, Offer, Pull};
 use super::{
     Consumer, Corrupt, Counters, Deliver, Mode, Row, Settings, ViewStart, indexes_below, indexes_owed,
@@ -25,6 +26,8 @@ pub struct Subgroup<D> {
     pub(super) settings: Settings,
     /// The own window, if this member sends, and its rank among the senders.
     pub(super) publisher: Option<(Publisher, usize)>,
+    /// The bodies of large messages, if there may be any.
+    pub(super) bodies: Option<Bodies>,
     /// Announcements as last seen, by sender.
     pub(super) announced: Vec<Announcement>,
     /// Their indexes, as far as they count as received: `indexes[i] <= announced[i].indexes`.
@@ -98,14 +101,16 @@ impl<D: Deliver> Subgroup<D> {
         settings.check(members.len()).expect("the caller has checked the settings");
         let row = Row::new(&settings);
         let table = Table::new(fabric, key, members, row.words);
+        let bodies = row.bodies.as_ref().map(|columns| Bodies::new(fabric, &table, columns, &settings));
         let (writer, publisher) = match settings.senders.iter().position(|member| *member == table.rank()) {
             Some(sender) => {
-                let (writer, publisher) = window(table.own(), row.window);
+                let ring = bodies.as_ref().map(|bodies| bodies.ring(sender));
+                let (writer, publisher) = window_with_bodies(table.own(), row.window, ring);
                 (Some(writer), Some((publisher, sender)))
             }
             None => (None, None),
         };
-        let outlet = outlet(Consumer::new(&table, &row, &settings, &start));
+        let outlet = outlet(Consumer::new(&table, &row, &settings, &start, bodies.as_ref()));
         let senders = settings.senders.len();
         let subgroup = Self {
             start,
@@ -113,6 +118,7 @@ impl<D: Deliver> Subgroup<D> {
             row,
             settings,
             publisher,
+            bodies,
             announced: vec![Announcement::default(); senders],
             indexes: vec![0; senders],
             received: 0,
@@ -186,7 +192,7 @@ impl<D: Deliver> Subgroup<D> {
         }
     }
 
-    fn fail(&mut self, failure: Failure) {
+    pub(super) fn fail(&mut self, failure: Failure) {
         self.failure = Some(failure);
         self.close();
     }
@@ -205,6 +211,9 @@ impl<D: Deliver> Subgroup<D> {
         });
         if sent == 0 {
             return 0;
+        }
+        if let Some(bodies) = &mut self.bodies {
+            bodies.send(publisher, table);
         }
         table.raise(self.row.announced, publisher.announcement());
         self.counters.send_batches += 1;
@@ -235,8 +244,8 @@ impl<D: Deliver> Subgroup<D> {
         }
         self.counters.words_polled += self.announced.len() as u64;
         if self.settings.batching.receive {
-            for (indexes, announced) in self.indexes.iter_mut().zip(&self.announced) {
-                *indexes = announced.indexes;
+            if !self.take_announced() {
+                return work;
             }
             if work > 0 || !is_on(Mutation::OneNullPerReceipt) {
                 self.fill_rounds(sent);
@@ -248,11 +257,27 @@ impl<D: Deliver> Subgroup<D> {
         work
     }
 
+    /// Counts all that is announced and whole as received; false if the subgroup has failed.
+    #[inline]
+    pub(super) fn take_announced(&mut self) -> bool {
+        if self.bodies.is_none() {
+            for (indexes, announced) in self.indexes.iter_mut().zip(&self.announced) {
+                *indexes = announced.indexes;
+            }
+            return true;
+        }
+        for sender in 0..self.indexes.len() {
+            let Some(limit) = self.limit(sender) else { return false };
+            self.indexes[sender] = limit;
+        }
+        true
+    }
+
     /// Receive without batching: one message of each sender, each with its own acknowledgement.
     fn receive_singly(&mut self, sent: u64) -> usize {
         let mut work = 0;
         for sender in 0..self.indexes.len() {
-            if self.indexes[sender] < self.announced[sender].indexes {
+            if self.limit(sender).is_some_and(|limit| self.indexes[sender] < limit) {
                 self.indexes[sender] += 1;
                 self.fill_rounds(sent);
                 self.acknowledge();
@@ -392,12 +417,15 @@ impl<D: Deliver> Subgroup<D> {
         if least <= self.freed {
             return 0;
         }
-        self.freed = least;
         let indexes = match self.settings.mode {
             Mode::Atomic => indexes_below(least, *sender, self.settings.senders.len()),
             Mode::Unordered | Mode::Raw => least,
         };
-        usize::from(publisher.free(indexes) > 0)
+        let unreleased = publisher.unreleased();
+        if indexes <= unreleased {
+            self.freed = least;
+        }
+        usize::from(publisher.free(indexes.min(unreleased)) > 0)
     }
 }
 

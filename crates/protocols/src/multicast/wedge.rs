@@ -89,8 +89,8 @@ impl<D: Deliver> Subgroup<D> {
                 return;
             }
             self.announced[sender] = announced;
-            self.indexes[sender] = announced.indexes;
         }
+        self.take_announced();
     }
 
     /// Delivers the trim (indexes of each sender), and nothing more; ends the subgroup.

@@ -273,6 +273,16 @@ impl<A> Rdmc<A> {
         Ok(())
     }
 
+    /// Ends the link to `peer`, as if it were lost: groups that it belongs to fail.
+    pub fn part_with<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId) {
+        self.on_link_lost(fabric, peer, Cause::Lost(peer));
+    }
+
+    /// Whether nothing is under way: until the next event or call, evaluating does nothing.
+    pub fn is_idle(&self) -> bool {
+        self.groups.values().all(Group::is_idle) && self.links.are_idle()
+    }
+
     /// What this member has done so far.
     pub const fn counters(&self) -> &Counters {
         &self.counters

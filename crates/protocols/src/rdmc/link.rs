@@ -188,6 +188,11 @@ impl Links {
         work
     }
 
+    /// Whether nothing waits to be said.
+    pub(super) fn are_idle(&self) -> bool {
+        !self.was_full && self.by_peer.values().all(|link| link.waiting.is_empty())
+    }
+
     fn link_mut(&mut self, conn: ConnId) -> Option<&mut Link> {
         self.by_peer.get_mut(self.peers.get(&conn)?)
     }

@@ -19,6 +19,8 @@ const NUMBER_BYTES: usize = 8;
 pub struct Views {
     seed: u64,
     message_max: usize,
+    /// The longest message of a subgroup with large ones.
+    longest: BTreeMap<SubgroupId, usize>,
     /// Views by id, as the first member has installed them.
     views: BTreeMap<u64, View>,
     /// Members of each subgroup in each view, and its mode.
@@ -54,6 +56,7 @@ impl Views {
         Self {
             seed,
             message_max,
+            longest: BTreeMap::new(),
             views: BTreeMap::new(),
             placements: BTreeMap::new(),
             histories: BTreeMap::new(),
@@ -61,6 +64,16 @@ impl Views {
             next: BTreeMap::new(),
             delivered: 0,
         }
+    }
+
+    /// Messages of a subgroup may be that long.
+    pub fn allow(&mut self, id: SubgroupId, longest: usize) {
+        self.longest.insert(id, longest);
+    }
+
+    /// What follows the number in a message, at most.
+    fn contents_max(&self, id: SubgroupId) -> usize {
+        self.longest.get(&id).copied().unwrap_or(self.message_max) - NUMBER_BYTES
     }
 
     /// A node has installed a view.
@@ -90,7 +103,7 @@ impl Views {
     /// The length of the contents of a message.
     #[must_use]
     pub fn length(&self, id: SubgroupId, node: NodeId, number: u64) -> usize {
-        NUMBER_BYTES + payload::length(self.seed, source(id, node), number, self.message_max - NUMBER_BYTES)
+        NUMBER_BYTES + payload::length(self.seed, source(id, node), number, self.contents_max(id))
     }
 
     /// The number of the next message of `node`.
@@ -242,7 +255,7 @@ impl Views {
     fn number(&self, id: SubgroupId, sender: NodeId, bytes: &[u8]) -> Option<u64> {
         let (head, contents) = bytes.split_at_checked(NUMBER_BYTES)?;
         let number = u64::from_le_bytes(head.try_into().ok()?);
-        let longest = self.message_max - NUMBER_BYTES;
+        let longest = self.contents_max(id);
         let is_it = number < self.sent(id, sender)
             && payload::matches(self.seed, source(id, sender), number, longest, contents);
         is_it.then_some(number)

@@ -78,7 +78,8 @@ impl Cluster {
             ..SimConfig::hardware()
         };
         let world = SimWorld::new(plan.seed, config, plan.nodes());
-        let views = Views::new(plan.seed, MESSAGE_MAX);
+        let mut views = Views::new(plan.seed, MESSAGE_MAX);
+        plan.subgroups.iter().for_each(|subgroup| views.allow(subgroup.id, subgroup.settings.longest()));
         let watch = Rc::new(RefCell::new(Watch { views, violation: None }));
         let nodes = (0..plan.nodes()).map(|i| Node::new(&plan, &world, i, &watch)).collect();
         let prng = Prng::new(plan.seed ^ 0x6e0);
@@ -352,5 +353,8 @@ fn layout(plan: &Rc<Plan>) -> Box<dyn Layout + Send> {
 
 fn settings(plan: &Plan) -> Settings {
     let (suspicion_after, partition_safety) = (plan.suspicion_after, plan.partition_safety);
-    Settings { membership: membership::Settings { suspicion_after, partition_safety } }
+    Settings {
+        membership: membership::Settings { suspicion_after, partition_safety },
+        relays: Some(plan.relays.clone()),
+    }
 }

@@ -6,7 +6,8 @@ use squall_fabric::sim::{Adversary, Prng, Rule, Verdict, When};
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::group::{Placement, SubgroupId, Unplaced};
 use squall_protocols::membership::{PartitionSafety, View};
-use squall_protocols::multicast::{Batching, Mode, Settings};
+use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
+use squall_protocols::rdmc::{self, schedule::Algorithm};
 
 use crate::explain::Shrink;
 
@@ -31,6 +32,8 @@ pub struct Plan {
     pub gap_max: Duration,
     /// How long a pulling consumer does nothing in between, at most.
     pub consumer_pause_max: Duration,
+    /// How bodies of large messages are relayed.
+    pub relays: rdmc::Settings,
     /// Members that are silent for so long are suspected.
     pub suspicion_after: Option<Duration>,
     /// When a part of a view goes on.
@@ -84,7 +87,8 @@ impl Plan {
             seed,
             members,
             leaves,
-            subgroups: draw_subgroups(&mut prng),
+            relays: draw_relays(seed),
+            subgroups: draw_subgroups(seed, &mut prng),
             messages: prng.below(50),
             burst: 1 + prng.below(8),
             gap_max: Duration::from_nanos(if prng.chance(300) { 0 } else { prng.below(150_000) }),
@@ -123,13 +127,14 @@ impl Plan {
             true => (vec![soon], vec![]),
             false => (vec![], vec![(members - 1, soon)]),
         };
-        let mut subgroups = draw_subgroups(prng);
+        let mut subgroups = draw_subgroups(seed, prng);
         subgroups.truncate(1);
         Self {
             seed,
             members,
             joins,
             leaves,
+            relays: draw_relays(seed),
             subgroups,
             messages: prng.below(3),
             burst: 2,
@@ -166,6 +171,7 @@ impl Plan {
             members,
             joins: Vec::new(),
             leaves: Vec::new(),
+            relays: rdmc::Settings::default(),
             subgroups: vec![all],
             messages: 3,
             burst: 2,
@@ -246,7 +252,7 @@ fn node(prng: &mut Prng, nodes: u64) -> u32 {
 }
 
 /// One subgroup of all; perhaps one that overlaps it; perhaps two shards.
-fn draw_subgroups(prng: &mut Prng) -> Vec<SubgroupPlan> {
+fn draw_subgroups(seed: u64, prng: &mut Prng) -> Vec<SubgroupPlan> {
     let mut sets = vec![(0, u64::MAX)];
     if prng.chance(300) {
         sets.push((1, prng.draw()));
@@ -255,13 +261,15 @@ fn draw_subgroups(prng: &mut Prng) -> Vec<SubgroupPlan> {
         let shard = prng.draw();
         sets.extend([(2, shard), (3, !shard)]);
     }
+    // Of its own, so that plans without large messages do not depend on it.
+    let mut large = Prng::new(seed ^ 0x1a46e);
     sets.into_iter()
         .map(|(id, nodes)| SubgroupPlan {
             id: SubgroupId(id),
             nodes,
             senders: prng.draw() | prng.draw(),
             pullers: if prng.chance(500) { prng.draw() & prng.draw() } else { 0 },
-            settings: draw_settings(prng),
+            settings: Settings { large: draw_large(&mut large), ..draw_settings(prng) },
         })
         .collect()
 }
@@ -275,9 +283,27 @@ fn draw_settings(prng: &mut Prng) -> Settings {
         message_max: MESSAGE_MAX,
         window_bytes: 1 + prng.index(1000),
         batching: Batching { send: stage(prng), receive: stage(prng), delivery: stage(prng) },
+        large: None,
         null_sends: true,
         senders: Vec::new(),
     }
+}
+
+fn draw_large(prng: &mut Prng) -> Option<Large> {
+    prng.chance(400).then(|| Large {
+        message_max: MESSAGE_MAX + 1 + prng.index(600),
+        window: 1 + prng.index(4),
+        window_bytes: prng.index(2000),
+        carrier: if prng.chance(750) { Carrier::Relayed } else { Carrier::Pushed },
+    })
+}
+
+/// Few blocks or many, by any schedule.
+fn draw_relays(seed: u64) -> rdmc::Settings {
+    let mut prng = Prng::new(seed ^ 0x4d3c);
+    let algorithms = [Algorithm::Sequential, Algorithm::Chain, Algorithm::Tree, Algorithm::Pipeline];
+    let schedule = algorithms[prng.index(4)].into();
+    rdmc::Settings { block_bytes: 8 << prng.below(7), schedule, in_flight_bytes: prng.below(500) }
 }
 
 fn draw_rules(prng: &mut Prng, nodes: u64) -> Vec<Rule> {
@@ -347,6 +373,9 @@ impl Shrink for Plan {
         if self.suspicion_after.is_some() {
             with(&|plan| plan.suspicion_after = None);
         }
+        if self.subgroups.iter().any(|subgroup| subgroup.settings.large.is_some()) {
+            with(&|plan| plan.subgroups.iter_mut().for_each(|subgroup| subgroup.settings.large = None));
+        }
         if self.subgroups.iter().any(|subgroup| subgroup.pullers != 0) {
             with(&|plan| plan.subgroups.iter_mut().for_each(|subgroup| subgroup.pullers = 0));
         }
@@ -366,7 +395,7 @@ impl fmt::Display for Plan {
             self.seed, self.members, self.joins, self.leaves
         )?;
         for SubgroupPlan { id, nodes, senders, pullers, settings } in &self.subgroups {
-            let Settings { mode, window, window_bytes, batching, .. } = settings;
+            let Settings { mode, window, window_bytes, batching, large, .. } = settings;
             let mask = (1_u64 << self.nodes()) - 1;
             writeln!(
                 f,
@@ -375,7 +404,11 @@ impl fmt::Display for Plan {
                 senders & mask,
                 pullers & mask
             )?;
+            if let Some(large) = large {
+                writeln!(f, "    {large:?}")?;
+            }
         }
+        writeln!(f, "  {:?}", self.relays)?;
         writeln!(
             f,
             "  {} messages each, bursts of {}, up to {:?} apart, consumers pause {:?}",

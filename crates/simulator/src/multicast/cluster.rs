@@ -94,7 +94,7 @@ impl<'a> Cluster<'a> {
         let members = plan.members;
         let world = SimWorld::new(plan.seed, config, u32::try_from(members).expect("few members"));
         let watch = Rc::new(RefCell::new(Watch {
-            contents: Contents::new(plan.seed, members, plan.settings.message_max),
+            contents: Contents::new(plan.seed, members, plan.settings.longest()),
             order: None,
             stability: None,
             violation: None,
@@ -234,7 +234,7 @@ impl Node {
         let mut sent = false;
         for _ in 0..1 + prng.below(plan.burst) {
             let number = watch.borrow().contents.sent(self.rank);
-            let length = payload::length(plan.seed, self.rank, number, plan.settings.message_max);
+            let length = payload::length(plan.seed, self.rank, number, plan.settings.longest());
             if prng.chance(50) {
                 // An application that changes its mind [N1].
                 drop(writer.reserve(length));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use squall_fabric::sim::{Adversary, Prng, Rule, Verdict, When};
 use squall_fabric::{Duration, Instant};
-use squall_protocols::multicast::{Batching, Mode, Settings};
+use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
 
 use crate::explain::Shrink;
 
@@ -42,7 +42,8 @@ impl Plan {
     pub fn draw(seed: u64) -> Self {
         let mut prng = Prng::new(seed);
         let members = 1 + prng.index(5);
-        let settings = draw_settings(&mut prng, members);
+        let mut settings = draw_settings(&mut prng, members);
+        settings.large = draw_large(&mut Prng::new(seed ^ 0x1a46e), settings.message_max);
         let messages = settings.senders.iter().map(|_| prng.below(60)).collect();
         let pulls = (0..members)
             .map(|_| prng.chance(400).then(|| Duration::from_nanos(prng.below(200_000))))
@@ -94,9 +95,20 @@ fn draw_settings(prng: &mut Prng, members: usize) -> Settings {
         message_max,
         window_bytes: 1 + prng.index(4000),
         batching: Batching { send: stage(prng), receive: stage(prng), delivery: stage(prng) },
+        large: None,
         null_sends: true,
         senders,
     }
+}
+
+/// Bodies that are pushed; [`crate::group`] relays them.
+fn draw_large(prng: &mut Prng, message_max: usize) -> Option<Large> {
+    prng.chance(300).then(|| Large {
+        message_max: message_max + 1 + prng.index(500),
+        window: 1 + prng.index(5),
+        window_bytes: prng.index(3000),
+        carrier: Carrier::Pushed,
+    })
 }
 
 fn draw_rules(prng: &mut Prng, members: usize) -> Vec<Rule> {
@@ -147,6 +159,11 @@ impl Shrink for Plan {
                 plans.push(plan);
             }
         }
+        if self.settings.large.is_some() {
+            let mut plan = self.clone();
+            plan.settings.large = None;
+            plans.push(plan);
+        }
         let mut calm = self.clone();
         calm.adversary = Adversary { delay_max: self.adversary.delay_max, ..Adversary::default() };
         if calm.adversary != self.adversary {
@@ -158,11 +175,15 @@ impl Shrink for Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings { mode, window, message_max, window_bytes, batching, senders, .. } = &self.settings;
+        let Settings { mode, window, message_max, window_bytes, batching, large, senders, .. } =
+            &self.settings;
         writeln!(f, "seed {}: {} members, mode {mode:?}", self.seed, self.members)?;
         writeln!(f, "  senders {senders:?} send {:?} messages of 0 to {message_max} bytes", self.messages)?;
         writeln!(f, "  in bursts of up to {}, up to {:?} apart", self.burst, self.gap_max)?;
         writeln!(f, "  window of {window} messages and {window_bytes} bytes, {batching:?}")?;
+        if let Some(large) = large {
+            writeln!(f, "  {large:?}")?;
+        }
         for (member, pause) in self.pulls.iter().enumerate() {
             if let Some(pause) = pause {
                 writeln!(f, "  member {member} pulls, with pauses of up to {pause:?}")?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use squall_fabric::window::RECORDS_MAX;
 use squall_protocols::membership::{MEMBERS_MAX, PartitionSafety};
-use squall_protocols::multicast::{Batching, Mode};
+use squall_protocols::multicast::{Batching, Carrier, Mode};
 use squall_transports::bootstrap::{Address, Secret};
 use squall_transports::verbs::VerbsSettings;
 
@@ -242,19 +242,35 @@ fn read_subgroups(
 }
 
 fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
-    let [members, senders, mode, window, message_max, window_bytes, batching, null_sends, shards, replicas] =
-        table.take([
-            "members",
-            "senders",
-            "mode",
-            "window",
-            "message_max",
-            "window_bytes",
-            "batching",
-            "null_sends",
-            "shards",
-            "replicas",
-        ])?;
+    let [
+        members,
+        senders,
+        mode,
+        window,
+        message_max,
+        window_bytes,
+        large_max,
+        large_window_bytes,
+        large_carrier,
+        batching,
+        null_sends,
+        shards,
+        replicas,
+    ] = table.take([
+        "members",
+        "senders",
+        "mode",
+        "window",
+        "message_max",
+        "window_bytes",
+        "large_max",
+        "large_window_bytes",
+        "large_carrier",
+        "batching",
+        "null_sends",
+        "shards",
+        "replicas",
+    ])?;
     let usual = SubgroupConfig::default();
     let message_max =
         message_max.map_or(Ok(usual.message_max), |value| value.bytes(1..=u32::MAX as usize))?;
@@ -267,6 +283,9 @@ fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
         // A few of the longest messages fit into the usual window, however long they are.
         window_bytes: window_bytes
             .map_or(Ok(usual.window_bytes.max(4 * message_max)), |value| value.bytes(1..=WINDOW_BYTES_MAX))?,
+        large_max: large_max.map(|value| value.bytes(1..=u32::MAX as usize)).transpose()?,
+        large_window_bytes: large_window_bytes.map(|value| value.bytes(1..=WINDOW_BYTES_MAX)).transpose()?,
+        large_carrier: large_carrier.map(|value| value.choice(&CARRIERS)).transpose()?,
         batching: batching.map_or(Ok(usual.batching), |value| read_batching(&value))?,
         null_sends: null_sends.map_or(Ok(usual.null_sends), |value| value.flag())?,
         shards: shards.map_or(Ok(usual.shards), |value| value.count(1..=SHARDS_MAX))?,
@@ -274,6 +293,8 @@ fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
         shard: 0,
     })
 }
+
+const CARRIERS: [(&str, Carrier); 2] = [("pushed", Carrier::Pushed), ("relayed", Carrier::Relayed)];
 
 const MODES: [(&str, Mode); 3] =
     [("atomic", Mode::Atomic), ("unordered", Mode::Unordered), ("raw", Mode::Raw)];

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use squall_protocols::membership::MEMBERS_MAX;
 pub use squall_protocols::membership::PartitionSafety;
-pub use squall_protocols::multicast::{Batching, Mode};
+pub use squall_protocols::multicast::{Batching, Carrier, Mode};
 pub use squall_transports::bootstrap::{Address, Plan, Secret};
 use squall_transports::runner::Idle;
 pub use squall_transports::verbs::VerbsSettings;
@@ -207,6 +207,14 @@ impl Config {
         };
         self.subgroups = std::mem::take(&mut self.subgroups).into_iter().flat_map(expand).collect();
         self
+    }
+
+    /// Settles how large messages travel, where that is left open: on one host they are read in place.
+    pub(crate) fn choose_carriers(&mut self) {
+        let usual = if self.transport == Transport::Shm { Carrier::Pushed } else { Carrier::Relayed };
+        for subgroup in self.subgroups.values_mut() {
+            subgroup.large_carrier.get_or_insert(usual);
+        }
     }
 
     /// Checks that the values go together, as [`Config::load`] and [`Config::parse`] have done already.

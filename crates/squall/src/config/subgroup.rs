@@ -2,7 +2,7 @@
 
 use squall_fabric::NodeId;
 use squall_protocols::membership::{Member, View};
-use squall_protocols::multicast::{Batching, Mode, Settings};
+use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
 use squall_protocols::replica::members_of_shard;
 
 /// Which members of the group.
@@ -50,6 +50,14 @@ pub struct SubgroupConfig {
     pub message_max: usize,
     /// The most bytes that a sender may have under way.
     pub window_bytes: usize,
+    /// The longest large message in bytes; `None`: no message is longer than `message_max`. What is longer goes beside the
+    /// window and takes its place in the order. See `large_window_bytes` for the memory that this takes.
+    pub large_max: Option<usize>,
+    /// The most bytes of large messages that a sender may have under way; `None`: two of the longest. Each member has
+    /// memory for so many bytes of each sender, and once more for the longest.
+    pub large_window_bytes: Option<usize>,
+    /// How large messages travel; `None`: in place on one host, from member to member (RDMC) elsewhere.
+    pub large_carrier: Option<Carrier>,
     /// Which stages take all that is there.
     pub batching: Batching,
     /// Whether a sender without messages fills the rounds that others have begun.
@@ -74,6 +82,9 @@ impl Default for SubgroupConfig {
             window: usual.window,
             message_max: usual.message_max,
             window_bytes: usual.window_bytes,
+            large_max: None,
+            large_window_bytes: None,
+            large_carrier: None,
             batching: usual.batching,
             null_sends: usual.null_sends,
             shards: 1,
@@ -108,9 +119,20 @@ impl SubgroupConfig {
             message_max: self.message_max,
             window_bytes: self.window_bytes,
             batching: self.batching,
+            large: self.large(),
             null_sends: self.null_sends,
             senders: self.senders.among(&ranks).iter().map(place).collect(),
         }
+    }
+
+    fn large(&self) -> Option<Large> {
+        let message_max = self.large_max?;
+        Some(Large {
+            message_max,
+            window: LARGE_WINDOW,
+            window_bytes: self.large_window_bytes.unwrap_or(message_max.saturating_mul(2)),
+            carrier: self.large_carrier.unwrap_or(Carrier::Pushed),
+        })
     }
 
     /// Whether the member of `rank` may be in it.
@@ -143,6 +165,7 @@ impl SubgroupConfig {
             message_max: self.message_max,
             window_bytes: self.window_bytes,
             batching: self.batching,
+            large: self.large(),
             null_sends: self.null_sends,
             senders,
         };
@@ -194,3 +217,5 @@ impl SubgroupConfig {
 
 /// The most shards of one subgroup: each costs its members a window.
 pub(super) const SHARDS_MAX: usize = 1024;
+/// So many large messages of a sender may be under way: they are limited by bytes, as a rule.
+const LARGE_WINDOW: usize = 16;

@@ -86,6 +86,9 @@ fn every_key_is_read() {
         window = 100
         message_max = "10KB"
         window_bytes = "1MiB"
+        large_max = "64MiB"
+        large_window_bytes = "100MiB"
+        large_carrier = "relayed"
         batching = { send = false, delivery = false }
         null_sends = false
     "#;
@@ -104,6 +107,9 @@ fn every_key_is_read() {
         window: 100,
         message_max: 10_000,
         window_bytes: 1 << 20,
+        large_max: Some(64 << 20),
+        large_window_bytes: Some(100 << 20),
+        large_carrier: Some(Carrier::Relayed),
         batching: Batching { send: false, receive: true, delivery: false },
         null_sends: false,
         ..SubgroupConfig::default()
@@ -255,6 +261,10 @@ fn a_wrong_subgroup_is_named_with_its_line_and_what_to_write() {
         (
             with("mode", "message_max = \"10 kilos\""),
             "line 9: `message_max = \"10 kilos\"`: write a number of bytes, like 512, \"10KB\" or \"4MiB\"",
+        ),
+        (
+            with("mode", "message_max = 100\nlarge_max = 100"),
+            "line 9: [subgroups.orders]: large_max of 100 bytes: choose more than message_max (100), and less than 4 GiB",
         ),
         (
             with("mode", "message_max = 100\nwindow_bytes = 99"),

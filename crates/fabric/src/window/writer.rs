@@ -1,0 +1,210 @@
+//! The application's end of a window: reserve, fill, commit (Spindle §2.3, §3.1).
+
+use std::sync::Arc;
+
+use super::{Geometry, HEADER_WORDS, LARGE, ReserveError, Shared, mask, record_words};
+use crate::Region;
+use crate::atomics::Ordering;
+
+/// The application's end of a window. Owned by one thread at a time.
+#[derive(Debug)]
+pub struct Writer {
+    region: Region,
+    geometry: Geometry,
+    shared: Arc<Shared>,
+    /// Records committed; `freed <= reserved <= freed + records_max`.
+    reserved: u64,
+    /// Records freed, as last seen.
+    freed: u64,
+    /// Where the next record begins; below the capacity.
+    head: usize,
+    /// The ring of the bodies of large messages; it has none itself.
+    bodies: Option<Box<Writer>>,
+}
+
+impl Writer {
+    pub(super) fn new(region: &Region, geometry: Geometry, shared: Arc<Shared>) -> Self {
+        Self { region: region.clone(), geometry, shared, reserved: 0, freed: 0, head: 0, bodies: None }
+    }
+
+    pub(super) fn take_bodies(&mut self, ring: Self) {
+        self.bodies = Some(Box::new(ring));
+    }
+
+    /// The longest message in bytes, large ones among them.
+    #[must_use]
+    pub fn message_max(&self) -> usize {
+        self.bodies.as_ref().map_or(self.geometry.message_max, |bodies| bodies.geometry.message_max)
+    }
+
+    /// Reserves a message of `length` bytes, to be filled in place. Its bytes are whatever was there before.
+    /// Dropping the reservation gives it back.
+    ///
+    /// # Errors
+    /// [`ReserveError`]: try again when members have delivered, send something shorter, or stop.
+    #[inline(always)]
+    pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, ReserveError> {
+        if length > self.geometry.message_max {
+            return self.reserve_large(length);
+        }
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return Err(ReserveError::Closed);
+        }
+        if !self.finds_room(record_words(length)) {
+            return Err(self.starve());
+        }
+        Ok(Reservation { writer: self, length })
+    }
+
+    /// A message that has its bytes among the bodies.
+    #[cold]
+    fn reserve_large(&mut self, length: usize) -> Result<Reservation<'_>, ReserveError> {
+        let message_max = self.message_max();
+        let Some(bodies) = self.bodies.as_mut().filter(|_| length <= message_max) else {
+            return Err(ReserveError::TooLong { length, message_max });
+        };
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return Err(ReserveError::Closed);
+        }
+        if !(bodies.finds_room(record_words(length)) && self.finds_room(HEADER_WORDS)) {
+            return Err(self.starve());
+        }
+        Ok(Reservation { writer: self, length })
+    }
+
+    #[cold]
+    fn starve(&self) -> ReserveError {
+        self.shared.starved.store(true, Ordering::Relaxed);
+        ReserveError::Full
+    }
+
+    /// Room for a record of `words` words, after another look at `freed` if need be.
+    #[inline]
+    fn finds_room(&mut self, words: usize) -> bool {
+        self.has_room(words) || {
+            // SYNC: pairs with the release in `Publisher::free`: all readers are done with what is freed.
+            self.freed = self.shared.freed.0.load(Ordering::Acquire);
+            self.has_room(words)
+        }
+    }
+
+    /// Reserves, fills and commits a message.
+    ///
+    /// # Errors
+    /// As [`Writer::reserve`].
+    #[inline]
+    pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), ReserveError> {
+        let mut reservation = self.reserve(length)?;
+        fill(&mut reservation);
+        reservation.commit();
+        Ok(())
+    }
+
+    /// Whether the group behind the window has ended.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether all messages committed so far have been delivered by all members.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        // SYNC: pairs with the release in `Publisher::free`.
+        self.shared.freed.0.load(Ordering::Acquire) == self.reserved
+    }
+
+    /// Room for a record of `words` words, as far as `freed` tells.
+    #[inline]
+    fn has_room(&self, words: usize) -> bool {
+        let outstanding = self.reserved - self.freed;
+        if outstanding == 0 {
+            return true;
+        }
+        let tail = self.shared.start(self.freed);
+        outstanding < self.geometry.records_max as u64 && (self.head > tail || self.head + words <= tail)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // SYNC: pairs with the acquire in `Remains::is_done`.
+        self.shared.retired.store(true, Ordering::Release);
+    }
+}
+
+/// A message under construction. Dereferences to its bytes.
+#[derive(Debug)]
+pub struct Reservation<'a> {
+    writer: &'a mut Writer,
+    length: usize,
+}
+
+impl Reservation<'_> {
+    /// Commits the message: from now on the polling thread may send it.
+    #[inline]
+    pub fn commit(self) {
+        let Self { writer, length } = self;
+        if length > writer.geometry.message_max {
+            return writer.append_large(length);
+        }
+        writer.append(length as u64, record_words(length));
+    }
+
+    /// Where its bytes are.
+    #[inline]
+    fn place(&self) -> (&Region, usize) {
+        let Self { writer, length } = self;
+        let ring = match &writer.bodies {
+            Some(bodies) if *length > writer.geometry.message_max => bodies,
+            _ => &**writer,
+        };
+        (&ring.region, ring.geometry.first + ring.head + HEADER_WORDS)
+    }
+}
+
+impl Writer {
+    /// Commits a record with this length word, of so many words.
+    #[inline]
+    fn append(&mut self, length: u64, words: usize) {
+        let place = self.geometry.first + self.head;
+        let index = self.reserved + self.shared.nulls.0.load(Ordering::Relaxed);
+        // SAFETY: `head` is below the capacity, behind which a whole record has room; `window` checked the access.
+        unsafe { self.region.store_unchecked(place, index + 1) };
+        // SAFETY: as above.
+        unsafe { self.region.store_unchecked(place + 1, length) };
+        let slot = mask(self.reserved, self.shared.starts.len());
+        self.shared.starts[slot].store(self.head as u64, Ordering::Relaxed);
+        self.head = self.geometry.behind(self.head, words);
+        self.reserved += 1;
+        // SYNC: pairs with the acquire in `Publisher::ready`.
+        self.shared.ready.0.store(self.reserved, Ordering::Release);
+    }
+
+    /// Commits a large message: the body first, so that who sees the record finds it.
+    #[cold]
+    fn append_large(&mut self, length: usize) {
+        let bodies = self.bodies.as_mut().expect("reserved there");
+        bodies.append(length as u64, record_words(length));
+        self.append(LARGE | length as u64, HEADER_WORDS);
+    }
+}
+
+impl std::ops::Deref for Reservation<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let (region, start) = self.place();
+        // SAFETY: `has_room` says that these words are freed, and only this reservation may write them.
+        unsafe { region.bytes(start, self.length) }
+    }
+}
+
+impl std::ops::DerefMut for Reservation<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let (region, start) = self.place();
+        // SAFETY: `has_room` says that these words are freed, and only this reservation may write them.
+        unsafe { region.bytes_mut(start, self.length) }
+    }
+}

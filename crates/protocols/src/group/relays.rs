@@ -1,0 +1,319 @@
+//! Relays: the bodies of large messages go from member to member by RDMC (Derecho §3.1, "Large messages"; RDMC §2).
+//!
+//! As in the paper, each sender of a subgroup has an RDMC group of its own in each view, of which it is the root. What is
+//! received goes straight to its place in the receiver's ring of that sender ([`crate::multicast`], `bodies`).
+//!
+//! **State.** For each sender of each subgroup whose bodies are relayed a *transfer*: where the next body goes, which
+//! bodies may still be read to be sent on, and what the subgroup has not been told yet. Transfers of ended views are
+//! *past*: they are only there until their memory is at rest.
+//!
+//! **Step order** of one evaluation, after the subgroups': begin transfers of subgroups that have become ready, send the
+//! bodies of what was published, drive RDMC, give memory that has become free, tell the subgroups.
+//!
+//! **Invariants.**
+//! - \[L2\] A body goes to where the sender has it. The sender frees that place when all have delivered what was there, so
+//!   it is free here as well, but for what is still read to be sent on: that is waited for.
+//! - A transfer that fails ends the view: its cause is suspected. What was under way is sent again in the next view, if its
+//!   sender goes on \[V7\].
+//! - The connections are opened when all members have attached, so all are peers by then.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use squall_fabric::window::Geometry;
+use squall_fabric::{Channel, Core, Event, Fabric, Instant, NodeId, Region};
+
+use super::SubgroupId;
+use crate::membership::View;
+use crate::multicast::{Deliver, OutgoingBody, Subgroup};
+use crate::mutation::{Mutation, is_on};
+use crate::rdmc::schedule::{Transport, choose};
+use crate::rdmc::{self, Answer, Application, Cause, Failure, GroupId, Memory, Object, Rdmc};
+
+/// All transfers of this node.
+#[derive(Debug)]
+pub(super) struct Relays {
+    rdmc: Rdmc<Transfers>,
+    settings: Option<rdmc::Settings>,
+    /// Subgroups of the present view whose transfers have begun, with the first of these.
+    begun: BTreeMap<SubgroupId, u64>,
+    /// Something has happened since RDMC was driven, or is under way.
+    is_due: bool,
+}
+
+/// The transfers by their RDMC groups.
+#[derive(Debug, Default)]
+struct Transfers(BTreeMap<GroupId, Transfer>);
+
+/// The bodies of one sender in one view.
+#[derive(Debug)]
+struct Transfer {
+    ring: Region,
+    geometry: Geometry,
+    /// Where the next body begins, counted from the beginning of the ring.
+    head: usize,
+    /// Bodies that are still read here to be sent on, in order.
+    unreleased: VecDeque<Range<usize>>,
+    /// A body whose place is not yet free.
+    waiting: Option<Object>,
+    /// Bodies that are whole, and own ones that are released, of which the subgroup has not heard.
+    whole: u64,
+    released: u64,
+    /// Why it has stopped.
+    cause: Option<Cause>,
+    /// Its view has ended.
+    is_past: bool,
+}
+
+impl Relays {
+    pub(super) fn new(node: NodeId, settings: Option<rdmc::Settings>) -> Self {
+        let rdmc = Rdmc::new(node, CHANNEL, Transfers::default());
+        Self { rdmc, settings, begun: BTreeMap::new(), is_due: false }
+    }
+
+    pub(super) fn handle_event<F: Fabric>(&mut self, fabric: &mut F, event: &Event) {
+        self.rdmc.handle_event(fabric, event);
+        self.is_due = true;
+    }
+
+    pub(super) fn next_deadline<F: Fabric>(&self) -> Option<Instant> {
+        Core::<F>::next_deadline(&self.rdmc)
+    }
+
+    /// Takes the bodies of a subgroup, whose transfers have numbers from `first` on; begins these if it is time.
+    pub(super) fn take_bodies<F: Fabric, D: Deliver>(
+        &mut self,
+        fabric: &mut F,
+        view: &View,
+        first: usize,
+        id: SubgroupId,
+        subgroup: &mut Subgroup<D>,
+    ) {
+        if subgroup.body_ring(0).is_none() || !subgroup.is_ready() {
+            return;
+        }
+        let first = u32::try_from(first).expect("few senders");
+        let own = view.key(first).0;
+        if !self.begun.contains_key(&id) {
+            self.begin(fabric, own, subgroup);
+            self.begun.insert(id, own);
+            self.is_due = true;
+        }
+        while let Some(OutgoingBody { region, first, bytes }) = subgroup.next_body() {
+            let (members, settings) = (subgroup.members(), subgroup.settings());
+            let sender = settings.senders.iter().position(|sender| members[*sender] == fabric.node());
+            let group = GroupId(own + sender.expect("it sends") as u64);
+            // If the transfer has failed the view ends, and the message goes on in the next one.
+            let _ = self.rdmc.send(group, Memory { region, first }, bytes);
+            self.is_due = true;
+        }
+    }
+
+    fn begin<F: Fabric, D: Deliver>(&mut self, fabric: &mut F, first: u64, subgroup: &Subgroup<D>) {
+        let (members, settings) = (subgroup.members(), subgroup.settings());
+        let longest = settings.longest() as u64;
+        let relays = self.settings.clone().unwrap_or_else(|| {
+            let choice = choose(longest, members.len(), Transport::TCP);
+            let (block_bytes, schedule) = (choice.block_bytes, choice.schedule);
+            rdmc::Settings { block_bytes, schedule, ..rdmc::Settings::default() }
+        });
+        for (sender, member) in settings.senders.iter().enumerate() {
+            let group = GroupId(first + sender as u64);
+            let mut order = vec![members[*member]];
+            order.extend(members.iter().copied().filter(|node| *node != members[*member]));
+            let (ring, geometry) = subgroup.body_ring(sender).expect("bodies are relayed");
+            self.rdmc.application_mut().0.insert(group, Transfer::new(ring, geometry));
+            let created = self.rdmc.create(fabric, group, &order, relays.clone());
+            created.expect("settings that fit, and a number of its own");
+        }
+    }
+
+    /// Drives RDMC; returns the amount of work done.
+    pub(super) fn drive<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        if !self.is_due {
+            return 0;
+        }
+        let work = self.rdmc.poll(fabric) + self.supply() + self.destroy_past();
+        // Credits come without an event.
+        self.is_due = work > 0 || !self.rdmc.is_idle();
+        work
+    }
+
+    /// Tells a subgroup what has arrived and what is released; returns how much.
+    pub(super) fn tell<D: Deliver>(&mut self, id: SubgroupId, subgroup: &mut Subgroup<D>) -> usize {
+        let Some(first) = self.begun.get(&id) else { return 0 };
+        let senders = subgroup.settings().senders.len() as u64;
+        let groups = GroupId(*first)..GroupId(first + senders);
+        let mut work = 0;
+        for (sender, (_, transfer)) in self.rdmc.application_mut().0.range_mut(groups).enumerate() {
+            work += transfer.whole + transfer.released;
+            (0..std::mem::take(&mut transfer.whole)).for_each(|_| subgroup.on_body(sender));
+            (0..std::mem::take(&mut transfer.released)).for_each(|_| subgroup.release_body());
+        }
+        usize::try_from(work).expect("few bodies")
+    }
+
+    /// Who is the cause that a transfer of the present view has failed. Those that stop because their view ends are no
+    /// cause: the end of the view comes by itself.
+    pub(super) fn culprit(&self) -> Option<NodeId> {
+        let failed = self.rdmc.application().0.values().filter(|transfer| !transfer.is_past);
+        failed.filter_map(|transfer| transfer.cause).find_map(|cause| match cause {
+            Cause::Lost(node) | Cause::Breached(node) | Cause::Disagreed(node) | Cause::Refused(node) => {
+                Some(node)
+            }
+            Cause::Left(_) | Cause::Wedged(_) => None,
+        })
+    }
+
+    /// The view has ended: nothing more is sent or received in it.
+    pub(super) fn end_view(&mut self) {
+        self.begun.clear();
+        self.rdmc.application_mut().0.values_mut().for_each(|transfer| transfer.is_past = true);
+        let groups: Vec<GroupId> = self.rdmc.application().0.keys().copied().collect();
+        for group in groups {
+            // One that has failed already stops by itself.
+            let _ = self.rdmc.wedge(group);
+        }
+        self.is_due = true;
+    }
+
+    /// `node` is no member any more, and all know that.
+    pub(super) fn part_with<F: Fabric>(&mut self, fabric: &mut F, node: NodeId) {
+        self.rdmc.part_with(fabric, node);
+        self.is_due = true;
+    }
+
+    /// Gives the memory that bodies wait for, if it is free now.
+    fn supply(&mut self) -> usize {
+        let transfers = self.rdmc.application_mut().0.iter_mut();
+        let ready: Vec<_> = transfers
+            .filter_map(|(_, transfer)| {
+                let object = transfer.waiting.take()?;
+                match transfer.place(&object) {
+                    Some(memory) => Some((object, memory)),
+                    None => {
+                        transfer.waiting = Some(object);
+                        None
+                    }
+                }
+            })
+            .collect();
+        let count = ready.len();
+        for (Object { group, number, .. }, memory) in ready {
+            // If the group has failed meanwhile nobody waits.
+            let _ = self.rdmc.supply(group, number, memory);
+        }
+        count
+    }
+
+    /// Forgets transfers of ended views whose memory is at rest.
+    fn destroy_past(&mut self) -> usize {
+        let is_over = |transfer: &Transfer| transfer.is_past && transfer.cause.is_some();
+        let transfers = &mut self.rdmc.application_mut().0;
+        let over: Vec<GroupId> =
+            transfers.extract_if(.., |_, transfer| is_over(transfer)).map(|(group, _)| group).collect();
+        for group in &over {
+            self.rdmc.destroy(*group).expect("its failure is reported");
+        }
+        over.len()
+    }
+}
+
+impl Transfer {
+    fn new(ring: &Region, geometry: Geometry) -> Self {
+        Self {
+            ring: ring.clone(),
+            geometry,
+            head: 0,
+            unreleased: VecDeque::new(),
+            waiting: None,
+            whole: 0,
+            released: 0,
+            cause: None,
+            is_past: false,
+        }
+    }
+
+    /// The place of the next body, unless something there is still read to be sent on \[L2\].
+    fn place(&mut self, object: &Object) -> Option<Memory> {
+        let place = self.head..self.head + object.words();
+        let overlaps = |other: &Range<usize>| other.start < place.end && place.start < other.end;
+        if self.unreleased.iter().any(overlaps) {
+            return None;
+        }
+        self.head = self.geometry.behind(place.start, object.words());
+        let first = self.geometry.first + place.start;
+        self.unreleased.push_back(place);
+        Some(Memory { region: self.ring.clone(), first })
+    }
+}
+
+impl Transfers {
+    fn of(&mut self, object: &Object) -> &mut Transfer {
+        self.0.get_mut(&object.group).expect("a transfer is there as long as its group")
+    }
+}
+
+impl<F: Fabric> Application<F> for Transfers {
+    fn memory(&mut self, _: &mut F, object: &Object) -> Answer {
+        let transfer = self.of(object);
+        if !transfer.geometry.fits(object.bytes) {
+            return Answer::Refuse;
+        }
+        match transfer.place(object) {
+            Some(memory) => Answer::Memory(memory),
+            None => {
+                transfer.waiting = Some(*object);
+                Answer::Later
+            }
+        }
+    }
+
+    fn on_block(&mut self, object: &Object, block: u64) {
+        if is_on(Mutation::CountPartialBody) && block == 0 {
+            self.of(object).whole += 1;
+        }
+    }
+
+    fn on_received(&mut self, object: &Object, _: &Memory) {
+        self.of(object).whole += u64::from(!is_on(Mutation::CountPartialBody));
+    }
+
+    fn on_released(&mut self, object: &Object, _: Memory) {
+        let transfer = self.of(object);
+        if transfer.unreleased.pop_front().is_none() {
+            // At the root.
+            transfer.released += 1;
+        }
+    }
+
+    fn on_failed(&mut self, failure: Failure) {
+        let transfer = self.0.get_mut(&failure.group).expect("it is there as long as its group");
+        transfer.cause = Some(failure.cause);
+    }
+}
+
+/// RDMC takes this one and the next.
+const CHANNEL: Channel = Channel(16);
+
+#[cfg(test)]
+mod tests {
+    use squall_fabric::RegionId;
+
+    use super::*;
+
+    /// [L2] a body whose place is still read to be sent on waits until it is not. The simulator cannot see that: whoever
+    /// sends the next body knows that all have the one before, so no read that is still allowed does harm there [F5].
+    #[test]
+    fn a_body_does_not_land_on_one_that_is_still_sent() {
+        let geometry = Geometry::of_bodies(0, 8, 8 * 8, 0);
+        let ring = Region::heap(RegionId(1), geometry.words());
+        let mut transfer = Transfer::new(&ring, geometry);
+        let object = |number| Object { group: GroupId(0), number, bytes: 8 * 6 };
+        let mut first = |number| transfer.place(&object(number)).map(|memory| memory.first);
+        assert_eq!((first(0), first(1)), (Some(0), Some(6)));
+        assert_eq!(first(2), None, "the ring holds two, and begins again");
+        transfer.unreleased.pop_front();
+        assert_eq!(transfer.place(&object(2)).map(|memory| memory.first), Some(0));
+    }
+}
