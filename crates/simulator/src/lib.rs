@@ -13,6 +13,7 @@ pub mod figures;
 pub mod group;
 pub mod multicast;
 mod payload;
+pub mod rdmc;
 mod run;
 pub mod shape;
 pub mod sst;

@@ -62,6 +62,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::group::Groups),
         Box::new(crate::takeover::Takeovers),
         Box::new(crate::shape::Shapes),
+        Box::new(crate::rdmc::Bulk),
     ]
 }
 

@@ -4,6 +4,8 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use squall::config::quantity;
+use squall_protocols::rdmc::schedule::Algorithm;
+use squall_simulator::rdmc::Machines;
 
 use crate::Verdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
@@ -18,9 +20,12 @@ use crate::units;
 pub(crate) struct Arguments {
     /// How the members reach each other
     #[arg(long, value_enum, default_value = "shm")]
-    transport: TransportName,
-    /// Processes, the root included
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=64))]
+    transport: Transport,
+    /// With `--transport sim`: which cluster of the paper
+    #[arg(long, value_enum, default_value = "fractus")]
+    cluster: ClusterName,
+    /// Processes, the root included; at most 64, in the simulator 1024
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=1024))]
     members: u64,
     /// Bytes of an object, like 1MiB or 64MB
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_size)]
@@ -34,7 +39,7 @@ pub(crate) struct Arguments {
     /// Bytes of a block, a multiple of 8
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     block: Option<usize>,
-    /// How blocks travel on TCP; on shared memory receivers take them from the root's pages
+    /// How blocks travel on TCP and in the simulator; on shared memory receivers take them from the root's pages
     #[arg(long, value_enum)]
     schedule: Option<ScheduleName>,
     /// Let receivers read objects where the root wrote them, without a copy (shared memory)
@@ -56,11 +61,35 @@ ends of an object only.
 Examples:
   squall bench rdmc --members 8 --size 64MiB
   squall bench rdmc --transport tcp --members 4 --schedule chain --block 256KiB --json
-  squall bench rdmc --members 9 --size 64MiB --in-place";
+  squall bench rdmc --members 9 --size 64MiB --in-place
+  squall bench rdmc --transport sim --cluster sierra --members 512 --size 256MiB";
+
+/// How the members reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Transport {
+    /// Shared memory
+    Shm,
+    /// TCP over the loopback interface
+    Tcp,
+    /// The simulator with the costs of a cluster, in virtual time; one object
+    Sim,
+}
+
+/// The clusters of the RDMC paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ClusterName {
+    /// 20 Gb/s
+    Sierra,
+    /// 40 Gb/s
+    Stampede,
+    /// 100 Gb/s
+    Fractus,
+}
 
 #[derive(Debug, Serialize)]
 struct Outcome {
-    transport: TransportName,
+    transport: Transport,
     members: usize,
     size: usize,
     objects: u64,
@@ -75,8 +104,25 @@ struct Outcome {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
-    let members = usize::try_from(arguments.members).expect("at most 64");
-    arguments.transport.require_plain()?;
+    let outcome = match arguments.transport {
+        Transport::Shm => measure(arguments, TransportName::Shm)?,
+        Transport::Tcp => measure(arguments, TransportName::Tcp)?,
+        Transport::Sim => predict(arguments)?,
+    };
+    if arguments.json {
+        output::line(serde_json::to_string(&outcome)?);
+    } else {
+        print(&outcome);
+    }
+    Ok(Verdict::Good)
+}
+
+fn measure(arguments: &Arguments, transport: TransportName) -> Result<Outcome> {
+    let members = usize::try_from(arguments.members).expect("at most 1024");
+    anyhow::ensure!(
+        members <= PROCESSES_MAX,
+        "{members} processes on one host: choose at most {PROCESSES_MAX}"
+    );
     let interrupts = Interrupts::take()?;
     let job = RdmcJob {
         size: arguments.size,
@@ -86,13 +132,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         schedule: arguments.schedule,
         in_place: arguments.in_place,
     };
-    let work = Work::Rdmc(job);
     let plan = Plan {
-        transport: arguments.transport,
+        transport,
         members,
         idle: arguments.idle,
         locations: Vec::new(),
-        work,
+        work: Work::Rdmc(job),
         survives: false,
         kill_after: None,
         join: false,
@@ -101,14 +146,51 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let reports: Vec<_> =
         Cluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
     display.finish();
-    let outcome = outcome(arguments, &reports);
-    if arguments.json {
-        output::line(serde_json::to_string(&outcome)?);
-    } else {
-        print(&outcome);
-    }
-    Ok(Verdict::Good)
+    Ok(outcome(arguments, &reports))
 }
+
+/// What the simulator says that one object takes.
+fn predict(arguments: &Arguments) -> Result<Outcome> {
+    anyhow::ensure!(
+        !arguments.in_place,
+        "the simulator relays: leave --in-place out, or choose --transport shm"
+    );
+    let machines = match arguments.cluster {
+        ClusterName::Sierra => Machines::SIERRA,
+        ClusterName::Stampede => Machines::STAMPEDE,
+        ClusterName::Fractus => Machines::FRACTUS,
+    };
+    let algorithm = arguments.schedule.map_or(Algorithm::Pipeline, ScheduleName::algorithm);
+    let members = u32::try_from(arguments.members).expect("at most 1024");
+    let (size, block) = (arguments.size as u64, arguments.block.unwrap_or(1 << 20) as u64);
+    anyhow::ensure!(block > 0, "blocks of no bytes: choose --block 8 or more");
+    let simulated = u64::from(members) * size / SIMULATED_PER_BYTE;
+    anyhow::ensure!(
+        simulated <= SIMULATED_MAX,
+        "the simulation would take {} of memory: choose a smaller --size or fewer --members",
+        units::bytes(simulated as f64)
+    );
+    let prediction = squall_simulator::rdmc::predict(machines, algorithm, members, size, block);
+    let seconds = prediction.last.as_secs_f64();
+    Ok(Outcome {
+        transport: arguments.transport,
+        members: members as usize,
+        size: arguments.size,
+        objects: 1,
+        in_place: false,
+        seconds,
+        bytes_per_second: arguments.size as f64 / seconds,
+        skew_ms: (prediction.last - prediction.first).as_secs_f64() * 1e3,
+        seconds_least: seconds,
+        seconds_most: seconds,
+    })
+}
+
+/// More processes than processors would measure their scheduler.
+const PROCESSES_MAX: usize = 64;
+/// The simulator takes a byte of memory for so many bytes at each member.
+const SIMULATED_PER_BYTE: u64 = 250;
+const SIMULATED_MAX: u64 = 4 << 30;
 
 fn outcome(arguments: &Arguments, reports: &[Report]) -> Outcome {
     let (root, receivers) = reports.split_first().expect("there is a root");

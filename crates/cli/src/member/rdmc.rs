@@ -104,13 +104,19 @@ fn report(job: &RdmcJob, begun: Instant, mut stamps_ns: Vec<u64>) -> Report {
     Report { delivered: job.objects, bytes, seconds, stamps_ns, ..Report::default() }
 }
 
+impl ScheduleName {
+    pub(crate) const fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Sequential => Algorithm::Sequential,
+            Self::Chain => Algorithm::Chain,
+            Self::Tree => Algorithm::Tree,
+            Self::Pipeline => Algorithm::Pipeline,
+        }
+    }
+}
+
 impl From<ScheduleName> for Schedule {
     fn from(name: ScheduleName) -> Self {
-        Self::Flat(match name {
-            ScheduleName::Sequential => Algorithm::Sequential,
-            ScheduleName::Chain => Algorithm::Chain,
-            ScheduleName::Tree => Algorithm::Tree,
-            ScheduleName::Pipeline => Algorithm::Pipeline,
-        })
+        name.algorithm().into()
     }
 }

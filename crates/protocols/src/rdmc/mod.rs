@@ -60,13 +60,15 @@ mod link;
 pub mod local;
 mod message;
 mod multicast;
+#[cfg(feature = "mutations")]
+pub mod mutation;
+#[cfg(not(feature = "mutations"))]
+#[allow(unreachable_pub, reason = "the simulator's tests reach it")]
 mod mutation;
 mod outgoing;
 pub mod schedule;
 mod settings;
 mod slots;
-#[cfg(test)]
-mod tests;
 
 pub use application::{Answer, Application, Cause, Failure, Memory, Object, Unfinished};
 pub use core::{Counters, CreateError, Rdmc, SendError};

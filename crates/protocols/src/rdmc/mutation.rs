@@ -1,12 +1,13 @@
 //! Mutations: mistakes that tests put back into the protocol, one at a time, to see that a check catches them
 //! (RDMC §3.2; invariants [B1]–[B7]).
 //!
-//! Outside tests [`is_on`] is `false` at compile time and the protocol holds no trace of this.
+//! Outside tests, and without the feature `mutations`, [`is_on`] is `false` at compile time and the protocol holds no
+//! trace of this.
 
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "only tests make mistakes"))]
-pub(super) enum Mutation {
+#[cfg_attr(not(feature = "mutations"), allow(dead_code, reason = "only tests make mistakes"))]
+pub enum Mutation {
     /// \[F7\] Posts do not wait for the peer's receives.
     NoCredits,
     /// \[B1\] A block goes to another target than the schedule says.
@@ -41,10 +42,10 @@ pub(super) enum Mutation {
     FinishWithFirst,
 }
 
-#[cfg(test)]
+#[cfg(feature = "mutations")]
 impl Mutation {
     /// Of the sessions; those of [`super::local`] have a harness of their own.
-    pub(super) const ALL: [Self; 14] = [
+    pub const ALL: [Self; 14] = [
         Self::NoCredits,
         Self::WrongPartner,
         Self::SendUnheld,
@@ -62,27 +63,27 @@ impl Mutation {
     ];
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "mutations"))]
 thread_local! {
     static ACTIVE: std::cell::Cell<Option<Mutation>> = const { std::cell::Cell::new(None) };
 }
 
 /// Whether `mutation` is on in this thread.
-#[cfg(test)]
+#[cfg(any(test, feature = "mutations"))]
 pub(super) fn is_on(mutation: Mutation) -> bool {
     ACTIVE.get() == Some(mutation)
 }
 
 /// Whether `mutation` is on: never.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "mutations")))]
 #[inline]
 pub(super) const fn is_on(_: Mutation) -> bool {
     false
 }
 
 /// Runs `run` with `mutation` on, in this thread.
-#[cfg(test)]
-pub(super) fn with<T>(mutation: Mutation, run: impl FnOnce() -> T) -> T {
+#[cfg(any(test, feature = "mutations"))]
+pub fn with<T>(mutation: Mutation, run: impl FnOnce() -> T) -> T {
     struct Off;
     impl Drop for Off {
         fn drop(&mut self) {

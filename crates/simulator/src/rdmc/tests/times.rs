@@ -1,81 +1,14 @@
-//! Predicted times: the clusters of the paper in the simulator's cost model (RDMC §4, fig. 4 and 6–14).
-//!
-//! Memory of whole clusters does not fit a test, so bytes are scaled: a block of 1 MB is simulated as one of
-//! [`MB`] bytes on links that are as much slower, while times of processors and wires are unscaled. Control messages
-//! take as much longer on the links: the predictions err on the slow side.
+//! What the predictions must say, and the figures of the paper as tables (RDMC §4, fig. 4 and 6–12).
 
 use std::fmt::Write as _;
 
-use squall_fabric::sim::{CostModel, SimConfig};
-use squall_fabric::{Duration, Instant};
+use squall_protocols::rdmc::schedule::Algorithm;
 
-use super::cluster::Cluster;
-use super::plan::GroupPlan;
-use crate::rdmc::schedule::Algorithm;
+use super::super::prediction::{MB, Machines};
 
-/// The slowest schedule of the figures is done long before.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What stands for a megabyte (2^20 bytes).
-const MB: u64 = 4192;
-
-/// A cluster of the paper.
-#[derive(Clone, Copy)]
-struct Machines {
-    name: &'static str,
-    /// In one direction, as the paper gives it.
-    gigabits: u64,
-}
-
-const SIERRA: Machines = Machines { name: "Sierra", gigabits: 20 };
-const STAMPEDE: Machines = Machines { name: "Stampede", gigabits: 40 };
-const FRACTUS: Machines = Machines { name: "Fractus", gigabits: 100 };
-
-/// A multicast as it went.
-struct Timing {
-    /// From the call of `send` to the last and to the first receiver's upcall.
-    last: Duration,
-    first: Duration,
-}
-
-impl Machines {
-    fn config(self) -> SimConfig {
-        // 100 Gb/s are 12500 bytes in a microsecond, or 50 scaled ones.
-        let link_bytes_per_us = self.gigabits / 2;
-        let wire_byte_ns = CostModel::SPINDLE.wire_byte_ns;
-        let wire_4_kib_ns = wire_byte_ns + 4095 * 1000 / link_bytes_per_us;
-        let packet_bytes = 256;
-        let cost = CostModel { link_bytes_per_us, wire_4_kib_ns, packet_bytes, ..CostModel::SPINDLE };
-        SimConfig { cost, ..SimConfig::hardware() }
-    }
-
-    /// The time of `bytes` (scaled) on a link.
-    fn link(self, bytes: u64) -> Duration {
-        Duration::from_nanos(bytes * 2000 / self.gigabits)
-    }
-
-    fn multicast(self, algorithm: Algorithm, members: u32, bytes: u64, block_bytes: u64) -> Timing {
-        let mut cluster = Cluster::new(1, self.config(), members);
-        let nodes: Vec<u32> = (0..members).collect();
-        let mut group = GroupPlan::new(1, &nodes, algorithm.into(), block_bytes, &[]);
-        group.settings.in_flight_bytes = 2 * MB;
-        cluster.create(&group, |_| Vec::new());
-        cluster.run().expect("the groups are set up ahead of time");
-        let begin = cluster.send(&group, &[bytes]);
-        cluster.run_until(PATIENCE, |_| false).expect("nothing wrong");
-        let received: Vec<Instant> =
-            cluster.nodes.iter().flat_map(|node| node.received.iter().map(|(_, at)| *at)).collect();
-        assert_eq!(received.len(), members as usize - 1, "all have received it");
-        let [first, last] =
-            [received.iter().min(), received.iter().max()].map(|at| at.expect("some").since(begin));
-        Timing { last, first }
-    }
-
-    /// Gigabits of object in a second, until the last has it.
-    fn rate(self, bytes: u64, timing: &Timing) -> f64 {
-        self.link(bytes).as_secs_f64() / timing.last.as_secs_f64() * self.gigabits as f64
-    }
-}
+const SIERRA: Machines = Machines::SIERRA;
+const STAMPEDE: Machines = Machines::STAMPEDE;
+const FRACTUS: Machines = Machines::FRACTUS;
 
 /// 100 Gb/s, 256 MB, 1 MB blocks: at least 90 % of line rate for up to 16 members, and all receive it nearly at once.
 #[test]
@@ -100,7 +33,7 @@ fn many_members_cost_little_more_than_one() {
     assert!(sequential.last > one.last * 6, "the model does not distinguish schedules");
 }
 
-/// The figures of the paper as tables in Markdown: `cargo test --release -p squall-protocols --lib
+/// The figures of the paper as tables in Markdown: `cargo test --release -p squall-simulator --lib
 /// rdmc::tests::times::figures -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement of some minutes, to be read"]

@@ -9,7 +9,7 @@ use squall_fabric::{Channel, Core, Duration, Fabric, Instant, NodeId};
 use super::application::{App, Stream, Watch};
 use super::contents;
 use super::plan::{GroupPlan, Plan};
-use crate::rdmc::{Memory, Object, Rdmc, SendError, Unfinished};
+use squall_protocols::rdmc::{Memory, Object, Rdmc, SendError, Unfinished};
 
 /// After the last fault everything is done within this virtual time.
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
@@ -55,8 +55,9 @@ impl Cluster {
     }
 
     /// A cluster on which a plan is about to run.
-    pub(super) fn of(plan: &Plan) -> Self {
-        let config = SimConfig { rules: plan.rules.clone(), ..SimConfig::adversarial(plan.seed) };
+    pub(super) fn of(plan: &Plan, trace_records_max: usize) -> Self {
+        let rules = plan.rules.clone();
+        let config = SimConfig { rules, trace_records_max, ..SimConfig::adversarial(plan.seed) };
         let mut cluster = Self::new(plan.seed, config, plan.nodes);
         for group in &plan.groups {
             for member in &group.members {
@@ -117,6 +118,18 @@ impl Cluster {
 
     pub(super) fn run(&mut self) -> Result<(), String> {
         self.run_until(SETTLE, |_| false)
+    }
+
+    /// Runs a plan without deadly faults and checks all groups.
+    pub(super) fn run_through(&mut self, plan: &Plan) -> Result<(), String> {
+        self.run()?;
+        plan.groups.iter().try_for_each(|group| self.check_all_received(group))
+    }
+
+    /// Objects received, over all members and groups.
+    pub(super) fn delivered(&self) -> u64 {
+        let streams = self.nodes.iter().flat_map(|node| node.core.application().streams.values());
+        streams.map(|stream| stream.next_received - stream.first).sum()
     }
 
     /// Everything that was sent was received and released everywhere, in order, and all is quiet.
@@ -222,8 +235,7 @@ impl Node {
 }
 
 /// Runs a plan without deadly faults and checks all groups.
+#[cfg(test)]
 pub(super) fn run_plan(plan: &Plan) -> Result<(), String> {
-    let mut cluster = Cluster::of(plan);
-    cluster.run()?;
-    plan.groups.iter().try_for_each(|group| cluster.check_all_received(group))
+    Cluster::of(plan, 0).run_through(plan)
 }

@@ -3,9 +3,9 @@
 use squall_fabric::Duration;
 use squall_fabric::sim::{SimConfig, Verdict};
 
-use super::cluster::{Cluster, SETTLE, run_plan};
-use super::plan::{GroupPlan, Plan};
-use crate::rdmc::schedule::Algorithm;
+use super::super::cluster::{Cluster, SETTLE, run_plan};
+use super::super::plan::{GroupPlan, Plan};
+use squall_protocols::rdmc::schedule::Algorithm;
 
 /// Every byte, at every receiver, in order, whatever the adversary does.
 #[test]

@@ -1,10 +1,14 @@
 //! What a run does: groups, objects, habits of the applications, faults; all drawn from a seed (RDMC §3).
 
+use std::fmt;
+
 use squall_fabric::sim::{Prng, Rule, Verdict, When};
 use squall_fabric::{Duration, Instant};
 
-use crate::rdmc::schedule::{Algorithm, Hybrid, Schedule, Topology};
-use crate::rdmc::{GroupId, Settings};
+use squall_protocols::rdmc::schedule::{Algorithm, Hybrid, Schedule, Topology};
+use squall_protocols::rdmc::{GroupId, Settings};
+
+use crate::explain::Shrink;
 
 /// One group of a run.
 #[derive(Clone, Debug)]
@@ -34,7 +38,7 @@ impl GroupPlan {
 
 /// A whole run.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub struct Plan {
     pub(super) seed: u64,
     pub(super) nodes: u32,
     pub(super) groups: Vec<GroupPlan>,
@@ -47,6 +51,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// The plan of `seed`: one in three with deaths.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        if seed % 3 == 2 { Self::with_death(seed) } else { Self::drawn(seed) }
+    }
+
     /// A plan without faults that stop a group: pauses and slow links only.
     pub(super) fn drawn(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0x4d3c);
@@ -128,4 +138,49 @@ fn hindrance(prng: &mut Prng, nodes: u32) -> Rule {
         false => Verdict::Pause { node: from, span: Duration::from_nanos(prng.below(pause_max)) },
     };
     Rule { when: When::At(Instant::from_nanos(prng.below(600_000))), what }
+}
+
+impl Shrink for Plan {
+    fn smaller(&self) -> Vec<Self> {
+        let mut plans = Vec::new();
+        let mut with = |change: &dyn Fn(&mut Self)| {
+            let mut plan = self.clone();
+            change(&mut plan);
+            plans.push(plan);
+        };
+        for i in 0..self.rules.len() {
+            with(&|plan| drop(plan.rules.remove(i)));
+        }
+        if self.groups.len() > 1 {
+            (0..self.groups.len()).for_each(|i| with(&|plan| drop(plan.groups.remove(i))));
+        }
+        for (i, group) in self.groups.iter().enumerate() {
+            for object in 0..group.sizes.len() {
+                with(&|plan| plan.groups[i].sizes[object] /= 2);
+            }
+            if group.sizes.len() > 1 {
+                with(&|plan| {
+                    plan.groups[i].sizes.pop();
+                });
+            }
+        }
+        if self.later_per_mille > 0 {
+            with(&|plan| plan.later_per_mille = 0);
+        }
+        plans.retain(|plan| format!("{plan:?}") != format!("{self:?}"));
+        plans
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {} nodes", self.seed, self.nodes)?;
+        for GroupPlan { id, members, settings, first, sizes, .. } in &self.groups {
+            writeln!(f, "  {id} of nodes {members:?}: objects from {first} on, of {sizes:?} bytes")?;
+            writeln!(f, "    {settings:?}")?;
+        }
+        let (within, later) = (self.create_within, self.later_per_mille);
+        writeln!(f, "  created within {within:?}, memory given later in {later} of 1000 cases")?;
+        self.rules.iter().try_for_each(|rule| writeln!(f, "  fault {rule}"))
+    }
 }

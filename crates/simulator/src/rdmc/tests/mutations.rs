@@ -3,11 +3,11 @@
 
 use std::panic::catch_unwind;
 
-use super::cluster::run_plan;
-use super::faults::run_with_death;
-use super::plan::Plan;
+use super::super::cluster::run_plan;
+use super::super::plan::Plan;
+use super::super::resumption::run_with_death;
 use super::sizes::run_with_pause;
-use crate::rdmc::mutation::{Mutation, with};
+use squall_protocols::rdmc::mutation::{Mutation, with};
 
 /// Each within so many seeds of each kind of plan.
 const SEEDS_MAX: u64 = 200;
@@ -19,7 +19,7 @@ fn every_mutation_is_caught() {
             let run = || {
                 run_plan(&Plan::drawn(seed))?;
                 run_with_pause(seed)?;
-                run_with_death(seed).map(drop)
+                run_with_death(&Plan::with_death(seed)).map(drop)
             };
             // The protocol's own assertions catch some.
             let outcome = catch_unwind(|| with(mutation, run));
@@ -40,7 +40,7 @@ fn nothing_goes_wrong_in_many_plans() {
         let run = || {
             run_plan(&Plan::drawn(seed))?;
             run_with_pause(seed)?;
-            run_with_death(seed).map(drop)
+            run_with_death(&Plan::with_death(seed)).map(drop)
         };
         run().unwrap_or_else(|text: String| panic!("seed {seed}: {text}"));
     }

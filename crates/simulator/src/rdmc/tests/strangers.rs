@@ -3,10 +3,10 @@
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Channel, ConnId, Event, Fabric, Grant, NodeId, Source, Token, Write};
 
-use super::cluster::{Cluster, SETTLE};
-use super::plan::GroupPlan;
-use crate::rdmc::schedule::Algorithm;
-use crate::rdmc::{GroupId, Message, Slot, Summary};
+use super::super::cluster::{Cluster, SETTLE};
+use super::super::plan::GroupPlan;
+use squall_protocols::rdmc::schedule::Algorithm;
+use squall_protocols::rdmc::{GroupId, Message, Slot, Summary};
 
 /// Node 2 of a group of three does not run RDMC: it answers with messages, blocks and bytes by chance, some of them
 /// nearly right.

@@ -2,7 +2,7 @@
 
 use squall_fabric::Fabric;
 
-use crate::rdmc::{Held, Memory, Object};
+use squall_protocols::rdmc::{Held, Memory, Object};
 
 /// Word `i` of object `number` of the stream `key`.
 pub(super) fn word(key: u64, number: u64, i: usize) -> u64 {

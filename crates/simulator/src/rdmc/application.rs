@@ -7,7 +7,7 @@ use std::rc::Rc;
 use squall_fabric::sim::{Prng, SimFabric};
 
 use super::contents;
-use crate::rdmc::{Answer, Application, Failure, GroupId, Held, Memory, Object};
+use squall_protocols::rdmc::{Answer, Application, Failure, GroupId, Held, Memory, Object};
 
 /// What the checkers have found, at any member.
 pub(super) type Watch = Rc<RefCell<Option<String>>>;
@@ -31,6 +31,8 @@ pub(super) struct App {
 pub(super) struct Stream {
     pub(super) key: u64,
     pub(super) block_bytes: u64,
+    /// The number of the first object.
+    pub(super) first: u64,
     /// The number of the next object, to be asked for, received and released.
     pub(super) next_asked: u64,
     pub(super) next_received: u64,
@@ -82,6 +84,7 @@ impl Stream {
         Self {
             key,
             block_bytes,
+            first,
             next_asked: first,
             next_received: first,
             next_released: first,

@@ -1,0 +1,62 @@
+//! Scenario: bulk multicast under the adversary (RDMC §2, §3); and predictions of what it takes ([`predict`]).
+//!
+//! Checked: every byte at every receiver, in order [B1] [B5], nothing around it touched; memory left alone while it is
+//! another's [F5]; after deaths at any step all are told, what they report as held is exactly what has arrived, and the
+//! survivors resume from there [B7].
+
+mod application;
+mod cluster;
+mod contents;
+mod plan;
+mod prediction;
+mod resumption;
+#[cfg(test)]
+mod tests;
+
+use squall_fabric::Instant;
+
+pub use plan::Plan;
+pub use prediction::{Machines, Prediction, predict};
+
+use crate::explain;
+use crate::run::{Outcome, Scenario, Violation};
+use cluster::Cluster;
+
+/// The scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Bulk;
+
+impl Scenario for Bulk {
+    fn name(&self) -> &'static str {
+        "rdmc"
+    }
+
+    fn about(&self) -> &'static str {
+        "bulk multicast in up to 3 groups of 1 to 9 nodes; pauses, slow links, late memory, deaths and resumption"
+    }
+
+    fn run(&self, seed: u64) -> Outcome {
+        run(&Plan::draw(seed), 0)
+    }
+
+    fn explain(&self, seed: u64) -> String {
+        explain::explain(&Plan::draw(seed), run)
+    }
+}
+
+/// Runs a plan, keeping the latest `trace_records_max` happenings.
+#[must_use]
+pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
+    let mut cluster = Cluster::of(plan, trace_records_max);
+    let result = match plan.keeps {
+        true => resumption::survive(&mut cluster, plan).map(drop),
+        false => cluster.run_through(plan),
+    };
+    Outcome {
+        violation: result.err().map(|text| Violation { checker: "bulk", text }),
+        elapsed: cluster.world.now().since(Instant::from_nanos(0)),
+        delivered: cluster.delivered(),
+        trace_hash: cluster.world.trace_hash(),
+        trace: cluster.world.trace(),
+    }
+}

@@ -1,0 +1,118 @@
+//! Predicted times: the clusters of the paper in the simulator's cost model (RDMC §4, fig. 4 and 6–14).
+//!
+//! Memory of whole clusters does not fit a test, so bytes are scaled: a block of 1 MB is simulated as one of
+//! 4192 bytes on links that are as much slower, while times of processors and wires are unscaled. Control messages
+//! take as much longer on the links: the predictions err on the slow side.
+
+use squall_fabric::sim::{CostModel, SimConfig};
+use squall_fabric::{Duration, Instant};
+
+use super::cluster::Cluster;
+use super::plan::GroupPlan;
+use squall_protocols::rdmc::schedule::Algorithm;
+
+/// The slowest schedule of the figures is done long before.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// So many bytes are simulated as one.
+const SCALE: f64 = 250.0;
+/// What stands for a megabyte (2^20 bytes).
+#[cfg(test)]
+pub(super) const MB: u64 = 4192;
+
+/// A cluster of the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machines {
+    /// As the paper calls it.
+    pub name: &'static str,
+    /// Of each link in one direction, as the paper gives it.
+    pub gigabits: u64,
+}
+
+/// What a multicast is predicted to take, from the call of `send`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prediction {
+    /// Until the last receiver has the object.
+    pub last: Duration,
+    /// Until the first has it.
+    pub first: Duration,
+}
+
+/// Predicts one object of `bytes` bytes to `members` members, the root included. Sizes are rounded to 2000 bytes.
+///
+/// # Panics
+/// If there are fewer than two members, or a block is empty.
+#[must_use]
+pub fn predict(
+    machines: Machines,
+    algorithm: Algorithm,
+    members: u32,
+    bytes: u64,
+    block_bytes: u64,
+) -> Prediction {
+    assert!(members > 1 && block_bytes > 0, "somebody receives something");
+    let scaled = |bytes: u64| 8 * (bytes as f64 / (8.0 * SCALE)).round().max(1.0) as u64;
+    let Timing { last, first } = machines.multicast(algorithm, members, scaled(bytes), scaled(block_bytes));
+    Prediction { last, first }
+}
+
+/// A multicast as it went.
+pub(super) struct Timing {
+    /// From the call of `send` to the last and to the first receiver's upcall.
+    pub(super) last: Duration,
+    pub(super) first: Duration,
+}
+
+impl Machines {
+    /// A Lawrence Livermore cluster with 20 Gb/s (4x QDR).
+    pub const SIERRA: Self = Self { name: "Sierra", gigabits: 20 };
+    /// A cluster of the University of Texas with 40 Gb/s (FDR).
+    pub const STAMPEDE: Self = Self { name: "Stampede", gigabits: 40 };
+    /// A cluster of Cornell with 100 Gb/s (EDR).
+    pub const FRACTUS: Self = Self { name: "Fractus", gigabits: 100 };
+
+    fn config(self) -> SimConfig {
+        // 100 Gb/s are 12500 bytes in a microsecond, or 50 scaled ones.
+        let link_bytes_per_us = self.gigabits / 2;
+        let wire_byte_ns = CostModel::SPINDLE.wire_byte_ns;
+        let wire_4_kib_ns = wire_byte_ns + 4095 * 1000 / link_bytes_per_us;
+        let packet_bytes = 256;
+        let cost = CostModel { link_bytes_per_us, wire_4_kib_ns, packet_bytes, ..CostModel::SPINDLE };
+        SimConfig { cost, ..SimConfig::hardware() }
+    }
+
+    /// The time of `bytes` (scaled) on a link.
+    #[cfg(test)]
+    pub(super) fn link(self, bytes: u64) -> Duration {
+        Duration::from_nanos(bytes * 2000 / self.gigabits)
+    }
+
+    pub(super) fn multicast(
+        self,
+        algorithm: Algorithm,
+        members: u32,
+        bytes: u64,
+        block_bytes: u64,
+    ) -> Timing {
+        let mut cluster = Cluster::new(1, self.config(), members);
+        let nodes: Vec<u32> = (0..members).collect();
+        let mut group = GroupPlan::new(1, &nodes, algorithm.into(), block_bytes, &[]);
+        group.settings.in_flight_bytes = 2 * 4192;
+        cluster.create(&group, |_| Vec::new());
+        cluster.run().expect("the groups are set up ahead of time");
+        let begin = cluster.send(&group, &[bytes]);
+        cluster.run_until(PATIENCE, |_| false).expect("nothing wrong");
+        let received: Vec<Instant> =
+            cluster.nodes.iter().flat_map(|node| node.received.iter().map(|(_, at)| *at)).collect();
+        assert_eq!(received.len(), members as usize - 1, "all have received it");
+        let [first, last] =
+            [received.iter().min(), received.iter().max()].map(|at| at.expect("some").since(begin));
+        Timing { last, first }
+    }
+
+    /// Gigabits of object in a second, until the last has it.
+    #[cfg(test)]
+    pub(super) fn rate(self, bytes: u64, timing: &Timing) -> f64 {
+        self.link(bytes).as_secs_f64() / timing.last.as_secs_f64() * self.gigabits as f64
+    }
+}

@@ -1,0 +1,118 @@
+//! Deaths, broken links and unwilling members: all are told, remains are exact, survivors resume (RDMC §2; [B7]).
+
+use squall_fabric::sim::{SimConfig, Verdict};
+use squall_fabric::{Duration, NodeId};
+use squall_protocols::rdmc::Cause;
+use squall_protocols::rdmc::schedule::Algorithm;
+
+use super::super::cluster::Cluster;
+use super::super::plan::{GroupPlan, Plan};
+use super::super::resumption::{run_with_death, survivors};
+
+/// A member dies at any step, perhaps a second one while the survivors resume.
+#[test]
+fn survivors_are_told_and_resume() {
+    let mut resumed = 0;
+    for seed in 0..300 {
+        match run_with_death(&Plan::with_death(seed)) {
+            Ok(rounds) => resumed += rounds,
+            Err(text) => panic!("seed {seed}: {text}\n{:#?}", Plan::with_death(seed)),
+        }
+    }
+    assert!(resumed > 150, "only {resumed} groups were resumed: the plans have lost their teeth");
+}
+
+/// Five members, a pipeline, objects large enough to be interrupted.
+fn example(id: u64) -> GroupPlan {
+    GroupPlan::new(id, &[0, 1, 2, 3, 4], Algorithm::Pipeline.into(), 64, &[64 * 30, 64 * 9 + 1])
+}
+
+fn causes(cluster: &Cluster, group: &GroupPlan) -> Vec<Cause> {
+    let living = group.members.iter().filter(|member| cluster.world.lives(**member));
+    living
+        .map(|member| {
+            let stream = cluster.nodes[*member as usize].core.application().stream(group.id);
+            stream.failure.as_ref().expect("checked").cause
+        })
+        .collect()
+}
+
+/// Two living members lose their connection: all are told, and all five resume over a new one.
+#[test]
+fn a_broken_link_is_a_failure_and_can_be_opened_again() {
+    for seed in 0..40 {
+        let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 5);
+        let group = example(1);
+        cluster.create(&group, |_| Vec::new());
+        let enough = |cluster: &Cluster| cluster.world.pieces(0, 1) > 20;
+        cluster.run_until(Duration::from_secs(1), enough).expect("nothing wrong so far");
+        cluster.world.strike(&Verdict::Break { a: 0, b: 1 });
+        cluster.run().expect("nothing wrong");
+        cluster.check_all_failed(&group).expect("all are told");
+        let cut = |cause: &Cause| [Cause::Lost(NodeId(0)), Cause::Lost(NodeId(1))].contains(cause);
+        assert!(causes(&cluster, &group).iter().all(cut), "{:?}", causes(&cluster, &group));
+        let (next, left) = survivors(&cluster, &group).expect("all live");
+        cluster.create(&next, |member| left[&member].clone());
+        cluster.run().expect("nothing wrong");
+        cluster.check_all_received(&next).unwrap_or_else(|text| panic!("seed {seed}: {text}"));
+    }
+}
+
+/// A member without memory: nobody waits for it.
+#[test]
+fn a_member_may_refuse_an_object() {
+    for seed in 0..20 {
+        let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 5);
+        let group = example(1);
+        cluster.nodes[3].core.application_mut().refused = Some((group.id, 1));
+        cluster.create(&group, |_| Vec::new());
+        cluster.run().expect("nothing wrong");
+        cluster.check_all_failed(&group).expect("all are told");
+        assert_eq!(causes(&cluster, &group), [Cause::Refused(NodeId(3)); 5]);
+    }
+}
+
+/// A member that was given another block size: all are told.
+#[test]
+fn members_that_disagree_do_not_begin() {
+    for seed in 0..20 {
+        let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 5);
+        let group = example(1);
+        let mut other = group.clone();
+        other.settings.block_bytes = 128;
+        for member in 0..5 {
+            let plan = if member == 2 { &other } else { &group };
+            cluster.create_at(member, plan, Vec::new());
+        }
+        cluster.run().expect("nothing wrong");
+        cluster.check_all_failed(&group).expect("all are told");
+        let disagree = |cause: &Cause| matches!(cause, Cause::Disagreed(_));
+        assert!(causes(&cluster, &group).iter().all(disagree), "{:?}", causes(&cluster, &group));
+    }
+}
+
+/// Who wedges a group stops it everywhere; a destroyed group is missed by who still sends.
+#[test]
+fn applications_may_wedge_and_leave() {
+    for seed in 0..20 {
+        let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 5);
+        let (group, other) = (example(1), example(2));
+        cluster.create(&group, |_| Vec::new());
+        cluster.create(&other, |_| Vec::new());
+        cluster.run().expect("nothing wrong");
+        cluster.nodes[4].core.wedge(group.id).expect("it runs");
+        cluster.world.wake(4);
+        cluster.nodes[2].core.destroy(other.id).expect("it is idle");
+        let memory = super::super::contents::full(&mut cluster.nodes[0].fabric, other.key, 2, 100);
+        cluster.nodes[0].core.send(other.id, memory, 100).expect("it runs");
+        cluster.world.wake(0);
+        cluster.run().expect("nothing wrong");
+        cluster.check_all_failed(&group).expect("all are told");
+        assert_eq!(causes(&cluster, &group), [Cause::Wedged(NodeId(4)); 5]);
+        for member in [0, 1, 3, 4] {
+            let stream = cluster.nodes[member].core.application().stream(other.id);
+            let cause = stream.failure.as_ref().map(|failure| failure.cause);
+            assert_eq!(cause, Some(Cause::Left(NodeId(2))), "member {member}");
+        }
+    }
+}

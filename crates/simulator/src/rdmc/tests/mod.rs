@@ -1,0 +1,7 @@
+//! RDMC under the adversary, case by case; and mistakes that must be caught (RDMC §2, §3; [B1]–[B7]).
+
+mod faults;
+mod mutations;
+mod sizes;
+mod strangers;
+mod times;
