@@ -34,6 +34,8 @@ pub(super) struct Patience {
     served: u64,
     waited: Duration,
     cycles: u32,
+    /// What the peer had to copy at that time, if it copies whenever there is something.
+    backlog: (u64, Instant),
     /// Until when the sender lets the ring drain.
     turn: Option<Instant>,
     /// How many times longer than an advert draining must take; `TURN_FACTOR_MIN..=TURN_FACTOR_MAX`.
@@ -56,6 +58,7 @@ impl Patience {
             served: 0,
             waited: Duration::ZERO,
             cycles: 0,
+            backlog: (0, Instant::from_nanos(0)),
             turn: None,
             turn_factor: TURN_FACTOR_MIN,
             drained: 0,
@@ -144,8 +147,17 @@ impl Patience {
     }
 
     /// Bytes go through the ring. Times may change: after some more of these direct transfer is tried again.
-    pub(super) fn on_indirect(&mut self) {
-        self.cycle -= self.cycle / FORGETTING;
+    pub(super) fn on_indirect(&mut self, now: Instant, bytes: u64) {
+        if self.copy_bytes_per_us > 0 {
+            self.backlog = (self.backlog(now) + bytes, now);
+            self.cycle -= self.cycle / FORGETTING;
+        }
+    }
+
+    fn backlog(&self, now: Instant) -> u64 {
+        let (bytes, at) = self.backlog;
+        let copied = u128::from(now.since(at).as_nanos()) * u128::from(self.copy_bytes_per_us) / 1000;
+        bytes.saturating_sub(u64::try_from(copied).unwrap_or(u64::MAX))
     }
 
     /// Whether the sender sends nothing through the ring, of which `in_use` bytes are in use, so that an indirect phase
@@ -159,8 +171,8 @@ impl Patience {
             self.on_turn_in_vain();
             return false;
         }
-        // What was sent within the last round trip is in use though the peer may have copied it.
-        let draining = self.copying(in_use).saturating_sub(self.round_trip);
+        // What is in use may have been copied, because the peer tells it late or because it travels.
+        let draining = self.copying(in_use.min(self.backlog(now))).saturating_sub(self.round_trip);
         let advert = self.waited.max(self.round_trip).max(ADVERT_MIN);
         let is_worth_it = draining >= self.turn_factor * advert && self.is_direct_faster();
         if is_worth_it {
@@ -267,7 +279,7 @@ mod tests {
         patience.on_phase_end();
         let mut tries = 0;
         while !patience.stays(at(1000), 8 * KIB) {
-            patience.on_indirect();
+            patience.on_indirect(at(1000), 8 * KIB);
             tries += 1;
         }
         assert!((100..1000).contains(&tries), "tried again after {tries}");
@@ -276,17 +288,31 @@ mod tests {
     #[test]
     fn a_sender_far_ahead_lets_the_ring_drain() {
         let mut near = patience(40);
+        near.on_indirect(at(0), MIB);
         assert!(!near.turns(at(0), 64 * KIB), "not far ahead");
         assert!(near.turns(at(0), MIB) && near.turns(at(500), MIB / 2));
         near.on_direct(at(600), MIB);
         assert!(!near.turns(at(601), 64 * KIB));
-        assert!(!patience(48_000).turns(at(0), 64 * MIB), "too far away");
+        let mut far = patience(48_000);
+        far.on_indirect(at(0), 64 * MIB);
+        assert!(!far.turns(at(0), 64 * MIB), "too far away");
         assert!(!Patience::new(0).turns(at(0), 64 * MIB), "switched off");
+    }
+
+    /// What was sent long ago is copied, although the peer has not said so.
+    #[test]
+    fn a_sender_that_is_not_ahead_does_not_stop() {
+        let mut patience = patience(4);
+        for i in 0..1000 {
+            patience.on_indirect(at(i), 64);
+            assert!(!patience.turns(at(i), 64 * i), "{i} messages of 64 bytes, one in a microsecond");
+        }
     }
 
     #[test]
     fn turns_in_vain_become_rare() {
         let mut patience = patience(40);
+        patience.on_indirect(at(0), 64 * MIB);
         assert!(patience.turns(at(0), MIB));
         for i in 1..4 {
             patience.on_direct(at(i), MIB / 2);

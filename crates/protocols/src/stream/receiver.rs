@@ -14,6 +14,8 @@ use squall_fabric::Grant;
 pub(super) struct Receiver {
     kind: Kind,
     advertises: bool,
+    /// Receives with less room are left to the ring.
+    advert_bytes_min: u64,
     has_ring: bool,
     renewal: Option<Renewal>,
     /// `P_r`: indirect exactly if the sender's last word known here is not a direct transfer of this phase.
@@ -48,6 +50,13 @@ struct Wanting {
     wait_all: bool,
     was_advertised: bool,
     is_cancelled: bool,
+}
+
+impl Wanting {
+    /// Bytes that are not yet filled.
+    fn room(&self) -> u64 {
+        self.length - self.filled
+    }
 }
 
 /// Whether adverts are being taken back.
@@ -94,6 +103,7 @@ impl Receiver {
         Self {
             kind: settings.kind,
             advertises: settings.advertises(),
+            advert_bytes_min: settings.advertises_from(),
             has_ring: settings.has_ring(),
             renewal: settings.renewal.then(|| Renewal::new(settings.renewal_gap_bytes)),
             phase: Phase::FIRST,
@@ -132,6 +142,8 @@ impl Receiver {
     }
 
     /// Whether a receive may be advertised now (fig. 3, line 1, and renewal).
+    ///
+    /// `Deviation:` (fig. 3) a receive with little room is not, nor are those behind it before it is filled.
     pub(super) fn wants_to_advertise(&self) -> bool {
         let emptied = self.ring.stored() == 0 || is_on(Mutation::AdvertiseOverStored);
         let is_behind = is_on(Mutation::AdvertiseBehindVoided) && self.voided < self.receives.len();
@@ -140,7 +152,7 @@ impl Receiver {
             && emptied
             && !self.ended
             && self.withdrawal == Withdrawal::None
-            && self.advertised < self.receives.len()
+            && self.receives.get(self.advertised).is_some_and(|next| next.room() >= self.advert_bytes_min)
             && (self.phase.is_direct() || may_begin)
     }
 
@@ -156,7 +168,7 @@ impl Receiver {
         let receive = &mut self.receives[self.advertised];
         self.advertised += 1;
         receive.was_advertised = true;
-        let length = receive.length - receive.filled;
+        let length = receive.room();
         let sequence = self.estimate;
         self.estimate += if receive.wait_all { length } else { 1 };
         statistics.adverts += 1;
@@ -186,7 +198,7 @@ impl Receiver {
         if self.ended {
             return Err(Violation::AfterEnd);
         }
-        if length > head.length - head.filled {
+        if length > head.room() {
             return Err(Violation::DirectUnexpected);
         }
         if length == 0 && !is_packet {
@@ -240,7 +252,7 @@ impl Receiver {
     pub(super) fn next_copy(&self, length_max: u64) -> Option<RingCopy> {
         let (from, stored) = self.ring.next()?;
         let head = self.receives.front()?;
-        let length = stored.min(head.length - head.filled).min(length_max);
+        let length = stored.min(head.room()).min(length_max);
         Some(RingCopy { from, receive: head.id, offset: head.filled, length })
     }
 

@@ -183,7 +183,7 @@ impl Sender {
             if !self.has_ring() || self.ring.room() == 0 || self.holds_back(now, left) {
                 return None;
             }
-            return Some(Step::Transfer(self.send_indirect(statistics)));
+            return Some(Step::Transfer(self.send_indirect(now, statistics)));
         };
         if self.kind == Kind::Packets && advert.length < left && !is_on(Mutation::CutPacket) {
             self.adverts.pop_front();
@@ -235,7 +235,7 @@ impl Sender {
     }
 
     /// Fig. 2, lines 17–24.
-    fn send_indirect(&mut self, statistics: &mut Statistics) -> Transfer {
+    fn send_indirect(&mut self, now: Instant, statistics: &mut Statistics) -> Transfer {
         if self.phase.is_direct() {
             self.phase = self.phase.next();
             self.patience.on_phase_end();
@@ -247,7 +247,7 @@ impl Sender {
         let room = if is_on(Mutation::WriteAcrossEnd) { self.ring.free() } else { self.ring.room() };
         let length = (send.length - send.sent).min((room * 8).min(TRANSFER_BYTES_MAX) - skip);
         let word = self.ring.take((skip + length).div_ceil(8));
-        self.patience.on_indirect();
+        self.patience.on_indirect(now, length);
         statistics.indirect += 1;
         statistics.indirect_bytes += length;
         self.advance(length, Route::Indirect { word, skip })

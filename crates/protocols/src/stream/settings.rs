@@ -44,6 +44,9 @@ pub struct Settings {
     /// After adverts in vain a receiver copies up to so many bytes before it renews them, so that they do not cost more
     /// than they bring. 0 renews whenever the ring is empty.
     pub renewal_gap_bytes: u64,
+    /// A receive with room for fewer bytes is not advertised if data may go through the ring: to copy so little costs both
+    /// ends less than an advert. 0 advertises all receives, as in the paper.
+    pub advert_bytes_min: u64,
     /// How fast the peer copies, as a measure of what waiting for an advert is worth (module `patience`). 0 never waits,
     /// as in the paper.
     pub copy_bytes_per_us: u64,
@@ -67,6 +70,7 @@ impl Default for Settings {
             policy: Policy::Dynamic,
             renewal: true,
             renewal_gap_bytes: 64 << 10,
+            advert_bytes_min: 1024,
             copy_bytes_per_us: 4_000,
             ring_words: 1 << 17,
             credits: 64,
@@ -86,6 +90,11 @@ impl Settings {
     /// Whether data may ever go through the ring.
     pub(super) fn has_ring(&self) -> bool {
         self.kind == Kind::Stream && self.policy != Policy::Direct
+    }
+
+    /// The room that a receive must have to be advertised.
+    pub(super) fn advertises_from(&self) -> u64 {
+        if self.kind == Kind::Stream && self.policy == Policy::Dynamic { self.advert_bytes_min } else { 0 }
     }
 
     /// Checks that the settings make sense.

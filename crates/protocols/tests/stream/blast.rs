@@ -65,6 +65,7 @@ impl Blast {
             settings: Settings {
                 policy,
                 ring_words: 2 << 20,
+                advert_bytes_min: 0,
                 copy_bytes_per_us: 3_400,
                 ..Settings::default()
             },

@@ -104,6 +104,7 @@ pub(crate) fn settings(prng: &mut Prng) -> [Settings; 2] {
         policy,
         renewal: prng.chance(700),
         renewal_gap_bytes: prng.below(5000),
+        advert_bytes_min: prng.below(2) * prng.below(300),
         copy_bytes_per_us: prng.below(2) * (1 + prng.below(100)),
         ring_words: 1 + prng.below(ring_words_max),
         credits: CREDITS_MIN + prng.below(if ring_words_max == 4 { 4 } else { 60 }) as u32,

@@ -196,13 +196,11 @@ impl Connections {
         self.free.push(Self::index(id));
     }
 
-    /// Asks the processor for what the peer has posted on the connection at `index`.
+    /// Whether the peer has posted something on the connection at `index`.
     #[inline]
-    pub(super) fn prefetch(&self, index: usize) {
+    pub(super) fn has_post(&self, index: usize) -> bool {
         let connection = self.slots.get(index).and_then(|slot| slot.connection.as_ref());
-        if let Some(incoming) = connection.and_then(|connection| connection.incoming.as_ref()) {
-            incoming.prefetch();
-        }
+        connection.and_then(|connection| connection.incoming.as_ref()).is_some_and(Incoming::has_post)
     }
 
     /// The connection at `index`, if it still is.

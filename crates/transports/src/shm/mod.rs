@@ -16,7 +16,8 @@
 //! | control | fixed messages, parsed with bounds; an end of file is a death | `wire`, `socket`, `control`, `opening` |
 //!
 //! **Cost.** An awake node makes no system call, takes no lock and allocates nothing on the data path. A poll loads
-//! one word per peer; every 250 µs it looks at the sockets.
+//! one word per peer: the next post of their only connection, or the count of posts on all; every 250 µs it looks at the
+//! sockets.
 
 mod connection;
 mod control;
@@ -261,10 +262,11 @@ impl Fabric for ShmFabric {
     fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
         let mut work = 0;
         for link in 0..self.links.bound() {
-            if let Some(slot) = self.links.only_connection(link) {
-                self.connections.prefetch(slot);
-            }
-            if self.links.take_posts(link) {
+            let has_posts = match self.links.only_connection(link) {
+                Some(slot) => self.connections.has_post(slot),
+                None => self.links.take_posts(link),
+            };
+            if has_posts {
                 self.drain_link(link);
             }
         }

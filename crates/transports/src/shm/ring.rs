@@ -1,8 +1,12 @@
 //! The ring of posts: what one end of a connection sends to the other and what consumes receives [F7].
 //!
-//! Each end of a connection owns one page range that it alone writes and the other reads: the ring of its posts
-//! with its tail, how far it has consumed the other's ring, and how many receives it has posted. An end posts
-//! nothing that has no receive waiting at the other, so a ring never stalls; what must wait waits at its sender.
+//! Each end of a connection owns one page range that it alone writes and the other reads: the ring of its posts, how
+//! far it has consumed the other's ring, and how many receives it has posted. An end posts nothing that has no receive
+//! waiting at the other, so a ring never stalls; what must wait waits at its sender.
+//!
+//! **Announcement.** A post's header, which is never 0, announces it: the word behind a post is cleared before its
+//! header is stored with release, so who finds a header finds either 0 or the next header behind the post. So a reader
+//! that waits looks at one word, and a short post costs one cache line; there is no counter to be fetched before it.
 
 use std::sync::Arc;
 
@@ -28,7 +32,7 @@ pub(super) enum Post {
 pub(super) struct Outgoing {
     segment: Arc<Segment>,
     page: Region,
-    /// Words posted ever: head_seen <= tail <= head_seen + RING_WORDS.
+    /// Words posted ever: head_seen <= tail < head_seen + RING_WORDS. The word at `tail` is 0.
     tail: u64,
     /// Words that the peer had consumed at the last look.
     head_seen: u64,
@@ -69,7 +73,8 @@ impl Outgoing {
 
     /// Whether there is room for `post`.
     pub(super) fn has_room(&mut self, peer: &Incoming, post: Post) -> Result<bool, Violation> {
-        let needed = self.tail + post.words();
+        // One more for the cleared word behind it.
+        let needed = self.tail + post.words() + 1;
         if needed > self.head_seen + RING_WORDS {
             let head = peer.page.load(HEAD);
             if head < self.head_seen || head > self.tail {
@@ -82,13 +87,15 @@ impl Outgoing {
 
     /// Posts, after `has_receive` and `has_room`; `bytes` are those of a send, else none.
     pub(super) fn post(&mut self, post: Post, bytes: &[u8]) {
-        self.page.store_relaxed(RING + place(self.tail), post.header());
+        let begin = RING + place(self.tail);
+        self.page.store_relaxed(RING + place(self.tail + post.words()), 0);
         let (first, rest) = bytes.split_at(bytes.len().min((RING_SIZE - place(self.tail + 1)) * 8));
         self.page.copy_bytes_in(RING + place(self.tail + 1), first);
         self.page.copy_bytes_in(RING, rest);
         self.tail += post.words();
         self.posts += 1;
-        self.page.store(TAIL, self.tail);
+        // SYNC: pairs with the acquiring load in `Incoming::front`.
+        self.page.store(begin, post.header());
     }
 
     /// Tells the peer how many receives have been posted here.
@@ -103,25 +110,18 @@ impl Incoming {
         Ok(Self { page: map_peer_file(file, 0, PAGE_WORDS as u64, Access::ReadOnly)?, head: 0 })
     }
 
-    /// Asks the processor for what `front` will read, so that the lines come at the same time.
+    /// Whether there is a post.
     #[inline]
-    pub(super) fn prefetch(&self) {
-        self.page.prefetch(TAIL);
-        self.page.prefetch(RING + place(self.head));
+    pub(super) fn has_post(&self) -> bool {
+        self.page.load_relaxed(RING + place(self.head)) != 0
     }
 
-    /// The next post, if there is one.
+    /// The next post, if there is one. A peer that lies about its length shows its own words only, at most as many as
+    /// the longest send has.
     pub(super) fn front(&self) -> Result<Option<Post>, Violation> {
-        let posted = self.page.load(TAIL).wrapping_sub(self.head);
-        if posted == 0 {
-            return Ok(None);
-        }
-        // Loaded once: what is checked is what is used.
-        let post = Post::from_header(self.page.load_relaxed(RING + place(self.head)))?;
-        if posted > RING_WORDS || post.words() > posted {
-            return Err(Violation("a ring that holds more than it can"));
-        }
-        Ok(Some(post))
+        // Loaded once: what is checked is what is used. SYNC: pairs with the releasing store in `Outgoing::post`.
+        let header = self.page.load(RING + place(self.head));
+        if header == 0 { Ok(None) } else { Post::from_header(header).map(Some) }
     }
 
     /// Copies the words of the send at the front to `target`.
@@ -141,6 +141,7 @@ impl Incoming {
 
 impl Post {
     /// The words that it takes in the ring.
+    #[inline]
     const fn words(self) -> u64 {
         match self {
             Self::Send { bytes } => 1 + bytes.div_ceil(8) as u64,
@@ -173,19 +174,17 @@ const fn place(count: u64) -> usize {
     (count % RING_WORDS) as usize
 }
 
-// The page range: three words, each in lines of its own, then the ring.
-/// Words posted ever.
-pub(super) const TAIL: usize = 0;
+// The page range: two words, each in lines of its own, then the ring.
 /// Words of the other's ring consumed ever.
-pub(super) const HEAD: usize = 16;
+pub(super) const HEAD: usize = 0;
 /// Receives posted ever.
-pub(super) const RECEIVES: usize = 32;
-pub(super) const RING: usize = 48;
+pub(super) const RECEIVES: usize = 16;
+pub(super) const RING: usize = 32;
 /// Room for the longest send and as much again.
 const RING_SIZE: usize = 2 * SEND_BYTES_MAX / 8;
-pub(super) const RING_WORDS: u64 = RING_SIZE as u64;
+const RING_WORDS: u64 = RING_SIZE as u64;
 pub(super) const PAGE_WORDS: usize = RING + RING_SIZE;
-const _: () = assert!(RING_SIZE > 1 + SEND_BYTES_MAX / 8, "the longest send fits");
+const _: () = assert!(RING_SIZE > 2 + SEND_BYTES_MAX / 8, "the longest send fits");
 
 pub(super) const SEND: u64 = 1;
-const IMMEDIATE: u64 = 2;
+pub(super) const IMMEDIATE: u64 = 2;

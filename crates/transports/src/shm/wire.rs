@@ -218,7 +218,7 @@ const BODY_BYTES: [usize; 10] = [0, 16, 12, 13, 16, 8, 34, 8, 8, 8];
 const FRAME_BYTES_MAX: usize = 35;
 /// "squall-m" and a version: both ends of a link are of one build of one group, this finds mistakes.
 const MAGIC: u64 = u64::from_le_bytes(*b"squall-m");
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 #[cfg(test)]
 mod tests {

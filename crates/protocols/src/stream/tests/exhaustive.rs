@@ -107,6 +107,7 @@ fn small(policy: Policy, renewal: bool) -> [Settings; 2] {
         policy,
         renewal,
         renewal_gap_bytes: 0,
+        advert_bytes_min: 0,
         copy_bytes_per_us: 0,
         ring_words: 2,
         credits: CREDITS_MIN + 1,

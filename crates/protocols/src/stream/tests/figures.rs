@@ -12,6 +12,7 @@ fn pair(renewal: bool) -> Pair {
     Pair::alike(Settings {
         renewal,
         renewal_gap_bytes: 0,
+        advert_bytes_min: 0,
         copy_bytes_per_us: 0,
         ring_words: 8,
         credits: CREDITS_MIN + 12,

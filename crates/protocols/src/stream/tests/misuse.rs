@@ -14,7 +14,8 @@ const GRANT: Grant =
 
 /// An end with a connected peer of the same kind, a ring of 4 words and 8 credits.
 fn end(settings: Settings) -> End {
-    let mut end = End::new(Settings { ring_words: 4, credits: 8, receives_max: 3, ..settings });
+    let mut end =
+        End::new(Settings { ring_words: 4, credits: 8, receives_max: 3, advert_bytes_min: 0, ..settings });
     let peer = Peer { ring_words: 4, receives_max: 3, credits: 8, credits_used: 0, renews: true };
     end.handle_peer(&peer).expect("no credit is used");
     end
