@@ -201,8 +201,6 @@ impl Fabric for TcpFabric {
             }
             work += peer.poll_stalled(&mut self.local);
         }
-        // Answers to what has just arrived.
-        work += self.poll_output();
         while let Some(event) = self.local.events.pop_front() {
             work += 1;
             sink(event);

@@ -29,7 +29,6 @@ impl Peer {
     }
 
     fn on_frame(&mut self, frame: Frame, local: &mut Local) -> Result<(), Loss> {
-        let expect = |target, words| Some(Payload { target, words });
         match frame {
             Frame::Mirror { view, first, words } => {
                 let target = match self.views.target(view, first, words)? {
@@ -37,16 +36,18 @@ impl Peer {
                     // It crossed the word that the view is dropped; its range may be anything.
                     None => Target::Discard,
                 };
-                self.input.payload = expect(target, words as usize);
+                self.input.expect(target, words as usize);
                 return Ok(());
             }
             Frame::Write(frame) => {
-                self.input.payload = expect(self.on_post(Post::Write(frame), local)?, frame.words as usize);
+                let target = self.on_post(Post::Write(frame), local)?;
+                self.input.expect(target, frame.words as usize);
                 return Ok(());
             }
             Frame::Send { connection, length, signal } => {
                 let post = Post::Send { connection, length, signal };
-                self.input.payload = expect(self.on_post(post, local)?, post.words());
+                let target = self.on_post(post, local)?;
+                self.input.expect(target, post.words());
                 return Ok(());
             }
             Frame::Ack { connection, count } => {

@@ -27,6 +27,8 @@ pub(super) struct Input {
     rest_length: usize,
     /// The frame of which payload is still to come.
     pub(super) payload: Option<Payload>,
+    /// The last payload was long, so that the next may be.
+    pub(super) expects_long: bool,
 }
 
 /// A frame of which the header is done.
@@ -84,7 +86,20 @@ impl ReceiveBuffer {
 impl Input {
     /// The beginning of a stream.
     pub(super) fn new() -> Self {
-        Self { rest: [0; 8 * HEADER_WORDS_MAX], rest_length: 0, payload: None }
+        Self { rest: [0; 8 * HEADER_WORDS_MAX], rest_length: 0, payload: None, expects_long: false }
+    }
+
+    /// A payload of so many words is to come.
+    pub(super) fn expect(&mut self, target: Target, words: usize) {
+        self.payload = Some(Payload { target, words });
+        self.expects_long = 8 * words >= LONG_BYTES_MIN;
+    }
+
+    /// How much to read into the buffer if it has room for `room` bytes. Behind a long payload mostly comes another, which
+    /// goes straight where it belongs if only its header is read first.
+    pub(super) fn wanted(&self, room: usize) -> usize {
+        let payload = self.payload.as_ref().map_or(0, |payload| 8 * payload.words);
+        if self.expects_long { room.min(payload + AHEAD_BYTES) } else { room }
     }
 
     /// Puts what was left over at the beginning of the buffer; returns its length. It stays left over until
@@ -167,6 +182,12 @@ fn atoms(region: &Region, first: usize, count: usize) -> &[AtomicU64] {
     // SAFETY: inside the region, as was checked, so valid and aligned as `Region` promises; atomics may be shared.
     unsafe { std::slice::from_raw_parts(start.as_ptr(), count) }
 }
+
+/// Long payloads go straight into their region.
+pub(super) const LONG_BYTES_MIN: usize = 16 << 10;
+
+/// What is read behind a long payload: some headers.
+pub(super) const AHEAD_BYTES: usize = 512;
 
 /// 256 KiB: so much is read at a time, in a quarter of a typical second-level cache, and it amortises the system
 /// call. It also bounds what one peer can make one poll do.

@@ -51,7 +51,7 @@
 //! Payloads are stored word by word with relaxed atomic stores after a release fence, so whoever acquires any
 //! word of a frame sees all earlier frames [F4], and no word is torn [F3]. The kernel, as another process would, does
 //! two things itself: it reads payloads of 1 KiB and more from the source region when the socket takes them
-//! [F5], and it stores long payloads (more than 64 KiB still to come) into the target region. Between calls of
+//! [F5], and it stores long payloads (of 16 KiB and more) into the target region. Between calls of
 //! `poll` words are whole all the same: the rest of a word that the kernel has split is kept by value, and it is
 //! asked for whole words only. `Deviation:` of F3: a *thread other than the polling one* that stores into a
 //! range that is being sent, or reads a long range that is landing, without waiting for its guard, could
@@ -61,7 +61,7 @@
 //! Posts on connections are refused as *full* beyond 4 MiB or 1024 references of queued output, 16,384 signalled
 //! posts or 16,384 posted receives. Pushes never fail; a reader that lets 64 MiB of copied output or 262,144
 //! references queue up is disconnected as unreachable. One poll reads at most 256 KiB per peer, and 1 MiB more of a
-//! long payload, and makes at most two `sendmsg` calls per peer: one for posts, one for answers to what came.
+//! long payload, and makes one `sendmsg` call per peer, for posts and for answers to what came with the last poll.
 
 mod connection;
 mod connections;
@@ -95,8 +95,8 @@ use crate::Waker;
 
 /// A node's access to its peers over TCP.
 ///
-/// Posts are queued and go out together: at the beginning of the next `poll`, or in `prepare_park`. Nothing
-/// waits for more to come.
+/// Posts, and answers to what arrived, are queued and go out together: at the beginning of the next `poll`, in `flush` or
+/// in `prepare_park`. Nothing waits for more to come.
 #[derive(Debug)]
 pub struct TcpFabric {
     /// A place without a peer holds a lost one, and is used again.

@@ -10,7 +10,7 @@ use squall_fabric::{BreakReason, Event, NodeId, Region};
 use super::connections::Connections;
 use super::frame::{Frame, Violation};
 use super::grants::Grants;
-use super::input::{Input, ReceiveBuffer, Target, order_after_earlier_frames};
+use super::input::{AHEAD_BYTES, Input, LONG_BYTES_MIN, ReceiveBuffer, Target, order_after_earlier_frames};
 use super::mirror::Mirrors;
 use super::output::{Output, PIECES_MAX};
 use super::socket::{Piece, Socket};
@@ -166,56 +166,70 @@ impl Peer {
         buffer: &mut ReceiveBuffer,
         local: &mut Local,
     ) -> Result<usize, Loss> {
-        let direct = self.receive_direct(local)?;
-        if direct > 0 && self.input.payload.is_some() {
-            return Ok(direct);
+        if let Some(received) = self.receive_direct(buffer, local)? {
+            return Ok(received);
         }
         let restored = self.input.restore(buffer);
-        let room = &mut buffer.bytes_mut()[restored..];
-        let length = room.len();
+        let length = self.input.wanted(buffer.bytes_mut().len() - restored);
+        let room = &mut buffer.bytes_mut()[restored..restored + length];
         let received = self.receive_into(length, &mut local.counters, |socket| socket.receive(room))?;
-        if received == 0 {
-            // A payload may have ended with the last byte that there was: nothing else will bring its answer along.
-            self.connections.flush_acks(&mut self.output);
-            return Ok(direct);
+        if received > 0 {
+            self.take_buffered(buffer, restored + received, local)?;
         }
-        let end = restored + received;
+        Ok(received)
+    }
+
+    /// Does what the first `end` bytes of the buffer say.
+    fn take_buffered(
+        &mut self,
+        buffer: &mut ReceiveBuffer,
+        end: usize,
+        local: &mut Local,
+    ) -> Result<(), Loss> {
         let used = self.handle_words(buffer.words(end / 8), local)?;
         self.input.keep(buffer, 8 * used, end);
         self.connections.flush_acks(&mut self.output);
-        Ok(direct + received)
+        Ok(())
     }
 
     /// Reads the rest of a long payload straight into its region. Only what is there already is asked for, and
-    /// only whole words of it, so that no word is left half written [F3].
-    fn receive_direct(&mut self, local: &mut Local) -> Result<usize, Loss> {
-        let Some((region, first, words)) = self.direct_target(&local.grants) else { return Ok(0) };
+    /// only whole words of it, so that no word is left half written [F3]. What comes behind it is read into the buffer,
+    /// by the same call, as far as it may be a header. Returns the number of bytes; `None` if there is no such payload.
+    fn receive_direct(
+        &mut self,
+        buffer: &mut ReceiveBuffer,
+        local: &mut Local,
+    ) -> Result<Option<usize>, Loss> {
+        let Some((region, first, words)) = self.direct_target(&local.grants) else { return Ok(None) };
         let available = self.socket().available().map_err(Loss::Io)?;
         let missing = self.input.missing();
-        let Some(available) = available.checked_sub(missing).filter(|bytes| *bytes >= DIRECT_BYTES_MIN)
-        else {
-            return Ok(0);
-        };
         let begun = usize::from(missing > 0);
+        let least = LONG_BYTES_MIN.min(8 * (words - begun));
+        let Some(available) = available.checked_sub(missing).filter(|bytes| *bytes >= least) else {
+            return Ok(None);
+        };
         let whole = (words - begun).min(available.min(DIRECT_BYTES_MAX) / 8);
         let mut lead = [0; 8];
+        let ahead = if whole == words - begun { AHEAD_BYTES } else { 0 };
         let pieces = [
             Piece::new(NonNull::from(&mut lead).cast(), missing),
             Piece::new(region.pointer(first + begun).cast(), 8 * whole),
+            Piece::new(NonNull::from(&mut buffer.bytes_mut()[..ahead]).cast(), ahead),
         ];
-        let wanted = missing + 8 * whole;
+        let wanted = missing + 8 * whole + ahead;
         order_after_earlier_frames();
-        // SAFETY: the first piece is at most `lead`, which nobody borrows now. The second lies inside its
-        // region, as `direct_target` checked; its words are atomics, to which nobody holds exclusive references,
-        // and the kernel stores into them as another process does into shared memory.
+        // SAFETY: the first and the last piece are at most `lead` and the buffer, which nobody borrows now. The second
+        // lies inside its region, as `direct_target` checked; its words are atomics, to which nobody holds exclusive
+        // references, and the kernel stores into them as another process does into shared memory.
         let read = |socket: &Socket| unsafe { socket.receive_pieces(&pieces) };
         let received = self.receive_into(wanted, &mut local.counters, read)?;
         let lead = &lead[..received.min(missing)];
         if let Some(word) = self.input.on_missing(lead) {
             region.store_relaxed(first, word);
         }
-        let next = first + begun + (received - lead.len()) / 8;
-        let split = (received - lead.len()) % 8;
+        let placed = (received - lead.len()).min(8 * whole);
+        let next = first + begun + placed / 8;
+        let split = placed % 8;
         if split > 0 {
             // Fewer bytes than there were: urgent data lie between, which no fabric sends.
             self.input.keep_begun(&region.load_relaxed(next).to_le_bytes()[..split]);
@@ -223,13 +237,19 @@ impl Peer {
         if received >= missing {
             self.on_words_placed(next - first, local);
         }
-        Ok(received)
+        if self.input.payload.is_none() {
+            self.take_buffered(buffer, received - lead.len() - placed, local)?;
+        }
+        Ok(Some(received))
     }
 
     /// The memory of the payload under way, if reading straight into it is worth while: its region, its next
     /// word and the number of words.
     fn direct_target(&self, grants: &Grants) -> Option<(Region, usize, usize)> {
-        let payload = self.input.payload.as_ref().filter(|payload| payload.words >= DIRECT_BYTES_MIN / 8)?;
+        let payload = self.input.payload.as_ref()?;
+        if !self.input.expects_long || 8 * payload.words < ENDING_BYTES_MIN {
+            return None;
+        }
         match &payload.target {
             Target::View { view, next } => {
                 let words = u32::try_from(payload.words).expect("a frame's words");
@@ -322,8 +342,8 @@ impl Peer {
     }
 }
 
-/// Payloads of which more than this is still to come and is there to be read go straight into their region.
-const DIRECT_BYTES_MIN: usize = 64 << 10;
+/// So does the end of a long payload, if it has more than this.
+const ENDING_BYTES_MIN: usize = 1 << 10;
 
 /// One read takes no more, so that a poll stays short.
 const DIRECT_BYTES_MAX: usize = 1 << 20;
