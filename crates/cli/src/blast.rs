@@ -163,8 +163,9 @@ impl Blast {
         for round in 0..self.messages {
             source.store(0, round);
             let thrown = Instant::now();
-            endpoint.post_receive(&target, 0..self.size, true)?;
             endpoint.post_send(&source, 0..self.size)?;
+            endpoint.flush();
+            endpoint.post_receive(&target, 0..self.size, true)?;
             await_receive(endpoint)?;
             // The first rounds find cold caches.
             if round >= self.messages / 10 {
@@ -227,6 +228,7 @@ impl Blast {
             await_receive(endpoint)?;
             ensure!(target.load(0) == round || self.size < 8, "message {} of {round}", target.load(0));
             endpoint.post_send(&source, 0..self.size)?;
+            endpoint.flush();
             if round + 1 < self.messages {
                 endpoint.post_receive(&target, 0..self.size, true)?;
             }

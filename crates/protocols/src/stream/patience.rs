@@ -36,6 +36,8 @@ pub(super) struct Patience {
     cycles: u32,
     /// What the peer had to copy at that time, if it copies whenever there is something.
     backlog: (u64, Instant),
+    /// Bytes that have gone through the ring since the clock was looked at.
+    unclocked: u64,
     /// Until when the sender lets the ring drain.
     turn: Option<Instant>,
     /// How many times longer than an advert draining must take; `TURN_FACTOR_MIN..=TURN_FACTOR_MAX`.
@@ -43,6 +45,10 @@ pub(super) struct Patience {
     /// Bytes that were in the ring at the last turn, and bytes that have gone directly since.
     drained: u64,
     gained: u64,
+    /// What was drained last, when it is clear what came of it.
+    drained_last: u64,
+    /// Bytes that must go through the ring before a turn in vain is forgotten.
+    to_forget: u64,
 }
 
 impl Patience {
@@ -59,10 +65,13 @@ impl Patience {
             waited: Duration::ZERO,
             cycles: 0,
             backlog: (0, Instant::from_nanos(0)),
+            unclocked: 0,
             turn: None,
             turn_factor: TURN_FACTOR_MIN,
             drained: 0,
             gained: 0,
+            drained_last: 0,
+            to_forget: 0,
         }
     }
 
@@ -71,14 +80,23 @@ impl Patience {
         self.round_trip = if self.round_trip.is_zero() { span } else { self.round_trip.min(span) };
     }
 
-    /// Nothing waits to be sent, and nothing is under way.
-    pub(super) fn on_idle(&mut self, now: Instant) {
-        self.idle_since.get_or_insert(now);
+    /// Whether it is to be told the time when `bytes` go through the ring. Looking at the clock takes as long as to send a
+    /// few of them, so for some kilobytes an older time will do: they weigh nothing.
+    pub(super) fn needs_clock(&self, bytes: u64) -> bool {
+        let is_light = self.turn.is_none() && self.wait.is_none() && self.unclocked + bytes <= UNCLOCKED_MAX;
+        self.copy_bytes_per_us > 0 && !is_light
     }
 
-    /// Whether it knows that nothing waits to be sent.
+    /// Nothing waits to be sent, and nothing is under way.
+    pub(super) fn on_idle(&mut self, now: Instant) {
+        if self.cycle_begin.is_some() {
+            self.idle_since.get_or_insert(now);
+        }
+    }
+
+    /// Whether it knows that nothing waits to be sent, or does not care.
     pub(super) fn is_idle(&self) -> bool {
-        self.idle_since.is_some()
+        self.idle_since.is_some() || self.cycle_begin.is_none()
     }
 
     /// The user has something to send again.
@@ -114,11 +132,16 @@ impl Patience {
     /// A wait is over, in vain or not, and with it a cycle.
     fn end_wait(&mut self, now: Instant) {
         let Some((since, _)) = self.wait.take() else { return };
-        let cycle = now.since(self.cycle_begin.unwrap_or(since));
+        let (cycle, waited) = (now.since(self.cycle_begin.unwrap_or(since)), now.since(since));
         self.cycles = (self.cycles + 1).min(CYCLES_MAX);
         let n = self.cycles;
-        self.cycle = ((n - 1) * self.cycle + cycle) / n;
-        self.waited = ((n - 1) * self.waited + now.since(since)) / n;
+        let mean = |mean: Duration, new: Duration| {
+            // A process that lost its processor meanwhile says nothing about adverts.
+            let new = if n > CYCLES_MIN { new.min(OUTLIER * mean) } else { new };
+            ((n - 1) * mean + new) / n
+        };
+        self.cycle = mean(self.cycle, cycle);
+        self.waited = mean(self.waited, waited);
         self.served = (u64::from(n - 1) * self.served + self.cycle_bytes).div_ceil(u64::from(n)).max(1);
         (self.cycle_begin, self.cycle_bytes) = (Some(now), 0);
     }
@@ -149,14 +172,21 @@ impl Patience {
     /// Bytes go through the ring. Times may change: after some more of these direct transfer is tried again.
     pub(super) fn on_indirect(&mut self, now: Instant, bytes: u64) {
         if self.copy_bytes_per_us > 0 {
+            let is_new = now > self.backlog.1;
+            self.unclocked = if is_new { bytes } else { self.unclocked + bytes };
             self.backlog = (self.backlog(now) + bytes, now);
             self.cycle -= self.cycle / FORGETTING;
+            self.to_forget = self.to_forget.saturating_sub(bytes);
+            if self.to_forget == 0 && self.turn_factor > TURN_FACTOR_MIN {
+                self.turn_factor /= 2;
+                self.to_forget = TURN_SPACING * self.drained_last;
+            }
         }
     }
 
     fn backlog(&self, now: Instant) -> u64 {
         let (bytes, at) = self.backlog;
-        let copied = u128::from(now.since(at).as_nanos()) * u128::from(self.copy_bytes_per_us) / 1000;
+        let copied = now.since(at).as_nanos() * u128::from(self.copy_bytes_per_us) / 1000;
         bytes.saturating_sub(u64::try_from(copied).unwrap_or(u64::MAX))
     }
 
@@ -177,13 +207,14 @@ impl Patience {
         let is_worth_it = draining >= self.turn_factor * advert && self.is_direct_faster();
         if is_worth_it {
             self.turn = Some(now + 2 * draining + 2 * advert);
-            (self.drained, self.gained) = (in_use, 0);
+            (self.drained, self.drained_last, self.gained) = (in_use, in_use, 0);
         }
         is_worth_it
     }
 
     fn on_turn_in_vain(&mut self) {
         self.turn_factor = (2 * self.turn_factor).min(TURN_FACTOR_MAX);
+        self.to_forget = TURN_SPACING * self.drained_last;
     }
 
     /// When a wait ends.
@@ -206,8 +237,15 @@ const CYCLES_MIN: u32 = 8;
 const TURN_FACTOR_MIN: u32 = 2;
 /// …and after many in vain at most so many, which bounds what further ones cost to a few percent.
 const TURN_FACTOR_MAX: u32 = 64;
+/// So many bytes are sent with one look at the clock; to copy them takes less than a turn could bring.
+const UNCLOCKED_MAX: u64 = 4096;
 /// What an advert takes at least, even if the wire takes no time.
 const ADVERT_MIN: Duration = Duration::from_nanos(500);
+/// A turn in vain is forgotten, in part, when so many times as much as was drained has gone through the ring: times change,
+/// and with so few tries more they cost little.
+const TURN_SPACING: u64 = 32;
+/// A time so many times as long as the average counts as that.
+const OUTLIER: u32 = 4;
 /// One part in so many of the average cycle is forgotten with each indirect transfer.
 const FORGETTING: u32 = 256;
 
@@ -307,6 +345,35 @@ mod tests {
             patience.on_indirect(at(i), 64);
             assert!(!patience.turns(at(i), 64 * i), "{i} messages of 64 bytes, one in a microsecond");
         }
+    }
+
+    /// Whoever was put to sleep by the system once or twice is not judged by that.
+    #[test]
+    fn outliers_count_little() {
+        let mut patience = patience(4);
+        for i in 0..40 {
+            patience.on_direct(at(250 * i), MIB);
+            let slept_us = if i > 20 && i % 7 == 0 { 8_000 } else { 60 };
+            patience.stays(at(250 * i + 180), MIB);
+            patience.on_direct(at(250 * i + 180 + slept_us), 1);
+        }
+        assert!(patience.is_direct_faster());
+    }
+
+    #[test]
+    fn turns_in_vain_are_forgotten() {
+        let mut patience = patience(40);
+        patience.on_indirect(at(0), MIB);
+        while patience.turn_factor < TURN_FACTOR_MAX {
+            patience.on_indirect(at(0), MIB);
+            patience.turns(at(0), 64 * MIB);
+            patience.turns(at(1_000_000), 64 * MIB);
+        }
+        let tries = (0..100_000).take_while(|i| {
+            patience.on_indirect(at(1_000_000 + 350 * i), MIB);
+            patience.turn_factor > TURN_FACTOR_MIN
+        });
+        assert!((1_000..100_000).contains(&tries.count()));
     }
 
     #[test]

@@ -50,6 +50,11 @@ impl Posting {
         if self.length == 0 { 0 } else { (self.lead() + self.length).div_ceil(8) }
     }
 
+    /// Whether it is whole words at both ends.
+    fn is_whole(&self) -> bool {
+        (self.from_byte | self.to_byte | self.length).is_multiple_of(8)
+    }
+
     /// Posts as much as there is room for; true when all is posted.
     pub(super) fn post<F: Fabric>(&mut self, wire: &mut Wire<'_, F>) -> Result<bool, PostError> {
         loop {
@@ -72,7 +77,11 @@ impl Posting {
     /// Posts the last few words by value, with the immediate.
     fn post_last<F: Fabric>(&mut self, wire: &mut Wire<'_, F>, count: usize) -> Result<(), PostError> {
         let mut words = [0; Source::VALUE_WORDS_MAX];
-        words[..count].iter_mut().zip(self.posted..).for_each(|(word, at)| *word = self.word(at));
+        if self.is_whole() {
+            self.source.copy_out(self.from_byte / 8 + self.posted, &mut words[..count]);
+        } else {
+            words[..count].iter_mut().zip(self.posted..).for_each(|(word, at)| *word = self.word(at));
+        }
         let signal = self.ends.map(|_| wire.signals.next_token());
         self.write(wire, Source::Value(&words[..count]), true, signal)?;
         if let Some(send) = self.ends {

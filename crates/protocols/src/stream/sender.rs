@@ -175,6 +175,12 @@ impl Sender {
         }
     }
 
+    /// Whether [`Sender::next`] looks at the time, or would if it were called.
+    pub(super) fn needs_clock(&self) -> bool {
+        let Some(head) = self.sends.front() else { return !self.patience.is_idle() };
+        self.phase.is_direct() || self.patience.needs_clock(head.length - head.sent)
+    }
+
     /// Matches the head send to an advert or to the ring (fig. 2); `None` if it must wait.
     pub(super) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<Step> {
         let send = self.sends.front()?;

@@ -35,6 +35,8 @@ struct Stack {
     events: Vec<Event>,
     /// When the user's wait ends.
     until: Option<Instant>,
+    /// The user has posted something since the last poll.
+    has_posts: bool,
 }
 
 /// The two ends are two nodes.
@@ -63,7 +65,7 @@ impl Endpoint {
         }
         .map_err(StreamError::Transport)?;
         let socket = core::Socket::new(&mut fabric, peer, CHANNEL, options.settings.clone())?;
-        let stack = Stack { fabric, socket, events: Vec::new(), until: None };
+        let stack = Stack { fabric, socket, events: Vec::new(), until: None, has_posts: false };
         Ok(Self { stack, runner: Runner::new(options.idle), linger: options.linger })
     }
 
@@ -94,6 +96,7 @@ impl Endpoint {
     /// # Errors
     /// [`PostRefused`]; nothing has been posted then.
     pub fn post_send(&mut self, memory: &Region, bytes: Range<usize>) -> Result<SendId, PostRefused> {
+        self.stack.has_posts = true;
         self.stack.socket.post_send(memory, bytes)
     }
 
@@ -270,7 +273,12 @@ impl Driven for Stack {
 
     #[inline]
     fn poll(&mut self) -> usize {
-        let work = self.fabric.poll(&mut |event| self.events.push(event));
+        let mut work = 0;
+        if std::mem::take(&mut self.has_posts) {
+            // At once, since somebody waits for it. On TCP it goes out at the beginning of the next line.
+            work += self.socket.poll(&mut self.fabric);
+        }
+        work += self.fabric.poll(&mut |event| self.events.push(event));
         for event in self.events.drain(..) {
             self.socket.handle_event(&mut self.fabric, &event);
         }

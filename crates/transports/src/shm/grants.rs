@@ -6,7 +6,6 @@
 //! processors protect pages. What the page range of a link says about a grant is its *validity word*: serial and
 //! number of moves of the region; 0 when it is revoked. How a revocation stops a writer: see `revocation`.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -51,7 +50,7 @@ pub(super) enum GivenState {
 /// The grants that one peer gave to this node, by slot.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    grants: BTreeMap<usize, TakenGrant>,
+    grants: Vec<Option<TakenGrant>>,
 }
 
 /// A grant that this node may use.
@@ -113,12 +112,17 @@ impl Taken {
     /// The grant, if the peer has given exactly it.
     #[inline]
     pub(super) fn find(&self, grant: &Grant) -> Option<&TakenGrant> {
-        self.grants.get(&slot_of(grant.key)).filter(|taken| taken.grant == *grant)
+        self.at(slot_of(grant.key)).filter(|taken| taken.grant == *grant)
     }
 
     /// Whether the pages of the grant with this key have come, whatever else it says.
     pub(super) fn has_key(&self, key: u64) -> bool {
-        self.grants.get(&slot_of(key)).is_some_and(|taken| taken.grant.key == key)
+        self.at(slot_of(key)).is_some_and(|taken| taken.grant.key == key)
+    }
+
+    #[inline]
+    fn at(&self, slot: usize) -> Option<&TakenGrant> {
+        self.grants.get(slot)?.as_ref()
     }
 
     /// The peer has given a grant, or moved its region.
@@ -128,14 +132,17 @@ impl Taken {
             return Err(Violation("more grants than there can be"));
         }
         let target = map_peer_file(file, grant.first, grant.words, Access::ReadWrite)?;
-        self.grants.insert(slot, TakenGrant { grant, target, validity: validity(grant.key, moves) });
+        if self.grants.len() <= slot {
+            self.grants.resize_with(slot + 1, || None);
+        }
+        self.grants[slot] = Some(TakenGrant { grant, target, validity: validity(grant.key, moves) });
         Ok(())
     }
 
     /// The peer has revoked a grant.
     pub(super) fn on_withdrawn(&mut self, key: u64) {
         if self.has_key(key) {
-            self.grants.remove(&slot_of(key));
+            self.grants[slot_of(key)] = None;
         }
     }
 }
@@ -180,9 +187,16 @@ impl ShmFabric {
 
     /// The segment behind a region of this node.
     pub(super) fn own_segment(&self, region: &Region) -> Arc<Segment> {
-        assert!(region.access() == Access::ReadWrite, "{region:?} is a view of another node's mirror");
-        Segment::of(region).unwrap_or_else(|| panic!("{region:?} was not registered with this fabric"))
+        assert_own(region);
+        Segment::of(region).expect("it has one")
     }
+}
+
+/// A region of this node.
+#[inline]
+pub(super) fn assert_own(region: &Region) {
+    assert!(region.access() == Access::ReadWrite, "{region:?} is a view of another node's mirror");
+    assert!(Segment::is_behind(region), "{region:?} was not registered with this fabric");
 }
 
 /// The word that says that a grant is valid and how often its region has moved.

@@ -4,6 +4,7 @@
 //! stand the mark of a parked reader, the number of posts, the write under way, and the table of the grants that
 //! are valid. A socket carries the rest.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -40,7 +41,7 @@ pub(super) struct Link {
     /// Look at all connections, whatever the number of posts says.
     pub(super) look_again: bool,
     /// Writes begun ever.
-    writes: u64,
+    writes: Cell<u64>,
     /// The parking of the peer for which it has been rung.
     rung: u64,
     /// Connections that are open here, connected or not.
@@ -115,7 +116,7 @@ impl Link {
             posts: 0,
             posts_seen: 0,
             look_again: false,
-            writes: 0,
+            writes: Cell::new(0),
             rung: 0,
             connections: Vec::new(),
             channels: BTreeMap::new(),
@@ -189,15 +190,15 @@ impl Link {
     /// Tells the peer that a write under its grant `slot` begins. The caller passes `barrier::light` before it
     /// looks whether the grant is valid.
     #[inline]
-    pub(super) fn begin_write(&mut self, slot: usize) {
-        self.writes += 1;
-        self.own.store_relaxed(WRITING, self.writes << 16 | (slot as u64 + 1));
+    pub(super) fn begin_write(&self, slot: usize) {
+        self.writes.set(self.writes.get() + 1);
+        self.own.store_relaxed(WRITING, self.writes.get() << 16 | (slot as u64 + 1));
     }
 
     /// Tells the peer that the write is over: it sees all that was stored.
     #[inline]
     pub(super) fn end_write(&self) {
-        self.own.store(WRITING, self.writes << 16);
+        self.own.store(WRITING, self.writes.get() << 16);
     }
 
     /// The peer's write under grant `slot` that is under way, if there is one: a number to compare later.

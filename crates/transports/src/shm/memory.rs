@@ -195,6 +195,12 @@ impl Segment {
         region.memory().clone().downcast().ok()
     }
 
+    /// Whether there is a segment behind `region`.
+    #[inline]
+    pub(super) fn is_behind(region: &Region) -> bool {
+        region.memory().is::<Self>()
+    }
+
     /// The file, to be handed to a peer.
     pub(super) fn file(&self) -> MutexGuard<'_, OwnedFd> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)

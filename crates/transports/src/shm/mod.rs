@@ -53,6 +53,7 @@ use squall_fabric::{
 };
 
 use self::connection::Connections;
+use self::grants::assert_own;
 use self::joining::AwaitedViews;
 use self::links::Links;
 use self::memory::Segment;
@@ -222,7 +223,7 @@ impl Fabric for ShmFabric {
         token: Token,
     ) -> Result<(), PostError> {
         region.check(&range);
-        self.own_segment(region);
+        assert_own(region);
         let index = self.connections.find(conn).ok_or(PostError::NotConnected)?;
         let connection = self.connections.at(index).ok_or(PostError::NotConnected)?;
         connection.post_receive(region, range, token)?;

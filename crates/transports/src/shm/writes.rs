@@ -6,7 +6,7 @@ use squall_fabric::{ConnId, Event, Grant, PostError, Region, SEND_BYTES_MAX, Sou
 use super::ShmFabric;
 use super::connection::{Waiting, WaitingWrite};
 use super::copy::copy_words;
-use super::grants::{serial, slot_of};
+use super::grants::{TakenGrant, serial, slot_of};
 use super::link::Link;
 use super::ring::Post;
 use super::wire::Violation;
@@ -202,11 +202,11 @@ impl ShmFabric {
 
     /// Stores the words of a write where its grant says, if the grant is valid.
     fn place(&mut self, link: usize, write: &Write<'_>) -> Placement {
-        let mut placement = store_words(&mut self.links[link], write, self.fenced);
+        let mut placement = store_words(&self.links[link], write, self.fenced);
         if placement == Placement::PagesUnderWay {
             // The pages were handed over before the grant was told to anybody: they wait in the socket.
             self.read_link(link);
-            placement = store_words(&mut self.links[link], write, self.fenced);
+            placement = store_words(&self.links[link], write, self.fenced);
         }
         placement
     }
@@ -214,13 +214,13 @@ impl ShmFabric {
 
 /// Stores the words between two looks at the validity of the grant. The first keeps a writer whose grant is
 /// revoked from storing; the second makes `Done` mean that the words were placed before the revocation [F10].
-fn store_words(link: &mut Link, write: &Write<'_>, fenced: bool) -> Placement {
+fn store_words(link: &Link, write: &Write<'_>, fenced: bool) -> Placement {
     let grant = write.grant;
     let slot = slot_of(grant.key);
-    let Some((validity, words)) = link.taken.find(grant).map(|taken| (taken.validity, taken.target.words()))
-    else {
+    let Some(TakenGrant { target, validity, .. }) = link.taken.find(grant) else {
         return not_taken(link, grant);
     };
+    let words = target.words();
     let fits = write.offset <= words && write.source.words() <= words - write.offset;
     if !fits {
         return Placement::Refused;
@@ -229,19 +229,22 @@ fn store_words(link: &mut Link, write: &Write<'_>, fenced: bool) -> Placement {
     // The mark of this write before the look: either we see the revocation, or the owner sees the mark.
     barrier::light_if(fenced);
     let found = link.validity(slot);
-    if found != validity {
+    if found != *validity {
         link.end_write();
-        let moved = serial(found) == serial(validity);
+        let moved = serial(found) == serial(*validity);
         return if moved { Placement::PagesUnderWay } else { Placement::Refused };
     }
-    let target = &link.taken.find(grant).expect("found above").target;
     // SYNC: pairs with the acquiring loads of the owner: who sees a word of this write sees all earlier writes
     // of this connection [F1, F4]. On x86-64 it costs nothing.
     fence(Ordering::Release);
     copy_source(&write.source, target, write.offset);
+    if matches!(write.source, Source::Value(_)) {
+        // Who writes few words mostly goes on behind them: then the line is here before the next write.
+        target.prefetch_to_store(write.offset + write.source.words());
+    }
     // The words before the second look: either we see the revocation, or the owner sees the words.
     barrier::light_if(fenced);
-    let placed = serial(link.validity(slot)) == serial(validity);
+    let placed = serial(link.validity(slot)) == serial(*validity);
     link.end_write();
     if placed { Placement::Placed } else { Placement::Refused }
 }

@@ -4,7 +4,7 @@ use super::{End, Output, OwnEnd, Peer, PeerEnd};
 use crate::stream::message::ADVERTS_PER_MESSAGE;
 use crate::stream::mutation::{Mutation, is_on};
 use crate::stream::sender::Step;
-use crate::stream::{Arrival, Completion, Message, SendId, SendOutcome, Violation};
+use crate::stream::{Arrival, Completion, Kind, Message, SendId, SendOutcome, Violation};
 use squall_fabric::{Duration, Instant};
 
 impl End {
@@ -122,10 +122,20 @@ impl End {
         }
     }
 
+    /// Whether [`End::poll_output`] has to know the time; else any earlier time will do.
+    pub(in crate::stream) fn needs_clock(&self) -> bool {
+        self.sender.needs_clock()
+    }
+
     /// Whether [`End::poll_output`] has nothing to do until something happens.
     pub(in crate::stream) fn is_quiet(&mut self) -> bool {
         let rests = !self.under_way.is_empty() || self.sender.patience().is_idle();
         self.sender.waiting() == 0 && rests && !self.owes_message()
+    }
+
+    /// Whether the next [`Output::Message`] may be one that returns credits.
+    pub(in crate::stream) fn may_return_credits(&mut self) -> bool {
+        self.settings.kind == Kind::Packets || self.owes_message()
     }
 
     /// Whether something has to be said now; what can wait travels with it.

@@ -31,7 +31,7 @@ impl Socket {
             Arrived::Message(length) => self.on_message(slot, length),
         };
         match result {
-            Ok(()) => self.post_slot(fabric, slot),
+            Ok(()) => self.spent.push(slot),
             Err(violation) => self.give_up(fabric, Failure::Violation(violation)),
         }
     }
@@ -108,16 +108,23 @@ impl Socket {
     /// Posts all that may be posted; returns the number of posts, and counts a full queue as one, since no event
     /// tells when there is room again.
     fn post<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        // Looking at the clock takes as long as all the rest of a poll that finds nothing.
         if self.out.is_empty() && self.end.is_quiet() {
             return 0;
         }
-        let (now, mut posts) = (fabric.now(), 0);
+        // Looking at the clock takes as long as all the rest of a small post.
+        if self.end.needs_clock() {
+            self.now = fabric.now();
+        }
+        let (now, mut posts) = (self.now, 0);
         loop {
             match self.out.flush(fabric, self.conn) {
                 Ok(true) => {}
                 Ok(false) | Err(PostError::NotConnected) => return posts,
                 Err(PostError::Full) => return posts + 1,
+            }
+            // What a message returns must be posted.
+            if !self.spent.is_empty() && self.end.may_return_credits() {
+                self.post_spent(fabric);
             }
             match self.end.poll_output(now, &mut self.out.message) {
                 None => return posts,
@@ -125,6 +132,13 @@ impl Socket {
                 Some(Output::Transfer(transfer)) => self.put_transfer(&transfer),
             }
             posts += 1;
+        }
+    }
+
+    /// Posts the slots that are used up.
+    fn post_spent<F: Fabric>(&mut self, fabric: &mut F) {
+        while let Some(slot) = self.spent.pop() {
+            self.post_slot(fabric, slot);
         }
     }
 
@@ -233,6 +247,10 @@ impl<F: Fabric> Core<F> for Socket {
             if self.end.is_finished() && self.out.has_answered_end {
                 self.close(fabric);
                 work += 1;
+            }
+            // Who waits for a completion gets it first.
+            if !self.spent.is_empty() && !self.end.has_completion() {
+                self.post_spent(fabric);
             }
         }
         work

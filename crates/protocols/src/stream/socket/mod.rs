@@ -31,6 +31,8 @@ pub struct Socket {
     end: End,
     /// Memory for the peer's messages: one slot for each credit, always posted.
     slots: Region,
+    /// Slots that are used up and not yet posted again.
+    spent: Vec<usize>,
     ring: Region,
     /// Rights of the peer on memory of this node; the first is the ring.
     grants: Vec<Grant>,
@@ -42,6 +44,8 @@ pub struct Socket {
     sends: VecDeque<(SendId, Piece)>,
     receives: VecDeque<(ReceiveId, Piece)>,
     out: Outgoing,
+    /// The last time that the sender had to know.
+    now: Instant,
     /// A completion of the socket itself.
     closed: Option<Completion>,
 }
@@ -90,6 +94,7 @@ impl Socket {
             state: State::Opening,
             end: End::new(settings),
             slots,
+            spent: Vec::with_capacity(count),
             ring,
             grants: vec![grant],
             peer_ring: None,
@@ -97,6 +102,7 @@ impl Socket {
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             out: Outgoing::new(),
+            now: fabric.now(),
             closed: None,
         };
         (0..count).for_each(|slot| socket.post_slot(fabric, slot));
