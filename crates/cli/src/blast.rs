@@ -43,6 +43,17 @@ pub(crate) enum PolicyName {
     Indirect,
 }
 
+impl PolicyName {
+    /// As the library calls it.
+    pub(crate) const fn policy(self) -> Policy {
+        match self {
+            Self::Dynamic => Policy::Dynamic,
+            Self::Direct => Policy::Direct,
+            Self::Indirect => Policy::Indirect,
+        }
+    }
+}
+
 /// What the receiver has to tell.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Received {
@@ -71,11 +82,7 @@ pub(crate) struct Receiver {
 
 impl Blast {
     pub(crate) fn options(&self) -> Options {
-        let policy = match self.policy {
-            PolicyName::Dynamic => Policy::Dynamic,
-            PolicyName::Direct => Policy::Direct,
-            PolicyName::Indirect => Policy::Indirect,
-        };
+        let policy = self.policy.policy();
         let transport = match self.transport {
             TransportName::Shm => Transport::Shm,
             _ => Transport::Tcp,

@@ -4,9 +4,10 @@
 //! world under an adversary that does all that the fabric's axioms allow, and has *checkers* watch it. The same seed
 //! gives the same run; a plan is data, so a failing one can be shrunk and explained as a timeline.
 //!
-//! [`figures`] runs the same cores under a cost model instead of an adversary, to predict what hardware would do.
+//! [`figures`] and [`blast`] run the same cores under a cost model instead of an adversary, to predict what hardware would do.
 #![forbid(unsafe_code)]
 
+pub mod blast;
 pub mod checker;
 pub mod explain;
 pub mod figures;

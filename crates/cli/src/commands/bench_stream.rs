@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use squall::config::quantity;
+use squall_simulator::blast::{self as simulated, Sizes};
 
 use crate::blast::{Blast, PolicyName, Received, Receiver};
 use crate::control::{IdleName, TransportName};
@@ -18,7 +19,10 @@ use crate::{Verdict, cores, output, units};
 pub(crate) struct Arguments {
     /// How the processes reach each other
     #[arg(long, value_enum, default_value = "shm")]
-    transport: TransportName,
+    transport: Means,
+    /// With --transport sim: whose machines
+    #[arg(long, value_enum, default_value = "fdr")]
+    model: Model,
     /// Bytes of a message, like 64, 1KiB or 1MB; `exp:1MiB` draws them from an exponential distribution
     #[arg(long, value_name = "BYTES", default_value = "64KiB", value_parser = parse_size)]
     size: Size,
@@ -59,7 +63,30 @@ Examples:
   squall bench stream --size 1MiB
   squall bench stream --transport tcp --size exp:1MiB --outstanding-send 2 --outstanding-receive 4 --json
   squall bench stream --round-trip --size 64
-  squall bench stream --round-trip --size 64 --idle park   (blocking)";
+  squall bench stream --round-trip --size 64 --idle park   (blocking)
+  squall bench stream --transport sim --model distant --size exp:1MiB --ring 64MiB";
+
+/// How the two processes reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Means {
+    /// Shared memory
+    Shm,
+    /// TCP over the loopback interface
+    Tcp,
+    /// Not at all: the protocol in virtual time, under a cost model of the paper's machines
+    Sim,
+}
+
+/// The paper's machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Model {
+    /// FDR InfiniBand through one switch
+    Fdr,
+    /// RoCE at 10 Gb/s with 24 ms each way
+    Distant,
+}
 
 /// Bytes of a message.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +97,7 @@ struct Size {
 
 #[derive(Clone, Debug, Serialize)]
 struct Outcome {
-    transport: TransportName,
+    transport: Means,
     policy: PolicyName,
     size: usize,
     exponential: bool,
@@ -93,7 +120,10 @@ struct Outcome {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
-    arguments.transport.require_plain()?;
+    if arguments.transport == Means::Sim {
+        arguments.show(&arguments.simulate()?)?;
+        return Ok(Verdict::Good);
+    }
     let blast = arguments.blast();
     // Before this process is bound to one of them.
     let cores = cores::for_members(2);
@@ -104,23 +134,60 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     if all.len() > 1 {
         outcome.runs_bytes_per_second = all;
     }
-    if arguments.json {
-        output::line(serde_json::to_string(&outcome)?);
-    } else {
-        show(&outcome);
-    }
+    arguments.show(&outcome)?;
     Ok(Verdict::Good)
 }
 
 impl Arguments {
+    /// The same in virtual time.
+    fn simulate(&self) -> Result<Outcome> {
+        ensure!(!self.round_trip, "round trips are not simulated: choose --transport shm or tcp");
+        let make = match self.model {
+            Model::Fdr => simulated::Blast::fdr,
+            Model::Distant => simulated::Blast::distant,
+        };
+        let (sends, receives) = (count(self.outstanding_send), count(self.outstanding_receive));
+        let bytes = self.size.bytes as u64;
+        let sizes = if self.size.exponential { Sizes::Exponential(bytes) } else { Sizes::Fixed(bytes) };
+        let mut blast = make(self.policy.policy(), sends, receives);
+        (blast.sizes, blast.messages) = (sizes, self.messages.unwrap_or(400));
+        blast.settings.ring_words = (self.ring as u64).div_ceil(8);
+        let report = blast.run();
+        Ok(Outcome {
+            transport: self.transport,
+            policy: self.policy,
+            size: self.size.bytes,
+            exponential: self.size.exponential,
+            messages: blast.messages,
+            outstanding_send: sends,
+            outstanding_receive: receives,
+            seconds: report.seconds,
+            bytes_per_second: report.bytes as f64 / report.seconds,
+            direct_ratio: report.sender.direct_ratio(),
+            mode_switches: report.sender.mode_switches,
+            receiver_cpu: report.receiver_busy,
+            copied_bytes: report.copied_bytes,
+            latency_ns: None,
+            runs_bytes_per_second: Vec::new(),
+        })
+    }
+
+    fn show(&self, outcome: &Outcome) -> Result<()> {
+        if self.json {
+            output::line(serde_json::to_string(outcome)?);
+        } else {
+            show(outcome);
+        }
+        Ok(())
+    }
+
     fn blast(&self) -> Blast {
-        let count = |number: u64| usize::try_from(number).expect("at most 1024");
         let bytes = self.size.bytes as u64;
         let usual = if self.round_trip { 100_000 } else { ((4 << 30) / bytes).clamp(1000, 1_000_000) };
         // Messages of many megabytes: enough of them for a second.
         let usual = if bytes > 4 << 20 { ((8 << 30) / bytes).max(10) } else { usual };
         Blast {
-            transport: self.transport,
+            transport: if self.transport == Means::Tcp { TransportName::Tcp } else { TransportName::Shm },
             policy: self.policy,
             idle: self.idle,
             size: self.size.bytes,
@@ -153,7 +220,7 @@ fn measure(blast: &Blast, cores: &[Option<usize>]) -> Result<Outcome> {
     ensure!(ended.status.success(), "the receiving process failed");
     let received: Received = serde_json::from_slice(&ended.stdout)?;
     Ok(Outcome {
-        transport: blast.transport,
+        transport: if blast.transport == TransportName::Tcp { Means::Tcp } else { Means::Shm },
         policy: blast.policy,
         size: blast.size,
         exponential: blast.exponential,
@@ -184,6 +251,11 @@ fn show(outcome: &Outcome) {
             100.0 * outcome.receiver_cpu,
         )),
     }
+}
+
+/// Operations that are outstanding.
+fn count(number: u64) -> usize {
+    usize::try_from(number).expect("at most 1024")
 }
 
 fn parse_size(text: &str) -> Result<Size, String> {

@@ -1,8 +1,6 @@
 //! Sockets on the simulated fabric: every byte under the adversary, ends at any moment, long pipes (EXS §III, §IV.B).
 
 mod adversary;
-mod blast;
 mod faults;
-mod figures;
 mod net;
 mod user;

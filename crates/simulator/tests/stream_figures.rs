@@ -1,8 +1,6 @@
 //! The paper's table III and figures 9–13, in the simulator (EXS §IV.B).
 
-use squall_protocols::stream::Policy;
-
-use crate::blast::{Blast, Report, Sizes};
+use squall_simulator::blast::{Blast, Policy, Report, Sizes};
 
 fn show(report: &Report) -> String {
     format!(
@@ -25,6 +23,21 @@ fn line(name: &str, make: impl Fn(Policy) -> Blast) {
     paper.settings.copy_bytes_per_us = 0;
     line += &show(&paper.run());
     println!("{line}");
+}
+
+/// Dynamic keeps up with the better policy, where sender and receiver are equals and where the receiver is ahead, near and far.
+#[test]
+fn dynamic_is_as_good_as_the_better_policy() {
+    let speed = |blast: Blast| Blast { messages: 100, ..blast }.run().gigabits_per_second;
+    for (receives, sends) in [(1, 1), (4, 4), (2, 1), (8, 4)] {
+        let near = |policy| speed(Blast::fdr(policy, sends, receives));
+        let far = |policy| speed(Blast::distant(policy, sends, receives));
+        for run in [&near as &dyn Fn(Policy) -> f64, &far] {
+            let best = run(Policy::Direct).max(run(Policy::Indirect));
+            let dynamic = run(Policy::Dynamic);
+            assert!(dynamic >= 0.95 * best, "{receives}, {sends}: {dynamic} Gb/s instead of {best}");
+        }
+    }
 }
 
 #[test]
