@@ -1,0 +1,172 @@
+//! State transfer of replicated objects: large states in parts, givers that fail, over shared memory and TCP
+//! (Derecho §3.3).
+
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use squall::config::{Address, PartitionSafety, SubgroupConfig, Transport};
+use squall::object::{Client, Object, ObjectOptions, Replicated, Snapshot, Transfer};
+use squall::{Config, Group};
+
+/// Blocks that updates replace, shared with snapshots until they do: a snapshot copies nothing.
+struct Blocks {
+    blocks: Vec<Arc<Vec<u8>>>,
+    /// This member's snapshots end in the middle. Not part of the state.
+    fails: bool,
+}
+
+const BLOCK_BYTES: usize = 1 << 20;
+
+impl Blocks {
+    fn new(count: usize, fails: bool) -> Self {
+        let block = |number: usize| Arc::new(vec![number as u8; BLOCK_BYTES]);
+        Self { blocks: (0..count).map(block).collect(), fails }
+    }
+}
+
+impl Replicated for Blocks {
+    /// Which block is filled with what.
+    type Update = (u32, u8);
+    type Query = u32;
+    type Reply = u8;
+
+    fn apply(&mut self, (block, byte): (u32, u8)) -> u8 {
+        let count = self.blocks.len();
+        let block = &mut self.blocks[block as usize % count];
+        let before = block[0];
+        *block = Arc::new(vec![byte; BLOCK_BYTES]);
+        before
+    }
+
+    fn query(&self, block: u32) -> u8 {
+        self.blocks[block as usize % self.blocks.len()][0]
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let (blocks, fails) = (self.blocks.clone(), self.fails);
+        let bytes = (blocks.len() * BLOCK_BYTES) as u64;
+        let write = move |sink: &mut dyn Write| {
+            let half = blocks.len() / 2;
+            for (number, block) in blocks.into_iter().enumerate() {
+                if fails && number == half {
+                    return Err(io::Error::other("as if the giver had died"));
+                }
+                sink.write_all(&block)?;
+            }
+            Ok(())
+        };
+        Snapshot::new(write).with_bytes(bytes)
+    }
+
+    fn restore(source: &mut dyn Read) -> io::Result<Self> {
+        let mut blocks = Vec::new();
+        loop {
+            let mut block = Vec::with_capacity(BLOCK_BYTES);
+            source.take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
+            match block.len() {
+                0 => return Ok(Self { blocks, fails: false }),
+                BLOCK_BYTES => blocks.push(Arc::new(block)),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+}
+
+fn shm(test: &str) -> impl Fn(usize) -> Config + Clone + Send {
+    let base = Config::local(&format!("transfer-{test}-{}", std::process::id()), 2);
+    let base = base.subgroup("blocks", SubgroupConfig::default());
+    move |rank| Config { partition_safety: PartitionSafety::Off, ..base.clone().for_rank(rank) }
+}
+
+fn tcp(test: &str) -> impl Fn(usize) -> Config + Clone + Send {
+    let ports: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
+    let shm = shm(test);
+    move |rank| {
+        let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };
+        let mut config = shm(rank);
+        (config.transport, config.listen) = (Transport::Tcp, address(rank));
+        config.contacts = (0..2).map(address).collect();
+        config
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a newcomer was told of its transfers.
+type Told = Arc<Mutex<Vec<Transfer>>>;
+
+fn join(config: Config, count: usize, fails: bool) -> (Group, Object<Blocks>, Told) {
+    let told = Told::default();
+    let tell = Arc::clone(&told);
+    let options = ObjectOptions {
+        on_transfer: Box::new(move |transfer| tell.lock().unwrap().push(transfer)),
+        ..ObjectOptions::default()
+    };
+    let mut group = Group::join(config).expect("it comes in");
+    let object = group.object_with("blocks", move || Blocks::new(count, fails), options).unwrap();
+    object.wait_ready(PATIENCE).expect("it gets the state");
+    (group, object, told)
+}
+
+/// Two members with so many blocks, of which the first fails to give them; a third comes while updates go on.
+fn transfer(config: impl Fn(usize) -> Config + Clone + Send, count: usize) {
+    thread::scope(|scope| {
+        let second = scope.spawn({
+            let config = config(1);
+            move || join(config, count, false)
+        });
+        let (first, old, _) = join(config(0), count, true);
+        let second = second.join().unwrap();
+        let newcomer = scope.spawn({
+            let config = config(2);
+            move || join(config, 0, false)
+        });
+        let mut updates = 0u32;
+        while !newcomer.is_finished() || updates < 100 {
+            old.update(b"", &(updates, updates as u8)).unwrap().wait().expect("it is delivered");
+            updates += 1;
+        }
+        let (third, object, told) = newcomer.join().unwrap();
+        for block in 0..count as u32 {
+            let here = object.query_at(third_node(&third), 0, &block).unwrap().wait().unwrap();
+            assert_eq!(here, old.query(b"", &block).unwrap().wait().unwrap(), "block {block}");
+        }
+        let told = told.lock().unwrap();
+        let bytes = (count * BLOCK_BYTES) as u64;
+        let done: Vec<_> = told.iter().filter(|transfer| transfer.is_done).collect();
+        assert!(matches!(done[..], [done] if done.bytes == bytes && done.total == Some(bytes)), "{told:?}");
+        assert!(
+            told.iter().any(|transfer| transfer.from != done[0].from),
+            "the first giver failed: {told:?}"
+        );
+        let client = Client::<Blocks>::connect(&config(0), "blocks").unwrap();
+        client.update(b"", &(3, 77)).unwrap().wait().unwrap();
+        assert_eq!(client.query(b"", &3).unwrap().wait().unwrap(), 77);
+        drop((first, second, third));
+    });
+}
+
+fn third_node(group: &Group) -> squall_fabric::NodeId {
+    group.view().members.last().expect("it is in the view").node
+}
+
+#[test]
+fn states_come_over_shared_memory() {
+    transfer(shm("shm"), 48);
+}
+
+#[test]
+fn states_come_over_tcp() {
+    transfer(tcp("tcp"), 48);
+}
+
+/// By hand, with `--release --ignored`: it needs three gigabytes of memory.
+#[test]
+#[ignore = "needs three gigabytes of memory"]
+fn a_gigabyte_comes() {
+    transfer(shm("gigabyte"), 1024);
+}
