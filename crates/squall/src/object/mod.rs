@@ -28,7 +28,7 @@
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let kv = SubgroupConfig { shards: 4, replicas: 2, ..SubgroupConfig::default() };
+//! let kv = SubgroupConfig { shards: 4, replicas: 1, ..SubgroupConfig::default() };
 //! let config = Config::local(&format!("doc-objects-{}", std::process::id()), 1).subgroup("kv", kv);
 //! let mut group = Group::join(config)?;
 //! let kv = group.object("kv", Kv::default)?;
