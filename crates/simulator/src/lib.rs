@@ -20,4 +20,4 @@ pub mod shape;
 pub mod sst;
 pub mod takeover;
 
-pub use run::{Outcome, Scenario, Summary, Violation, scenarios, sweep};
+pub use run::{Outcome, Planned, Scenario, Summary, Violation, scenarios, sweep};

@@ -6,6 +6,8 @@ use std::ops::Range;
 use squall_fabric::Duration;
 use squall_fabric::sim::Record;
 
+use crate::explain::{Shrink, explain};
+
 /// What a checker has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
@@ -53,15 +55,46 @@ pub trait Scenario {
     fn explain(&self, seed: u64) -> String;
 }
 
+/// A scenario that is all in its plans.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned<P> {
+    /// See [`Scenario::name`].
+    pub name: &'static str,
+    /// See [`Scenario::about`].
+    pub about: &'static str,
+    /// The plan of a seed.
+    pub draw: fn(u64) -> P,
+    /// Runs a plan, keeping so many of the latest happenings.
+    pub run: fn(&P, usize) -> Outcome,
+}
+
+impl<P: Shrink> Scenario for Planned<P> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+
+    fn run(&self, seed: u64) -> Outcome {
+        (self.run)(&(self.draw)(seed), 0)
+    }
+
+    fn explain(&self, seed: u64) -> String {
+        explain(&(self.draw)(seed), self.run)
+    }
+}
+
 /// All scenarios.
 #[must_use]
 pub fn scenarios() -> Vec<Box<dyn Scenario>> {
     vec![
-        Box::new(crate::multicast::Multicast),
-        Box::new(crate::sst::Sst),
-        Box::new(crate::group::Groups),
-        Box::new(crate::takeover::Takeovers),
-        Box::new(crate::shape::Shapes),
+        Box::new(crate::multicast::SCENARIO),
+        Box::new(crate::sst::SCENARIO),
+        Box::new(crate::group::SCENARIO),
+        Box::new(crate::takeover::SCENARIO),
+        Box::new(crate::shape::SCENARIO),
         Box::new(crate::rdmc::Bulk),
     ]
 }

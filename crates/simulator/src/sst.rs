@@ -11,11 +11,16 @@ use squall_fabric::sim::{Adversary, CostModel, Prng, Rule, SimConfig, SimFabric,
 use squall_fabric::{Column, Duration, Fabric, Instant, Layout, MirrorKey, NodeId};
 use squall_protocols::sst::Table;
 
-use crate::run::{Outcome, Scenario, Violation};
+use crate::explain::Shrink;
+use crate::run::{Outcome, Planned, Violation};
 
 /// The scenario.
-#[derive(Clone, Copy, Debug)]
-pub struct Sst;
+pub const SCENARIO: Planned<Plan> = Planned {
+    name: "sst",
+    about: "a shared state table of 2 to 5 members: guarded lists, counters, freezes",
+    draw: Plan::draw,
+    run: |plan, trace_records_max| Cluster::new(plan, trace_records_max).run(),
+};
 
 /// After so much virtual time all must have arrived.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -23,36 +28,9 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Words of each member's list.
 const LIST: usize = 64;
 
-impl Scenario for Sst {
-    fn name(&self) -> &'static str {
-        "sst"
-    }
-
-    fn about(&self) -> &'static str {
-        "a shared state table of 2 to 5 members: guarded lists, counters, freezes"
-    }
-
-    fn run(&self, seed: u64) -> Outcome {
-        Cluster::new(&Plan::draw(seed), 0).run()
-    }
-
-    fn explain(&self, seed: u64) -> String {
-        let plan = Plan::draw(seed);
-        let outcome = Cluster::new(&plan, 40).run();
-        let mut text = plan.to_string();
-        for record in &outcome.trace {
-            text += &format!("{:>12} ns  node {}  {:?}\n", record.at_ns, record.node, record.what);
-        }
-        match outcome.violation {
-            Some(violation) => text + &format!("violates {violation}\n"),
-            None => text + &format!("passes: {} values seen in {:?}\n", outcome.delivered, outcome.elapsed),
-        }
-    }
-}
-
 /// One run.
 #[derive(Clone, Debug)]
-struct Plan {
+pub struct Plan {
     seed: u64,
     members: usize,
     /// Words that each member appends.
@@ -87,6 +65,19 @@ impl Plan {
             early_sight: prng.chance(300),
             rules: (0..prng.below(3)).map(|_| pause(&mut prng)).collect(),
         }
+    }
+}
+
+impl Shrink for Plan {
+    fn smaller(&self) -> Vec<Self> {
+        let without = |i: usize| {
+            let mut plan = self.clone();
+            plan.rules.remove(i);
+            plan
+        };
+        let fewer = Self { appends: self.appends / 2, ..self.clone() };
+        let fewer = (self.appends > 1).then_some(fewer);
+        (0..self.rules.len()).map(without).chain(fewer).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use squall_simulator::shape::{Case, HEAL_LATE, HEAL_SOON, Shape, partitions};
 fn run(cases: impl Iterator<Item = Case>) -> u64 {
     let mut runs = 0;
     for case in cases {
-        let outcome = case.run();
+        let outcome = case.run(0);
         if let Some(violation) = outcome.violation {
             panic!("{violation}\n{}", case.plan());
         }

@@ -58,6 +58,10 @@ struct Node {
     group: Option<Group<App>>,
     /// The members of the latest view.
     members: Vec<NodeId>,
+    /// How many nodes there are.
+    nodes: u32,
+    /// It has closed all its connections.
+    has_parted: bool,
     /// When it begins, or asks again, to join; by its own clock.
     asks_at: Option<Instant>,
     leaves_at: Option<Instant>,
@@ -290,7 +294,8 @@ impl Node {
             asks_at = Some(now + plan.joins[(i - plan.members) as usize]);
             None
         };
-        Self { id, fabric, events: Vec::new(), group, members: Vec::new(), asks_at, leaves_at }
+        let (events, members, nodes) = (Vec::new(), Vec::new(), plan.nodes());
+        Self { id, fabric, events, group, members, nodes, has_parted: false, asks_at, leaves_at }
     }
 
     /// A joiner begins when it is time.
@@ -310,12 +315,20 @@ impl Node {
         let members = match (group.membership(), group.ended()) {
             // Not before all members know of the view: who departs might mislead those who do not.
             (Some(membership), _) if membership.is_ready() => membership.view().nodes(),
-            (None, Some(_)) => Vec::new(),
+            (None, Some(_)) => return self.part_with_all(),
             _ => return,
         };
         let departed = self.members.extract_if(.., |node| *node != self.id && !members.contains(node));
         departed.for_each(|node| self.fabric.remove_peer(node));
         self.members = members;
+    }
+
+    /// The process ends with its group: also those who were on their way into it lose this node.
+    fn part_with_all(&mut self) {
+        if !std::mem::replace(&mut self.has_parted, true) {
+            let others = (0..self.nodes).map(NodeId).filter(|node| *node != self.id);
+            others.for_each(|node| self.fabric.remove_peer(node));
+        }
     }
 
     fn view_id(&self) -> Option<u64> {

@@ -10,30 +10,15 @@ mod plan;
 pub use cluster::{Fate, UNREACHABLE_AFTER};
 pub use plan::{Plan, SubgroupPlan};
 
-use crate::explain;
-use crate::run::{Outcome, Scenario};
+use crate::run::{Outcome, Planned};
 
 /// The scenario.
-#[derive(Clone, Copy, Debug)]
-pub struct Groups;
-
-impl Scenario for Groups {
-    fn name(&self) -> &'static str {
-        "group"
-    }
-
-    fn about(&self) -> &'static str {
-        "1 to 5 members and up to 3 joiners, overlapping subgroups; crashes, pauses, partitions, joins, leaves"
-    }
-
-    fn run(&self, seed: u64) -> Outcome {
-        run(&Plan::draw(seed), 0)
-    }
-
-    fn explain(&self, seed: u64) -> String {
-        explain::explain(&Plan::draw(seed), run)
-    }
-}
+pub const SCENARIO: Planned<Plan> = Planned {
+    name: "group",
+    about: "1 to 5 members and up to 3 joiners, overlapping subgroups; crashes, pauses, partitions, joins, leaves",
+    draw: Plan::draw,
+    run,
+};
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
@@ -41,10 +26,10 @@ pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
     cluster::Cluster::new(plan, trace_records_max).drive()
 }
 
-/// Runs a plan, and says what has become of each node.
+/// Runs a plan, like [`run`], and says what has become of each node.
 #[must_use]
-pub fn run_to_fates(plan: &Plan) -> (Outcome, Vec<Fate>) {
-    let mut cluster = cluster::Cluster::new(plan, 0);
+pub fn run_to_fates(plan: &Plan, trace_records_max: usize) -> (Outcome, Vec<Fate>) {
+    let mut cluster = cluster::Cluster::new(plan, trace_records_max);
     let outcome = cluster.drive();
     (outcome, cluster.fates())
 }

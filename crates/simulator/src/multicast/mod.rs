@@ -10,30 +10,15 @@ use squall_fabric::sim::{CostModel, SimConfig};
 
 pub use plan::Plan;
 
-use crate::explain;
-use crate::run::{Outcome, Scenario};
+use crate::run::{Outcome, Planned};
 
 /// The scenario.
-#[derive(Clone, Copy, Debug)]
-pub struct Multicast;
-
-impl Scenario for Multicast {
-    fn name(&self) -> &'static str {
-        "multicast"
-    }
-
-    fn about(&self) -> &'static str {
-        "one subgroup of 1 to 5 members in all modes, with pauses, slow links, slow consumers and crashes"
-    }
-
-    fn run(&self, seed: u64) -> Outcome {
-        run(&Plan::draw(seed), 0)
-    }
-
-    fn explain(&self, seed: u64) -> String {
-        explain::explain(&Plan::draw(seed), run)
-    }
-}
+pub const SCENARIO: Planned<Plan> = Planned {
+    name: "multicast",
+    about: "one subgroup of 1 to 5 members in all modes, with pauses, slow links, slow consumers and crashes",
+    draw: Plan::draw,
+    run,
+};
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]

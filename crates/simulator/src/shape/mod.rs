@@ -6,24 +6,30 @@
 //! - [`Shape::Storm`]: eight nodes join, at once or one after the other, and perhaps the leader dies meanwhile. All are let
 //!   in, together as far as they came together \[V9\].
 //!
-//! All checkers of [`crate::group`] watch as well. The scenario [`Shapes`] draws from all shapes.
+//! All checkers of [`crate::group`] watch as well. The scenario draws from all shapes.
 
 mod partition;
 
 pub use partition::partitions;
+
+use std::fmt;
 
 use squall_fabric::sim::{Prng, Rule, Verdict, When};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::group::Ended;
 use squall_protocols::membership::Stop;
 
-use crate::explain;
+use crate::explain::Shrink;
 use crate::group::{self, Fate, Plan};
-use crate::run::{Outcome, Scenario, Violation};
+use crate::run::{Outcome, Planned, Violation};
 
 /// The scenario.
-#[derive(Clone, Copy, Debug)]
-pub struct Shapes;
+pub const SCENARIO: Planned<Case> = Planned {
+    name: "shape",
+    about: "partitions of all shapes up to 5 members, pauses that outlive suspicion, eight nodes that join at once",
+    draw,
+    run: Case::run,
+};
 
 /// Nodes that join in a storm.
 const JOINERS: u32 = 8;
@@ -76,10 +82,10 @@ const BEGIN: Duration = Duration::from_micros(30);
 const SUSPICION_AFTER: Duration = Duration::from_micros(400);
 
 impl Case {
-    /// Runs the case.
+    /// Runs the case, keeping the latest `trace_records_max` happenings.
     #[must_use]
-    pub fn run(&self) -> Outcome {
-        let (mut outcome, fates) = group::run_to_fates(&self.plan());
+    pub fn run(&self, trace_records_max: usize) -> Outcome {
+        let (mut outcome, fates) = group::run_to_fates(&self.plan(), trace_records_max);
         if outcome.violation.is_none() {
             let judge =
                 |text| Violation { checker: "shape", text: format!("{text} after {self:?}: {fates:?}") };
@@ -169,6 +175,19 @@ impl Case {
     }
 }
 
+/// What is known of its end holds for the case as it is, so nothing is taken away.
+impl Shrink for Case {
+    fn smaller(&self) -> Vec<Self> {
+        Vec::new()
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plan().fmt(f)
+    }
+}
+
 /// `nodes`, and no others, are in one view.
 fn expect_members(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), String> {
     let is_in = |node: &u32| match &fates[*node as usize] {
@@ -185,28 +204,6 @@ fn expect_members(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), 
 fn expect_stopped(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), String> {
     let has_stopped = |node: &u32| matches!(fates[*node as usize], Fate::Ended(Ended::Stopped(_)));
     if nodes.iter().all(has_stopped) { Ok(()) } else { Err(complaint.into()) }
-}
-
-impl Scenario for Shapes {
-    fn name(&self) -> &'static str {
-        "shape"
-    }
-
-    fn about(&self) -> &'static str {
-        "partitions of all shapes up to 5 members, pauses that outlive suspicion, eight nodes that join at once"
-    }
-
-    fn run(&self, seed: u64) -> Outcome {
-        draw(seed).run()
-    }
-
-    fn explain(&self, seed: u64) -> String {
-        let case = draw(seed);
-        explain::explain(&case.plan(), |plan, records| match records {
-            0 if *plan == case.plan() => case.run(),
-            _ => group::run(plan, records),
-        })
-    }
 }
 
 /// The case of `seed`.

@@ -6,7 +6,7 @@
 //! the next leader after that, which dies as well. [`enumerate_pieces`] lets the leader die between any two pieces of
 //! what it has pushed, as they land at each reader in turn: some words are there and some are not.
 //!
-//! All checkers of [`crate::group`] watch. The scenario [`Takeovers`] draws single runs of all this from seeds.
+//! All checkers of [`crate::group`] watch. The scenario draws single runs of all this from seeds.
 
 mod case;
 mod enumeration;
@@ -18,31 +18,16 @@ pub use step::Step;
 
 use squall_fabric::sim::Prng;
 
-use crate::explain;
 use crate::group::{self, Plan};
-use crate::run::{Outcome, Scenario};
+use crate::run::Planned;
 
 /// The scenario.
-#[derive(Clone, Copy, Debug)]
-pub struct Takeovers;
-
-impl Scenario for Takeovers {
-    fn name(&self) -> &'static str {
-        "takeover"
-    }
-
-    fn about(&self) -> &'static str {
-        "2 to 5 members whose view ends, by a loss, a leave or joins; leaders die at any step of that, up to two"
-    }
-
-    fn run(&self, seed: u64) -> Outcome {
-        group::run(&draw(seed), 0)
-    }
-
-    fn explain(&self, seed: u64) -> String {
-        explain::explain(&draw(seed), group::run)
-    }
-}
+pub const SCENARIO: Planned<Plan> = Planned {
+    name: "takeover",
+    about: "2 to 5 members whose view ends, by a loss, a leave or joins; leaders die at any step of that, up to two",
+    draw,
+    run: group::run,
+};
 
 /// The plan of `seed`: a case, and up to two leaders that die at one of their posts.
 fn draw(seed: u64) -> Plan {
