@@ -14,6 +14,8 @@ use crate::config::SubgroupConfig;
 use crate::status::Status;
 
 pub(crate) type ViewUpcall = Box<dyn FnMut(&View) + Send>;
+/// Who is in which subgroup, where the application says so.
+pub(crate) type Places = BTreeMap<String, Box<dyn Fn(&View) -> Vec<NodeId> + Send + Sync>>;
 pub(crate) type BoxedUpcall = Box<dyn Deliver + Send>;
 
 /// Where the windows of one subgroup wait for their users. Looked at once in a view, not on the data path.
@@ -128,21 +130,31 @@ impl Application for Handles {
         self.status.messages.notify();
     }
 
-    fn leave_subgroup(&mut self, id: SubgroupId) {
+    fn leave_subgroup(&mut self, id: SubgroupId, upcall: Option<BoxedUpcall>) {
+        // This member may come into the subgroup again.
+        self.upcalls.extend(upcall.map(|upcall| (id, upcall)));
         let seat = self.seat(id);
         *lock(&seat.writer) = None;
         *lock(&seat.since) = None;
     }
 }
 
-/// The layout that a configuration describes; subgroups have their places among its names as ids.
-pub(crate) fn layout(subgroups: &BTreeMap<String, SubgroupConfig>) -> Box<dyn Layout + Send> {
+/// The layout that a configuration and the application's own functions describe; subgroups have their places among its
+/// names as ids.
+pub(crate) fn layout(
+    subgroups: &BTreeMap<String, SubgroupConfig>,
+    places: Arc<Places>,
+) -> Box<dyn Layout + Send> {
     let subgroups: Vec<(String, SubgroupConfig)> =
         subgroups.iter().map(|(name, config)| (name.clone(), config.clone())).collect();
     Box::new(move |view: &View| {
         let (mut placements, mut unplaced) = (Vec::new(), Vec::new());
         for (id, (name, config)) in (0..).map(SubgroupId).zip(&subgroups) {
-            match config.place(view) {
+            let placed = match places.get(name) {
+                Some(place) => config.place_among(view, &place(view)),
+                None => config.place(view),
+            };
+            match placed {
                 Some((members, settings)) => placements.push(Placement { id, members, settings }),
                 None => {
                     let reason = format!("none of the members or senders of `{name}` is there");

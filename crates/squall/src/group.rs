@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Batch, Deliver, Message, Mode, Settings};
 use squall_transports::bootstrap::Progress;
 use squall_transports::runner::pin;
 
-use crate::application::{BoxedUpcall, Handles, Seat, ViewUpcall};
+use crate::application::{BoxedUpcall, Handles, Places, Seat, ViewUpcall};
 use crate::config::Config;
 use crate::deliveries::Deliveries;
 use crate::error::{GroupError, HandleError, JoinError};
-use crate::node::{Link, Node};
+use crate::node::{Link, Node, Way};
 use crate::object::{self, Object, ObjectOptions, Replicated};
 use crate::sender::Sender;
 use crate::status::Status;
@@ -52,6 +53,7 @@ pub struct Builder {
     upcalls: BTreeMap<String, BoxedUpcall>,
     on_progress: Box<dyn FnMut(Progress) + Send>,
     on_view: ViewUpcall,
+    places: Places,
     only_join: bool,
 }
 
@@ -92,6 +94,20 @@ impl Builder {
     #[must_use]
     pub fn on_view(mut self, on_view: impl FnMut(&View) + Send + 'static) -> Self {
         self.on_view = Box::new(on_view);
+        self
+    }
+
+    /// Lets `place` say who is in `subgroup`, in each view, in place of `members` in the configuration; of these, all who
+    /// may send by the configuration do. It must be the same pure function at all members, else they disagree on what
+    /// the group is \[D6\]: of the view it may use the members' numbers, ranks (tags) and order. Whom it names and is
+    /// not in the view is left out; without anybody the subgroup rests until a later view.
+    #[must_use]
+    pub fn place(
+        mut self,
+        subgroup: &str,
+        place: impl Fn(&View) -> Vec<NodeId> + Send + Sync + 'static,
+    ) -> Self {
+        self.places.insert(subgroup.into(), Box::new(place));
         self
     }
 
@@ -137,7 +153,8 @@ impl Builder {
         self.config.check()?;
         self.config = self.config.with_shards();
         self.config.choose_carriers();
-        let unknown = self.upcalls.keys().find(|name| !self.config.subgroups.contains_key(*name));
+        let named = self.upcalls.keys().chain(self.places.keys());
+        let unknown = named.into_iter().find(|name| !self.config.subgroups.contains_key(*name));
         if let Some(name) = unknown {
             return Err(JoinError::UnknownSubgroup(name.clone()));
         }
@@ -152,13 +169,15 @@ impl Builder {
         let upcalls = ids.filter_map(|(name, id)| Some((id, self.upcalls.remove(name)?))).collect();
         let status = Arc::new(Status::default());
         let handles = Handles::new(upcalls, seats.clone(), Arc::clone(&status), self.on_view);
-        let (node, rank) = Node::enter(&self.config, self.only_join, handles, status, &mut self.on_progress)?;
+        let places = Arc::new(self.places);
+        let way = Way { config: &self.config, only_join: self.only_join, places: Arc::clone(&places) };
+        let (node, rank) = Node::enter(&way, handles, status, &mut self.on_progress)?;
         let link = Link::new(&node);
         let mut subgroups = BTreeMap::new();
         let names = self.config.subgroups.keys().cloned();
         let named_seats = names.zip(seats.iter().cloned()).collect();
         for ((name, config), seat) in self.config.subgroups.iter().zip(seats) {
-            if !config.takes(rank) {
+            if !config.takes(rank) && !places.contains_key(name) {
                 continue;
             }
             let handle = SubgroupHandle {
@@ -166,7 +185,7 @@ impl Builder {
                 settings: config.settings(all),
                 link: link.clone(),
                 seat,
-                sends: config.lets_send(rank),
+                sends: config.senders.has(rank),
                 pulls: !upcalled.contains(name),
                 sender_taken: false,
                 deliveries_taken: false,
@@ -199,6 +218,7 @@ impl Group {
             upcalls: BTreeMap::new(),
             on_progress: Box::new(|_| ()),
             on_view: Box::new(|_| ()),
+            places: BTreeMap::new(),
             only_join: false,
         }
     }

@@ -10,7 +10,7 @@ use squall_transports::Transport as _;
 use squall_transports::bootstrap::{Address, Asker, Progress};
 use squall_transports::runner::{Driven, Runner};
 
-use crate::application::{Handles, layout};
+use crate::application::{Handles, Places, layout};
 use crate::config::{Config, IdlePolicy};
 use crate::desk::FrontDesk;
 use crate::entrance::{self, AnyListener, Entry, Start};
@@ -46,11 +46,17 @@ struct Stack {
     ended: bool,
 }
 
+/// How a node comes to its group.
+pub(crate) struct Way<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) only_join: bool,
+    pub(crate) places: Arc<Places>,
+}
+
 impl Node {
-    /// Comes to the group that `config` describes, with its first members or later; returns the node and its rank.
+    /// Comes to the group that the configuration describes, with its first members or later; returns the node and its rank.
     pub(crate) fn enter(
-        config: &Config,
-        only_join: bool,
+        Way { config, only_join, places }: &Way<'_>,
         mut handles: Handles,
         status: Arc<Status>,
         on_progress: &mut (dyn FnMut(Progress) + Send),
@@ -59,12 +65,13 @@ impl Node {
         let deadline = std::time::Instant::now() + config.timeout;
         loop {
             let Entry { mut fabric, start, session, roster } =
-                entrance::enter(config, only_join, &listener, on_progress)?;
+                entrance::enter(config, *only_join, &listener, on_progress)?;
             let membership = membership::Settings {
                 suspicion_after: config.suspicion_after,
                 partition_safety: config.partition_safety,
             };
-            let (layout, settings) = (layout(&config.subgroups), Settings { membership, relays: None });
+            let layout = layout(&config.subgroups, Arc::clone(places));
+            let settings = Settings { membership, relays: None };
             let (group, members, rank) = match start {
                 Start::First(members) => {
                     let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };

@@ -277,9 +277,9 @@ impl<A: Application> Group<A> {
                 subgroups.push(self.begin_subgroup(fabric, &view, placement, segment, before));
             }
         }
-        for id in remainders.into_keys() {
+        for (id, (deliver, _)) in remainders {
             self.successions.remove(&id);
-            self.application.leave_subgroup(id);
+            self.application.leave_subgroup(id, deliver);
         }
         self.timeline.install(&view, fabric.now());
         self.stage = Stage::Present(Present { membership, subgroups });

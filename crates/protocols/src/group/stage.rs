@@ -35,8 +35,8 @@ pub trait Application {
     /// The receiving end of a subgroup for the present view. The one before has ended: take the rest from it first.
     fn take_pull(&mut self, id: SubgroupId, pull: Pull);
 
-    /// This node is no longer a member of a subgroup.
-    fn leave_subgroup(&mut self, id: SubgroupId);
+    /// This node is no longer a member of a subgroup, whose upcall it gets back: it may come into the subgroup again.
+    fn leave_subgroup(&mut self, id: SubgroupId, deliver: Option<Self::Deliver>);
 }
 
 /// Why a group has ended here.

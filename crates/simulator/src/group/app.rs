@@ -207,7 +207,7 @@ impl Application for App {
         self.seats.get_mut(&id).expect("a subgroup of the view").pulls.push_back((view, pull));
     }
 
-    fn leave_subgroup(&mut self, id: SubgroupId) {
+    fn leave_subgroup(&mut self, id: SubgroupId, _deliver: Option<Self::Deliver>) {
         self.seats.remove(&id);
     }
 }

@@ -18,31 +18,16 @@ use squall_fabric::Instant;
 pub use plan::Plan;
 pub use prediction::{Machines, Prediction, predict};
 
-use crate::explain;
-use crate::run::{Outcome, Scenario, Violation};
+use crate::run::{Outcome, Planned, Violation};
 use cluster::Cluster;
 
 /// The scenario.
-#[derive(Clone, Copy, Debug)]
-pub struct Bulk;
-
-impl Scenario for Bulk {
-    fn name(&self) -> &'static str {
-        "rdmc"
-    }
-
-    fn about(&self) -> &'static str {
-        "bulk multicast in up to 3 groups of 1 to 9 nodes; pauses, slow links, late memory, deaths and resumption"
-    }
-
-    fn run(&self, seed: u64) -> Outcome {
-        run(&Plan::draw(seed), 0)
-    }
-
-    fn explain(&self, seed: u64) -> String {
-        explain::explain(&Plan::draw(seed), run)
-    }
-}
+pub const SCENARIO: Planned<Plan> = Planned {
+    name: "rdmc",
+    about: "bulk multicast in up to 3 groups of 1 to 9 nodes; pauses, slow links, late memory, deaths and resumption",
+    draw: Plan::draw,
+    run,
+};
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]

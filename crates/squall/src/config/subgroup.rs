@@ -140,22 +140,24 @@ impl SubgroupConfig {
         self.members.has(rank)
     }
 
-    /// Whether the member of `rank` may send in it.
-    pub(crate) fn lets_send(&self, rank: usize) -> bool {
-        self.takes(rank) && self.senders.has(rank)
-    }
-
     /// Where it lies in a view: members have their ranks as tags. `None` if nobody of those who are named is there.
     pub(crate) fn place(&self, view: &View) -> Option<(Vec<NodeId>, Settings)> {
-        let has =
-            |ranks: &Ranks, member: &Member| usize::try_from(member.tag).is_ok_and(|rank| ranks.has(rank));
-        let mut members: Vec<&Member> =
-            view.members.iter().filter(|member| has(&self.members, member)).collect();
+        let mut nodes: Vec<NodeId> = view
+            .members
+            .iter()
+            .filter(|member| has(&self.members, member))
+            .map(|member| member.node)
+            .collect();
         if self.replicas > 0 {
-            let nodes: Vec<NodeId> = members.iter().map(|member| member.node).collect();
-            let chosen = members_of_shard(self.shard, self.replicas, &nodes);
-            members.retain(|member| chosen.contains(&member.node));
+            nodes = members_of_shard(self.shard, self.replicas, &nodes);
         }
+        self.place_among(view, &nodes)
+    }
+
+    /// Where it lies in a view if these are to be its members, whatever the configuration says.
+    pub(crate) fn place_among(&self, view: &View, nodes: &[NodeId]) -> Option<(Vec<NodeId>, Settings)> {
+        let members: Vec<&Member> =
+            view.members.iter().filter(|member| nodes.contains(&member.node)).collect();
         let sends = |(_, member): &(usize, &&Member)| has(&self.senders, member);
         let senders: Vec<usize> = members.iter().enumerate().filter(sends).map(|(place, _)| place).collect();
         let members = members.iter().map(|member| member.node).collect();
@@ -213,6 +215,11 @@ impl SubgroupConfig {
         let count = if self.replicas > 0 { self.replicas } else { ranks.len() };
         self.settings(members).check(count).err().map(|error| error.to_string())
     }
+}
+
+/// Whether the ranks name a member.
+fn has(ranks: &Ranks, member: &Member) -> bool {
+    usize::try_from(member.tag).is_ok_and(|rank| ranks.has(rank))
 }
 
 /// The most shards of one subgroup: each costs its members a window.
