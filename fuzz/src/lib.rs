@@ -12,6 +12,7 @@ pub mod desk;
 pub mod grant;
 pub mod offer;
 pub mod proof;
+pub mod rdmc;
 pub mod shm;
 pub mod tcp;
 pub mod verbs;
@@ -34,6 +35,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "grant", feed: grant::feed, seeds: grant::seeds },
     Parser { name: "offer", feed: offer::feed, seeds: offer::seeds },
     Parser { name: "proof", feed: proof::feed, seeds: proof::seeds },
+    Parser { name: "rdmc", feed: rdmc::feed, seeds: rdmc::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },
     Parser { name: "tcp", feed: tcp::feed, seeds: tcp::seeds },
     Parser { name: "verbs", feed: verbs::feed, seeds: verbs::seeds },

@@ -39,12 +39,38 @@ impl Place {
     }
 
     fn serve(&self, number: u8) -> Host {
+        self.serve_by(number, |serve| serve)
+    }
+
+    /// A host whose folder is a file system of `bytes` bytes; `None` where this process may not mount one.
+    fn serve_small(&self, number: u8, bytes: usize) -> Option<Host> {
+        let unshare = || {
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+            command
+        };
+        let mount = format!("mount -t tmpfs -o size={bytes} tmpfs");
+        let can = unshare().arg(format!("{mount} /mnt")).stderr(Stdio::null()).status();
+        if !can.is_ok_and(|status| status.success()) {
+            return None;
+        }
+        Some(self.serve_by(number, |serve| {
+            let folder = serve.get_args().last().expect("the folder comes last").to_owned();
+            let mut small = unshare();
+            small.arg(format!("{mount} \"$0\" && exec \"$@\"")).arg(folder);
+            small.arg(serve.get_program()).args(serve.get_args());
+            small
+        }))
+    }
+
+    fn serve_by(&self, number: u8, change: impl FnOnce(Command) -> Command) -> Host {
         let address = format!("127.0.0.{number}");
         let folder = self.root.join(&address);
         std::fs::create_dir_all(&folder).unwrap();
         let mut command = self.command("serve");
-        command.args(["--listen", &address]).arg("--folder").arg(&folder).stderr(Stdio::null());
-        let host = Host { process: command.spawn().unwrap(), folder, address };
+        command.args(["--listen", &address]).arg("--folder").arg(&folder);
+        let process = change(command).stderr(Stdio::null()).spawn().unwrap();
+        let host = Host { process, folder, address };
         let begun = Instant::now();
         while std::net::TcpStream::connect((host.address.as_str(), self.port)).is_err() {
             assert!(begun.elapsed() < PATIENCE, "{} does not listen", host.address);
@@ -175,6 +201,28 @@ fn errors_are_told_and_concern_their_host_only() {
     std::fs::write(place.root.join("secret"), "another secret of many bytes").unwrap();
     let (status, text) = end(place.cp(&[&source], &["127.0.0.1:file".into()]));
     assert!(status == 1 && text.contains("same secret"), "{text}");
+}
+
+/// A full disk is found before anything is sent, leaves nothing behind, and concerns its host only.
+#[test]
+fn a_full_disk_is_told() {
+    let place = Place::new("full");
+    let (large, small) = (place.root.join("large"), place.root.join("small"));
+    std::fs::write(&large, content(1, 3 << 20)).unwrap();
+    std::fs::write(&small, content(2, 1 << 20)).unwrap();
+    let good = place.serve(1);
+    let Some(_full) = place.serve_small(2, 2 << 20) else {
+        println!("skipped: this process may not mount a small file system");
+        return;
+    };
+    let targets = |name: &str| ["127.0.0.1", "127.0.0.2"].map(|host| format!("{host}:{name}"));
+    let (status, text) = end(place.cp(&[&large], &targets("large")));
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("127.0.0.2: no room for the 3145728 bytes of "), "{text}");
+    assert!(text.contains("No space left"), "{text}");
+    assert!(std::fs::read(good.folder.join("large")).unwrap() == content(1, 3 << 20));
+    let (status, text) = end(place.cp(&[&small], &targets("small")));
+    assert_eq!(status, 0, "what failed before takes no room: {text}");
 }
 
 /// A stranger who sends nonsense, or nothing, harms nobody.

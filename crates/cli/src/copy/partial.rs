@@ -31,13 +31,14 @@ impl Partial {
             return Ok(partial);
         }
         let (file, list) = (place.create_beside(FILE)?, place.create_beside(LIST)?);
-        reserve(&file, entry.bytes).with_context(|| {
-            place.remove_beside(FILE);
-            place.remove_beside(LIST);
+        let begin_list = || -> Result<()> {
+            list.write_all_at(&header(entry), 0)?;
+            Ok(list.set_len(HEADER_BYTES + blocks(entry.bytes))?)
+        };
+        reserve(&file, entry.bytes).and_then(|()| begin_list()).with_context(|| {
+            Self::forget(place);
             format!("no room for the {} bytes of {}", entry.bytes, place.path.display())
         })?;
-        list.write_all_at(&header(entry), 0)?;
-        list.set_len(HEADER_BYTES + blocks(entry.bytes))?;
         Ok(Self { file, list, held: Held::none(blocks(entry.bytes)) })
     }
 
