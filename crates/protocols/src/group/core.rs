@@ -431,24 +431,9 @@ impl<A: Application> Group<A> {
                 return work + 1;
             }
         }
-        work + self.poll_relays(fabric)
-    }
-
-    /// Lets bodies of large messages go on their way.
-    fn poll_relays<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let mut work = self.relays.drive(fabric);
-        let Stage::Present(present) = &mut self.stage else { return work };
-        if work == 0 {
-            return 0;
-        }
-        for Active { id, core, .. } in &mut present.subgroups {
-            work += either!(core, core => self.relays.tell(*id, core));
-        }
-        if let Some(culprit) = self.relays.culprit() {
-            present.membership.suspect(culprit);
-            self.skipped = SKIP;
-        }
-        work
+        let (done, culprit) = self.relays.advance(fabric, &mut present.subgroups);
+        culprit.into_iter().for_each(|node| present.membership.suspect(node));
+        work + done
     }
 }
 

@@ -24,6 +24,7 @@ use squall_fabric::window::Geometry;
 use squall_fabric::{Channel, Core, Event, Fabric, Instant, NodeId, Region};
 
 use super::SubgroupId;
+use super::active::{Active, either};
 use crate::membership::View;
 use crate::multicast::{Deliver, OutgoingBody, Subgroup};
 use crate::mutation::{Mutation, is_on};
@@ -128,8 +129,25 @@ impl Relays {
         }
     }
 
+    /// Lets bodies go on their way and tells subgroups what has arrived and what is released. Returns the amount of work
+    /// done, and who is to be suspected, if anybody.
+    pub(super) fn advance<F: Fabric, D: Deliver>(
+        &mut self,
+        fabric: &mut F,
+        subgroups: &mut [Active<D>],
+    ) -> (usize, Option<NodeId>) {
+        let mut work = self.drive(fabric);
+        if work == 0 {
+            return (0, None);
+        }
+        for Active { id, core, .. } in subgroups {
+            work += either!(core, core => self.tell(*id, core));
+        }
+        (work, self.culprit())
+    }
+
     /// Drives RDMC; returns the amount of work done.
-    pub(super) fn drive<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+    fn drive<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         if !self.is_due {
             return 0;
         }
@@ -140,7 +158,7 @@ impl Relays {
     }
 
     /// Tells a subgroup what has arrived and what is released; returns how much.
-    pub(super) fn tell<D: Deliver>(&mut self, id: SubgroupId, subgroup: &mut Subgroup<D>) -> usize {
+    fn tell<D: Deliver>(&mut self, id: SubgroupId, subgroup: &mut Subgroup<D>) -> usize {
         let Some(first) = self.begun.get(&id) else { return 0 };
         let senders = subgroup.settings().senders.len() as u64;
         let groups = GroupId(*first)..GroupId(first + senders);
@@ -155,7 +173,7 @@ impl Relays {
 
     /// Who is the cause that a transfer of the present view has failed. Those that stop because their view ends are no
     /// cause: the end of the view comes by itself.
-    pub(super) fn culprit(&self) -> Option<NodeId> {
+    fn culprit(&self) -> Option<NodeId> {
         let failed = self.rdmc.application().0.values().filter(|transfer| !transfer.is_past);
         failed.filter_map(|transfer| transfer.cause).find_map(|cause| match cause {
             Cause::Lost(node) | Cause::Breached(node) | Cause::Disagreed(node) | Cause::Refused(node) => {
