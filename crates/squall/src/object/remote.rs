@@ -106,7 +106,9 @@ impl Directory {
                         |line: &inquiry::MemberLine| Some((NodeId(line.node), line.address.parse().ok()?));
                     let roster: BTreeMap<NodeId, Address> = status.members.iter().filter_map(place).collect();
                     let mut known = lock(known);
-                    if status.view >= known.0.id && !roster.is_empty() {
+                    // A group that has begun anew is younger, though its view has a lower number.
+                    let is_other = known.0.rank(NodeId(status.node)).is_none();
+                    if (status.view >= known.0.id || is_other) && !roster.is_empty() {
                         *known = (View { id: status.view, members }, roster);
                     }
                     return Ok(());
@@ -264,7 +266,7 @@ fn completing<T: Replicated>(
 /// The way to shards that are elsewhere: for each shard in use a thread, which does one thing at a time, in order.
 pub(super) struct Remote {
     directory: Arc<Directory>,
-    workers: Mutex<BTreeMap<usize, mpsc::Sender<Job>>>,
+    workers: Mutex<BTreeMap<usize, mpsc::SyncSender<Job>>>,
 }
 
 impl std::fmt::Debug for Remote {
@@ -278,16 +280,19 @@ impl Remote {
         Self { directory, workers: Mutex::default() }
     }
 
+    /// Hands a job to its worker; waits while too many are before it.
     pub(super) fn push(&self, job: Job) {
         let mut workers = lock(&self.workers);
         let worker = workers.entry(job.shard).or_insert_with(|| {
-            let (send, receive) = mpsc::channel();
+            let (send, receive) = mpsc::sync_channel(JOBS_MAX);
             let mut worker = Worker { directory: Arc::clone(&self.directory), session: None, turn: 0 };
             let run = move || receive.into_iter().for_each(|job| worker.run(job));
             // Without a thread, what is pushed tells its owner when it is dropped.
             let _ = std::thread::Builder::new().name("squall remote".into()).spawn(run);
             send
         });
+        let worker = worker.clone();
+        drop(workers);
         // A worker that has panicked drops what it gets, which tells its owner.
         let _ = worker.send(job);
     }
@@ -355,6 +360,8 @@ impl Worker {
     }
 }
 
+/// Jobs that wait for one worker.
+const JOBS_MAX: usize = 256;
 /// Idle connections with one member.
 const IDLE_MAX: usize = 4;
 /// Between rounds of questions.

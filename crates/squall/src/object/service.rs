@@ -9,6 +9,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
@@ -31,6 +32,7 @@ pub(crate) struct Service {
     desk: Arc<Desk>,
     /// Wakes the thread that accepts, to end it.
     bell: UnixStream,
+    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
@@ -60,11 +62,8 @@ impl Service {
         let (bell, rung) = UnixStream::pair().map_err(StreamError::Transport)?;
         let serving = Arc::clone(&desk);
         let run = move || accept(&listener, &rung, &serving);
-        std::thread::Builder::new()
-            .name("squall objects".into())
-            .spawn(run)
-            .map_err(StreamError::Transport)?;
-        Ok(Self { address, desk, bell })
+        let thread = std::thread::Builder::new().name("squall objects".into()).spawn(run);
+        Ok(Self { address, desk, bell, thread: Some(thread.map_err(StreamError::Transport)?) })
     }
 
     pub(crate) const fn address(&self) -> &Address {
@@ -82,6 +81,10 @@ impl Drop for Service {
         self.desk.is_closed.store(true, Ordering::Relaxed);
         // If nobody hears it, the thread has ended.
         let _ = self.bell.write_all(&[0]);
+        if let Some(thread) = self.thread.take() {
+            // The address is free afterwards. If it has panicked, it has said so.
+            let _ = thread.join();
+        }
     }
 }
 
