@@ -13,6 +13,7 @@ pub mod grant;
 pub mod offer;
 pub mod proof;
 pub mod rdmc;
+pub mod sessions;
 pub mod shm;
 pub mod tcp;
 pub mod verbs;
@@ -36,6 +37,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "offer", feed: offer::feed, seeds: offer::seeds },
     Parser { name: "proof", feed: proof::feed, seeds: proof::seeds },
     Parser { name: "rdmc", feed: rdmc::feed, seeds: rdmc::seeds },
+    Parser { name: "sessions", feed: sessions::feed, seeds: sessions::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },
     Parser { name: "tcp", feed: tcp::feed, seeds: tcp::seeds },
     Parser { name: "verbs", feed: verbs::feed, seeds: verbs::seeds },

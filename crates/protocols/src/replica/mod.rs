@@ -21,6 +21,9 @@
 //! 5. Who leaves a shard keeps the state as it was at the end of its last view there, until all members of the shard
 //!    hold it ([`Replica::handle_settled`]).
 //!
+//! Deviation: in the paper the leader sends a joining member the state before the new view begins, so all wait for it; here
+//! the view begins at once, and any member that has the state gives it while updates go on.
+//!
 //! **Invariants.**
 //! - \[A1\] At one position all who hold a shard's state hold the same.
 //! - \[A2\] An update that was acknowledged is in every later state.

@@ -1,0 +1,40 @@
+//! The table of clients' sessions that comes with a state, from a member.
+
+use squall_fabric::NodeId;
+use squall_protocols::replica::{Give, Machine, Position, Replica, Settings, ShardView};
+
+/// An object without state: only the sessions count here.
+struct Nothing;
+
+impl Machine for Nothing {
+    type Reply = ();
+    type Snapshot = ();
+
+    fn apply(&mut self, _update: &[u8]) {}
+
+    fn encode((): &()) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn snapshot(&self) {}
+}
+
+/// A newcomer takes a state with these sessions; what it takes it gives in the same words.
+pub fn feed(bytes: &[u8]) {
+    let (node, other) = (NodeId(1), NodeId(2));
+    let mut replica = Replica::new(node, Settings::default());
+    let view = ShardView { id: 1, group: vec![node, other], members: vec![node, other] };
+    replica.begin_view(view, || Nothing);
+    let position = Position::start_of(1);
+    if replica.take_over(position, bytes, Nothing).is_ok() {
+        let Give::State(gift) = replica.give(other, 1, position) else { panic!("it holds the state") };
+        assert_eq!(gift.sessions, bytes);
+    }
+}
+
+/// None, and two, of which one was used.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let two = [words(&[3, 5, 2, 1, 0, 1, 0, 3, 7, 5, 2]), b"ok".to_vec()].concat();
+    vec![words(&[0, 0, 0]), two]
+}
