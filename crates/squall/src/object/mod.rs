@@ -45,7 +45,8 @@
 //!   views before the asker's. It need not be the latest: who needs that makes it an update.
 //! - A **newcomer** gets the state from a member that has it, while updates go on. It is asked for by itself.
 //! - **Keys** choose shards ([`Object::shard`]); where shards lie follows the view.
-//! - **Clients** outside the group use [`Client`].
+//! - **Clients** outside the group use [`Client`]. A shard remembers the last thousand or so that were active, so that what
+//!   they send again counts once; a client that was forgotten meanwhile is told [`ObjectError::Unknown`].
 
 mod client;
 mod driver;
@@ -75,11 +76,8 @@ use remote::{Job, Remote};
 pub(crate) use service::Service;
 use shard::{Refused, Shard};
 
-/// What can be chosen for an object.
+/// What each member can choose for an object.
 pub struct ObjectOptions {
-    /// Clients that a shard remembers; above that, the one that was active least recently has to begin anew. The same at
-    /// all members.
-    pub sessions_max: usize,
     /// Bytes of updates that a newcomer keeps until the state comes; above that, senders wait.
     pub waiting_bytes_max: usize,
     /// How long to look for a member that takes an update or answers a query.
@@ -90,12 +88,7 @@ pub struct ObjectOptions {
 
 impl Default for ObjectOptions {
     fn default() -> Self {
-        Self {
-            sessions_max: 1024,
-            waiting_bytes_max: 256 << 20,
-            timeout: Duration::from_secs(10),
-            on_transfer: Box::new(|_| ()),
-        }
+        Self { waiting_bytes_max: 256 << 20, timeout: Duration::from_secs(10), on_transfer: Box::new(|_| ()) }
     }
 }
 

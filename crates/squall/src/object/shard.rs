@@ -101,8 +101,8 @@ impl<T: Replicated> Shard<T> {
         link: Link,
         options: Arc<ObjectOptions>,
     ) -> Self {
-        let settings = Settings { sessions_max: options.sessions_max };
-        let core = Mutex::new(Replica::new(link.node, settings));
+        // The same at all members, or their states would part.
+        let core = Mutex::new(Replica::new(link.node, Settings::default()));
         let outbox = Outbox { under_way: UnderWay::default(), writer: None, ended: None };
         let (outbox, on_errand) = (Mutex::new(outbox), AtomicBool::new(false));
         Self { number, subgroup, seat, link, options, message_max, core, outbox, on_errand }
