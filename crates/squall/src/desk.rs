@@ -16,7 +16,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use squall_fabric::{Event, Fabric as _, NodeId};
+use squall_fabric::{BreakReason, Core as _, Event, Fabric as _, NodeId};
 use squall_protocols::group::Group;
 use squall_protocols::membership::{MEMBERS_MAX, Member, View};
 use squall_transports::Transport as _;
@@ -115,7 +115,7 @@ impl FrontDesk {
     ) -> Option<(Asker, Vec<u8>)> {
         match event {
             DeskEvent::JoinAsked { asker, info } => self.on_join_asked(asker, &info, fabric, group),
-            DeskEvent::Peer { node, address, stream } => self.on_peer(node, address, stream, fabric),
+            DeskEvent::Peer { node, address, stream } => self.on_peer(node, address, stream, fabric, group),
             DeskEvent::Connected { node } => {
                 if let Some(guest) = self.guest.as_mut().filter(|guest| guest.node == node) {
                     guest.connected = true;
@@ -188,7 +188,14 @@ impl FrontDesk {
         self.guest = Some(Guest { node, rank, connected: false });
     }
 
-    fn on_peer(&mut self, node: NodeId, address: Address, stream: AnyStream, fabric: &mut AnyFabric) {
+    fn on_peer(
+        &mut self,
+        node: NodeId,
+        address: Address,
+        stream: AnyStream,
+        fabric: &mut AnyFabric,
+        group: &mut Group<Handles>,
+    ) {
         if self.newcomers.len() >= MEMBERS_MAX || self.status.roster().contains_key(&node) {
             tracing::warn!(%node, %address, "a link that cannot be used was closed");
             return;
@@ -198,7 +205,11 @@ impl FrontDesk {
                 self.newcomers.insert(node);
                 self.status.roster().insert(node, address);
             }
-            Err(error) => tracing::warn!(%node, %error, "a link with a newcomer was closed"),
+            Err(error) => {
+                tracing::warn!(%node, %error, "a link with a newcomer was closed");
+                // It may come into a view all the same, by what others see of it.
+                group.handle_event(fabric, &Event::PeerLost { peer: node, reason: BreakReason::PeerClosed });
+            }
         }
     }
 

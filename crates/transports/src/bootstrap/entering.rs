@@ -11,6 +11,7 @@ use super::error::system;
 use super::link::Link;
 use super::member::{CallError, Caller};
 use super::message::{Admittance, Answer, Refusal, Report, Request};
+use super::porter::Porter;
 use super::request::{NAME_BYTES_MAX, read_address, read_members};
 use super::scout::Scout;
 use super::wire::{Until, Wire};
@@ -67,7 +68,16 @@ pub fn join<S: Link>(
     let request = Request::Enter { agreement, listen, name, rank: plan.rank };
     let own = listener.address().to_string();
     let (hopeless, cause) = (BTreeMap::new(), String::new());
-    Entering { caller, request, own, contacts, hopeless, cause, on_progress }.enter()
+    let entering = Entering { caller, request, own, contacts, hopeless, cause, on_progress };
+    let porter = Porter::new(plan, listener, &proof)?;
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| porter.serve());
+        let outcome = entering.enter();
+        porter.dismiss();
+        // A panic of the porter has been printed by its thread.
+        let _ = serving.join();
+        outcome
+    })
 }
 
 /// How a process has come into a group.

@@ -22,7 +22,7 @@ mod sealed {
 /// A stream socket by which members are connected: `TcpStream` or `UnixStream`.
 pub trait Link: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 'static {
     /// What accepts streams of this kind.
-    type Listener: AsFd + Debug + Send;
+    type Listener: AsFd + Debug + Send + Sync;
 
     /// Whether streams of this kind connect to `address`.
     #[doc(hidden)]

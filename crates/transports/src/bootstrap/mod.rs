@@ -33,6 +33,7 @@ mod member;
 mod mesh;
 mod message;
 pub mod pair;
+mod porter;
 mod proof;
 mod reception;
 mod request;

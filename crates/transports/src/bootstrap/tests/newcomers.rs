@@ -237,6 +237,18 @@ fn a_newcomer_that_dies_half_way_is_gone() {
     gone(&mut leader, 3);
 }
 
+/// A process that waits to be let in answers those who take it for a member, so that they ask another at once.
+#[test]
+fn who_joins_sends_others_away() {
+    let mut leader = Seat::<UnixStream>::open(|_| {});
+    let newcomer = Newcomer::<UnixStream>::start(&[&leader.address], |_| {});
+    let (asker, info) = leader.asked();
+    let answer = ask_as_puppet(&info.addresses[0]).read_frame::<Answer>(soon()).unwrap();
+    assert_eq!(answer, Answer::Refused(Refusal::Assembling));
+    asker.admit(&admission(1, 0, &[(0, &leader)]));
+    assert_eq!(newcomer.joined().node, NodeId(1));
+}
+
 /// Silent strangers are closed in time, and keep no newcomer out.
 #[test]
 fn silent_strangers_keep_no_newcomer_out() {

@@ -1,0 +1,62 @@
+//! The porter: answers at a process that joins and is not in the group yet, so that nobody waits there in vain.
+
+use std::time::{Duration, Instant};
+
+use squall_fabric::atomics::{AtomicBool, Ordering};
+
+use super::error::system;
+use super::link::Link;
+use super::message::Refusal;
+use super::reception::Reception;
+use super::{BootstrapError, Listener, Plan, Proof};
+use crate::Waker;
+
+/// Sends everybody away who comes to `listener`, with the word that it is too early.
+pub(super) struct Porter<'p, S: Link> {
+    plan: &'p Plan,
+    listener: &'p Listener<S>,
+    proof: &'p Proof,
+    over: AtomicBool,
+    doorbell: Waker,
+}
+
+impl<'p, S: Link> Porter<'p, S> {
+    pub(super) fn new(
+        plan: &'p Plan,
+        listener: &'p Listener<S>,
+        proof: &'p Proof,
+    ) -> Result<Self, BootstrapError> {
+        let doorbell = Waker::new().map_err(system("to make a doorbell"))?;
+        Ok(Self { plan, listener, proof, over: AtomicBool::new(false), doorbell })
+    }
+
+    /// Serves until dismissed. Who has connected and not said what it wants by then sees the end of its connection.
+    pub(super) fn serve(&self) {
+        let mut reception = Reception::new(self.plan, self.listener, self.proof);
+        while !self.over.load(Ordering::Relaxed) {
+            let until = Instant::now() + LONG;
+            match reception.poll(&[self.doorbell.doorbell()], until, &mut |_| ()) {
+                Ok(visitors) => {
+                    visitors
+                        .into_iter()
+                        .for_each(|visitor| visitor.turn_away(Refusal::Assembling, &mut |_| ()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a process that joins cannot accept connections now");
+                    std::thread::sleep(SHORTAGE_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Ends [`Porter::serve`].
+    pub(super) fn dismiss(&self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.doorbell.ring();
+    }
+}
+
+/// A sleep that only an event ends.
+const LONG: Duration = Duration::from_secs(24 * 60 * 60);
+/// Without file descriptors, to look again at once would be to spin.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
