@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
+use squall_transports::barrier;
 use squall_transports::bootstrap::{self, Address, Assembly, Entered, Joined, Link, Listener, Progress};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::shm::ShmFabric;
@@ -72,6 +73,8 @@ pub(crate) fn enter(
     listener: &AnyListener,
     on_progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Entry, JoinError> {
+    // Where there are threads this takes the kernel milliseconds, for which no group is to wait.
+    barrier::expedited();
     match (config.transport, listener) {
         (Transport::Shm, AnyListener::Unix(listener)) => {
             enter_by(config, only_join, listener, on_progress, |node, streams| {
