@@ -158,6 +158,10 @@ impl Herd {
     pub(crate) fn rest(&mut self, time: Duration) -> Result<()> {
         let deadline = Instant::now() + time;
         while self.take_notice(deadline)? {}
+        // Whoever has ended meanwhile is reaped.
+        for life in &mut self.lives {
+            life.process.is_running();
+        }
         Ok(())
     }
 

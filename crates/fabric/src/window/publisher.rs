@@ -256,7 +256,7 @@ impl Publisher {
         self.geometry.first + first..start + words_of_record(length)
     }
 
-    /// Ends the window: the writer gets [`ReserveError::Closed`] from now on.
+    /// Ends the window: the writer gets [`super::ReserveError::Closed`] from now on.
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::Relaxed);
     }
