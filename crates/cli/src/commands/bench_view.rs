@@ -37,9 +37,11 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-const EXAMPLES: &str = "All members send all the time. In each round one of them is killed, the leader in its turn, and another joins.
-  crash to delivery   from the kill to the first delivery in the view without the dead, at the slowest member
-  join stall          from the last delivery in a view to the first in the one with the newcomer, at the slowest member
+const EXAMPLES: &str =
+    "All members send all the time. In each round one of them is killed, the leader in its turn, and
+another joins. Times are those of the slowest member:
+  crash to delivery   from the kill to the first delivery in the view without the dead
+  join stall          from the last delivery in a view to the first in the one with the newcomer
 
 Examples:
   squall bench view

@@ -62,9 +62,10 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "Every member sends its share of the lines and delivers all of them. With at least three members on shm or tcp, the last
-one is killed (-9) when it has delivered a third, and another joins: the others go on. At the end the members' logs are
-compared by digest, the newcomer's from its first view on. The exit status is 0 if all agree.
+    "Every member sends its share of the lines and delivers all of them. With at least three members on
+shm or tcp, the last one is killed (-9) when it has delivered a third, and another joins: the others
+go on. At the end the members' logs are compared by digest, the newcomer's from its first view on.
+The exit status is 0 if all agree.
 
 Examples:
   squall demo

@@ -2,7 +2,7 @@
 
 use std::io::BufRead as _;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -43,7 +43,8 @@ pub(crate) struct SendArguments {
 }
 
 const SEND_EXAMPLES: &str =
-    "The process joins the group that runs, sends, waits until all members have every message, and leaves.
+    "The process joins the group that runs, sends, waits until all members have every message, and
+leaves; so it does on Ctrl-C, with what it has sent until then.
 
 Examples:
   squall send --config squall.toml log \"hello, all\"
@@ -65,8 +66,9 @@ pub(crate) struct RecvArguments {
     json: bool,
 }
 
-const RECV_EXAMPLES: &str = "The process joins the group that runs and prints what is delivered from then on; all members see the same order.
-Ctrl-C leaves in order.
+const RECV_EXAMPLES: &str =
+    "The process joins the group that runs and prints what is delivered from then on; all members see the
+same order. Ctrl-C leaves in order.
 
 Examples:
   squall recv --config squall.toml log
@@ -112,6 +114,7 @@ fn join(config: Config, subgroup: &str, verbose: bool) -> Result<Group> {
 pub(crate) fn send(arguments: &SendArguments) -> Result<Verdict> {
     let config = visitor(&arguments.way, &arguments.subgroup)?;
     let patience = leave_patience(&config);
+    let interrupts = Interrupts::take()?;
     let mut group = join(config, &arguments.subgroup, arguments.way.verbose)?;
     let subgroup = group.subgroup(&arguments.subgroup)?;
     let mut sender = subgroup.sender().context("this process would need the rank of a sender")?;
@@ -119,12 +122,21 @@ pub(crate) fn send(arguments: &SendArguments) -> Result<Verdict> {
     // Others' messages are let go, so that nobody waits for this process.
     let letting_go = std::thread::spawn(move || while deliveries.next().is_ok() {});
     let mut send = |text: &[u8]| sender.send_blocking(text.len(), |slot| slot.copy_from_slice(text));
-    if arguments.messages.is_empty() {
-        for line in std::io::stdin().lock().lines() {
-            send(line.context("standard input cannot be read as text")?.as_bytes())?;
+    let (inputs, input) = sync_channel(INPUTS_MAX);
+    let interrupt = inputs.clone();
+    // Nobody listens any more when the command is about to end.
+    interrupts.set(move || drop(interrupt.send(Input::Interrupted)));
+    read(arguments.messages.clone(), inputs);
+    let mut interrupted = false;
+    for input in input {
+        match input {
+            Input::Message(text) => send(text?.as_bytes())?,
+            Input::End => break,
+            Input::Interrupted => {
+                interrupted = true;
+                break;
+            }
         }
-    } else {
-        arguments.messages.iter().try_for_each(|message| send(message.as_bytes()))?;
     }
     while !sender.is_drained() {
         if let Some(failure) = group.failure() {
@@ -135,7 +147,31 @@ pub(crate) fn send(arguments: &SendArguments) -> Result<Verdict> {
     group.leave(patience);
     // It has seen the end of the group.
     let _ = letting_go.join();
-    Ok(Verdict::Good)
+    if interrupted { Err(Interrupted.into()) } else { Ok(Verdict::Good) }
+}
+
+/// What `squall send` waits for.
+enum Input {
+    Message(Result<String>),
+    End,
+    Interrupted,
+}
+
+/// Gives the messages, or the lines of standard input, to `inputs`, from a thread that may wait for them.
+fn read(messages: Vec<String>, inputs: SyncSender<Input>) {
+    std::thread::spawn(move || {
+        // Fails when nobody listens any more.
+        let give = |input: Input| inputs.send(input).is_ok();
+        let lines = std::io::stdin().lock().lines();
+        let lines = lines.map(|line| line.context("standard input cannot be read as text"));
+        let all = match messages.is_empty() {
+            true => lines.map(Input::Message).all(give),
+            false => messages.into_iter().map(|message| Input::Message(Ok(message))).all(give),
+        };
+        if all {
+            give(Input::End);
+        }
+    });
 }
 
 pub(crate) fn recv(arguments: &RecvArguments) -> Result<Verdict> {
@@ -176,5 +212,7 @@ fn is_interrupted(interrupted: &Receiver<()>) -> bool {
     !matches!(interrupted.recv_timeout(LOOK_PERIOD), Err(RecvTimeoutError::Timeout))
 }
 
+/// Lines that are read ahead.
+const INPUTS_MAX: usize = 64;
 /// Between looks for messages where a shell waits for them.
 const LOOK_PERIOD: Duration = Duration::from_millis(2);

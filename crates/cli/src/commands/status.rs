@@ -27,8 +27,9 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-const EXAMPLES: &str = "Any member that answers tells who the others are, and they are asked, too. The exit status is 0 if all members of the
-latest view answer and messages flow at all of them.
+const EXAMPLES: &str =
+    "Any member that answers tells who the others are, and they are asked, too. The exit status is 0 if
+all members of the latest view answer and messages flow at all of them.
 
 Examples:
   squall status --config squall.toml

@@ -248,6 +248,8 @@ impl Inbox for Log {
             self.is_interrupted = true;
         }
         self.members = members.to_vec();
+        // Who has nothing more to hear from the others does not wait for them.
+        self.is_interrupted &= members.iter().any(|member| self.missing[*member] > 0);
         let comes =
             self.newcomer.is_some_and(|newcomer| newcomer != self.rank && members.contains(&newcomer));
         if let Some(digests) = self.digests.as_mut().filter(|_| comes && !self.has_come) {

@@ -336,14 +336,14 @@ pub(crate) fn tell(progress: Progress) {
     }
 }
 
-/// Says how far the work has come, a few times a second and at little cost.
+/// Says how far the work has come, many times a second and at little cost.
 pub(crate) struct Ticker {
     steps: u32,
     next: Instant,
 }
 
 impl Ticker {
-    const PERIOD: Duration = Duration::from_millis(100);
+    const PERIOD: Duration = Duration::from_millis(20);
 
     pub(crate) fn new() -> Self {
         Self { steps: 0, next: Instant::now() + Self::PERIOD }
