@@ -200,7 +200,7 @@ impl Herd {
             Err(RecvTimeoutError::Disconnected) => unreachable!("this side holds a sender"),
         };
         match notice {
-            Notice::Interrupted => return Err(Interrupted.into()),
+            Notice::Interrupted => return Err(Interrupted::ENDED.into()),
             Notice::Event(number, event) => self.lives[number].handle(event),
             Notice::Closed(number, nonsense) => {
                 let life = &mut self.lives[number];

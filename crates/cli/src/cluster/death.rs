@@ -11,11 +11,18 @@ pub(crate) const INTERRUPTED_STATUS: u8 = 130;
 
 /// Somebody pressed Ctrl-C, or asked this process to terminate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Interrupted;
+pub(crate) struct Interrupted(&'static str);
+
+impl Interrupted {
+    /// The members of this command's own group have ended.
+    pub(crate) const ENDED: Self = Self("interrupted; all members have ended");
+    /// This process was a member of somebody's group.
+    pub(crate) const LEFT: Self = Self("interrupted; this process has left the group in order");
+}
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted; all members have ended")
+        f.write_str(self.0)
     }
 }
 

@@ -231,7 +231,7 @@ impl<'o> Cluster<'o> {
             Err(RecvTimeoutError::Disconnected) => unreachable!("this side holds a sender"),
         };
         match notice {
-            Notice::Interrupted => Err(Interrupted.into()),
+            Notice::Interrupted => Err(Interrupted::ENDED.into()),
             Notice::Event(rank, Event::Failed { message }) => {
                 self.processes[rank].last_words = Some(message);
                 Err(self.await_last_words().into())

@@ -147,7 +147,7 @@ pub(crate) fn send(arguments: &SendArguments) -> Result<Verdict> {
     group.leave(patience);
     // It has seen the end of the group.
     let _ = letting_go.join();
-    if interrupted { Err(Interrupted.into()) } else { Ok(Verdict::Good) }
+    if interrupted { Err(Interrupted::LEFT.into()) } else { Ok(Verdict::Good) }
 }
 
 /// What `squall send` waits for.
@@ -197,7 +197,7 @@ pub(crate) fn recv(arguments: &RecvArguments) -> Result<Verdict> {
             }
             Ok(None) if is_interrupted(&interrupted) => {
                 group.leave(patience);
-                return Err(Interrupted.into());
+                return Err(Interrupted::LEFT.into());
             }
             Ok(None) => {}
             Err(error) => return Err(error.into()),
