@@ -41,8 +41,9 @@ struct Stack {
     peers: Vec<NodeId>,
     /// The view that was looked at last.
     seen: Option<u64>,
-    /// Evaluations since the desk was looked at.
+    /// Evaluations since the desk was looked at, and since changes of state were looked for.
     skipped: u32,
+    unchecked: u32,
     ended: bool,
 }
 
@@ -97,8 +98,9 @@ impl Node {
             let idle = if config.idle == IdlePolicy::Auto { fabric.idle(idle) } else { idle };
             let peers = members.into_iter().filter(|node| *node != fabric.node()).collect();
             let names = config.subgroups.keys().cloned().collect();
-            let (events, seen, skipped, ended) = (Vec::new(), None, 0, false);
-            let stack = Stack { fabric, group, names, status, events, desk, peers, seen, skipped, ended };
+            let (events, seen, ended) = (Vec::new(), None, false);
+            let (skipped, unchecked) = (0, CHECK);
+            let stack = Stack { fabric, group, names, status, events, desk, peers, seen, skipped, unchecked, ended };
             return Ok((Self { stack, runner: Runner::new(idle) }, rank));
         }
     }
@@ -209,12 +211,18 @@ impl Driven for Stack {
             self.status.room.notify();
             self.status.messages.notify();
             self.skipped += 1;
+            // State changes by work only: it is looked at as soon as there is none.
+            self.unchecked = CHECK;
         }
         // While messages flow, one of so many times.
         if (work == 0 || self.skipped >= SKIP) && !self.ended {
             self.skipped = 0;
             work += self.poll_desk();
-            self.check();
+            self.unchecked += 1;
+            if self.unchecked > CHECK || self.status.is_leaving() {
+                self.unchecked = 0;
+                self.check();
+            }
         }
         work
     }
@@ -373,6 +381,9 @@ fn come_in(
 const ORPHAN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// The desk is looked at in one of so many evaluations while messages flow.
 const SKIP: u32 = 64;
+
+/// And state is looked at in one of so many when idle, should a change of it have gone without work.
+const CHECK: u32 = 16;
 
 /// What the application's handles share with the node.
 #[derive(Clone, Debug)]

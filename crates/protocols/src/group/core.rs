@@ -38,6 +38,8 @@ pub struct Group<A: Application> {
     /// Mirrors of earlier views, which laggards may still read.
     past: Vec<MirrorId>,
     successions: BTreeMap<SubgroupId, Succession>,
+    /// Some of them have not yet handed their window's writer over.
+    is_succeeding: bool,
     relays: Relays,
     /// Evaluations since membership was looked at.
     skipped: u32,
@@ -113,6 +115,7 @@ impl<A: Application> Group<A> {
             greeters: Vec::new(),
             past: Vec::new(),
             successions: BTreeMap::new(),
+            is_succeeding: false,
             skipped: 0,
             timeline: Timeline::new(),
         }
@@ -315,7 +318,10 @@ impl<A: Application> Group<A> {
             }
         };
         match writer {
-            Some(writer) => self.successions.entry(id).or_default().begin_view(writer),
+            Some(writer) => {
+                self.successions.entry(id).or_default().begin_view(writer);
+                self.is_succeeding = true;
+            }
             None => drop(self.successions.remove(&id)),
         }
         Active { id, core, segment }
@@ -410,18 +416,27 @@ impl<A: Application> Group<A> {
         0
     }
 
-    fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let Stage::Present(present) = &mut self.stage else { return 0 };
+    /// Moves what is left of earlier views, and hands the writers over.
+    #[cold]
+    fn poll_successions(&mut self) -> usize {
         let mut work = 0;
-        for active in &mut present.subgroups {
-            if let Some(succession) = self.successions.get_mut(&active.id) {
-                let (moved, writer) = succession.advance();
-                work += usize::from(moved > 0);
-                if let Some(writer) = writer {
-                    self.application.take_writer(active.id, writer);
-                    work += 1;
-                }
+        self.is_succeeding = false;
+        for (id, succession) in &mut self.successions {
+            let (moved, writer) = succession.advance();
+            work += usize::from(moved > 0);
+            self.is_succeeding |= succession.is_under_way();
+            if let Some(writer) = writer {
+                self.application.take_writer(*id, writer);
+                work += 1;
             }
+        }
+        work
+    }
+
+    fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let mut work = if self.is_succeeding { self.poll_successions() } else { 0 };
+        let Stage::Present(present) = &mut self.stage else { return 0 };
+        for active in &mut present.subgroups {
             work += either!(&mut active.core, core => core.poll(fabric));
             let (view, first) = (present.membership.view(), active.segment.trims);
             either!(&mut active.core, core => self.relays.take_bodies(fabric, view, first, active.id, core));

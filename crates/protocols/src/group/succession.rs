@@ -28,6 +28,11 @@ impl Succession {
         self.writer = Some(writer);
     }
 
+    /// Whether the present window's writer is still here.
+    pub(super) const fn is_under_way(&self) -> bool {
+        self.writer.is_some()
+    }
+
     /// Moves what there is room for. Returns how many messages were moved, and the writer when it is the
     /// application's turn.
     pub(super) fn advance(&mut self) -> (u64, Option<Writer>) {
