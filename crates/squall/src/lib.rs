@@ -39,6 +39,7 @@
 struct Readme;
 
 mod application;
+mod arrival;
 pub mod bulk;
 pub mod config;
 mod deliveries;

@@ -11,6 +11,7 @@ use squall_transports::bootstrap::{Address, Asker, Progress};
 use squall_transports::runner::{Driven, Runner};
 
 use crate::application::{Handles, Places, layout};
+use crate::arrival::Arrival;
 use crate::config::{Config, IdlePolicy};
 use crate::desk::FrontDesk;
 use crate::entrance::{self, AnyListener, Entry, Start};
@@ -82,7 +83,9 @@ impl Node {
                 }
                 Start::Joining { members, leader, rank } => {
                     let mut group = Group::join(&mut fabric, &members, layout, settings, handles);
-                    if !come_in(&mut fabric, &mut group, leader, deadline) {
+                    let left = deadline.saturating_duration_since(std::time::Instant::now());
+                    let arrival = Arrival::new(&mut fabric, &mut group, leader, left);
+                    if !arrival.come_in(config.idle_for(members.len() + 1)) {
                         if std::time::Instant::now() >= deadline {
                             return Err(JoinError::NoView { seconds: config.timeout.as_secs() });
                         }
@@ -100,7 +103,8 @@ impl Node {
             let names = config.subgroups.keys().cloned().collect();
             let (events, seen, ended) = (Vec::new(), None, false);
             let (skipped, unchecked) = (0, CHECK);
-            let stack = Stack { fabric, group, names, status, events, desk, peers, seen, skipped, unchecked, ended };
+            let stack =
+                Stack { fabric, group, names, status, events, desk, peers, seen, skipped, unchecked, ended };
             return Ok((Self { stack, runner: Runner::new(idle) }, rank));
         }
     }
@@ -215,7 +219,7 @@ impl Driven for Stack {
             self.unchecked = CHECK;
         }
         // While messages flow, one of so many times.
-        if (work == 0 || self.skipped >= SKIP) && !self.ended {
+        if (work == 0 || self.skipped >= SKIP || self.has_new_view()) && !self.ended {
             self.skipped = 0;
             work += self.poll_desk();
             self.unchecked += 1;
@@ -239,6 +243,12 @@ impl Stack {
             self.group.handle_event(&mut self.fabric, &event);
             self.desk.handle_event(&event, &mut self.fabric);
         }
+    }
+
+    /// Whether there is a view that has not been looked at, since it is not ready.
+    #[inline]
+    fn has_new_view(&self) -> bool {
+        self.group.membership().map(|membership| membership.view().id) != self.seen
     }
 
     /// Serves those who come to the desk; returns the amount of work done.
@@ -347,38 +357,6 @@ impl Stack {
     }
 }
 
-/// Polls until this node is in a view; false if whoever has admitted it can no longer let it in, or the time is over.
-fn come_in(
-    fabric: &mut AnyFabric,
-    group: &mut Group<Handles>,
-    leader: NodeId,
-    deadline: std::time::Instant,
-) -> bool {
-    let (mut events, mut deadline) = (Vec::new(), deadline);
-    let mut is_led = true;
-    while group.membership().is_none() {
-        let mut work = fabric.poll(&mut |event| events.push(event));
-        for event in events.drain(..) {
-            group.handle_event(fabric, &event);
-        }
-        work += group.poll(fabric);
-        if is_led && group.has_lost(leader) {
-            // The others may let it in yet, if the leader has told them.
-            is_led = false;
-            deadline = deadline.min(std::time::Instant::now() + ORPHAN_PATIENCE);
-        }
-        if group.ended().is_some() || std::time::Instant::now() >= deadline {
-            return false;
-        }
-        if work == 0 {
-            std::thread::yield_now();
-        }
-    }
-    true
-}
-
-/// How long who has lost the leader that has admitted it waits for the others.
-const ORPHAN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// The desk is looked at in one of so many evaluations while messages flow.
 const SKIP: u32 = 64;
 

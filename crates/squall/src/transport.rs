@@ -150,6 +150,9 @@ impl Transport for AnyFabric {
     fn unpark(&mut self) {
         either!(self, fabric => fabric.unpark());
     }
+    fn yielded(&mut self) {
+        either!(self, fabric => fabric.yielded());
+    }
     fn flush(&mut self) {
         either!(self, fabric => fabric.flush());
     }

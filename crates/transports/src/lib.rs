@@ -50,6 +50,9 @@ pub trait Transport: Fabric {
     /// Tells peers and wakers that this node polls again. Idempotent.
     fn unpark(&mut self);
 
+    /// The runner gave the processor away between two polls, so time has passed, however few polls there were.
+    fn yielded(&mut self) {}
+
     /// Sends and announces what was posted, as the next `poll` would: for who posts and then does something else.
     fn flush(&mut self);
 

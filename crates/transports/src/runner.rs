@@ -83,6 +83,7 @@ impl Runner {
         }
         if self.fruitless - self.idle.spins <= self.idle.yields {
             std::thread::yield_now();
+            driven.transport().yielded();
             return 0;
         }
         driven.transport().prepare_park();

@@ -68,6 +68,10 @@ impl Transport for CompositeFabric {
         self.sleepers().for_each(Transport::unpark);
     }
 
+    fn yielded(&mut self) {
+        self.sleepers().for_each(Transport::yielded);
+    }
+
     fn flush(&mut self) {
         self.sleepers().for_each(Transport::flush);
     }

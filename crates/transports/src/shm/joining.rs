@@ -53,6 +53,7 @@ impl ShmFabric {
             self.links[number].views = views;
         }
         self.publish_awaited(number);
+        self.pace.enliven();
         Ok(())
     }
 

@@ -118,6 +118,7 @@ impl ShmFabric {
             }
         }
         mirror.segment = Some(segment).filter(|_| !mirror.awaited.is_empty());
+        self.pace.enliven();
         MirrorId(self.mirrors.insert(mirror))
     }
 
@@ -200,6 +201,7 @@ impl ShmFabric {
             assert_eq!(view.words, words, "{key:?} of {owner} is attached with another size");
             return view.region();
         }
+        self.pace.enliven();
         let view = View::new(id, words).unwrap_or_else(|error| panic!("no room for a view: {error}"));
         views.retain(|_, view| view.strong_count() > 0);
         views.insert(key, Arc::downgrade(&view));
@@ -222,6 +224,7 @@ impl ShmFabric {
         file: OwnedFd,
     ) -> Result<(), Violation> {
         let offer = Offer { words, file };
+        self.pace.enliven();
         if let Some(view) = self.live_view(link, key) {
             return self.map_view(link, key, &view, &offer);
         }
@@ -239,6 +242,7 @@ impl ShmFabric {
     pub(super) fn on_attached(&mut self, link: usize, key: MirrorKey) -> Result<(), Violation> {
         match self.links[link].published.remove(&key) {
             Some(Publication::Offered) => {
+                self.pace.enliven();
                 let reader = self.links[link].peer;
                 self.events.push_back(Event::Attached { key, reader });
             }

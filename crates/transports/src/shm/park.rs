@@ -107,6 +107,10 @@ impl Transport for ShmFabric {
         }
     }
 
+    fn yielded(&mut self) {
+        self.pace.look_at_clock();
+    }
+
     fn flush(&mut self) {
         self.ring_peers();
     }
@@ -160,7 +164,8 @@ impl ShmFabric {
 }
 
 /// When to look at the sockets. Looking costs a system call, so a busy node does so every [`CONTROL_PERIOD`] and
-/// looks at the clock only every so many polls: as many as it makes in about that time.
+/// looks at the clock only every so many polls: as many as it makes in about that time. While peers show each other
+/// mirrors everybody waits for these messages, so it looks more often for a moment: a view begins by three of them in turn.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Polls until the next look at the clock: 1 <= countdown <= interval.
@@ -171,12 +176,25 @@ pub(super) struct Pace {
     /// When the clock was last looked at.
     checked_at: Instant,
     hurried: bool,
+    /// Until when messages are expected at any moment.
+    lively_until: Instant,
 }
 
 impl Pace {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { countdown: 1, interval: 1, looked_at: now, checked_at: now, hurried: true }
+        Self { countdown: 1, interval: 1, looked_at: now, checked_at: now, hurried: true, lively_until: now }
+    }
+
+    /// More messages are expected at any moment.
+    pub(super) fn enliven(&mut self) {
+        self.lively_until = Instant::now() + LIVELY;
+        self.countdown = 1;
+    }
+
+    /// Look at the clock in the next poll: how long polls take is anybody's guess.
+    pub(super) fn look_at_clock(&mut self) {
+        (self.interval, self.countdown) = (1, 1);
     }
 
     /// Look at the sockets in the next poll.
@@ -202,8 +220,10 @@ impl Pace {
         } else if elapsed < CONTROL_PERIOD / 4 {
             self.interval = (self.interval * 2).min(INTERVAL_MAX);
         }
-        self.countdown = self.interval;
-        let due = self.hurried || now - self.looked_at >= CONTROL_PERIOD;
+        let is_lively = now < self.lively_until;
+        let period = if is_lively { LIVELY_PERIOD } else { CONTROL_PERIOD };
+        self.countdown = if is_lively { 1 } else { self.interval };
+        let due = self.hurried || now - self.looked_at >= period;
         if due {
             self.looked_at = now;
             self.hurried = false;
@@ -214,9 +234,39 @@ impl Pace {
 
 /// A death or a control message waits at most about this long for a busy node.
 const CONTROL_PERIOD: Duration = Duration::from_micros(250);
+/// The same while messages are expected, and how long after each of them.
+const LIVELY_PERIOD: Duration = Duration::from_micros(20);
+const LIVELY: Duration = Duration::from_millis(10);
 /// With polls that suddenly take 100 µs each, the sockets wait 25 ms once.
 const INTERVAL_MAX: u32 = 256;
 const TIMER: Duration = Duration::from_millis(1);
 /// Links looked at in one turn; the others wait for the next.
 const READY_MAX: usize = 64;
 const WAKER: u64 = u64::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Polls that were short say nothing of those between which others have the processor: a newcomer that had spun for
+    /// a while let the group wait for 20 ms.
+    #[test]
+    fn who_yields_looks_at_the_clock() {
+        let mut pace = Pace::new();
+        (0..100 * INTERVAL_MAX).for_each(|_| _ = pace.is_due());
+        std::thread::sleep(CONTROL_PERIOD);
+        pace.look_at_clock();
+        assert!(pace.is_due());
+        std::thread::sleep(CONTROL_PERIOD);
+        assert!(pace.is_due(), "and goes on to do so until polls are short again");
+    }
+
+    #[test]
+    fn who_expects_messages_looks_often() {
+        let mut pace = Pace::new();
+        (0..100 * INTERVAL_MAX).for_each(|_| _ = pace.is_due());
+        pace.enliven();
+        std::thread::sleep(LIVELY_PERIOD);
+        assert!(pace.is_due());
+    }
+}
