@@ -47,7 +47,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         .with_context(|| format!("cannot listen at {} port {}", arguments.listen, arguments.port))?;
     output::note(format_args!("serving {} at {}", arguments.folder.display(), listener.local_addr()?));
     loop {
-        let (stream, peer) = listener.accept()?;
+        let (stream, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Who came may be gone already, and file descriptors may be short for a while.
+                output::note(format_args!("a connection could not be taken: {error}"));
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+        };
         let outcome =
             Line::demand(stream, &secret).and_then(|mut line| receive::serve(&mut line, &folder, &secret));
         let verdict = match outcome {
@@ -65,3 +73,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         }
     }
 }
+
+/// Until the next attempt, if a connection could not be taken.
+const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);

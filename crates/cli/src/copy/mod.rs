@@ -37,6 +37,14 @@ pub(crate) struct Request {
     pub(crate) entries: Vec<Entry>,
 }
 
+impl Request {
+    /// Whether an answer is about these entries: a number of blocks for each file, which it may have.
+    pub(crate) fn fits(&self, held: &[u64]) -> bool {
+        let files = self.entries.iter().filter_map(|entry| entry.file);
+        files.clone().count() == held.len() && files.zip(held).all(|(file, held)| *held <= blocks(file.bytes))
+    }
+}
+
 /// A file or a folder of the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use squall::bulk::{FileTarget, Options, Session};
+use squall::bulk::{BLOCKS_MAX, FileTarget, Options, Session};
 use squall::config::{Address, Config, Secret, Transport};
 
 use super::folder::{Folder, Place, names};
@@ -42,6 +42,8 @@ pub(crate) fn serve(line: &mut Line, folder: &Folder, secret: &Secret) -> Result
     line.say(&Answer::Ready { held: slots.iter().flatten().map(Slot::held).collect() })?;
     // Other hosts may take long to answer, and nothing to send is an end, too.
     let Some(begin) = line.hear::<Option<Begin>>(Some(BEGIN_PATIENCE))? else { return Ok(0) };
+    let Begin { members, rank, .. } = begin;
+    ensure!(members <= MEMBERS_MAX && (1..members).contains(&rank), "rank {rank} of {members} cannot be");
     let options = Options { block_bytes: Some(BLOCK_BYTES), schedule: None };
     let mut session = Session::join_with(&config(&begin, line.peer()?.ip(), secret), &options)?;
     let mut received = 0;
@@ -72,6 +74,7 @@ fn prepare(folder: &Folder, request: &Request) -> Result<Vec<Option<Slot>>> {
     let mut slots = Vec::new();
     for Entry { path, mode, file } in &request.entries {
         // They come from elsewhere: checked as one checks a path.
+        ensure!(!path.is_empty(), "a file or folder has no name");
         for name in path {
             ensure!(names(name)? == [name.clone()], "`{name}` is not a name");
         }
@@ -81,6 +84,8 @@ fn prepare(folder: &Folder, request: &Request) -> Result<Vec<Option<Slot>>> {
             slots.push(None);
             continue;
         };
+        let bytes = entry.bytes;
+        ensure!(blocks(bytes) <= BLOCKS_MAX, "a file of {bytes} bytes is more than can be copied at once");
         let place = folder.place(&path)?;
         let state = match place.open()? {
             Some(there) if partial::is_there(&place, entry)? => State::There(there),
@@ -151,9 +156,78 @@ fn config(begin: &Begin, source: IpAddr, secret: &Secret) -> Config {
     config
 }
 
+/// A source and the hosts of one copy.
+const MEMBERS_MAX: usize = 1 << 12;
 /// For what the source does at once, but for a digest of a large file.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// For what other hosts take to prepare.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(3600);
 /// Hosts that have answered are there, as a rule.
 pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Names as a careless or hostile source may say them.
+    fn name() -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just(String::new()),
+            Just("..".into()),
+            Just(".".into()),
+            Just("/".into()),
+            Just("a/b".into()),
+            Just("a\0b".into()),
+            Just("x".repeat(300)),
+            "[ab]",
+            ".{0,5}",
+        ]
+    }
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        let bytes = prop_oneof![0..10_000_u64, Just(u64::MAX), Just(BLOCKS_MAX * BLOCK_BYTES), any::<u64>()];
+        let file = proptest::option::of((bytes, any::<i128>()));
+        (proptest::collection::vec(name(), 0..3), any::<u32>(), file).prop_map(|(path, mode, file)| Entry {
+            path,
+            mode,
+            file: file.map(|(bytes, modified_ns)| FileEntry { bytes, modified_ns }),
+        })
+    }
+
+    fn request() -> impl Strategy<Value = Request> {
+        let path = prop_oneof![Just(String::new()), Just("../../out".into()), "[a/.]{0,4}", ".{0,6}"];
+        let entries = proptest::collection::vec(entry(), 0..4);
+        (path, any::<bool>(), entries).prop_map(|(path, into, entries)| Request { path, into, entries })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+        /// Whatever is asked, the host answers: it goes on, and writes nowhere but in its folder.
+        #[test]
+        fn no_request_does_harm(request in request()) {
+            let scratch = std::env::temp_dir().join(format!("squall-request-{}", std::process::id()));
+            std::fs::create_dir_all(scratch.join("served")).unwrap();
+            let folder = Folder::open(&scratch.join("served")).unwrap();
+            if let Ok(slots) = prepare(&folder, &request) {
+                prop_assert_eq!(slots.len(), request.entries.len());
+                let held: Vec<u64> = slots.iter().flatten().map(Slot::held).collect();
+                prop_assert!(request.fits(&held));
+            }
+            let here: Vec<_> = std::fs::read_dir(&scratch).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            prop_assert_eq!(here, ["served"]);
+            std::fs::remove_dir_all(scratch).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_answer_about_other_files_is_refused() {
+        let file = Some(FileEntry { bytes: 3 * BLOCK_BYTES, modified_ns: 0 });
+        let entry = |file| Entry { path: vec!["a".into()], mode: 0, file };
+        let request = Request { path: String::new(), into: true, entries: vec![entry(None), entry(file)] };
+        assert!(request.fits(&[3]) && request.fits(&[0]));
+        assert!(!request.fits(&[4]) && !request.fits(&[]) && !request.fits(&[0, 0]));
+    }
+}

@@ -49,7 +49,10 @@ impl Target {
         let Some(line) = &mut self.line else { return };
         let answer = line.say(request).and_then(|()| line.hear(Some(ANSWER_PATIENCE)));
         match answer {
-            Ok(Answer::Ready { held }) => self.held = held,
+            Ok(Answer::Ready { held }) if request.fits(&held) => self.held = held,
+            Ok(Answer::Ready { .. }) => {
+                self.fail("it has more than was asked for: run the same release there".into());
+            }
             Ok(Answer::Refused { message }) => self.fail(message),
             Err(error) => self.fail(format!("{error:#}")),
         }

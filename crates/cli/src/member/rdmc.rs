@@ -70,7 +70,8 @@ fn receive(session: &mut Session, job: &RdmcJob, transport: TransportName) -> Re
             check(&target, number, is_last)?;
         } else {
             session.receive_buffer(&mut registered)?;
-            stamps_ns.push(now_ns());
+            let waited_ns = u64::try_from(session.waited_for_others().as_nanos())?;
+            stamps_ns.push(now_ns() - waited_ns);
             check(&registered, number, is_last)?;
         }
         ticker.tick(number.saturating_sub(job.warm_up));

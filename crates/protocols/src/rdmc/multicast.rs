@@ -128,8 +128,8 @@ impl Multicast {
     pub(super) fn answer<F: Fabric>(&mut self, fabric: &mut F, links: &mut Links) -> usize {
         let (Some(slot), Some(memory)) = (self.slot, &self.memory) else { return 0 };
         let Object { group, number, .. } = self.object;
-        let held = self.held.summary();
         self.incoming.answer(fabric, memory, self.object.words(), |node, grant, bound| {
+            let held = self.held.summary();
             links.say(node, Message::Ready { group, number, slot: slot.index, grant, bound, held });
         })
     }

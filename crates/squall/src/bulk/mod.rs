@@ -203,6 +203,16 @@ impl Session {
         }
     }
 
+    /// How long the latest receive of this member went on when its object was here as a whole: between hosts it ends when
+    /// all have the object, since others may need this copy if a member dies.
+    #[must_use]
+    pub fn waited_for_others(&self) -> std::time::Duration {
+        match &self.engine {
+            Engine::Host(_) => std::time::Duration::ZERO,
+            Engine::Network(network) => network.lag(),
+        }
+    }
+
     /// Receives the next object into the caller's memory and returns its size. On one host that is its only copy;
     /// between hosts the object is received elsewhere and copied: there [`Session::receive_buffer`] is faster.
     ///

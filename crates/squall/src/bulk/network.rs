@@ -39,6 +39,8 @@ pub(super) struct Network {
     receiving: Option<(Object, Memory)>,
     left: Option<Vec<Unfinished>>,
     last_progress: Option<Instant>,
+    /// How long the latest receive has waited after its object was here.
+    lag: std::time::Duration,
 }
 
 /// What the runner drives.
@@ -57,6 +59,8 @@ struct Stack {
 struct Upcalls {
     asked: Option<Object>,
     received: Option<u64>,
+    /// When that was.
+    received_at: Option<std::time::Instant>,
     released: Option<u64>,
     failed: Option<Failure>,
     blocks: u64,
@@ -88,6 +92,7 @@ impl Application<AnyFabric> for Upcalls {
     }
     fn on_received(&mut self, object: &Object, _: &Memory) {
         self.received = Some(object.number);
+        self.received_at = Some(std::time::Instant::now());
     }
     fn on_released(&mut self, object: &Object, _: Memory) {
         self.released = Some(object.number);
@@ -121,6 +126,7 @@ impl Network {
             receiving: None,
             left: None,
             last_progress: None,
+            lag: std::time::Duration::ZERO,
         }
     }
 
@@ -130,6 +136,11 @@ impl Network {
 
     pub(super) const fn block_bytes(&self) -> u64 {
         self.settings.block_bytes
+    }
+
+    /// How long the latest receive has waited for the others.
+    pub(super) const fn lag(&self) -> std::time::Duration {
+        self.lag
     }
 
     pub(super) fn lost(&self) -> Vec<usize> {
@@ -292,6 +303,7 @@ impl Network {
         (upcalls.on_block, upcalls.blocks, upcalls.released) = (on_block, held.count(), None);
         self.receiving = Some((Object { group: self.group, number, bytes }, memory.clone()));
         let outcome = self.receive_number(number, memory, held);
+        self.lag = self.stack.upcalls().received_at.take().map(|at| at.elapsed()).unwrap_or_default();
         self.receiving = None;
         self.stack.upcalls().on_block = None;
         outcome
