@@ -63,7 +63,7 @@ pub use error::{GroupError, HandleError, JoinError, ReceiveError, SendError};
 pub use group::{Builder, Group, SubgroupHandle};
 pub use inquiry::{MemberLine, MemberStatus, SubgroupLine, ask_status};
 pub use node::Node;
-pub use sender::{Sender, Slot};
+pub use sender::{Outcome, Sender, Slot};
 pub use squall_protocols::group::ViewChange;
 pub use squall_protocols::membership::{Member, Step, Steps, Stop, View};
 pub use squall_protocols::multicast::{Batch, Batching, Carrier, Counters, Deliver, Message, Mode, Settings};

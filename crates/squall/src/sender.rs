@@ -1,6 +1,7 @@
 //! Sending: messages are built in place in the own window (Spindle §3.1).
 
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -17,6 +18,14 @@ use crate::wait::block_on;
 pub struct Sender {
     /// The present view's window; none while a view changes.
     writer: Option<Writer>,
+    /// Messages that were sent and delivered before those of the window: those that were under way go on there.
+    before: u64,
+    /// While there is no window: how many were sent, and how many of them are known to be delivered.
+    known: (u64, u64),
+    /// Since which view this member is in the subgroup.
+    since: Option<u64>,
+    /// Those under way when this member was out of the subgroup for a while.
+    dropped: Vec<Range<u64>>,
     seat: Arc<Seat>,
     message_max: usize,
     waker: Waker,
@@ -58,7 +67,17 @@ impl std::ops::DerefMut for Slot<'_> {
 
 impl Sender {
     pub(crate) const fn new(seat: Arc<Seat>, message_max: usize, waker: Waker, status: Arc<Status>) -> Self {
-        Self { writer: None, seat, message_max, waker, status }
+        Self {
+            writer: None,
+            before: 0,
+            known: (0, 0),
+            since: None,
+            dropped: Vec::new(),
+            seat,
+            message_max,
+            waker,
+            status,
+        }
     }
 
     /// The window to send in. A window that was closed with its view is given up, so that what was committed in it
@@ -73,11 +92,21 @@ impl Sender {
 
     #[cold]
     fn change_window(&mut self) -> Result<(), SendError> {
+        self.known = self.counts();
         if self.writer.take().is_some() {
             self.waker.wake();
         }
-        let writer = self.seat.take_writer().map(|(writer, _)| writer);
-        self.writer = writer.filter(|writer| !writer.is_closed());
+        if let Some((writer, since)) = self.seat.take_writer() {
+            let (sent, delivered) = self.known;
+            if self.since.replace(since).is_some_and(|before| before != since) && delivered < sent {
+                self.dropped.push(delivered..sent);
+            }
+            // What was under way is in it already, in front of all that will be sent.
+            self.before = sent - writer.committed();
+            self.writer = Some(writer);
+            self.known = self.counts();
+        }
+        self.writer.take_if(|writer| writer.is_closed());
         match (&self.writer, self.status.failure()) {
             (None, Some(error)) => Err(error.into()),
             _ => Ok(()),
@@ -143,13 +172,54 @@ impl Sender {
         self.send(length, fill)
     }
 
+    /// How many messages have been sent. The next one has this number.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.counts().0
+    }
+
+    /// What has become of message `number`; the first has number 0.
+    #[must_use]
+    pub fn outcome(&mut self, number: u64) -> Outcome {
+        // After a change of views, what was under way goes on in the next window.
+        let has_ended = !matches!(self.window(), Ok(_) | Err(SendError::Full));
+        match self.counts() {
+            _ if self.dropped.iter().any(|dropped| dropped.contains(&number)) => Outcome::Unknown,
+            (_, delivered) if number < delivered => Outcome::Delivered,
+            _ if has_ended => Outcome::Unknown,
+            _ => Outcome::Pending,
+        }
+    }
+
+    /// Waits until it is known what has become of message `number`, which has been sent. Not for the thread that polls
+    /// the group.
+    #[must_use]
+    pub fn wait_for_outcome(&mut self, number: u64) -> Outcome {
+        block_on(poll_fn(|context| {
+            if self.outcome(number) == Outcome::Pending {
+                self.status.room.register(context.waker());
+            }
+            match self.outcome(number) {
+                Outcome::Pending => Poll::Pending,
+                outcome => Poll::Ready(outcome),
+            }
+        }))
+    }
+
     /// Whether all messages sent so far have been delivered by all members.
     #[must_use]
     pub fn is_drained(&mut self) -> bool {
-        // After a change of views, what was under way goes on in the next window. That the group has ended is told by
-        // the next send.
+        // That the group has ended is told by the next send.
         let _ = self.window();
-        self.writer.as_ref().is_some_and(Writer::is_drained)
+        let (sent, delivered) = self.counts();
+        self.writer.is_some() && sent == delivered
+    }
+
+    /// How many messages were sent, and how many of these all members have delivered, as far as this one knows.
+    fn counts(&self) -> (u64, u64) {
+        let in_window =
+            |writer: &Writer| (self.before + writer.committed(), self.before + writer.delivered());
+        self.writer.as_ref().map_or(self.known, in_window)
     }
 
     fn poll_room(&mut self, length: usize, context: &Context<'_>) -> Poll<Result<(), SendError>> {
@@ -162,6 +232,19 @@ impl Sender {
             Err(error) => Poll::Ready(Err(error)),
         }
     }
+}
+
+/// What has become of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is under way. If its view ends it goes on in the next one, in its place and once.
+    Pending,
+    /// All members of its view have delivered it. Who pulls messages has delivered what it has given back
+    /// ([`crate::Deliveries::release`]).
+    Delivered,
+    /// The group has ended here, or this member was out of the subgroup for a while, before that was known: the others
+    /// may have delivered it or not.
+    Unknown,
 }
 
 #[cold]

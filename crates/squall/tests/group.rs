@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use squall::config::{Carrier, Config, SubgroupConfig, Transport};
-use squall::{Group, GroupError, HandleError, Mode, ReceiveError, SendError, Stop};
+use squall::{Group, GroupError, HandleError, Mode, Outcome, ReceiveError, SendError, Stop};
 
 /// A name that no other test uses on this host.
 fn name(test: &str) -> String {
@@ -121,6 +121,7 @@ fn a_minority_stops() {
         let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
         let error = deliveries.next().map(|_| ()).unwrap_err();
         assert!(matches!(sender.send(1, |_| ()), Err(SendError::Group(_))));
+        assert_eq!((sender.sent(), sender.wait_for_outcome(0)), (0, Outcome::Unknown));
         Some(error)
     });
     let stop = Stop::Minority { lost: 1, members: 2 };
@@ -142,6 +143,14 @@ fn the_others_go_on_without_a_member_that_leaves() {
             for number in 0..count {
                 let message = [rank as u32, number].map(u32::to_le_bytes).concat();
                 sender.send_blocking(8, |bytes| bytes.copy_from_slice(&message)).unwrap();
+                assert_eq!(sender.sent(), u64::from(number) + 1);
+                // All but what is in the window has been delivered.
+                let delivered = sender.outcome(u64::from(number.saturating_sub(8)));
+                assert!(number < 8 || delivered == Outcome::Delivered, "{number} at {rank}: {delivered:?}");
+            }
+            // Those that went over into the next view, too.
+            for number in 0..count.into() {
+                assert_eq!(sender.wait_for_outcome(number), Outcome::Delivered, "{number} at {rank}");
             }
         });
         let mut seen = Vec::new();
@@ -154,6 +163,7 @@ fn the_others_go_on_without_a_member_that_leaves() {
             counts[from as usize] += 1;
             seen.push((message.view, from, number));
         }
+        deliveries.release();
         sending.join().unwrap();
         if rank != 1 {
             barrier.wait();

@@ -106,11 +106,17 @@ impl Writer {
         self.shared.closed.load(Ordering::Relaxed)
     }
 
-    /// Whether all messages committed so far have been delivered by all members.
+    /// How many messages have been committed in this window.
     #[must_use]
-    pub fn is_drained(&self) -> bool {
+    pub const fn committed(&self) -> u64 {
+        self.reserved
+    }
+
+    /// How many of them all members have delivered; those are the first.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
         // SYNC: pairs with the release in `Publisher::free`.
-        self.shared.freed.0.load(Ordering::Acquire) == self.reserved
+        self.shared.freed.0.load(Ordering::Acquire)
     }
 
     /// Room for a record of `words` words, as far as `freed` tells.
