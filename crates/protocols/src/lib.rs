@@ -5,6 +5,9 @@
 //! [`rdmc`] [B1]–[B8], [`replica`] [A1]–[A7], [`stream`] [E1]–[E10].
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod mistakes;
+
 pub mod group;
 pub mod membership;
 pub mod multicast;

@@ -1,148 +1,73 @@
-//! Mutations: mistakes that can be put back into the protocols, one at a time, to see that the simulator catches
-//! them. A checker that has never failed is not trusted.
-//!
-//! Without the feature `mutations`, which only the simulator's tests switch on, [`is_on`] is `false` at compile time
-//! and the protocols hold no trace of this.
+//! Mistakes in the shared state table, the multicast and the views (Derecho §3.2–3.4, Spindle §2–3). The simulator
+//! catches them.
 
-/// A mistake. Each is the negation of one invariant of the shared state table or the multicast
-/// (Derecho §3.2–3.4, Spindle §2–3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mutation {
-    /// \[S2\] The guard is pushed before the list that it announces.
-    GuardBeforeList,
-    /// \[S3\] The guard is pushed by reference, like a list.
-    GuardByReference,
-    /// \[S4\] Rows are stored into before all readers are attached.
-    StoreBeforeReady,
-    /// \[O1\] This member takes the senders of a round in descending order, from rank 1 on.
-    OrderOfOneMember,
-    /// \[O3\] One sequence too many counts as complete.
-    CompleteTooSoon,
-    /// \[O4\] Messages are delivered when they are here, not when all members have them.
-    DeliverUnstable,
-    /// \[O4\] The least `received` is taken over all members but the last.
-    StableWithoutLast,
-    /// \[O5\] A record is reused when this member has delivered it.
-    ReuseAfterOwnDelivery,
-    /// \[O5\] A pulled message counts as delivered when it is stable, though the consumer may still read it.
-    ReleaseUnread,
-    /// A batch that wraps pushes its first part only.
-    HalfOfWrappedBatch,
-    /// \[N3\] Rounds that others have begun are not filled.
-    NoNulls,
-    /// \[N4\] One null more is sent than is owed.
-    NullTooMany,
-    /// \[N5\] One null is sent for each receipt, whatever the gap.
-    OneNullPerReceipt,
-    /// \[N6\] A message of size 0 is taken for a null.
-    EmptyIsNull,
-    /// A core that has posted nulls, or has something new for its consumer, says that it has done nothing.
-    SilentWork,
-    /// FIFO of the unordered modes: delivery goes up to what the *next* sender has announced.
-    LaneOfNextSender,
-    /// \[V2\] At the end of a view a member delivers all that it has, not what the trim says.
-    DeliverBeyondTrim,
-    /// \[V7\] In the unordered mode messages that are sent again are delivered again.
-    DeliverKnown,
-    /// \[V7\] What a surviving sender had under way is forgotten.
-    NoResend,
-    /// \[D1\] A leader proposes when all have wedged, though some may still follow the leader before.
-    ProposeUnaccepted,
-    /// \[D2\] A new leader proposes its own change, whatever was proposed before.
-    IgnoreEarlierProposal,
-    /// \[D3\] A new leader adds to what it takes over.
-    BlendProposal,
-    /// \[V3\] The trim is the least count over all members, also the dead, whose rows stand still.
-    TrimWithDead,
-    /// \[V2\] The trim is the greatest count of any member.
-    TrimOfOne,
-    /// \[V1\] A member decides as soon as it has echoed.
-    DecideAlone,
-    /// \[V5\] A minority goes on.
-    NoPartitionRule,
-    /// \[V8\] A member says something without the heartbeat that makes the others look.
-    SilentNews,
-    /// \[S5\] \[V4\] The rows of a suspected member are not frozen.
-    NoFreeze,
-    /// \[V9\] A change lets in one joiner.
-    OneJoinPerView,
-    /// \[D6\] One member places subgroups as it likes.
-    LayoutOfOneMember,
-    /// \[L1\] A large message counts as received when it is announced.
-    CountMissingBody,
-    /// \[L1\] A body counts as whole when its first block is here.
-    CountPartialBody,
-}
-
-impl Mutation {
-    /// All mutations.
-    pub const ALL: [Self; 32] = [
-        Self::GuardBeforeList,
-        Self::GuardByReference,
-        Self::StoreBeforeReady,
-        Self::OrderOfOneMember,
-        Self::CompleteTooSoon,
-        Self::DeliverUnstable,
-        Self::StableWithoutLast,
-        Self::ReuseAfterOwnDelivery,
-        Self::ReleaseUnread,
-        Self::HalfOfWrappedBatch,
-        Self::NoNulls,
-        Self::NullTooMany,
-        Self::OneNullPerReceipt,
-        Self::EmptyIsNull,
-        Self::SilentWork,
-        Self::LaneOfNextSender,
-        Self::DeliverBeyondTrim,
-        Self::DeliverKnown,
-        Self::NoResend,
-        Self::ProposeUnaccepted,
-        Self::IgnoreEarlierProposal,
-        Self::BlendProposal,
-        Self::TrimWithDead,
-        Self::TrimOfOne,
-        Self::DecideAlone,
-        Self::NoPartitionRule,
-        Self::SilentNews,
-        Self::NoFreeze,
-        Self::OneJoinPerView,
-        Self::LayoutOfOneMember,
-        Self::CountMissingBody,
-        Self::CountPartialBody,
-    ];
-}
-
-#[cfg(feature = "mutations")]
-thread_local! {
-    static ACTIVE: std::cell::Cell<Option<Mutation>> = const { std::cell::Cell::new(None) };
-}
-
-/// Whether `mutation` is on in this thread.
-#[cfg(feature = "mutations")]
-#[must_use]
-pub fn is_on(mutation: Mutation) -> bool {
-    ACTIVE.get() == Some(mutation)
-}
-
-/// Whether `mutation` is on: never.
-#[cfg(not(feature = "mutations"))]
-#[inline]
-#[must_use]
-pub const fn is_on(_mutation: Mutation) -> bool {
-    false
-}
-
-/// Runs `run` with `mutation` on, in this thread.
-#[cfg(feature = "mutations")]
-pub fn with<T>(mutation: Mutation, run: impl FnOnce() -> T) -> T {
-    struct Off;
-    impl Drop for Off {
-        fn drop(&mut self) {
-            ACTIVE.set(None);
-        }
+mutations! {
+    /// A mistake. Each is the negation of one invariant of the shared state table or the multicast
+    /// (Derecho §3.2–3.4, Spindle §2–3).
+    pub enum Mutation {
+        /// \[S2\] The guard is pushed before the list that it announces.
+        GuardBeforeList,
+        /// \[S3\] The guard is pushed by reference, like a list.
+        GuardByReference,
+        /// \[S4\] Rows are stored into before all readers are attached.
+        StoreBeforeReady,
+        /// \[O1\] This member takes the senders of a round in descending order, from rank 1 on.
+        OrderOfOneMember,
+        /// \[O3\] One sequence too many counts as complete.
+        CompleteTooSoon,
+        /// \[O4\] Messages are delivered when they are here, not when all members have them.
+        DeliverUnstable,
+        /// \[O4\] The least `received` is taken over all members but the last.
+        StableWithoutLast,
+        /// \[O5\] A record is reused when this member has delivered it.
+        ReuseAfterOwnDelivery,
+        /// \[O5\] A pulled message counts as delivered when it is stable, though the consumer may still read it.
+        ReleaseUnread,
+        /// A batch that wraps pushes its first part only.
+        HalfOfWrappedBatch,
+        /// \[N3\] Rounds that others have begun are not filled.
+        NoNulls,
+        /// \[N4\] One null more is sent than is owed.
+        NullTooMany,
+        /// \[N5\] One null is sent for each receipt, whatever the gap.
+        OneNullPerReceipt,
+        /// \[N6\] A message of size 0 is taken for a null.
+        EmptyIsNull,
+        /// A core that has posted nulls, or has something new for its consumer, says that it has done nothing.
+        SilentWork,
+        /// FIFO of the unordered modes: delivery goes up to what the *next* sender has announced.
+        LaneOfNextSender,
+        /// \[V2\] At the end of a view a member delivers all that it has, not what the trim says.
+        DeliverBeyondTrim,
+        /// \[V7\] In the unordered mode messages that are sent again are delivered again.
+        DeliverKnown,
+        /// \[V7\] What a surviving sender had under way is forgotten.
+        NoResend,
+        /// \[D1\] A leader proposes when all have wedged, though some may still follow the leader before.
+        ProposeUnaccepted,
+        /// \[D2\] A new leader proposes its own change, whatever was proposed before.
+        IgnoreEarlierProposal,
+        /// \[D3\] A new leader adds to what it takes over.
+        BlendProposal,
+        /// \[V3\] The trim is the least count over all members, also the dead, whose rows stand still.
+        TrimWithDead,
+        /// \[V2\] The trim is the greatest count of any member.
+        TrimOfOne,
+        /// \[V1\] A member decides as soon as it has echoed.
+        DecideAlone,
+        /// \[V5\] A minority goes on.
+        NoPartitionRule,
+        /// \[V8\] A member says something without the heartbeat that makes the others look.
+        SilentNews,
+        /// \[S5\] \[V4\] The rows of a suspected member are not frozen.
+        NoFreeze,
+        /// \[V9\] A change lets in one joiner.
+        OneJoinPerView,
+        /// \[D6\] One member places subgroups as it likes.
+        LayoutOfOneMember,
+        /// \[L1\] A large message counts as received when it is announced.
+        CountMissingBody,
+        /// \[L1\] A body counts as whole when its first block is here.
+        CountPartialBody,
     }
-    ACTIVE.set(Some(mutation));
-    let _off = Off;
-    run()
 }

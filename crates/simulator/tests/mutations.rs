@@ -32,7 +32,7 @@ fn every_mistake_is_caught() {
     std::panic::set_hook(Box::new(|_| ()));
     let scenarios = scenarios();
     let mut missed = Vec::new();
-    for mutation in Mutation::ALL {
+    for mutation in Mutation::ALL.iter().copied() {
         match caught(&scenarios, mutation) {
             Some(text) => println!("{mutation:?}: {text}"),
             None => missed.push(mutation),

@@ -60,11 +60,7 @@ mod link;
 pub mod local;
 mod message;
 mod multicast;
-#[cfg(feature = "mutations")]
 pub mod mutation;
-#[cfg(not(feature = "mutations"))]
-#[allow(unreachable_pub, reason = "the simulator's tests reach it")]
-mod mutation;
 mod outgoing;
 pub mod schedule;
 mod settings;

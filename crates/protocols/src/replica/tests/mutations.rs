@@ -40,6 +40,7 @@ const MUTATIONS: [(Mutation, &str); 14] = [
 
 #[test]
 fn every_mutation_is_caught() {
+    assert_eq!(MUTATIONS.len(), Mutation::ALL.len(), "each mistake has its line");
     let mut missed = Vec::new();
     for (mutation, invariant) in MUTATIONS {
         match caught(mutation) {
