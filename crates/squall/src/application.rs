@@ -1,7 +1,7 @@
 //! What joins the group's core to the application's handles: places at which each view leaves its windows
 //! (Derecho §2).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use squall_fabric::NodeId;
@@ -9,6 +9,7 @@ use squall_fabric::window::Writer;
 use squall_protocols::group::{Application, Layout, Outlet, Placement, SubgroupId, Unplaced};
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Deliver, Pull};
+use squall_protocols::replica::{Turn, Turns};
 
 use crate::config::SubgroupConfig;
 use crate::status::Status;
@@ -23,19 +24,9 @@ pub(crate) type BoxedUpcall = Box<dyn Deliver + Send>;
 pub(crate) struct Seat {
     /// The latest window, and since which view this member is in the subgroup.
     writer: Mutex<Option<(Writer, u64)>>,
-    turns: Mutex<VecDeque<Turn>>,
+    turns: Mutex<Turns<Pull>>,
     /// Since which view this member is in the subgroup, while it is.
     since: Mutex<Option<u64>>,
-}
-
-/// What comes next in a subgroup.
-#[derive(Debug)]
-pub(crate) enum Turn {
-    /// A view, and the subgroup's members in it. Views in which this member is not among them may be left out, but for the
-    /// last.
-    View(View, Vec<NodeId>),
-    /// If it is: what is delivered in the view.
-    Pull(Pull),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -53,22 +44,15 @@ impl Seat {
     pub(crate) fn take_pull(&self) -> Option<Pull> {
         let mut turns = lock(&self.turns);
         loop {
-            if let Turn::Pull(pull) = turns.pop_front()? {
+            if let Turn::Messages(pull) = turns.pop()? {
                 return Some(pull);
             }
         }
     }
 
     /// The next view or receiving end, for who wants to know of views, too.
-    pub(crate) fn take_turn(&self) -> Option<Turn> {
-        lock(&self.turns).pop_front()
-    }
-
-    fn begin_view(&self, view: &View, members: Vec<NodeId>) {
-        let mut turns = lock(&self.turns);
-        // Nothing is delivered in the view before, since nothing follows it.
-        turns.pop_back_if(|last| matches!(last, Turn::View(..)));
-        turns.push_back(Turn::View(view.clone(), members));
+    pub(crate) fn take_turn(&self) -> Option<Turn<Pull>> {
+        lock(&self.turns).pop()
     }
 }
 
@@ -109,7 +93,8 @@ impl Application for Handles {
         self.status.set_view(view);
         for (id, seat) in (0..).map(SubgroupId).zip(&self.seats) {
             let placement = placements.iter().find(|placement| placement.id == id);
-            seat.begin_view(view, placement.map_or_else(Vec::new, |placement| placement.members.clone()));
+            let members = placement.map_or_else(Vec::new, |placement| placement.members.clone());
+            lock(&seat.turns).begin_view(view, members);
         }
         self.view = view.id;
         (self.on_view)(view);
@@ -126,7 +111,7 @@ impl Application for Handles {
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
         let seat = self.seat(id);
         lock(&seat.since).get_or_insert(self.view);
-        lock(&seat.turns).push_back(Turn::Pull(pull));
+        lock(&seat.turns).push(pull);
         self.status.messages.notify();
     }
 

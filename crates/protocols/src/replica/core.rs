@@ -205,7 +205,7 @@ impl<M: Machine> Replica<M> {
     }
 
     /// The next view begins; all messages of the one before have been delivered. Views in which this member is not in the
-    /// shard may be passed over. `first` makes the state with which the shard begins in view 0.
+    /// shard may be passed over, but not all that lie between two stays ([`Turns`](super::Turns)). `first` makes the state with which the shard begins in view 0.
     ///
     /// # Panics
     /// If views go back.
@@ -415,6 +415,12 @@ impl<M: Machine> Replica<M> {
             Standing::Holding(held) => Some(held.position),
             _ => None,
         }
+    }
+
+    /// How far the state reaches that was kept when this member left the shard, if it still is.
+    #[must_use]
+    pub fn kept_position(&self) -> Option<Position> {
+        self.kept.as_ref().map(|kept| kept.position)
     }
 
     /// The present view's number, once there is one.

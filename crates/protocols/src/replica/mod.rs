@@ -41,10 +41,11 @@
 
 mod core;
 mod message;
-mod mutation;
+pub mod mutation;
 mod search;
 mod sessions;
 mod shards;
+mod turns;
 mod under_way;
 
 #[cfg(test)]
@@ -54,4 +55,5 @@ pub use core::{Answer, Delivery, Gift, Give, Machine, Readiness, Replica, Settin
 pub use message::{HEADER_BYTES, Origin, Position};
 pub use sessions::{SessionAnswer, SessionsError};
 pub use shards::{members_of_shard, shard_of_key};
+pub use turns::{Turn, Turns};
 pub use under_way::{Outcome, UnderWay};

@@ -64,6 +64,12 @@ impl<T> UnderWay<T> {
         self.sent.push_back((origin, waiting));
     }
 
+    /// Whether no outcome is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
     /// An own message is delivered; returns who waits for it.
     ///
     /// # Panics

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use squall_protocols::multicast::Pull;
-use squall_protocols::replica::{Delivery, ShardView};
+use squall_protocols::replica::{Delivery, ShardView, Turn};
 
 use super::machine::Replicated;
 use super::remote::{Directory, Remote};
 use super::service::Service;
 use super::shard::Shard;
 use super::{Object, ObjectError, ObjectOptions, transfer};
-use crate::application::{Seat, Turn};
+use crate::application::Seat;
 use crate::config::Config;
 use crate::node::Link;
 use crate::wait::block_on;
@@ -102,14 +102,14 @@ impl<T: Replicated> Lane<T> {
     fn turn(&mut self, directory: &Arc<Directory>, first: &impl Fn() -> T) -> bool {
         // Asked before looking, so that what was delivered until then is not missed.
         let closed = self.pull.as_ref().is_none_or(Pull::is_closed);
-        if self.take_messages() {
+        if self.take_messages(closed) {
             return true;
         }
-        if !closed || self.is_stuffed() {
+        if !closed {
             return false;
         }
         match self.shard.seat.take_turn() {
-            Some(Turn::Pull(pull)) => self.pull = Some(pull),
+            Some(Turn::Messages(pull)) => self.pull = Some(pull),
             Some(Turn::View(view, members)) => {
                 self.pull = None;
                 let group = view.nodes();
@@ -121,18 +121,15 @@ impl<T: Replicated> Lane<T> {
         true
     }
 
-    /// Whether so much is kept until the state comes that no more is taken.
-    fn is_stuffed(&self) -> bool {
-        self.shard.core().bytes_waiting() > self.shard.options.waiting_bytes_max
-    }
-
-    /// Takes a batch of messages; whether there were any.
-    fn take_messages(&mut self) -> bool {
+    /// Takes a batch of messages; whether there were any. A newcomer takes no more than it may keep until the state comes,
+    /// but from a view that has ended it takes the rest, which is in memory anyway: it must come to the next view, or it
+    /// asks for ever those who are gone.
+    fn take_messages(&mut self, closed: bool) -> bool {
         let Some(pull) = &mut self.pull else { return false };
         let mut core = self.shard.core();
         let mut taken = 0;
         // What is corrupt ends the subgroup by itself; here it is as if there was nothing more.
-        while taken < BATCH && core.bytes_waiting() <= self.shard.options.waiting_bytes_max {
+        while taken < BATCH && (closed || core.bytes_waiting() <= self.shard.options.waiting_bytes_max) {
             let Ok(Some(message)) = pull.next_message() else { break };
             let (view, sender, sequence, bytes) =
                 (message.view, message.sender, message.sequence, message.bytes);

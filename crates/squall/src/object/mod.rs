@@ -78,7 +78,8 @@ use shard::{Refused, Shard};
 
 /// What each member can choose for an object.
 pub struct ObjectOptions {
-    /// Bytes of updates that a newcomer keeps until the state comes; above that, senders wait.
+    /// Bytes of updates that a newcomer keeps until the state comes; above that, senders wait. What is left of a view that
+    /// ends comes on top.
     pub waiting_bytes_max: usize,
     /// How long to look for a member that takes an update or answers a query.
     pub timeout: Duration,
