@@ -15,6 +15,7 @@ pub mod group;
 pub mod multicast;
 mod payload;
 pub mod rdmc;
+pub mod replica;
 mod run;
 pub mod shape;
 pub mod sst;

@@ -95,6 +95,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::group::SCENARIO),
         Box::new(crate::takeover::SCENARIO),
         Box::new(crate::shape::SCENARIO),
+        Box::new(crate::replica::SCENARIO),
         Box::new(crate::rdmc::SCENARIO),
     ]
 }

@@ -1,17 +1,18 @@
 //! Every known mistake, put back into the protocols, is caught within a stated number of seeds. A checker that has
 //! never failed is not trusted.
 
+use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use squall_protocols::mutation::{self, Mutation};
-use squall_simulator::{Scenario, scenarios};
+use squall_protocols::mutation;
+use squall_simulator::{Scenario, replica, scenarios};
 
 /// Within so many seeds each mistake must be caught.
 const SEEDS: u64 = 2000;
 
-/// What catches the mistake first, a checker or an assertion of the protocol itself: all scenarios run each seed before
+/// What catches a mistake first, a checker or an assertion of the protocol itself: all scenarios run each seed before
 /// the next one.
-fn caught(scenarios: &[Box<dyn Scenario>], mutation: Mutation) -> Option<String> {
+fn caught(scenarios: &[Box<dyn Scenario>]) -> Option<String> {
     let run = |scenario: &dyn Scenario, seed: u64| {
         let found = match catch_unwind(AssertUnwindSafe(|| scenario.run(seed))) {
             Ok(outcome) => outcome.violation?.to_string(),
@@ -21,23 +22,34 @@ fn caught(scenarios: &[Box<dyn Scenario>], mutation: Mutation) -> Option<String>
         };
         Some(format!("{} {seed}: {found}", scenario.name()))
     };
-    mutation::with(mutation, || {
-        (0..SEEDS).find_map(|seed| scenarios.iter().find_map(|scenario| run(scenario.as_ref(), seed)))
-    })
+    (0..SEEDS).find_map(|seed| scenarios.iter().find_map(|scenario| run(scenario.as_ref(), seed)))
 }
 
-#[test]
-fn every_mistake_is_caught() {
+/// Puts each mistake back in turn, and says which were missed.
+fn check<M: Copy + Debug>(mistakes: &[M], caught: impl Fn(M) -> Option<String>) {
     // Assertions of the protocol may catch a mistake first; their messages would only be noise here.
     std::panic::set_hook(Box::new(|_| ()));
-    let scenarios = scenarios();
     let mut missed = Vec::new();
-    for mutation in Mutation::ALL.iter().copied() {
-        match caught(&scenarios, mutation) {
-            Some(text) => println!("{mutation:?}: {text}"),
-            None => missed.push(mutation),
+    for mistake in mistakes {
+        match caught(*mistake) {
+            Some(text) => println!("{mistake:?}: {text}"),
+            None => missed.push(*mistake),
         }
     }
     let _ = std::panic::take_hook();
     assert!(missed.is_empty(), "not caught within {SEEDS} seeds: {missed:?}");
+}
+
+#[test]
+fn every_mistake_is_caught() {
+    let scenarios = scenarios();
+    check(mutation::Mutation::ALL, |mistake| mutation::with(mistake, || caught(&scenarios)));
+}
+
+/// Those in replicated objects, which one scenario has.
+#[test]
+fn every_mistake_in_objects_is_caught() {
+    use squall_protocols::replica::mutation;
+    let scenarios: [Box<dyn Scenario>; 1] = [Box::new(replica::SCENARIO)];
+    check(mutation::Mutation::ALL, |mistake| mutation::with(mistake, || caught(&scenarios)));
 }

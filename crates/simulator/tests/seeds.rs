@@ -1,6 +1,6 @@
 //! Some seeds of every scenario in each test run; CI and `squall simulate` run more (Spindle §3, Derecho §3.4).
 
-use squall_simulator::{Scenario as _, group, multicast, sst, sweep, takeover};
+use squall_simulator::{Scenario as _, group, multicast, replica, sst, sweep, takeover};
 
 #[test]
 fn multicast_holds_under_the_adversary() {
@@ -35,6 +35,21 @@ fn takeovers_hold_under_the_adversary() {
     if let Some((seed, violation)) = summary.failures.first() {
         panic!("seed {seed}: {violation}\n{}", takeover::SCENARIO.explain(*seed));
     }
+}
+
+/// Also, that all has happened that the scenario is about.
+#[test]
+fn objects_hold_under_the_adversary() {
+    let mut sum = replica::Tally::default();
+    for seed in 0..2000 {
+        let (outcome, tally) = replica::run_and_count(&replica::Plan::draw(seed), 0);
+        if let Some(violation) = outcome.violation {
+            panic!("seed {seed}: {violation}\n{}", replica::SCENARIO.explain(seed));
+        }
+        sum += tally;
+    }
+    println!("{sum:?}");
+    assert!(sum.least() > 100, "the scenario does too little: {sum:?}");
 }
 
 /// Seeds that once failed. Group 86109: a node whose group had ended kept its connection to one that was on its way in.

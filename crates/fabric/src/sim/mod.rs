@@ -219,6 +219,12 @@ impl SimWorld {
         self.world.borrow().lives(i)
     }
 
+    /// Whether no partition lies between two nodes.
+    #[must_use]
+    pub fn can_reach(&self, from: u32, to: u32) -> bool {
+        !self.world.borrow().path(from, to).cut
+    }
+
     /// How many nodes have crashed.
     #[must_use]
     pub fn deaths(&self) -> u32 {

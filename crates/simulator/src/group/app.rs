@@ -7,34 +7,66 @@ use std::rc::Rc;
 use squall_fabric::sim::Prng;
 use squall_fabric::window::{ReserveError, Writer};
 use squall_fabric::{Duration, Instant, NodeId};
-use squall_protocols::group::{Application, Outlet, Placement, SubgroupId, Unplaced};
+use squall_protocols::group::{Application, Layout, Outlet, Placement, SubgroupId, Unplaced};
 use squall_protocols::membership::View;
-use squall_protocols::multicast::{Message, Pull};
+use squall_protocols::multicast::{Message, Mode, Pull};
 
 use super::plan::{Plan, has};
-use crate::checker::Views;
+use super::program::{Program, Scene, Watch};
 use crate::run::Violation;
 
-/// What the checkers of a run share.
-pub(super) struct Watch {
-    pub(super) views: Views,
-    pub(super) violation: Option<Violation>,
+/// Nodes that send messages, and nothing around them.
+pub(crate) struct Senders {
+    plan: Rc<Plan>,
+    watch: Rc<RefCell<Watch>>,
 }
 
-impl Watch {
-    pub(super) fn take(&mut self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
-            self.violation.get_or_insert(violation);
+impl Senders {
+    pub(super) fn new(plan: &Plan, watch: &Rc<RefCell<Watch>>) -> Self {
+        let views = &mut watch.borrow_mut().views;
+        plan.subgroups.iter().for_each(|subgroup| views.allow(subgroup.id, subgroup.settings.longest()));
+        Self { plan: Rc::new(plan.clone()), watch: Rc::clone(watch) }
+    }
+}
+
+impl Scene for Senders {
+    type Program = App;
+
+    fn program(&mut self, node: NodeId) -> App {
+        App::new(node, &self.plan, &self.watch)
+    }
+
+    fn layout(&self) -> Box<dyn Layout + Send> {
+        let subgroups = self.plan.subgroups.clone();
+        Box::new(move |view: &View| Plan::place(&subgroups, view))
+    }
+
+    fn delivered(&self) -> u64 {
+        self.watch.borrow().views.total()
+    }
+
+    /// \[V7\] Everything that members of the last view have sent is delivered by all of them.
+    fn check_complete(&self, present: &[(NodeId, &App)]) -> Result<(), Violation> {
+        let watch = self.watch.borrow();
+        for subgroup in self.plan.subgroups.iter().filter(|subgroup| subgroup.settings.mode != Mode::Raw) {
+            let members = || present.iter().map(|(node, _)| *node).filter(|node| has(subgroup.nodes, *node));
+            for member in members() {
+                for sender in members() {
+                    let is_first = member.0 < self.plan.members;
+                    watch.views.check_complete(member, subgroup.id, sender, is_first)?;
+                }
+            }
         }
+        Ok(())
     }
 }
 
 /// The application at one node.
-pub(super) struct App {
+pub(crate) struct App {
     node: NodeId,
     plan: Rc<Plan>,
     watch: Rc<RefCell<Watch>>,
-    pub(super) view: Option<View>,
+    view: Option<View>,
     seats: BTreeMap<SubgroupId, Seat>,
     next_send: Instant,
     blocked: bool,
@@ -59,9 +91,11 @@ impl App {
         let seats = BTreeMap::new();
         Self { node, plan, watch, view: None, seats, next_send: start, blocked: false, next_consume: start }
     }
+}
 
+impl Program for App {
     /// Commits a burst in each subgroup, if it is time and the windows have room.
-    pub(super) fn send(&mut self, now: Instant, prng: &mut Prng) -> bool {
+    fn send(&mut self, now: Instant, prng: &mut Prng) -> bool {
         if now < self.next_send {
             return false;
         }
@@ -102,7 +136,7 @@ impl App {
     }
 
     /// Takes some of what there is to pull.
-    pub(super) fn consume(&mut self, now: Instant, prng: &mut Prng) -> bool {
+    fn consume(&mut self, now: Instant, prng: &mut Prng) -> bool {
         if now < self.next_consume {
             return false;
         }
@@ -146,8 +180,7 @@ impl App {
         worked
     }
 
-    /// When the application wants to act next.
-    pub(super) fn next_deadline(&self, now: Instant) -> Option<Instant> {
+    fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let can_send = self.seats.values().any(|seat| seat.unsent > 0 && seat.writer.is_some());
         let send = (can_send && !self.blocked).then_some(self.next_send);
         let pulls = self.seats.values().any(|seat| !seat.pulls.is_empty());
@@ -156,7 +189,7 @@ impl App {
     }
 
     /// Whether everything is sent and taken.
-    pub(super) fn is_done(&self) -> bool {
+    fn is_done(&self) -> bool {
         self.seats.values().all(|seat| seat.unsent == 0 && seat.pulls.len() <= 1)
     }
 }

@@ -5,13 +5,11 @@ use std::rc::Rc;
 
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Core, Duration, Event, Fabric, Instant, NodeId};
-use squall_protocols::group::{Ended, Group, Layout, Settings};
+use squall_protocols::group::{Ended, Group, Settings};
 use squall_protocols::membership::{self, Member, State, Stop, View};
-use squall_protocols::multicast::Mode;
 
-use super::app::{App, Watch};
-use super::plan::{MESSAGE_MAX, Plan};
-use crate::checker::Views;
+use super::plan::Plan;
+use super::program::{Program, Scene, Watch};
 use crate::run::{Outcome, Violation};
 
 /// After the last fault all is delivered, and all who live and are wanted are in one view, within this virtual time.
@@ -30,10 +28,11 @@ const LOOK_EVERY: u32 = 64;
 /// How often a joiner asks again.
 const ASK_EVERY: Duration = Duration::from_micros(700);
 
-pub(super) struct Cluster {
-    plan: Rc<Plan>,
+pub(crate) struct Cluster<S: Scene> {
+    plan: Plan,
+    scene: S,
     world: SimWorld,
-    nodes: Vec<Node>,
+    nodes: Vec<Node<S::Program>>,
     watch: Rc<RefCell<Watch>>,
     prng: Prng,
 }
@@ -51,12 +50,12 @@ pub enum Fate {
     Ended(Ended),
 }
 
-struct Node {
+struct Node<P: Program> {
     id: NodeId,
     fabric: SimFabric,
     /// Events that the group has not seen.
     events: Vec<Event>,
-    group: Option<Group<App>>,
+    group: Option<Group<P>>,
     /// The members of the latest view.
     members: Vec<NodeId>,
     /// How many nodes there are.
@@ -68,9 +67,12 @@ struct Node {
     leaves_at: Option<Instant>,
 }
 
-impl Cluster {
-    pub(super) fn new(plan: &Plan, trace_records_max: usize) -> Self {
-        let plan = Rc::new(plan.clone());
+impl<S: Scene> Cluster<S> {
+    pub(crate) fn new(
+        plan: &Plan,
+        trace_records_max: usize,
+        scene: impl FnOnce(&SimWorld, &Rc<RefCell<Watch>>) -> S,
+    ) -> Self {
         let config = SimConfig {
             adversary: Some(plan.adversary.clone()),
             cost: CostModel::FREE,
@@ -83,15 +85,14 @@ impl Cluster {
             ..SimConfig::hardware()
         };
         let world = SimWorld::new(plan.seed, config, plan.nodes());
-        let mut views = Views::new(plan.seed, MESSAGE_MAX);
-        plan.subgroups.iter().for_each(|subgroup| views.allow(subgroup.id, subgroup.settings.longest()));
-        let watch = Rc::new(RefCell::new(Watch { views, violation: None }));
-        let nodes = (0..plan.nodes()).map(|i| Node::new(&plan, &world, i, &watch)).collect();
+        let watch = Rc::new(RefCell::new(Watch::new(plan.seed)));
+        let mut scene = scene(&world, &watch);
+        let nodes = (0..plan.nodes()).map(|i| Node::new(plan, &world, i, &mut scene)).collect();
         let prng = Prng::new(plan.seed ^ 0x6e0);
-        Self { plan, world, nodes, watch, prng }
+        Self { plan: plan.clone(), scene, world, nodes, watch, prng }
     }
 
-    pub(super) fn drive(&mut self) -> Outcome {
+    pub(crate) fn drive(&mut self) -> Outcome {
         let mut last_fault = Instant::from_nanos(0) + self.plan.last_fault();
         let (mut turns, mut deaths) = (0, 0);
         while let Some(i) = self.world.next_turn(last_fault + SETTLE) {
@@ -99,8 +100,10 @@ impl Cluster {
             if std::mem::replace(&mut deaths, self.world.deaths()) != deaths {
                 last_fault = last_fault.max(self.world.now());
             }
-            let worked = self.turn(i as usize);
-            let deadline = self.nodes[i as usize].next_deadline();
+            let (worked, deadline) = match self.nodes.get(i as usize) {
+                Some(_) => (self.turn(i as usize), self.nodes[i as usize].next_deadline()),
+                None => self.scene.guest_turn(i, &mut self.prng),
+            };
             self.world.rest(i, worked, deadline);
             let is_busy = turns > TURNS_MAX && self.plan.suspicion_after.is_none();
             if is_busy {
@@ -118,19 +121,18 @@ impl Cluster {
         }
         let found = self.watch.borrow_mut().violation.take();
         let violation = found.or_else(|| self.check_end().err());
-        let watch = self.watch.borrow();
         Outcome {
             violation,
             elapsed: self.world.now().since(Instant::from_nanos(0)),
-            delivered: watch.views.total(),
+            delivered: self.scene.delivered(),
             trace_hash: self.world.trace_hash(),
             trace: self.world.trace(),
         }
     }
 
     /// What has become of each node.
-    pub(super) fn fates(&self) -> Vec<Fate> {
-        let fate = |node: &Node| {
+    pub(crate) fn fates(&self) -> Vec<Fate> {
+        let fate = |node: &Node<S::Program>| {
             let group = node.group.as_ref();
             match (group.and_then(Group::ended), group.and_then(Group::membership)) {
                 _ if !self.world.lives(node.id.0) => Fate::Dead,
@@ -143,7 +145,7 @@ impl Cluster {
     }
 
     fn turn(&mut self, i: usize) -> bool {
-        let mut worked = self.nodes[i].start(&self.plan, &self.watch);
+        let mut worked = self.nodes[i].start(&self.plan, &mut self.scene);
         worked |= self.ask(i);
         let node = &mut self.nodes[i];
         worked |= node.fabric.poll(&mut |event| node.events.push(event)) > 0;
@@ -156,6 +158,9 @@ impl Cluster {
         worked |= group.application().send(now, &mut self.prng);
         node.events.drain(..).for_each(|event| group.handle_event(&mut node.fabric, &event));
         worked |= group.poll(&mut node.fabric) > 0;
+        if group.ended().is_some() {
+            group.application().end();
+        }
         worked |= group.application().consume(node.fabric.now(), &mut self.prng);
         node.part_with_the_departed();
         let Some(group) = &node.group else { return worked };
@@ -181,7 +186,7 @@ impl Cluster {
         let joiner = Member { node: node.id, tag: u64::from(node.id.0) };
         let next = node.fabric.now() + ASK_EVERY;
         self.nodes[i].asks_at = Some(next);
-        let leads = |node: &&mut Node| {
+        let leads = |node: &&mut Node<S::Program>| {
             let membership = node.group.as_ref().and_then(Group::membership);
             self.world.lives(node.id.0) && membership.is_some_and(membership::Membership::leads)
         };
@@ -194,8 +199,8 @@ impl Cluster {
     }
 
     /// Nodes that live and have not stopped.
-    fn going(&self) -> impl Iterator<Item = &Node> {
-        let lives = |node: &&Node| self.world.lives(node.id.0);
+    fn going(&self) -> impl Iterator<Item = &Node<S::Program>> {
+        let lives = |node: &&Node<S::Program>| self.world.lives(node.id.0);
         self.nodes
             .iter()
             .filter(lives)
@@ -203,7 +208,10 @@ impl Cluster {
     }
 
     fn is_settled(&self) -> bool {
-        self.check_one_view().is_ok() && self.check_complete().is_ok() && self.going().all(Node::is_done)
+        self.check_one_view().is_ok()
+            && self.check_complete().is_ok()
+            && self.going().all(Node::is_done)
+            && self.scene.is_done()
     }
 
     fn check_end(&self) -> Result<(), Violation> {
@@ -234,8 +242,9 @@ impl Cluster {
     }
 
     /// A joiner that has lost a member cannot join; it gives up when its time is over.
-    fn is_cut_off(&self, node: &Node) -> bool {
-        let lost = |other: &Node| node.group.as_ref().is_some_and(|group| group.has_lost(other.id));
+    fn is_cut_off(&self, node: &Node<S::Program>) -> bool {
+        let lost =
+            |other: &Node<S::Program>| node.group.as_ref().is_some_and(|group| group.has_lost(other.id));
         node.view_id().is_none() && self.going().any(lost)
     }
 
@@ -261,36 +270,27 @@ impl Cluster {
         Ok(())
     }
 
-    /// \[V7\] Everything that members of the last view have sent is delivered by all of them.
+    /// What the scene says of those who are in a view.
     fn check_complete(&self) -> Result<(), Violation> {
-        let watch = self.watch.borrow();
-        for subgroup in self.plan.subgroups.iter().filter(|subgroup| subgroup.settings.mode != Mode::Raw) {
-            let members: Vec<NodeId> = self
-                .going()
-                .filter(|node| node.view_id().is_some() && super::plan::has(subgroup.nodes, node.id))
-                .map(|node| node.id)
-                .collect();
-            for member in &members {
-                for sender in &members {
-                    let is_first = member.0 < self.plan.members;
-                    watch.views.check_complete(*member, subgroup.id, *sender, is_first)?;
-                }
-            }
-        }
-        Ok(())
+        let present: Vec<(NodeId, &S::Program)> = self
+            .going()
+            .filter(|node| node.view_id().is_some())
+            .filter_map(|node| Some((node.id, node.group.as_ref()?.application_ref())))
+            .collect();
+        self.scene.check_complete(&present)
     }
 }
 
-impl Node {
-    fn new(plan: &Rc<Plan>, world: &SimWorld, i: u32, watch: &Rc<RefCell<Watch>>) -> Self {
+impl<P: Program> Node<P> {
+    fn new(plan: &Plan, world: &SimWorld, i: u32, scene: &mut impl Scene<Program = P>) -> Self {
         let mut fabric = world.fabric(i);
         let (id, now) = (NodeId(i), fabric.now());
         let leaves_at = plan.leaves.iter().find(|(leaver, _)| *leaver == i).map(|(_, at)| now + *at);
-        let app = App::new(id, plan, watch);
         let mut asks_at = None;
         let group = if i < plan.members {
             let members = (0..plan.members).map(|n| Member { node: NodeId(n), tag: u64::from(n) }).collect();
-            Some(Group::begin(&mut fabric, View::first(members), layout(plan), settings(plan), app))
+            let view = View::first(members);
+            Some(Group::begin(&mut fabric, view, scene.layout(), settings(plan), scene.program(id)))
         } else {
             asks_at = Some(now + plan.joins[(i - plan.members) as usize]);
             None
@@ -300,13 +300,13 @@ impl Node {
     }
 
     /// A joiner begins when it is time.
-    fn start(&mut self, plan: &Rc<Plan>, watch: &Rc<RefCell<Watch>>) -> bool {
+    fn start(&mut self, plan: &Plan, scene: &mut impl Scene<Program = P>) -> bool {
         if self.group.is_some() || self.asks_at.is_some_and(|at| self.fabric.now() < at) {
             return false;
         }
         let contacts: Vec<NodeId> = (0..plan.nodes()).map(NodeId).filter(|node| *node != self.id).collect();
-        let app = App::new(self.id, plan, watch);
-        self.group = Some(Group::join(&mut self.fabric, &contacts, layout(plan), settings(plan), app));
+        let (layout, program) = (scene.layout(), scene.program(self.id));
+        self.group = Some(Group::join(&mut self.fabric, &contacts, layout, settings(plan), program));
         true
     }
 
@@ -337,7 +337,7 @@ impl Node {
     }
 
     fn is_done(&self) -> bool {
-        self.group.as_ref().is_none_or(Group::is_done)
+        self.group.as_ref().is_none_or(|group| group.application_ref().is_done())
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -348,21 +348,6 @@ impl Node {
         let core = Core::<SimFabric>::next_deadline(group);
         [asks, leaves, app, core].into_iter().flatten().min()
     }
-}
-
-trait Done {
-    fn is_done(&self) -> bool;
-}
-
-impl Done for Group<App> {
-    fn is_done(&self) -> bool {
-        self.application_ref().is_done()
-    }
-}
-
-fn layout(plan: &Rc<Plan>) -> Box<dyn Layout + Send> {
-    let subgroups = plan.subgroups.clone();
-    Box::new(move |view: &View| Plan::place(&subgroups, view))
 }
 
 fn settings(plan: &Plan) -> Settings {

@@ -6,9 +6,15 @@
 mod app;
 mod cluster;
 mod plan;
+mod program;
 
+pub(crate) use cluster::Cluster;
 pub use cluster::{Fate, UNREACHABLE_AFTER};
+pub(crate) use plan::draw_rules;
 pub use plan::{Plan, SubgroupPlan};
+pub(crate) use program::{Program, Scene, Watch};
+
+use app::Senders;
 
 use crate::run::{Outcome, Planned};
 
@@ -23,13 +29,17 @@ pub const SCENARIO: Planned<Plan> = Planned {
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
 pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
-    cluster::Cluster::new(plan, trace_records_max).drive()
+    cluster_of(plan, trace_records_max).drive()
 }
 
 /// Runs a plan, like [`run`], and says what has become of each node.
 #[must_use]
 pub fn run_to_fates(plan: &Plan, trace_records_max: usize) -> (Outcome, Vec<Fate>) {
-    let mut cluster = cluster::Cluster::new(plan, trace_records_max);
+    let mut cluster = cluster_of(plan, trace_records_max);
     let outcome = cluster.drive();
     (outcome, cluster.fates())
+}
+
+fn cluster_of(plan: &Plan, trace_records_max: usize) -> Cluster<Senders> {
+    Cluster::new(plan, trace_records_max, |_, watch| Senders::new(plan, watch))
 }

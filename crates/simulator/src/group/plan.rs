@@ -209,7 +209,9 @@ impl Plan {
     #[must_use]
     pub fn last_fault(&self) -> Duration {
         let end = |rule: &Rule| match (&rule.when, &rule.what) {
-            (When::At(at), Verdict::Pause { span, .. }) => at.as_nanos() + span.as_nanos() as u64,
+            (When::At(at), Verdict::Pause { span, .. } | Verdict::Slow { extra: span, .. }) => {
+                at.as_nanos() + span.as_nanos() as u64
+            }
             (When::At(at), _) => at.as_nanos(),
             _ => 0,
         };
@@ -306,7 +308,8 @@ fn draw_relays(seed: u64) -> rdmc::Settings {
     rdmc::Settings { block_bytes: 8 << prng.below(7), schedule, in_flight_bytes: prng.below(500) }
 }
 
-fn draw_rules(prng: &mut Prng, nodes: u64) -> Vec<Rule> {
+/// A few faults among `nodes` nodes.
+pub(crate) fn draw_rules(prng: &mut Prng, nodes: u64) -> Vec<Rule> {
     let mut rules = Vec::new();
     let time = |prng: &mut Prng| When::At(Instant::from_nanos(prng.below(3_000_000)));
     let post = |prng: &mut Prng, node: u32| When::Post { node, nth: 1 + prng.below(400) };

@@ -1,0 +1,73 @@
+//! What runs in a cluster: a program at each node of the group, and what is around them (Derecho §2).
+
+use squall_fabric::sim::Prng;
+use squall_fabric::{Instant, NodeId};
+use squall_protocols::group::{Application, Layout};
+
+use super::plan::MESSAGE_MAX;
+use crate::checker::Views;
+use crate::run::Violation;
+
+/// What the checkers of a run share.
+pub(crate) struct Watch {
+    pub(crate) views: Views,
+    pub(crate) violation: Option<Violation>,
+}
+
+impl Watch {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { views: Views::new(seed, MESSAGE_MAX), violation: None }
+    }
+
+    pub(crate) fn take(&mut self, result: Result<(), Violation>) {
+        if let Err(violation) = result {
+            self.violation.get_or_insert(violation);
+        }
+    }
+}
+
+/// The application at one node. All times are by the node's own clock.
+pub(crate) trait Program: Application {
+    /// Does what it has to do before the group's evaluation; whether there was anything.
+    fn send(&mut self, now: Instant, prng: &mut Prng) -> bool;
+
+    /// Does what it has to do after the group's evaluation; whether there was anything.
+    fn consume(&mut self, now: Instant, prng: &mut Prng) -> bool;
+
+    /// The group has ended here. Told more than once.
+    fn end(&mut self) {}
+
+    /// When it wants to act next.
+    fn next_deadline(&self, now: Instant) -> Option<Instant>;
+
+    /// Whether it has nothing more to do.
+    fn is_done(&self) -> bool;
+}
+
+/// What is around the nodes of a group: their programs, where subgroups lie, and nodes that never join.
+pub(crate) trait Scene {
+    type Program: Program;
+
+    /// The program of a node that starts.
+    fn program(&mut self, node: NodeId) -> Self::Program;
+
+    /// Where the subgroups lie.
+    fn layout(&self) -> Box<dyn Layout + Send>;
+
+    /// A turn of a node that it has added to the world beyond those of the plan: whether it worked, and when it wants to
+    /// act next.
+    fn guest_turn(&mut self, guest: u32, _prng: &mut Prng) -> (bool, Option<Instant>) {
+        unreachable!("node {guest} is none of the plan's")
+    }
+
+    /// Whether the guests have nothing more to do.
+    fn is_done(&self) -> bool {
+        true
+    }
+
+    /// Messages delivered so far.
+    fn delivered(&self) -> u64;
+
+    /// Whether all is as it has to be in the end, at those who are in the last view.
+    fn check_complete(&self, present: &[(NodeId, &Self::Program)]) -> Result<(), Violation>;
+}

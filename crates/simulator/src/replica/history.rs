@@ -1,0 +1,263 @@
+//! Checker: what all replicas of a shard must agree on \[A1\]–\[A4\], \[V6\] (Derecho app. A).
+//!
+//! It sees every delivery of every member, so it knows what a state at any position has to be: each member's own updates,
+//! and each session's updates once, in the order of the shard.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use squall_fabric::NodeId;
+use squall_protocols::replica::{Origin, Position, ShardView};
+
+use super::list::{List, id_of};
+use super::tally::Tally;
+use crate::run::Violation;
+
+/// Of all shards.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    shards: BTreeMap<u32, Shard>,
+    /// Sessions that a shard remembers.
+    sessions_max: usize,
+    next_id: u64,
+    /// What members and clients were told to be applied.
+    acknowledged: BTreeMap<u64, Acknowledged>,
+    /// What their senders were told to be not delivered.
+    denied: BTreeSet<u64>,
+    /// By shard and node.
+    stock: BTreeMap<(u32, u32), Stock>,
+    /// Who takes which shard for lost.
+    losses: BTreeSet<(u32, u32)>,
+    pub(super) tally: Tally,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// What was delivered behind each position.
+    log: BTreeMap<Position, (Origin, Option<u64>)>,
+}
+
+/// What a node has of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stock {
+    /// A state that reaches up to here, or will.
+    Has(Position),
+    /// Nothing that reaches up to here, as it needs.
+    Waits(Position),
+    /// Nothing, and it needs nothing.
+    Nothing,
+}
+
+impl Stock {
+    fn reaches(self, since: Position) -> bool {
+        matches!(self, Self::Has(reach) if reach >= since)
+    }
+}
+
+/// An update that was acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Acknowledged {
+    shard: u32,
+    /// How far the member had come that said so.
+    at: Position,
+    /// Who was told, and by whom.
+    to: u32,
+    by: u32,
+}
+
+fn fail<T>(text: String) -> Result<T, Violation> {
+    Err(Violation { checker: "objects", text })
+}
+
+impl History {
+    pub(super) fn new(sessions_max: usize) -> Self {
+        Self { sessions_max, ..Self::default() }
+    }
+
+    /// A number for an update.
+    pub(super) const fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// A member delivers a message.
+    pub(super) fn on_delivery(
+        &mut self,
+        shard: u32,
+        position: Position,
+        bytes: &[u8],
+    ) -> Result<(), Violation> {
+        let Some((origin, update)) = Origin::decode(bytes) else {
+            return fail(format!("[O3] shard {shard} has a message without a header at {position:?}"));
+        };
+        self.tally.delivered += 1;
+        // What the sender's number is tells nothing about the order.
+        let this = (origin, id_of(update));
+        let known = *self.shards.entry(shard).or_default().log.entry(position).or_insert(this);
+        if known != this {
+            return fail(format!("[O1] shard {shard} has {this:?} at {position:?}, and {known:?}"));
+        }
+        Ok(())
+    }
+
+    /// A member holds this state.
+    pub(super) fn on_state(&self, node: u32, shard: u32, at: Position, list: &List) -> Result<(), Violation> {
+        let expected = self.list_at(shard, at);
+        let ids = list.ids();
+        if ids != expected {
+            let text = format!("[A1] node {node} has {ids:?} in shard {shard} at {at:?}, not {expected:?}");
+            return fail(text);
+        }
+        let lacks =
+            |(id, said): &(&u64, &Acknowledged)| said.shard == shard && said.at <= at && !ids.contains(*id);
+        if let Some((id, said)) = self.acknowledged.iter().find(lacks) {
+            return fail(format!("[A2] node {node} in shard {shard} at {at:?} lacks {id}: {said:?}"));
+        }
+        match ids.iter().find(|id| self.denied.contains(id)) {
+            Some(id) => fail(format!("[A4] node {node} has update {id}, which was denied")),
+            None => Ok(()),
+        }
+    }
+
+    /// `to` is told by the member `by`, which has come to `at`, that update `id` is at `place` in the list.
+    pub(super) fn on_reply(
+        &mut self,
+        id: u64,
+        shard: u32,
+        place: u64,
+        (by, at): (u32, Position),
+        to: u32,
+    ) -> Result<(), Violation> {
+        let list = self.list_at(shard, at);
+        if usize::try_from(place).ok().and_then(|place| list.get(place)) != Some(&id) {
+            return fail(format!(
+                "[A1] node {by} at {at:?} says that update {id} is at place {place} of {list:?} in shard {shard}"
+            ));
+        }
+        self.acknowledged.insert(id, Acknowledged { shard, at, to, by });
+        self.tally.acknowledged += 1;
+        Ok(())
+    }
+
+    /// A query that `to` has asked in `view` is answered by the member `by`, which has come to `at`.
+    pub(super) fn on_answer(
+        &mut self,
+        shard: u32,
+        view: u64,
+        (by, at): (u32, Position),
+        to: u32,
+        list: &List,
+    ) -> Result<(), Violation> {
+        self.tally.answered += 1;
+        if at.view < view {
+            return fail(format!(
+                "[A5] node {by} answers from {at:?} what node {to} has asked in view {view}"
+            ));
+        }
+        self.on_state(by, shard, at, list)?;
+        let told = |said: &Acknowledged| said.shard == shard && said.to == to && said.by == by;
+        let missing = self.acknowledged.iter().find(|(id, said)| told(said) && !list.ids().contains(id));
+        match missing {
+            Some((id, _)) => fail(format!(
+                "[A5] node {by} has told node {to} of update {id} in shard {shard}, and answers without it"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// What `node`, in `view`, has of a shard now.
+    pub(super) fn on_stock(
+        &mut self,
+        node: u32,
+        shard: u32,
+        stock: Stock,
+        view: Option<&ShardView>,
+        lives: impl Fn(u32) -> bool,
+    ) -> Result<(), Violation> {
+        let before = self.stock.insert((shard, node), stock);
+        let (Some(Stock::Has(dropped)), Some(view)) = (before, view) else { return Ok(()) };
+        if matches!(stock, Stock::Has(_)) {
+            return Ok(());
+        }
+        let needs = |member: &NodeId| match self.stock.get(&(shard, member.0)) {
+            Some(Stock::Waits(since)) if *since <= dropped && lives(member.0) => Some((*member, *since)),
+            _ => None,
+        };
+        let of_others = || self.stock.iter().filter(|((of, other), _)| *of == shard && lives(*other));
+        let is_there = |since| of_others().any(|(_, stock)| stock.reaches(since));
+        match view.members.iter().filter_map(needs).find(|(_, since)| !is_there(*since)) {
+            Some((member, _)) => {
+                fail(format!("[A7] node {node} has dropped the state of shard {shard}, which {member} lacks"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// `node`, in the shard since `since`, takes its state for lost in `view`.
+    pub(super) fn on_loss(
+        &mut self,
+        node: u32,
+        shard: u32,
+        view: &ShardView,
+        since: Position,
+        lives: impl Fn(u32) -> bool,
+    ) -> Result<(), Violation> {
+        if !self.losses.insert((shard, node)) {
+            return Ok(());
+        }
+        self.tally.lost += 1;
+        let has =
+            |other: &&NodeId| self.stock.get(&(shard, other.0)).is_some_and(|stock| stock.reaches(since));
+        match view.group.iter().filter(|other| lives(other.0)).find(has) {
+            Some(other) => fail(format!(
+                "[A7] node {node} takes shard {shard} for lost in view {}, but {other} has it",
+                view.id
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The sender of update `id` is told that it is not delivered.
+    pub(super) fn deny(&mut self, id: u64) {
+        self.denied.insert(id);
+        self.tally.denied += 1;
+    }
+
+    /// A shard's list at a position.
+    fn list_at(&self, shard: u32, at: Position) -> Vec<u64> {
+        let Some(shard) = self.shards.get(&shard) else { return Vec::new() };
+        let mut sessions = Sessions { max: self.sessions_max, ..Sessions::default() };
+        let log = shard.log.range(..=at).map(|(_, entry)| entry);
+        log.filter(|(origin, _)| sessions.counts(*origin)).filter_map(|(_, id)| *id).collect()
+    }
+}
+
+/// What sessions have to do with the order.
+#[derive(Default)]
+struct Sessions {
+    max: usize,
+    opened: u64,
+    /// Number and last update of each, the one used least recently first.
+    used: Vec<(u64, u64)>,
+}
+
+impl Sessions {
+    /// Whether the next message is to be applied.
+    fn counts(&mut self, origin: Origin) -> bool {
+        let (id, number) = match origin {
+            Origin::Member(_) => return true,
+            Origin::Open(_) => {
+                self.opened += 1;
+                if self.used.len() >= self.max {
+                    self.used.remove(0);
+                }
+                self.used.push((self.opened, 0));
+                return false;
+            }
+            Origin::Session { id, number } => (id, number),
+        };
+        let Some(place) = self.used.iter().position(|(other, _)| *other == id) else { return false };
+        let (_, last) = self.used.remove(place);
+        self.used.push((id, number.max(last)));
+        number > last
+    }
+}

@@ -1,0 +1,53 @@
+//! The object: the list of all updates (Derecho app. A).
+
+use std::rc::Rc;
+
+use squall_protocols::replica::{HEADER_BYTES, Machine};
+
+/// Cheap to copy, as states should be that are given away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct List(Rc<Vec<u64>>);
+
+impl List {
+    pub(super) fn ids(&self) -> &[u64] {
+        &self.0
+    }
+}
+
+impl Machine for List {
+    /// The update's place in the list.
+    type Reply = u64;
+    type Snapshot = Self;
+
+    fn apply(&mut self, update: &[u8]) -> u64 {
+        Rc::make_mut(&mut self.0).push(id_of(update).expect("updates begin with their ids"));
+        self.0.len() as u64 - 1
+    }
+
+    fn encode(reply: &u64) -> Vec<u8> {
+        reply.to_le_bytes().to_vec()
+    }
+
+    fn snapshot(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// An update's bytes: its id, and some more that differ in length.
+pub(super) fn update(id: u64) -> Vec<u8> {
+    let more = usize::try_from(id * 7 % 24).expect("small");
+    [&id.to_le_bytes()[..], &vec![id as u8; more]].concat()
+}
+
+/// The longest message of the scenario.
+pub(super) const MESSAGE_MAX: usize = HEADER_BYTES + 8 + 23;
+
+/// The id of an update.
+pub(super) fn id_of(update: &[u8]) -> Option<u64> {
+    update.first_chunk().map(|id| u64::from_le_bytes(*id))
+}
+
+/// A reply, as [`Machine::encode`] has written it.
+pub(super) fn place_of(reply: &[u8]) -> u64 {
+    id_of(reply).expect("replies are words")
+}

@@ -1,0 +1,241 @@
+//! The plan of a run: a group and its faults, the objects on it, clients; drawn from a seed.
+
+use std::fmt;
+
+use squall_fabric::sim::{Adversary, Prng, Rule, Verdict, When};
+use squall_fabric::{Duration, Instant, NodeId};
+use squall_protocols::group::{Placement, SubgroupId, Unplaced};
+use squall_protocols::membership::{PartitionSafety, View};
+use squall_protocols::multicast::Settings;
+use squall_protocols::rdmc;
+use squall_protocols::replica::members_of_shard;
+
+use super::list::MESSAGE_MAX;
+use crate::explain::Shrink;
+use crate::group;
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Members, joins, leaves, faults. It has no subgroups and no messages of its own.
+    pub group: group::Plan,
+    /// Shards of the object.
+    pub shards: u32,
+    /// Members of each shard.
+    pub replicas: usize,
+    /// Where shards lie.
+    pub layout: ShardLayout,
+    /// The window of a shard.
+    pub window: usize,
+    /// Updates and queries of each member.
+    pub updates: u64,
+    /// Clients outside the group.
+    pub clients: u32,
+    /// Updates and queries of each.
+    pub client_jobs: u64,
+    /// How long a client tries.
+    pub client_timeout: Duration,
+    /// Sessions that a shard remembers.
+    pub sessions_max: usize,
+    /// Between two updates of one member or client, at most.
+    pub gap_max: Duration,
+    /// How long a member does nothing between two batches that it applies, at most.
+    pub take_pause_max: Duration,
+    /// How long a state is under way, at most.
+    pub transfer_max: Duration,
+    /// How long a letter takes, at most.
+    pub letter_max: Duration,
+    /// How long an answer is waited for, at most; often longer than it takes.
+    pub patience: Duration,
+    /// Bytes that a newcomer keeps at most before senders wait.
+    pub waiting_bytes_max: usize,
+}
+
+/// Where shards lie: a function of the view alone \[D6\].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardLayout {
+    /// As the library places them: few move.
+    Rendezvous,
+    /// Anywhere, in each view anew: as an application's own function may do.
+    Anywhere,
+}
+
+impl Plan {
+    /// The plan of `seed`.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0x0b1ec7);
+        let clients = u32::try_from(prng.below(4)).expect("few");
+        let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
+        let (slow, long) = ([5, 50, 800][prng.index(3)], [30, 300, 1500, 4000][prng.index(4)]);
+        let letters = [60, 60, 6000][prng.index(3)];
+        let mut plan = Self {
+            group: draw_group(seed, clients, &mut prng),
+            shards: 1 + u32::try_from(prng.below(2)).expect("few"),
+            replicas: 1 + prng.index(3),
+            layout: if prng.chance(300) { ShardLayout::Rendezvous } else { ShardLayout::Anywhere },
+            window: 1 + prng.index(8),
+            updates: prng.below(20),
+            clients,
+            client_jobs: prng.below(20),
+            // All of them together in less time than a run takes when nobody answers any more.
+            client_timeout: micros(&mut prng, 8_000),
+            sessions_max: [2, 3, 1024][prng.index(3)],
+            gap_max: micros(&mut prng, 400),
+            take_pause_max: micros(&mut prng, slow),
+            transfer_max: micros(&mut prng, long),
+            letter_max: micros(&mut prng, letters),
+            patience: micros(&mut prng, 1500) + Duration::from_micros(2 * letters + long),
+            waiting_bytes_max: if prng.chance(200) { 100 } else { 1 << 20 },
+        };
+        if prng.chance(300) {
+            plan.hand_over(&mut prng);
+        }
+        plan
+    }
+
+    /// Little but newcomers that wait for the state, several at a time, while shards move and givers die: most of what is
+    /// said about lost states happens here.
+    fn hand_over(&mut self, prng: &mut Prng) {
+        let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
+        (self.layout, self.replicas) = (ShardLayout::Anywhere, 2 + prng.index(2));
+        (self.letter_max, self.transfer_max) = (micros(prng, 4_000), micros(prng, 100));
+        self.patience = Duration::from_micros(200) + (self.letter_max * 2 + self.transfer_max) * 3;
+        (self.updates, self.client_jobs) = (prng.below(4), prng.below(4));
+        let group = &mut self.group;
+        let nodes = group.nodes();
+        group.members = (2 + u32::try_from(prng.index(3)).expect("few")).min(nodes);
+        group.joins = (0..nodes - group.members).map(|_| micros(prng, 1_500)).collect();
+        group.leaves.truncate(1);
+        let death = |prng: &mut Prng, at: u64| {
+            let at = Instant::from_nanos(0) + Duration::from_micros(at + prng.below(1_500));
+            let victim = u32::try_from(prng.below(u64::from(nodes))).expect("few");
+            Rule { when: When::At(at), what: Verdict::Crash(victim) }
+        };
+        group.rules = (0..1 + prng.below(3)).map(|nth| death(prng, 300 + nth * 600)).collect();
+        (group.suspicion_after, group.partition_safety) = (None, PartitionSafety::Off);
+    }
+
+    /// The members of a shard in a view.
+    #[must_use]
+    pub fn members_of(&self, shard: u32, view: &View) -> Vec<NodeId> {
+        let nodes = view.nodes();
+        match self.layout {
+            ShardLayout::Rendezvous => members_of_shard(shard, self.replicas, &nodes),
+            ShardLayout::Anywhere => {
+                let mut chosen = nodes.clone();
+                let source = self.group.seed ^ view.id << 8 ^ u64::from(shard);
+                Prng::new(source).shuffle(&mut chosen);
+                chosen.truncate(self.replicas);
+                nodes.into_iter().filter(|node| chosen.contains(node)).collect()
+            }
+        }
+    }
+
+    /// The layout.
+    #[must_use]
+    pub fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
+        let place = |shard| {
+            let members = self.members_of(shard, view);
+            let settings = Settings {
+                window: self.window,
+                window_bytes: self.window * (MESSAGE_MAX + 16),
+                senders: (0..members.len()).collect(),
+                ..Settings::new(members.len(), MESSAGE_MAX)
+            };
+            Placement { id: SubgroupId(shard), members, settings }
+        };
+        ((0..self.shards).map(place).collect(), Vec::new())
+    }
+}
+
+/// A group whose views change often: where nobody comes or goes, no state moves.
+fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::Plan {
+    let span = 500_000 + prng.below(3_000_000);
+    let time = |prng: &mut Prng| Duration::from_nanos(prng.below(span));
+    let members = 1 + u32::try_from(prng.index(4)).expect("few");
+    let joins: Vec<Duration> = (0..prng.below(8)).map(|_| time(prng)).collect();
+    let nodes = u64::from(members) + joins.len() as u64;
+    let any = |prng: &mut Prng| u32::try_from(prng.below(nodes)).expect("few");
+    let leaves = (0..prng.below(3)).map(|_| (any(prng), time(prng))).collect();
+    let mut rules = group::draw_rules(prng, nodes);
+    for rule in &mut rules {
+        if let Verdict::Partition(parts) = &mut rule.what {
+            let guests = nodes..nodes + u64::from(clients);
+            guests.for_each(|guest| parts[prng.index(2)].push(u32::try_from(guest).expect("few")));
+        }
+    }
+    // Members that die some time later, perhaps while they give a state.
+    for _ in 0..prng.below(3) {
+        let at = Instant::from_nanos(0) + time(prng);
+        rules.push(Rule { when: When::At(at), what: Verdict::Crash(any(prng)) });
+    }
+    let is_quiet = prng.chance(600);
+    if !is_quiet && prng.chance(500) {
+        // One that is excluded while it has something under way.
+        let (node, at) = (any(prng), Instant::from_nanos(0) + time(prng));
+        let span = Duration::from_micros(2_000 + prng.below(6_000));
+        rules.push(Rule { when: When::At(at), what: Verdict::Pause { node, span } });
+    }
+    let mut plan = group::Plan {
+        seed,
+        members,
+        joins,
+        leaves,
+        relays: rdmc::Settings::default(),
+        subgroups: Vec::new(),
+        messages: 0,
+        burst: 1,
+        gap_max: Duration::ZERO,
+        consumer_pause_max: Duration::ZERO,
+        suspicion_after: (!is_quiet).then(|| Duration::from_nanos(400_000 + prng.below(2_000_000))),
+        partition_safety: PartitionSafety::Majority,
+        adversary: Adversary::drawn(prng),
+        early_sight: prng.chance(500),
+        one_sided_progress: prng.chance(750),
+        rules,
+    };
+    if !plan.has_false_suspicion() && prng.chance(600) {
+        // Nobody is lost who lives, so small groups need not stop.
+        plan.partition_safety = PartitionSafety::Off;
+    }
+    plan
+}
+
+impl Shrink for Plan {
+    fn smaller(&self) -> Vec<Self> {
+        let with = |change: &dyn Fn(&mut Self)| {
+            let mut plan = self.clone();
+            change(&mut plan);
+            plan
+        };
+        let groups = self.group.smaller().into_iter();
+        let mut plans: Vec<Self> = groups.map(|group| with(&|plan| plan.group = group.clone())).collect();
+        plans.push(with(&|plan| plan.clients = plan.clients.saturating_sub(1)));
+        plans.push(with(&|plan| plan.client_jobs /= 2));
+        plans.push(with(&|plan| plan.updates /= 2));
+        plans.push(with(&|plan| plan.shards = 1));
+        plans.push(with(&|plan| plan.waiting_bytes_max = usize::MAX));
+        plans.retain(|plan| plan != self);
+        plans
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.group.fmt(f)?;
+        let Self { shards, replicas, layout, window, updates, clients, client_jobs, .. } = self;
+        writeln!(f, "  {shards} shards of {replicas} replicas, {layout:?}, window {window}")?;
+        writeln!(
+            f,
+            "  {updates} updates and queries of each member, {client_jobs} of each of {clients} clients"
+        )?;
+        let Self { client_timeout, sessions_max, gap_max, take_pause_max, .. } = self;
+        writeln!(f, "  clients try for {client_timeout:?}, {sessions_max} sessions, gaps up to {gap_max:?}")?;
+        let Self { transfer_max, letter_max, patience, waiting_bytes_max, .. } = self;
+        writeln!(
+            f,
+            "  appliers pause {take_pause_max:?}, states take {transfer_max:?}, letters {letter_max:?}, patience {patience:?}, newcomers keep {waiting_bytes_max} bytes"
+        )
+    }
+}

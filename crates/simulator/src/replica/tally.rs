@@ -1,0 +1,55 @@
+//! What has happened in runs: a scenario that does nothing finds nothing (Derecho app. A).
+
+/// What has happened, over all nodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Updates delivered.
+    pub delivered: u64,
+    /// Updates acknowledged.
+    pub acknowledged: u64,
+    /// Updates of which their senders know that they are in no state.
+    pub denied: u64,
+    /// Updates of which their senders know nothing.
+    pub unknown: u64,
+    /// Queries answered.
+    pub answered: u64,
+    /// States taken over.
+    pub transfers: u64,
+    /// Givers that died or stopped while they gave a state.
+    pub interrupted: u64,
+    /// Shards whose state was lost, over their members.
+    pub lost: u64,
+    /// Questions of clients that were asked again.
+    pub repeated: u64,
+}
+
+impl Tally {
+    const fn counts(&mut self) -> [&mut u64; 9] {
+        let Self {
+            delivered,
+            acknowledged,
+            denied,
+            unknown,
+            answered,
+            transfers,
+            interrupted,
+            lost,
+            repeated,
+        } = self;
+        [delivered, acknowledged, denied, unknown, answered, transfers, interrupted, lost, repeated]
+    }
+
+    /// The least of all counts.
+    #[must_use]
+    pub fn least(mut self) -> u64 {
+        self.counts().into_iter().map(|count| *count).min().unwrap_or(0)
+    }
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, mut other: Self) {
+        for (count, more) in self.counts().into_iter().zip(other.counts()) {
+            *count += *more;
+        }
+    }
+}
