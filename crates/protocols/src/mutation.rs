@@ -61,6 +61,8 @@ mutations! {
         SilentNews,
         /// \[S5\] \[V4\] The rows of a suspected member are not frozen.
         NoFreeze,
+        /// \[V4\] A member that lives and learns that others take it for dead goes on.
+        GoOnAccused,
         /// \[V9\] A change lets in one joiner.
         OneJoinPerView,
         /// \[D6\] One member places subgroups as it likes.

@@ -41,6 +41,14 @@ fn members_stop_for_longer_than_others_wait() {
     assert_eq!(run(cases), 12 * 2 * 3);
 }
 
+#[test]
+fn members_are_not_heard() {
+    let nodes = (3..=5).flat_map(|members| (0..members).map(move |node| (members, Shape::Mute { node })));
+    let cases = nodes
+        .flat_map(|(members, shape)| (0..6).map(move |seed| Case { members, shape: shape.clone(), seed }));
+    assert_eq!(run(cases), 12 * 6);
+}
+
 /// Also with a leader that dies meanwhile, at one in 23 of its posts.
 #[test]
 fn eight_nodes_join_at_once_or_one_after_the_other() {

@@ -390,7 +390,7 @@ impl Membership {
         let (lost, members) = (self.suspected.count_ones() as usize, self.view.members.len());
         let is_minority =
             self.settings.partition_safety == PartitionSafety::Majority && lost > (members - 1) / 2;
-        if self.accused {
+        if self.accused && !is_on(Mutation::GoOnAccused) {
             self.stop = Some(Stop::Excluded);
         } else if is_minority && !is_on(Mutation::NoPartitionRule) {
             self.stop = Some(Stop::Minority { lost, members });

@@ -3,6 +3,8 @@
 //! - [`Shape::Partition`]: the network parts, in every way in which it can, and heals soon, late or never. A part with a
 //!   majority goes on, of just its members; all others stop \[V5\]. If it heals soon, nothing happens.
 //! - [`Shape::Pause`]: a member stops for longer than the others wait. They go on without it, and it stops \[V4\].
+//! - [`Shape::Mute`]: what a member says comes too late, but it hears the others. They go on without it, and it learns from
+//!   them that it is excluded \[V4\].
 //! - [`Shape::Storm`]: eight nodes join, at once or one after the other, and perhaps the leader dies meanwhile. All are let
 //!   in, together as far as they came together \[V9\].
 //!
@@ -26,7 +28,7 @@ use crate::run::{Outcome, Planned, Violation};
 /// The scenario.
 pub const SCENARIO: Planned<Case> = Planned {
     name: "shape",
-    about: "partitions of all shapes up to 5 members, pauses that outlive suspicion, eight nodes that join at once",
+    about: "partitions of all shapes up to 5 members, members that pause or are not heard, eight nodes that join at once",
     draw,
     run: Case::run,
 };
@@ -54,6 +56,11 @@ pub enum Shape {
         node: u32,
         /// How long.
         span: Duration,
+    },
+    /// All that a member says comes late.
+    Mute {
+        /// Which.
+        node: u32,
     },
     /// Eight nodes join.
     Storm {
@@ -110,6 +117,14 @@ impl Case {
                 plan.suspicion_after = Some(SUSPICION_AFTER);
                 plan.rules.push(rule(When::At(begin), Verdict::Pause { node: *node, span: *span }));
             }
+            Shape::Mute { node } => {
+                plan.suspicion_after = Some(SUSPICION_AFTER);
+                // Who shares memory sees what is not yet said.
+                plan.early_sight = false;
+                let others = (0..self.members).filter(|other| other != node);
+                let slow = |to| Verdict::Slow { from: *node, to, extra: 10 * SUSPICION_AFTER };
+                plan.rules.extend(others.map(|to| rule(When::At(begin), slow(to))));
+            }
             Shape::Storm { gap, death } => {
                 plan.joins = (0..JOINERS).map(|i| BEGIN + *gap * i).collect();
                 let death = death.map(|nth| rule(When::Post { node: 0, nth }, Verdict::Crash(0)));
@@ -123,6 +138,7 @@ impl Case {
         match &self.shape {
             Shape::Partition { parts, heal_after } => self.check_parts(fates, parts, *heal_after),
             Shape::Pause { node, .. } => self.check_pause(fates, *node),
+            Shape::Mute { node } => self.check_mute(fates, *node),
             Shape::Storm { gap, death } => self.check_storm(fates, *gap, *death),
         }
     }
@@ -154,6 +170,16 @@ impl Case {
             // The others have parted with it: it may learn that before it reads what they think of it.
             Fate::Ended(Ended::Stopped(Stop::Excluded | Stop::Minority { .. })) => Ok(()),
             _ => Err(format!("[V4] node {node} has not found out that it is excluded")),
+        }
+    }
+
+    fn check_mute(&self, fates: &[Fate], node: u32) -> Result<(), String> {
+        let others: Vec<u32> = (0..self.members).filter(|other| *other != node).collect();
+        expect_members(fates, &others, "[V8] the others do not go on")?;
+        // It reads what they think of it long before they part with it.
+        match fates[node as usize] {
+            Fate::Ended(Ended::Stopped(Stop::Excluded)) => Ok(()),
+            _ => Err(format!("[V4] node {node} was not told that it is excluded")),
         }
     }
 
@@ -210,7 +236,7 @@ fn expect_stopped(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), 
 fn draw(seed: u64) -> Case {
     let mut prng = Prng::new(seed ^ 0x5ba9e);
     let members = 2 + u32::try_from(prng.index(4)).expect("few");
-    let (members, shape) = match prng.below(3) {
+    let (members, shape) = match prng.below(4) {
         0 => {
             let partitions = partitions(members);
             let parts = partitions[prng.index(partitions.len())].clone();
@@ -221,6 +247,10 @@ fn draw(seed: u64) -> Case {
             let members = members.max(3);
             let node = u32::try_from(prng.below(u64::from(members))).expect("few");
             (members, Shape::Pause { node, span: Duration::from_micros(2_000 + prng.below(6_000)) })
+        }
+        2 => {
+            let members = members.max(3);
+            (members, Shape::Mute { node: u32::try_from(prng.below(u64::from(members))).expect("few") })
         }
         _ => {
             let gap = Duration::from_micros(if prng.chance(500) { 0 } else { prng.below(1_000) });
