@@ -85,6 +85,7 @@ impl Region {
 
     /// The region's name within its fabric.
     #[must_use]
+    #[inline]
     pub const fn id(&self) -> RegionId {
         self.id
     }
@@ -96,7 +97,18 @@ impl Region {
         self.words
     }
 
+    /// Whether `other` is this very region: the same name, words and rights.
+    #[inline]
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.base == other.base
+            && self.words == other.words
+            && self.id == other.id
+            && self.access == other.access
+    }
+
     /// Whether stores are allowed.
+    #[inline]
     #[must_use]
     pub const fn access(&self) -> Access {
         self.access
@@ -162,9 +174,11 @@ impl Region {
     ///
     /// # Panics
     /// If the range ends beyond the region.
+    #[inline]
     pub fn copy_out(&self, first: usize, target: &mut [u64]) {
-        for (i, word) in target.iter_mut().enumerate() {
-            *word = self.load_relaxed(first + i);
+        self.check(&(first..first + target.len()));
+        for (word, own) in target.iter_mut().zip(&self.atomics()[first..]) {
+            *word = own.load(Ordering::Relaxed);
         }
     }
 
@@ -172,9 +186,12 @@ impl Region {
     ///
     /// # Panics
     /// If the range ends beyond the region or the region is read-only.
+    #[inline]
     pub fn copy_in(&self, first: usize, source: &[u64]) {
-        for (i, word) in source.iter().enumerate() {
-            self.store_relaxed(first + i, *word);
+        assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
+        self.check(&(first..first + source.len()));
+        for (own, word) in self.atomics()[first..].iter().zip(source) {
+            own.store(*word, Ordering::Relaxed);
         }
     }
 
@@ -364,6 +381,7 @@ impl Region {
     ///
     /// # Panics
     /// That is its purpose.
+    #[inline]
     pub fn check(&self, range: &Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.words, "words {range:?} of {}", self.words);
     }

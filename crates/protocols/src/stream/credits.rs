@@ -20,12 +20,20 @@ pub(super) struct Credits {
     owed: u32,
     /// What is posted here in all.
     owed_max: u32,
+    /// From so many on they are to be returned.
+    due_at: u32,
 }
 
 impl Credits {
     /// The account of an end that posts `receives` receives; what the peer posts is not yet known.
     pub(super) fn new(receives: u32) -> Self {
-        Self { available: 0, available_max: 0, owed: 0, owed_max: receives }
+        Self {
+            available: 0,
+            available_max: 0,
+            owed: 0,
+            owed_max: receives,
+            due_at: receives.div_ceil(2).max(1),
+        }
     }
 
     /// The peer has posted `receives` receives, and `used` of them are used up already.
@@ -44,8 +52,9 @@ impl Credits {
     }
 
     /// Whether so much is owed that a message is due for it alone.
+    #[inline]
     pub(super) fn is_due(&self) -> bool {
-        self.owed >= self.owed_max.div_ceil(2).max(1)
+        self.owed >= self.due_at
     }
 
     /// Uses a credit up.

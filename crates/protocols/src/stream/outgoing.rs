@@ -1,7 +1,7 @@
 //! What is on its way into a connection's queue: one message and one transfer at most, each until it is wholly posted
 //! (EXS §II.B).
 
-use squall_fabric::{ConnId, Duration, Fabric, PostError, Token};
+use squall_fabric::{ConnId, Duration, Fabric, PostError, Region, Token};
 
 use super::posting::{History, Posting, Signal, Signals, Staging, Wire};
 use super::{MESSAGE_BYTES_MAX, Message, SendId};
@@ -56,9 +56,21 @@ impl Outgoing {
         (self.unsent, self.wants_done) = (bytes.len(), true);
     }
 
-    pub(super) fn put_transfer(&mut self, posting: Posting) {
-        assert!(self.posting.is_none(), "one transfer at a time");
-        self.posting = Some(posting);
+    /// Takes a transfer; posts it at once if it is small and there is room.
+    #[inline]
+    pub(super) fn put_transfer<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        conn: ConnId,
+        mut posting: Posting<&Region>,
+    ) {
+        assert!(self.is_empty(), "one transfer at a time");
+        let (signals, staging) = (&mut self.signals, &mut self.staging);
+        let is_posted =
+            posting.is_small() && posting.post(&mut Wire { fabric, conn, signals, staging }) == Ok(true);
+        if !is_posted {
+            self.posting = Some(posting.into_owned());
+        }
     }
 
     /// Whether nothing waits to be posted.

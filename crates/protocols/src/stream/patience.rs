@@ -175,7 +175,9 @@ impl Patience {
             let is_new = now > self.backlog.1;
             self.unclocked = if is_new { bytes } else { self.unclocked + bytes };
             self.backlog = (self.backlog(now) + bytes, now);
-            self.cycle -= self.cycle / FORGETTING;
+            if !self.cycle.is_zero() {
+                self.cycle -= self.cycle / FORGETTING;
+            }
             self.to_forget = self.to_forget.saturating_sub(bytes);
             if self.to_forget == 0 && self.turn_factor > TURN_FACTOR_MIN {
                 self.turn_factor /= 2;
@@ -186,8 +188,8 @@ impl Patience {
 
     fn backlog(&self, now: Instant) -> u64 {
         let (bytes, at) = self.backlog;
-        let copied = now.since(at).as_nanos() * u128::from(self.copy_bytes_per_us) / 1000;
-        bytes.saturating_sub(u64::try_from(copied).unwrap_or(u64::MAX))
+        let nanos = now.as_nanos().saturating_sub(at.as_nanos());
+        bytes.saturating_sub(nanos.saturating_mul(self.copy_bytes_per_us) / 1000)
     }
 
     /// Whether the sender sends nothing through the ring, of which `in_use` bytes are in use, so that an indirect phase
@@ -199,6 +201,10 @@ impl Patience {
             }
             self.turn = None;
             self.on_turn_in_vain();
+            return false;
+        }
+        // Mostly so little is in use that it is not worth the shortest advert.
+        if in_use.min(self.backlog.0) < self.copy_bytes_per_us * TURN_MIN_US {
             return false;
         }
         // What is in use may have been copied, because the peer tells it late or because it travels.
@@ -241,6 +247,8 @@ const TURN_FACTOR_MAX: u32 = 64;
 const UNCLOCKED_MAX: u64 = 4096;
 /// What an advert takes at least, even if the wire takes no time.
 const ADVERT_MIN: Duration = Duration::from_nanos(500);
+/// So draining takes at least so many microseconds.
+const TURN_MIN_US: u64 = (TURN_FACTOR_MIN as u64 * ADVERT_MIN.as_nanos() as u64) / 1000;
 /// A turn in vain is forgotten, in part, when so many times as much as was drained has gone through the ring: times change,
 /// and with so few tries more they cost little.
 const TURN_SPACING: u64 = 32;

@@ -5,6 +5,7 @@
 //! this process. Any other piece is shifted through a staging buffer. `Deviation:` the words that hold the end of a
 //! piece are written whole: bytes of the receive's memory beyond what it got, up to the next word, become zeros.
 
+use std::borrow::Borrow;
 use std::collections::VecDeque;
 
 use squall_fabric::{ConnId, Duration, Fabric, Grant, Instant, PostError, Region, Source, Token, Write};
@@ -12,11 +13,12 @@ use squall_fabric::{ConnId, Duration, Fabric, Grant, Instant, PostError, Region,
 use super::SendId;
 use super::copy::{copy_bytes, read};
 
-/// A transfer that is on its way into the connection's queue.
+/// A transfer that is on its way into the connection's queue. It borrows the send's memory if it needs not wait: to count
+/// references takes as long as to write a few words.
 #[derive(Debug)]
-pub(super) struct Posting {
+pub(super) struct Posting<R = Region> {
     /// The send's memory, and the first byte of the piece there.
-    pub(super) source: Region,
+    pub(super) source: R,
     pub(super) from_byte: usize,
     /// The right to write, and the first byte of the piece within the granted range.
     pub(super) grant: Grant,
@@ -39,7 +41,25 @@ pub(super) struct Wire<'a, F> {
     pub(super) staging: &'a mut Staging,
 }
 
-impl Posting {
+impl Posting<&Region> {
+    /// The same, to be kept.
+    pub(super) fn into_owned(self) -> Posting {
+        let source = self.source.clone();
+        let Self { from_byte, grant, to_byte, length, before, immediate, ends, posted, .. } = self;
+        Posting { source, from_byte, grant, to_byte, length, before, immediate, ends, posted }
+    }
+}
+
+impl<R: Borrow<Region>> Posting<R> {
+    /// Whether it goes out at once or not at all: a single write.
+    pub(super) fn is_small(&self) -> bool {
+        self.words() <= Source::VALUE_WORDS_MAX
+    }
+
+    fn source(&self) -> &Region {
+        self.source.borrow()
+    }
+
     /// Bytes before the piece in its first word.
     fn lead(&self) -> usize {
         self.to_byte % 8
@@ -78,7 +98,7 @@ impl Posting {
     fn post_last<F: Fabric>(&mut self, wire: &mut Wire<'_, F>, count: usize) -> Result<(), PostError> {
         let mut words = [0; Source::VALUE_WORDS_MAX];
         if self.is_whole() {
-            self.source.copy_out(self.from_byte / 8 + self.posted, &mut words[..count]);
+            self.source().copy_out(self.from_byte / 8 + self.posted, &mut words[..count]);
         } else {
             words[..count].iter_mut().zip(self.posted..).for_each(|(word, at)| *word = self.word(at));
         }
@@ -102,8 +122,8 @@ impl Posting {
         let is_all = whole == self.words();
         let first = self.from_byte / 8;
         let signal = self.ends.filter(|_| is_all).map(|_| wire.signals.next_token());
-        let source = self.source.clone();
-        self.write(wire, Source::Region(&source, first + self.posted..first + whole), is_all, signal)?;
+        let source = Source::Region(self.source(), first + self.posted..first + whole);
+        self.write(wire, source, is_all, signal)?;
         if let Some(send) = self.ends.filter(|_| is_all) {
             wire.signals.expect(Signal { placed: Some(send), ..Signal::default() });
         }
@@ -123,7 +143,7 @@ impl Posting {
         let first = wire.staging.next();
         staging.store_relaxed(first, self.word(self.posted));
         let from = self.from_byte + 8 * (self.posted + 1) - self.lead();
-        copy_bytes(&staging, 8 * (first + 1), &self.source, from, 8 * (count - 1));
+        copy_bytes(&staging, 8 * (first + 1), self.source(), from, 8 * (count - 1));
         let token = wire.signals.next_token();
         self.write(wire, Source::Region(&staging, first..first + count), false, Some(token))?;
         wire.signals.expect(Signal { staged: count, ..Signal::default() });
@@ -136,10 +156,11 @@ impl Posting {
     fn word(&self, at: usize) -> u64 {
         let lead = self.lead();
         if at == 0 {
-            return self.before | read(&self.source, self.from_byte, self.length.min(8 - lead)) << (8 * lead);
+            return self.before
+                | read(self.source(), self.from_byte, self.length.min(8 - lead)) << (8 * lead);
         }
         let skipped = 8 * at - lead;
-        read(&self.source, self.from_byte + skipped, (self.length - skipped).min(8))
+        read(self.source(), self.from_byte + skipped, (self.length - skipped).min(8))
     }
 
     fn write<F: Fabric>(

@@ -31,6 +31,8 @@ pub(super) struct Receiver {
     advertised: usize,
     /// Receives, from the first, that lost their adverts or never had one (`k_a + k_b`).
     voided: usize,
+    /// Receives that were cancelled and that the peer may still write to.
+    cancelled: usize,
     withdrawal: Withdrawal,
     /// The peer sends nothing more.
     ended: bool,
@@ -113,6 +115,7 @@ impl Receiver {
             receives: VecDeque::new(),
             advertised: 0,
             voided: 0,
+            cancelled: 0,
             withdrawal: Withdrawal::None,
             ended: false,
         }
@@ -124,6 +127,10 @@ impl Receiver {
 
     pub(super) fn ring(&mut self) -> &mut RingReader {
         &mut self.ring
+    }
+
+    pub(super) fn has_stored(&self) -> bool {
+        self.ring.stored() > 0
     }
 
     /// Whether nothing more will come: the peer has ended its stream and all of it is delivered.
@@ -145,6 +152,10 @@ impl Receiver {
     ///
     /// `Deviation:` (fig. 3) a receive with little room is not, nor are those behind it before it is filled.
     pub(super) fn wants_to_advertise(&self) -> bool {
+        // Mostly there is none.
+        if self.receives.get(self.advertised).is_none_or(|next| next.room() < self.advert_bytes_min) {
+            return false;
+        }
         let emptied = self.ring.stored() == 0 || is_on(Mutation::AdvertiseOverStored);
         let is_behind = is_on(Mutation::AdvertiseBehindVoided) && self.voided < self.receives.len();
         let may_begin = self.renewal.as_ref().map_or(self.voided == 0, Renewal::is_due) || is_behind;
@@ -152,7 +163,6 @@ impl Receiver {
             && emptied
             && !self.ended
             && self.withdrawal == Withdrawal::None
-            && self.receives.get(self.advertised).is_some_and(|next| next.room() >= self.advert_bytes_min)
             && (self.phase.is_direct() || may_begin)
     }
 
@@ -276,6 +286,7 @@ impl Receiver {
 
     fn complete_head(&mut self, outcome: ReceiveOutcome) -> Completed {
         let head = self.receives.pop_front().expect("the caller saw it");
+        self.cancelled -= usize::from(head.is_cancelled);
         self.advertised = self.advertised.saturating_sub(1);
         self.voided = self.voided.saturating_sub(1);
         (head.id, head.filled, outcome)
@@ -302,7 +313,7 @@ impl Receiver {
             return (false, None);
         };
         if at < self.advertised && !is_on(Mutation::CancelAtOnce) {
-            self.receives[at].is_cancelled = true;
+            self.cancelled += usize::from(!std::mem::replace(&mut self.receives[at].is_cancelled, true));
             if self.withdrawal == Withdrawal::None {
                 self.withdrawal = Withdrawal::Due;
             }
@@ -314,6 +325,7 @@ impl Receiver {
     fn remove(&mut self, at: usize) -> Completed {
         let receive = self.receives.remove(at).expect("the caller saw it");
         self.voided -= usize::from(at < self.voided);
+        self.cancelled -= usize::from(receive.is_cancelled);
         (receive.id, receive.filled, ReceiveOutcome::Cancelled)
     }
 
@@ -345,7 +357,7 @@ impl Receiver {
 
     /// The next receive that was cancelled and that the peer can no longer write to.
     pub(super) fn next_cancelled(&mut self) -> Option<Completed> {
-        if self.withdrawal != Withdrawal::None {
+        if self.cancelled == 0 || self.withdrawal != Withdrawal::None {
             return None;
         }
         let at = self.receives.iter().position(|receive| receive.is_cancelled)?;

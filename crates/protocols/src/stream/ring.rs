@@ -14,13 +14,15 @@ pub(super) struct RingWriter {
     words: u64,
     /// Words written since the beginning; `freed <= written <= freed + words`.
     written: u64,
+    /// Where the next word goes: `written % words`, without dividing for each transfer.
+    next: u64,
     /// Words that the receiver has given back.
     freed: u64,
 }
 
 impl RingWriter {
     pub(super) fn new(words: u64) -> Self {
-        Self { words, written: 0, freed: 0 }
+        Self { words, written: 0, next: 0, freed: 0 }
     }
 
     /// Words that are free.
@@ -35,17 +37,14 @@ impl RingWriter {
 
     /// Words that one transfer may take: free and without wrap \[E5\].
     pub(super) fn room(&self) -> u64 {
-        if self.words == 0 {
-            return 0;
-        }
-        self.free().min(self.words - self.written % self.words)
+        self.free().min(self.words - self.next)
     }
 
     /// Takes `words` of the room; returns the first.
     pub(super) fn take(&mut self, words: u64) -> u64 {
         assert!(words <= self.room(), "[E5] {words} words where {} are free in a row", self.room());
-        let first = self.written % self.words;
-        self.written += words;
+        let first = self.next;
+        (self.written, self.next) = (self.written + words, advanced(first, words, self.words));
         first
     }
 
@@ -59,6 +58,12 @@ impl RingWriter {
     }
 }
 
+/// The place behind `words` words at `place` of a ring; none of them lies beyond its end \[E5\].
+const fn advanced(place: u64, words: u64, ring_words: u64) -> u64 {
+    let behind = place + words;
+    if behind == ring_words { 0 } else { behind }
+}
+
 /// The receiver's account of its own ring.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
@@ -69,6 +74,8 @@ pub(super) struct RingReader {
     stored: u64,
     /// Words that arrived; `returned <= freed <= written <= returned + words`.
     written: u64,
+    /// Where the next word arrives: `written % words`.
+    next: u64,
     /// Words whose bytes are copied out.
     freed: u64,
     /// Words that the sender knows to be free.
@@ -89,7 +96,7 @@ struct Parcel {
 
 impl RingReader {
     pub(super) fn new(words: u64) -> Self {
-        Self { words, parcels: VecDeque::new(), stored: 0, written: 0, freed: 0, returned: 0 }
+        Self { words, parcels: VecDeque::new(), stored: 0, written: 0, next: 0, freed: 0, returned: 0 }
     }
 
     pub(super) fn stored(&self) -> u64 {
@@ -115,11 +122,11 @@ impl RingReader {
         }
         let words = (skip + length).div_ceil(8);
         let free = self.words - (self.written - self.returned);
-        if self.words == 0 || words > free.min(self.words - self.written % self.words) {
+        if self.words == 0 || words > free.min(self.words - self.next) {
             return Err(Violation::RingOverrun);
         }
-        let next = self.written % self.words * 8 + skip;
-        self.written += words;
+        let next = self.next * 8 + skip;
+        (self.written, self.next) = (self.written + words, advanced(self.next, words, self.words));
         self.stored += length;
         self.parcels.push_back(Parcel { next, length, end: self.written });
         Ok(())

@@ -139,11 +139,12 @@ impl End {
     }
 
     /// Whether something has to be said now; what can wait travels with it.
+    #[inline]
     fn owes_message(&mut self) -> bool {
-        self.receiver.wants_to_advertise()
-            || self.receiver.wants_to_withdraw()
-            || self.credits.is_due()
+        self.credits.is_due()
             || self.receiver.ring().unreturned() >= self.settings.ring_words.div_ceil(ACKNOWLEDGED_PART)
+            || self.receiver.wants_to_advertise()
+            || self.receiver.wants_to_withdraw()
             || self.owes_withdrawn
             || self.must_tell_end()
             || self.peer_end == PeerEnd::Come

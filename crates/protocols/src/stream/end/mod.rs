@@ -252,6 +252,12 @@ impl End {
         self.sender.next_deadline().filter(|_| self.failure.is_none() && self.credits.allow_transfer())
     }
 
+    /// Whether there are bytes in the ring.
+    #[must_use]
+    pub fn has_stored(&self) -> bool {
+        self.receiver.has_stored()
+    }
+
     /// The next bytes to copy out of the ring, at most `length_max`.
     #[must_use]
     pub fn poll_copy(&self, length_max: u64) -> Option<RingCopy> {

@@ -129,7 +129,7 @@ impl Socket {
             match self.end.poll_output(now, &mut self.out.message) {
                 None => return posts,
                 Some(Output::Message) => self.out.put_message(),
-                Some(Output::Transfer(transfer)) => self.put_transfer(&transfer),
+                Some(Output::Transfer(transfer)) => self.put_transfer(fabric, &transfer),
             }
             posts += 1;
         }
@@ -142,7 +142,7 @@ impl Socket {
         }
     }
 
-    fn put_transfer(&mut self, transfer: &Transfer) {
+    fn put_transfer<F: Fabric>(&mut self, fabric: &mut F, transfer: &Transfer) {
         let piece = find(&self.sends, transfer.send);
         let from_byte = piece.first_byte + bytes(transfer.offset);
         let length = bytes(transfer.length);
@@ -153,23 +153,14 @@ impl Socket {
                 (self.peer_ring.expect("the peer is there"), bytes(8 * word + skip), 0)
             }
         };
-        let source = piece.region.clone();
+        let source = &piece.region;
         self.end.count_shifted(from_byte % 8 != to_byte % 8 && length > 0);
-        self.out.history.add(&source, from_byte, length);
+        self.out.history.add(source, from_byte, length);
         let immediate = transfer.arrival().to_immediate();
         let ends = transfer.is_last.then_some(transfer.send);
         let posted = 0;
-        self.out.put_transfer(Posting {
-            source,
-            from_byte,
-            grant,
-            to_byte,
-            length,
-            before,
-            immediate,
-            ends,
-            posted,
-        });
+        let posting = Posting { source, from_byte, grant, to_byte, length, before, immediate, ends, posted };
+        self.out.put_transfer(fabric, self.conn, posting);
     }
 
     /// The connection has failed.
@@ -212,10 +203,41 @@ impl Socket {
             self.closed = Some(Completion::Closed { failure: self.end.failure() });
         }
     }
+
+    /// One evaluation; the step order is that of the module.
+    fn evaluate<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        let mut work = if self.end.has_stored() { self.copy() } else { 0 };
+        if self.connect_by.is_some_and(|by| fabric.now() >= by) {
+            self.give_up(fabric, Failure::Unanswered);
+        }
+        if self.state == State::Open {
+            work += self.post(fabric);
+            if self.end.is_finished() && self.out.has_answered_end {
+                self.close(fabric);
+                work += 1;
+            }
+            // Who waits for a completion gets it first.
+            if !self.spent.is_empty() && !self.end.has_completion() {
+                self.post_spent(fabric);
+            }
+        }
+        self.rests = work == 0 && self.is_quiet();
+        work
+    }
+
+    /// Whether an evaluation has nothing to do until something happens.
+    fn is_quiet(&mut self) -> bool {
+        self.state == State::Open
+            && self.connect_by.is_none()
+            && self.spent.is_empty()
+            && self.out.is_empty()
+            && self.end.is_quiet()
+    }
 }
 
 impl<F: Fabric> Core<F> for Socket {
     fn handle_event(&mut self, fabric: &mut F, event: &Event) {
+        self.rests = false;
         match *event {
             Event::Connected { conn, .. } if conn == self.conn && self.state == State::Opening => {
                 self.introduce();
@@ -237,23 +259,9 @@ impl<F: Fabric> Core<F> for Socket {
         }
     }
 
+    #[inline]
     fn poll(&mut self, fabric: &mut F) -> usize {
-        let mut work = self.copy();
-        if self.connect_by.is_some_and(|by| fabric.now() >= by) {
-            self.give_up(fabric, Failure::Unanswered);
-        }
-        if self.state == State::Open {
-            work += self.post(fabric);
-            if self.end.is_finished() && self.out.has_answered_end {
-                self.close(fabric);
-                work += 1;
-            }
-            // Who waits for a completion gets it first.
-            if !self.spent.is_empty() && !self.end.has_completion() {
-                self.post_spent(fabric);
-            }
-        }
-        work
+        if self.rests { 0 } else { self.evaluate(fabric) }
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -48,6 +48,8 @@ pub struct Socket {
     now: Instant,
     /// A completion of the socket itself.
     closed: Option<Completion>,
+    /// A poll has nothing to do until the user posts something or an event comes.
+    rests: bool,
 }
 
 /// How far the connection is.
@@ -104,6 +106,7 @@ impl Socket {
             out: Outgoing::new(),
             now: fabric.now(),
             closed: None,
+            rests: false,
         };
         (0..count).for_each(|slot| socket.post_slot(fabric, slot));
         Ok(socket)
@@ -161,6 +164,7 @@ impl Socket {
             return Err(PostRefused::Closed);
         }
         let id = self.end.post_send(bytes.len() as u64)?;
+        self.rests = false;
         self.sends.push_back((id, Piece { region: memory.clone(), first_byte: bytes.start }));
         Ok(id)
     }
@@ -181,6 +185,7 @@ impl Socket {
         let grant = self.grant(fabric, memory);
         let (start, length) = (bytes.start as u64, bytes.len() as u64);
         let id = self.end.post_receive(Memory { grant, start, length }, wait_all)?;
+        self.rests = false;
         self.receives.push_back((id, Piece { region: memory.clone(), first_byte: bytes.start }));
         Ok(id)
     }
@@ -202,29 +207,36 @@ impl Socket {
 
     /// Takes back a send of which nothing has been sent; false if it is too late.
     pub fn cancel_send(&mut self, id: SendId) -> bool {
+        self.rests = false;
         self.end.cancel_send(id)
     }
 
     /// Takes back a receive. It completes when the peer can no longer write to it, perhaps with data that came before.
     /// False if there is none of that number.
     pub fn cancel_receive(&mut self, id: ReceiveId) -> bool {
+        self.rests = false;
         self.end.cancel_receive(id)
     }
 
     /// Sends nothing more after what is posted. When both ends have done so and all is delivered, the connection
     /// closes.
     pub fn shut_down(&mut self) {
+        self.rests = false;
         self.end.end_stream();
     }
 
     /// Gives the connection up at once; the peer sees it break.
     pub fn abort<F: Fabric>(&mut self, fabric: &mut F) {
+        self.rests = false;
         self.give_up(fabric, Failure::Aborted);
     }
 
     /// The next thing that is done.
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        let completion = self.end.poll_completion().or_else(|| self.closed.take())?;
+        let completion = match self.end.poll_completion() {
+            Some(completion) => completion,
+            None => self.closed.take()?,
+        };
         match completion {
             Completion::Send { id, .. } => remove(&mut self.sends, id),
             Completion::Receive { id, .. } => remove(&mut self.receives, id),
@@ -252,13 +264,30 @@ fn check_memory(memory: &Region, bytes: &Range<usize>) -> Result<(), PostRefused
     if fits && bytes.start.is_multiple_of(8) { Ok(()) } else { Err(PostRefused::Memory) }
 }
 
-/// The memory of an outstanding send or receive.
+/// The memory of an outstanding send or receive; mostly the oldest.
+#[inline]
 fn find<I: Ord + Copy>(pieces: &VecDeque<(I, Piece)>, id: I) -> &Piece {
+    match pieces.front() {
+        Some((first, piece)) if *first == id => piece,
+        _ => find_later(pieces, id),
+    }
+}
+
+#[cold]
+fn find_later<I: Ord + Copy>(pieces: &VecDeque<(I, Piece)>, id: I) -> &Piece {
     let at = pieces.binary_search_by_key(&id, |(id, _)| *id).expect("it is outstanding");
     &pieces[at].1
 }
 
+#[inline]
 fn remove<I: Ord + Copy>(pieces: &mut VecDeque<(I, Piece)>, id: I) {
+    if pieces.pop_front_if(|(first, _)| *first == id).is_none() {
+        remove_later(pieces, id);
+    }
+}
+
+#[cold]
+fn remove_later<I: Ord + Copy>(pieces: &mut VecDeque<(I, Piece)>, id: I) {
     if let Ok(at) = pieces.binary_search_by_key(&id, |(id, _)| *id) {
         pieces.remove(at);
     }
