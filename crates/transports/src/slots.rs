@@ -54,6 +54,13 @@ impl<T> Slots<T> {
         place.value.take()
     }
 
+    /// Whether a value has, or had, this name.
+    pub(crate) fn was_used(&self, name: u32) -> bool {
+        self.places
+            .get(place_of(name))
+            .is_some_and(|place| name >> 16 < u32::from(place.uses) + u32::from(place.value.is_some()))
+    }
+
     /// All values, in the order of their places.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.places.iter().filter_map(|place| place.value.as_ref())

@@ -10,6 +10,8 @@
 //!
 //! Arguments: names, or parts of them, of the tests to run; `--list`. Nodes use the devices in turn.
 
+#[path = "peers/backend.rs"]
+mod backend;
 #[path = "composite/cluster.rs"]
 mod cluster;
 #[path = "verbs/fences.rs"]
@@ -22,6 +24,10 @@ mod nodes;
 mod parking;
 #[path = "verbs/peers.rs"]
 mod peers;
+#[path = "peers/scenes.rs"]
+mod scenes;
+#[path = "verbs/turnover.rs"]
+mod turnover;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -31,6 +37,7 @@ use squall_fabric::NodeId;
 use squall_fabric::conformance::axioms;
 use squall_transports::verbs::{VerbsError, VerbsFabric, VerbsSettings};
 
+use backend::Backend;
 use harness::VerbsHarness;
 use squall_transports::composite::CompositeSettings;
 
@@ -53,6 +60,7 @@ fn main() -> ExitCode {
     }
     let wanted = names(&arguments);
     let alone = axioms::<VerbsHarness>().into_iter().chain(OWN);
+    let alone = alone.chain(peers_come_and_go::<VerbsFabric>());
     let mut tests: Vec<_> = alone.map(|(name, test)| (name.to_owned(), test)).collect();
     let mixed = axioms::<cluster::Nodes<Mixture>>().into_iter();
     tests.extend(mixed.map(|(name, test)| (format!("mixture_{name}"), test)));
@@ -116,7 +124,7 @@ fn run(tests: &[(String, fn())]) -> ExitCode {
 }
 
 /// What verbs has beyond the axioms.
-const OWN: [(&str, fn()); 15] = [
+const OWN: [(&str, fn()); 17] = [
     ("a_stolen_grant_is_refused", fences::a_stolen_grant_is_refused),
     ("one_grant_of_two_is_revoked", fences::one_grant_of_two_is_revoked),
     ("a_new_grant_revives_the_connection", fences::a_new_grant_revives_the_connection),
@@ -129,7 +137,27 @@ const OWN: [(&str, fn()); 15] = [
     ("a_waker_ends_a_sleep_and_silence_does_not", parking::a_waker_ends_a_sleep_and_silence_does_not),
     ("a_killed_process_is_noticed", peers::a_killed_process_is_noticed),
     ("a_cut_wire_is_noticed", peers::a_cut_wire_is_noticed),
+    ("a_newcomer_that_does_not_speak_holds_nobody_up", peers::a_newcomer_that_does_not_speak_holds_nobody_up),
+    ("what_comes_and_goes_leaves_nothing_behind", turnover::what_comes_and_goes_leaves_nothing_behind),
     ("garbage_on_the_control_stream_is_a_loss", peers::garbage_on_the_control_stream_is_a_loss),
     ("an_iwarp_device_is_refused", peers::an_iwarp_device_is_refused),
     ("the_device_of_the_streams_is_chosen", peers::the_device_of_the_streams_is_chosen),
 ];
+
+/// What holds of peers that come later and of peers that are removed.
+fn peers_come_and_go<F: Backend>() -> Vec<(&'static str, fn())> {
+    macro_rules! named {
+        ($($scene:ident,)*) => { vec![$((stringify!($scene), scenes::$scene::<F> as fn())),*] };
+    }
+    named![
+        who_comes_later_is_like_any_other,
+        what_was_published_and_attached_before_waits,
+        a_removed_peer_is_forgotten,
+        grants_of_a_removed_peer_end,
+        names_of_connections_are_not_used_again,
+        who_will_not_come_is_forgotten,
+        a_node_is_taken_in_once,
+        a_peer_that_dies_on_the_way_is_lost,
+        a_retired_mirror_is_not_shown_to_who_comes_later,
+    ]
+}

@@ -199,6 +199,7 @@ fn read_verbs(value: Option<&Value<'_>>) -> Result<VerbsSettings, ConfigError> {
         device: device.map(|device| device.text().map(str::to_owned)).transpose()?,
         port: port.map(|port| small(port, 1)).transpose()?,
         gid_index: gid_index.map(|index| small(index, 0)).transpose()?,
+        address: None,
     })
 }
 

@@ -54,7 +54,8 @@ fn an_rdma_device_can_be_named() {
         config.map(|config| (config.transport, config.verbs)).map_err(|error| error.to_string())
     };
     assert_eq!(chosen(""), Ok((Transport::Verbs, VerbsSettings::default())));
-    let settings = VerbsSettings { device: Some("mlx5_0".into()), port: Some(1), gid_index: Some(3) };
+    let settings =
+        VerbsSettings { device: Some("mlx5_0".into()), port: Some(1), gid_index: Some(3), address: None };
     let table = "verbs = { device = \"mlx5_0\", port = 1, gid_index = 3 }";
     assert_eq!(chosen(table), Ok((Transport::Verbs, settings)));
     let error = chosen("verbs = { port = 0 }").unwrap_err();

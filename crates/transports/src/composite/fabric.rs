@@ -57,12 +57,7 @@ impl Fabric for CompositeFabric {
 
     fn register(&mut self, words: usize) -> Region {
         match (&mut self.shm, &mut self.verbs, &mut self.tcp) {
-            (Some(shm), None, _) => shm.register(words),
-            (Some(shm), Some(verbs), _) => {
-                let region = shm.register(words);
-                verbs.adopt(&region);
-                region
-            }
+            (Some(shm), _, _) => shm.register(words),
             (None, Some(verbs), _) => verbs.register(words),
             (None, None, Some(tcp)) => tcp.register(words),
             (None, None, None) => unreachable!("there is always a part"),

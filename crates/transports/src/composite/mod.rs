@@ -87,13 +87,14 @@ impl CompositeFabric {
         let tcp = needs_tcp.then(|| TcpFabric::with_waker(node, tcp, waker.clone())).transpose()?;
         let mut shm =
             if shm.is_empty() { None } else { Some(ShmFabric::with_waker(node, shm, waker.clone())?) };
-        let verbs = match &settings.verbs {
+        let mut verbs = match &settings.verbs {
             Some(device) if !verbs.is_empty() => {
                 Some(Box::new(VerbsFabric::with_waker(node, verbs, device, waker.clone())?))
             }
             _ => None,
         };
-        if let (Some(shm), Some(_)) = (&mut shm, &verbs) {
+        if let (Some(shm), Some(verbs)) = (&mut shm, &mut verbs) {
+            verbs.adopt_others();
             shm.hold_moves();
         }
         let (mirrors, views, origin) = (Slots::default(), BTreeMap::new(), std::time::Instant::now());

@@ -15,14 +15,14 @@ use super::endpoint::{Role, State};
 use super::frame::{CloseReason, Frame, Violation};
 use super::peer::Offer;
 use super::queue_pair::Depth;
+use crate::slots::Slots;
 
 /// This node's ends of connections.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    /// By the number in their [`ConnId`].
-    ends: Vec<End>,
-    /// The live connection of each channel.
-    by_channel: BTreeMap<(usize, Channel), usize>,
+    /// Those that have not ended, by the number in their [`ConnId`].
+    ends: Slots<End>,
+    by_channel: BTreeMap<(usize, Channel), u32>,
 }
 
 /// One end of a connection.
@@ -32,8 +32,7 @@ pub(super) struct Connections {
 struct End {
     peer: usize,
     channel: Channel,
-    /// None once it has ended.
-    endpoint: Option<u32>,
+    endpoint: u32,
     /// The peer's endpoint to which this one is connected.
     partner: Option<u32>,
     /// The peer has connected its endpoint to this one.
@@ -44,94 +43,114 @@ impl Connections {
     /// The endpoint and the peer of a connection that takes posts.
     #[inline]
     pub(super) fn connected(&self, conn: ConnId) -> Result<(u32, usize), PostError> {
-        let end = &self.ends[self.place(conn)];
-        let endpoint = end.endpoint.filter(|_| end.accepted).ok_or(PostError::NotConnected)?;
-        Ok((endpoint, end.peer))
+        match self.find(conn) {
+            Some(end) if end.accepted => Ok((end.endpoint, end.peer)),
+            _ => Err(PostError::NotConnected),
+        }
     }
 
     /// The endpoint and the peer of a connection that has not ended.
     pub(super) fn live(&self, conn: ConnId) -> Result<(u32, usize), PostError> {
-        let end = &self.ends[self.place(conn)];
-        Ok((end.endpoint.ok_or(PostError::NotConnected)?, end.peer))
+        self.find(conn).map(|end| (end.endpoint, end.peer)).ok_or(PostError::NotConnected)
     }
 
+    /// The end of a connection, unless it has ended.
+    ///
     /// # Panics
     /// If the connection was never opened.
-    fn place(&self, conn: ConnId) -> usize {
-        let place = usize::try_from(conn.0).unwrap_or(usize::MAX);
-        assert!(place < self.ends.len(), "{conn:?} was never opened here");
-        place
+    #[inline]
+    fn find(&self, conn: ConnId) -> Option<&End> {
+        let number = u32::try_from(conn.0).unwrap_or(u32::MAX);
+        let end = self.ends.at(number);
+        assert!(end.is_some() || self.ends.was_used(number), "{conn:?} was never opened here");
+        end
+    }
+
+    fn end(&mut self, number: u32) -> &mut End {
+        self.ends.at_mut(number).expect("it is live")
     }
 
     /// The live connections with a peer.
-    fn with(&self, peer: usize) -> impl Iterator<Item = usize> {
+    fn with(&self, peer: usize) -> impl Iterator<Item = u32> {
         let all = (peer, Channel(0))..=(peer, Channel(u32::MAX));
-        self.by_channel.range(all).map(|(_, place)| *place)
+        self.by_channel.range(all).map(|(_, number)| *number)
     }
 
-    /// The places of all live connections.
-    pub(super) fn all_live(&self) -> Vec<usize> {
-        self.by_channel.values().copied().collect()
-    }
-
-    /// The endpoint of the connection at `place`, unless it has ended.
-    pub(super) fn endpoint_at(&self, place: usize) -> Option<u32> {
-        self.ends[place].endpoint
+    /// The numbers of all live connections, with their endpoints.
+    pub(super) fn all_live(&self) -> Vec<(u32, u32)> {
+        let endpoint = |number: &u32| Some((*number, self.ends.at(*number)?.endpoint));
+        self.by_channel.values().filter_map(endpoint).collect()
     }
 
     /// The endpoints of a peer's connections that are connected at this end.
     fn endpoints_of(&self, peer: usize) -> Vec<u32> {
-        let ends = self.with(peer).map(|place| &self.ends[place]);
-        ends.filter(|end| end.partner.is_some()).filter_map(|end| end.endpoint).collect()
+        let ends = self.with(peer).filter_map(|number| self.ends.at(number));
+        ends.filter(|end| end.partner.is_some()).map(|end| end.endpoint).collect()
     }
 }
 
+/// The connection with a number.
+pub(super) fn conn_id(number: u32) -> ConnId {
+    ConnId(u64::from(number))
+}
+
 impl VerbsFabric {
-    /// Opens a channel.
+    /// Opens a channel. If the device makes no queue pair for it, it breaks at once.
     ///
     /// # Panics
-    /// If it is open, or the device makes no queue pair.
+    /// If it is open.
     pub(super) fn open_channel(&mut self, node: NodeId, channel: Channel) -> ConnId {
         let peer = self.place_of(node);
-        let place = self.connections.ends.len();
-        let conn = ConnId(place as u64);
-        let mut end = End { peer, channel, endpoint: None, partner: None, accepted: false };
-        if let Some(reason) = self.peers[peer].lost {
-            self.connections.ends.push(end);
-            self.events.push_back(Event::Broken { conn, reason });
-            return conn;
-        }
-        let before = self.connections.by_channel.insert((peer, channel), place);
+        let end = End { peer, channel, endpoint: u32::MAX, partner: None, accepted: false };
+        let number = self.connections.ends.insert(end);
+        let before = self.connections.by_channel.insert((peer, channel), number);
         assert!(before.is_none(), "{channel:?} to {node} is open already");
-        end.endpoint = Some(self.offer(peer, place, channel));
-        self.connections.ends.push(end);
-        self.pair_with_offer(place);
-        conn
+        if let Some(reason) = self.peers[peer].lost {
+            self.forget(number, reason);
+        } else if self.offer(number) {
+            self.pair_with_offer(number);
+        }
+        conn_id(number)
     }
 
-    /// Makes a queue pair for a connection and tells the peer.
-    fn offer(&mut self, peer: usize, place: usize, channel: Channel) -> u32 {
+    /// A connection that has no endpoint breaks.
+    fn forget(&mut self, number: u32, reason: BreakReason) {
+        let end = self.connections.ends.remove(number).expect("it is live");
+        self.connections.by_channel.remove(&(end.peer, end.channel));
+        self.events.push_back(Event::Broken { conn: conn_id(number), reason });
+    }
+
+    /// Makes a queue pair for a connection and tells the peer; false if that fails, and then the connection breaks.
+    fn offer(&mut self, number: u32) -> bool {
+        let End { peer, channel, .. } = *self.connections.end(number);
         let domain = self.peers[peer].domain.clone();
-        let made = self.endpoints.make(Role::Channel(place), peer, &domain, DEPTH);
-        let number = made.unwrap_or_else(|error| panic!("the device makes no queue pair: {error}"));
-        let pair = self.endpoints.live(number).expect("just made").pair.name();
-        self.peers[peer].tell(Frame::Open { number, channel: channel.0, pair });
-        number
+        let endpoint = match self.endpoints.make(Role::Channel(number), peer, &domain, DEPTH) {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                let node = self.peers[peer].node;
+                tracing::error!(%error, "the device makes no queue pair for a connection with {node}");
+                self.forget(number, BreakReason::Unreachable);
+                return false;
+            }
+        };
+        self.connections.end(number).endpoint = endpoint;
+        let pair = self.endpoints.live(endpoint).expect("just made").pair.name();
+        self.peers[peer].tell(Frame::Open { number: endpoint, channel: channel.0, pair });
+        true
     }
 
     /// Connects an unpaired end, if the peer has one as well.
-    fn pair_with_offer(&mut self, place: usize) {
-        let End { peer, channel, .. } = self.connections.ends[place];
+    fn pair_with_offer(&mut self, number: u32) {
+        let End { peer, channel, .. } = *self.connections.end(number);
         if let Some(offer) = self.peers[peer].offers.remove(&channel) {
-            self.pair(place, offer);
+            self.pair(number, offer);
         }
     }
 
-    fn pair(&mut self, place: usize, offer: Offer) {
-        let end = &mut self.connections.ends[place];
-        let number = end.endpoint.expect("it is live");
+    fn pair(&mut self, conn: u32, offer: Offer) {
+        let end = self.connections.end(conn);
         end.partner = Some(offer.number);
-        let peer = end.peer;
+        let (number, peer) = (end.endpoint, end.peer);
         let address = self.peers[peer].address.expect("a peer says it before it opens anything");
         let writable = self.grants.count(peer, None) > 0;
         let endpoint = self.endpoints.live(number).expect("it is live");
@@ -139,51 +158,55 @@ impl VerbsFabric {
             Ok(()) => self.peers[peer].tell(Frame::Accept { number, partner: offer.number }),
             Err(error) => {
                 tracing::warn!(%error, "no path to {}", self.peers[peer].node);
-                self.break_connection(place, CloseReason::Unreachable);
+                self.break_connection(conn, CloseReason::Unreachable);
             }
         }
     }
 
     /// Closes a connection, if it has not ended.
     pub(super) fn close_connection(&mut self, conn: ConnId) {
-        let place = self.connections.place(conn);
-        self.end_connection(place, Some(CloseReason::Closed));
+        if self.connections.find(conn).is_some() {
+            self.end_connection(u32::try_from(conn.0).expect("found"), Some(CloseReason::Closed));
+        }
     }
 
-    /// Ends a live connection. The peer is told the reason, if there is one.
-    fn end_connection(&mut self, place: usize, reason: Option<CloseReason>) {
-        let end = &mut self.connections.ends[place];
-        let Some(number) = end.endpoint.take() else { return };
-        let (peer, channel) = (end.peer, end.channel);
-        (end.partner, end.accepted) = (None, false);
-        self.connections.by_channel.remove(&(peer, channel));
-        self.end_endpoint(number);
+    /// Ends a live connection; false if there is none. The peer is told the reason, if there is one.
+    fn end_connection(&mut self, number: u32, reason: Option<CloseReason>) -> bool {
+        let Some(end) = self.connections.ends.remove(number) else { return false };
+        self.connections.by_channel.remove(&(end.peer, end.channel));
+        self.end_endpoint(end.endpoint);
         if let Some(reason) = reason {
-            self.peers[peer].tell(Frame::Close { number, reason });
+            self.peers[end.peer].tell(Frame::Close { number: end.endpoint, reason });
         }
+        true
     }
 
     /// Ends a live connection, tells the peer and this node.
-    pub(super) fn break_connection(&mut self, place: usize, reason: CloseReason) {
-        if self.connections.ends[place].endpoint.is_none() {
-            return;
+    pub(super) fn break_connection(&mut self, number: u32, reason: CloseReason) {
+        if self.end_connection(number, Some(reason)) {
+            let (conn, reason) = (conn_id(number), reason.into());
+            self.events.push_back(Event::Broken { conn, reason });
         }
-        self.end_connection(place, Some(reason));
-        let (conn, reason) = (ConnId(place as u64), reason.into());
-        self.events.push_back(Event::Broken { conn, reason });
     }
 
     /// A peer refused a write of this node [F10].
-    pub(super) fn on_refused(&mut self, place: usize) {
-        self.events.push_back(Event::Refused { conn: ConnId(place as u64) });
-        self.break_connection(place, CloseReason::Refused);
+    pub(super) fn on_refused(&mut self, number: u32) {
+        self.events.push_back(Event::Refused { conn: conn_id(number) });
+        self.break_connection(number, CloseReason::Refused);
     }
 
     /// Breaks all connections with a peer that is lost.
     pub(super) fn break_all(&mut self, peer: usize, reason: BreakReason) {
-        for place in self.connections.with(peer).collect::<Vec<_>>() {
-            self.end_connection(place, None);
-            self.events.push_back(Event::Broken { conn: ConnId(place as u64), reason });
+        for number in self.connections.with(peer).collect::<Vec<_>>() {
+            self.end_connection(number, None);
+            self.events.push_back(Event::Broken { conn: conn_id(number), reason });
+        }
+    }
+
+    /// Ends all connections with a peer that is removed.
+    pub(super) fn end_all(&mut self, peer: usize) {
+        for number in self.connections.with(peer).collect::<Vec<_>>() {
+            self.end_connection(number, None);
         }
     }
 
@@ -201,23 +224,23 @@ impl VerbsFabric {
 
     /// Ends all that a peer could write by, because the device did not take a key back.
     pub(super) fn fence_off(&mut self, peer: usize) {
-        for place in self.connections.with(peer).collect::<Vec<_>>() {
-            let endpoint =
-                self.connections.ends[place].endpoint.and_then(|number| self.endpoints.live(number));
+        for number in self.connections.with(peer).collect::<Vec<_>>() {
+            let endpoint = self.connections.end(number).endpoint;
+            let endpoint = self.endpoints.live(endpoint);
             if let Some(Err(error)) = endpoint.map(|endpoint| endpoint.pair.fail()) {
                 tracing::error!(%error, "a queue pair does not fail");
             }
-            self.break_connection(place, CloseReason::Refused);
+            self.break_connection(number, CloseReason::Refused);
         }
     }
 
     /// The peer has opened a channel.
     pub(super) fn on_open(&mut self, peer: usize, channel: Channel, offer: Offer) -> Result<(), Violation> {
-        if let Some(&place) = self.connections.by_channel.get(&(peer, channel)) {
-            if self.connections.ends[place].partner.is_some() {
+        if let Some(&number) = self.connections.by_channel.get(&(peer, channel)) {
+            if self.connections.end(number).partner.is_some() {
                 return Err(Violation("a channel opened twice"));
             }
-            self.pair(place, offer);
+            self.pair(number, offer);
             return Ok(());
         }
         let offers = &mut self.peers[peer].offers;
@@ -239,17 +262,17 @@ impl VerbsFabric {
             return Err(Violation("a connection accepted that was never opened"));
         }
         let Some(endpoint) = self.endpoints.live(number) else { return Ok(()) };
-        let Role::Channel(place) = endpoint.role else {
+        let Role::Channel(conn) = endpoint.role else {
             return Err(Violation("a connection accepted that is none"));
         };
-        let end = &mut self.connections.ends[place];
+        let end = self.connections.end(conn);
         if end.peer != peer || end.partner != Some(theirs) || end.accepted {
             return Err(Violation("a connection accepted that was not offered"));
         }
         end.accepted = true;
         endpoint.state = State::Connected;
         let node = self.peers[peer].node;
-        self.events.push_back(Event::Connected { conn: ConnId(place as u64), peer: node });
+        self.events.push_back(Event::Connected { conn: conn_id(conn), peer: node });
         Ok(())
     }
 
@@ -258,32 +281,33 @@ impl VerbsFabric {
         self.peers[peer].offers.retain(|_, offer| offer.number != theirs);
         // What arrived before its end is still to be told.
         self.poll_completions();
-        let paired = |place: &usize| self.connections.ends[*place].partner == Some(theirs);
-        let Some(place) = self.connections.with(peer).find(paired) else { return };
-        if self.connections.ends[place].accepted {
-            let conn = ConnId(place as u64);
-            self.end_connection(place, Some(CloseReason::Closed));
-            self.events.push_back(Event::Broken { conn, reason: reason.into() });
+        let paired =
+            |number: &u32| self.connections.ends.at(*number).is_some_and(|end| end.partner == Some(theirs));
+        let Some(number) = self.connections.with(peer).find(paired) else { return };
+        if self.connections.end(number).accepted {
+            self.end_connection(number, Some(CloseReason::Closed));
+            self.events.push_back(Event::Broken { conn: conn_id(number), reason: reason.into() });
         } else {
-            self.renew(place);
+            self.renew(number);
         }
     }
 
     /// Replaces the queue pair of an end that was not connected yet and whose partner has ended.
-    fn renew(&mut self, place: usize) {
-        let end = &mut self.connections.ends[place];
-        let (peer, channel) = (end.peer, end.channel);
+    fn renew(&mut self, conn: u32) {
+        let end = self.connections.end(conn);
+        let (peer, before) = (end.peer, end.endpoint);
         end.partner = None;
-        let number = end.endpoint.take().expect("it is live");
-        let receives = self.end_endpoint(number);
-        self.peers[peer].tell(Frame::Close { number, reason: CloseReason::Closed });
-        let number = self.offer(peer, place, channel);
-        self.connections.ends[place].endpoint = Some(number);
+        let receives = self.end_endpoint(before);
+        self.peers[peer].tell(Frame::Close { number: before, reason: CloseReason::Closed });
+        if !self.offer(conn) {
+            return;
+        }
+        let number = self.connections.end(conn).endpoint;
         let endpoint = self.endpoints.live(number).expect("just made");
         for receive in receives {
             endpoint.post_receive(number, receive).expect("as many as before");
         }
-        self.pair_with_offer(place);
+        self.pair_with_offer(conn);
     }
 }
 

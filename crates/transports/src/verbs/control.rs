@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use rustix::fd::{AsFd, BorrowedFd};
 use squall_fabric::BreakReason;
 
+use super::VerbsError;
 use super::frame::{FRAME_BYTES, Frame, Violation};
 
 /// A non-blocking stream of frames.
@@ -33,6 +34,8 @@ pub(super) enum Loss {
     Overrun,
     /// The device can not reach it, or is lost itself.
     Unreachable(String),
+    /// What it shares cannot be had at this end.
+    Shortage(VerbsError),
     Io(io::Error),
 }
 
@@ -40,7 +43,7 @@ impl Loss {
     pub(super) fn reason(&self) -> BreakReason {
         match self {
             Self::Violation(_) | Self::Goodbye => BreakReason::Protocol,
-            Self::Overrun | Self::Unreachable(_) => BreakReason::Unreachable,
+            Self::Overrun | Self::Unreachable(_) | Self::Shortage(_) => BreakReason::Unreachable,
             Self::End => BreakReason::PeerClosed,
             Self::Io(error) => match error.kind() {
                 ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
@@ -60,6 +63,7 @@ impl fmt::Display for Loss {
             Self::End => f.write_str("it closed the control stream, or is dead"),
             Self::Overrun => f.write_str("it takes neither frames nor pushes"),
             Self::Unreachable(why) => write!(f, "the device does not reach it: {why}"),
+            Self::Shortage(error) => write!(f, "this node cannot work with it: {error}"),
             Self::Io(error) => write!(f, "the control stream failed: {error}"),
         }
     }

@@ -38,8 +38,8 @@ pub(super) struct Endpoint {
 /// What an endpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// A connection, by its place.
-    Channel(usize),
+    /// A connection, by its number.
+    Channel(u32),
     /// Carries this node's pushes to the peer.
     MirrorOut,
     /// Takes the peer's pushes.

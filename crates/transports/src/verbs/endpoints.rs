@@ -1,7 +1,13 @@
 //! All endpoints of a node, by number, with the completion queues that they share.
+//!
+//! **Software devices** (rxe, as of Linux 6.12) touch a queue pair once more after they have queued a packet for it, when
+//! nothing holds it any longer: if it is destroyed just then, the whole machine goes down. So there an ended queue pair
+//! is failed, which lets nothing through either, and destroyed a little later, when no packet is on its way to it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::completion::{Batch, CompletionQueues};
 use super::device::Device;
@@ -9,11 +15,16 @@ use super::domain::Domain;
 use super::endpoint::{Endpoint, Flushed, Role, State, Work};
 use super::post::{Chain, Post};
 use super::queue_pair::{Depth, QueuePair};
+use crate::slots::Slots;
 
-/// The endpoints of a node. Numbers are never used twice, so that late completions of an ended endpoint are known as
-/// such.
+/// The endpoints of a node. A number is not used again for so long that late completions of an ended endpoint are known
+/// as such.
 pub(super) struct Endpoints {
-    slots: Vec<Option<Slot>>,
+    slots: Slots<Slot>,
+    /// Those that have ended and linger, oldest first, with the time from which they can be destroyed.
+    lingering: VecDeque<(Instant, Slot)>,
+    /// How long they linger, if at all.
+    linger: Option<Duration>,
     /// Those that may have posts which wait for the device.
     waiting: Vec<u32>,
     pub(super) completions: CompletionQueues,
@@ -33,7 +44,9 @@ struct Slot {
 impl Endpoints {
     pub(super) fn new(device: &Arc<Device>) -> io::Result<Self> {
         Ok(Self {
-            slots: Vec::new(),
+            slots: Slots::default(),
+            lingering: VecDeque::new(),
+            linger: device.is_software().then_some(LINGER),
             waiting: Vec::new(),
             completions: CompletionQueues::new(device)?,
             chain: Chain::new(),
@@ -58,29 +71,47 @@ impl Endpoints {
                 return Err(error);
             }
         };
-        let number = u32::try_from(self.slots.len()).expect("fewer than 2^32 endpoints");
         let endpoint = Box::new(Endpoint::new(role, peer, pair, depth, domain.clone()));
-        self.slots.push(Some(Slot { endpoint, queue, waits: false }));
-        Ok(number)
+        Ok(self.slots.insert(Slot { endpoint, queue, waits: false }))
     }
 
     /// The endpoint `number`, unless it has ended.
     pub(super) fn live(&mut self, number: u32) -> Option<&mut Endpoint> {
-        self.slots.get_mut(number as usize)?.as_mut().map(|slot| &mut *slot.endpoint)
+        self.slots.at_mut(number).map(|slot| &mut *slot.endpoint)
     }
 
     /// Whether `number` was ever given to an endpoint.
     pub(super) fn was_made(&self, number: u32) -> bool {
-        (number as usize) < self.slots.len()
+        self.slots.was_used(number)
     }
 
     /// Ends an endpoint: when this returns, nothing of its peer lands by it any more. Returns what it leaves behind.
     pub(super) fn end(&mut self, number: u32) -> Option<Work> {
-        let mut slot = self.slots.get_mut(number as usize)?.take()?;
-        let (work, depth) = (slot.endpoint.take_work(), slot.endpoint.depth());
+        let mut slot = self.slots.remove(number)?;
+        let work = slot.endpoint.take_work();
+        match self.linger {
+            Some(linger) if slot.endpoint.pair.fail().is_ok() => {
+                self.lingering.push_back((Instant::now() + linger, slot));
+            }
+            _ => self.destroy(slot),
+        }
+        Some(work)
+    }
+
+    fn destroy(&mut self, slot: Slot) {
+        let depth = slot.endpoint.depth();
         drop(slot.endpoint);
         self.completions.release(slot.queue, depth.posts + depth.receives);
-        Some(work)
+    }
+
+    /// Destroys what has lingered for long enough.
+    fn bury(&mut self) {
+        while let Some((due, _)) = self.lingering.front()
+            && *due <= Instant::now()
+        {
+            let (_, slot) = self.lingering.pop_front().expect("there is one");
+            self.destroy(slot);
+        }
     }
 
     /// Queues a post; the next flush hands it to the device. Returns how many posts of the endpoint are not over.
@@ -88,7 +119,7 @@ impl Endpoints {
     /// # Panics
     /// If the endpoint has ended.
     pub(super) fn push(&mut self, number: u32, post: Post) -> usize {
-        let slot = self.slots[number as usize].as_mut().expect("the endpoint lives");
+        let slot = self.slots.at_mut(number).expect("the endpoint lives");
         slot.endpoint.push(post);
         if !std::mem::replace(&mut slot.waits, true) {
             self.waiting.push(number);
@@ -99,9 +130,10 @@ impl Endpoints {
     /// Hands what waits to the device. Tells of each endpoint what was handed over, or that it
     /// failed.
     pub(super) fn flush(&mut self, mut told: impl FnMut(u32, usize, io::Result<Flushed>)) {
+        self.bury();
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|number| {
-            let Some(slot) = &mut self.slots[*number as usize] else { return false };
+            let Some(slot) = self.slots.at_mut(*number) else { return false };
             let flushed = slot.endpoint.flush(*number, &mut self.chain);
             // One that is not connected, or whose queue is full, waits on.
             slot.waits =
@@ -118,9 +150,27 @@ impl Endpoints {
     /// Whether there are posts that the device would take now.
     pub(super) fn has_work(&self) -> bool {
         let ready = |number: &u32| {
-            let slot = self.slots[*number as usize].as_ref();
+            let slot = self.slots.at(*number);
             slot.is_some_and(|slot| slot.endpoint.can_flush())
         };
         self.waiting.iter().any(ready)
     }
 }
+
+impl Drop for Endpoints {
+    fn drop(&mut self) {
+        if self.linger.is_none() || self.slots.iter().next().is_none() && self.lingering.is_empty() {
+            return;
+        }
+        for slot in self.slots.iter() {
+            // One that does not fail has failed.
+            let _ = slot.endpoint.pair.fail();
+        }
+        std::thread::sleep(LAST_LINGER);
+    }
+}
+
+/// Much longer than a packet is on its way.
+const LINGER: Duration = Duration::from_millis(100);
+/// The same for who goes altogether, and is waited for.
+const LAST_LINGER: Duration = Duration::from_millis(20);

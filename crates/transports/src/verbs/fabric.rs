@@ -53,14 +53,9 @@ impl Fabric for VerbsFabric {
     }
 
     fn revoke(&mut self, grant: &Grant) {
-        let place = self.place_of(grant.peer);
-        // First the queue pairs, which is fast, if nothing else may be written by them; then the key, for good.
-        if self.grants.count(place, Some(grant)) == 0 {
-            self.set_writable(place, false);
-        }
-        if let Err(error) = self.grants.revoke(grant) {
-            tracing::error!(%error, "a grant's key cannot be taken back: {} is fenced off", grant.peer);
-            self.fence_off(place);
+        // With a peer that was removed its grants went, too.
+        if let Some(place) = self.peers.find(grant.peer) {
+            self.take_back(grant, place);
         }
         order::from_device();
         self.events.push_back(Event::Revoked { grant: *grant });
@@ -158,6 +153,18 @@ impl Fabric for VerbsFabric {
 }
 
 impl VerbsFabric {
+    /// Takes a grant back from the peer at `place`.
+    fn take_back(&mut self, grant: &Grant, place: usize) {
+        // First the queue pairs, which is fast, if nothing else may be written by them; then the key, for good.
+        if self.grants.count(place, Some(grant)) == 0 {
+            self.set_writable(place, false);
+        }
+        if let Err(error) = self.grants.revoke(grant) {
+            tracing::error!(%error, "a grant's key cannot be taken back: {} is fenced off", grant.peer);
+            self.fence_off(place);
+        }
+    }
+
     fn check_room(&mut self, number: u32, posts: usize) -> Result<(), PostError> {
         let endpoint = self.endpoints.live(number).expect("of a live connection");
         match endpoint.state {

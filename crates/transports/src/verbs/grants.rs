@@ -42,8 +42,20 @@ struct Given {
 unsafe impl Send for Given {}
 
 impl Grants {
-    pub(super) fn new(peers: usize) -> Self {
-        Self { given: BTreeMap::new(), counts: vec![0; peers], next: 1 }
+    pub(super) fn new() -> Self {
+        Self { given: BTreeMap::new(), counts: Vec::new(), next: 1 }
+    }
+
+    /// There is a new peer at the place `peer`.
+    pub(super) fn begin(&mut self, peer: usize) {
+        self.counts.resize(self.counts.len().max(peer + 1), 0);
+        assert!(self.counts[peer] == 0, "grants of the peer before");
+    }
+
+    /// Takes all grants of the peer at `peer` back, whose queue pairs have ended.
+    pub(super) fn revoke_all(&mut self, peer: usize) {
+        self.given.retain(|_, given| given.peer != peer);
+        self.counts[peer] = 0;
     }
 
     /// Lets the peer at `peer`, whose name and domain these are, write `range` of `region`.

@@ -13,6 +13,7 @@ use squall_fabric::atomics::AtomicU64;
 use squall_fabric::region::Access as RegionAccess;
 use squall_fabric::{Region, RegionId};
 
+use super::VerbsError;
 use super::domain::{Access, Domain, MemoryKey};
 use super::post::{Post, Release};
 
@@ -62,21 +63,31 @@ unsafe impl Send for Entry {}
 
 /// The regions of a node, by their names.
 pub(super) struct Regions {
-    entries: Vec<Option<Entry>>,
+    places: Vec<Place>,
+    /// Places without a region.
+    free: Vec<usize>,
     /// Places of regions that another fabric of this node has made, by their address.
     adopted: BTreeMap<usize, usize>,
     live: usize,
     /// Memory that nobody holds is looked for when there are so many.
     sweep_at: usize,
-    peers: usize,
+    /// Regions of other fabrics are taken as they come.
+    adopts: bool,
+}
+
+/// Where a region is. A region's name is its place in the low half, and how often the place was used before in the high
+/// half.
+struct Place {
+    uses: u32,
+    entry: Option<Entry>,
 }
 
 struct Entry {
     memory: Arc<dyn Any + Send + Sync>,
     base: NonNull<u8>,
     bytes: usize,
-    /// One for each peer whose posts have used it.
-    keys: Box<[Option<MemoryKey>]>,
+    /// By the places of the peers whose posts have used it.
+    keys: Vec<Option<MemoryKey>>,
     /// Keys of pages that the memory has left, for posts that were under way then.
     left: Vec<MemoryKey>,
     /// Posts under way that read it.
@@ -84,8 +95,14 @@ struct Entry {
 }
 
 impl Regions {
-    pub(super) fn new(peers: usize) -> Self {
-        Self { entries: Vec::new(), adopted: BTreeMap::new(), live: 0, sweep_at: SWEEP_MIN, peers }
+    pub(super) fn new() -> Self {
+        let (places, free, adopted) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { places, free, adopted, live: 0, sweep_at: SWEEP_MIN, adopts: false }
+    }
+
+    /// From now on regions that another fabric of this node has made are taken as they come.
+    pub(super) fn adopt_others(&mut self) {
+        self.adopts = true;
     }
 
     /// A new region.
@@ -96,46 +113,53 @@ impl Regions {
         assert!(words <= REGION_WORDS_MAX, "a region of {words} words");
         let mapping = Mapping::new(8 * words).unwrap_or_else(|error| panic!("{words} words: {error}"));
         let mapping = Arc::new(mapping);
-        let id = RegionId(self.entries.len() as u64);
         let memory: Arc<dyn Any + Send + Sync> = mapping.clone();
-        let base = mapping.base().cast::<AtomicU64>();
+        let (base, bytes) = (mapping.base(), mapping.bytes());
+        let place = self.insert(mapping, base, bytes);
+        let id = RegionId(u64::from(self.places[place].uses) << 32 | place as u64);
         // SAFETY: the mapping is page-aligned, large enough, zeroed and kept alive; it is accessed by regions and by
         // the device only.
-        let region = unsafe { Region::from_raw(id, base, words, RegionAccess::ReadWrite, memory) };
-        let (base, bytes) = (mapping.base(), mapping.bytes());
-        self.insert(mapping, base, bytes);
-        region
+        unsafe { Region::from_raw(id, base.cast::<AtomicU64>(), words, RegionAccess::ReadWrite, memory) }
     }
 
     /// Takes a region that another fabric of this node has made.
-    pub(super) fn adopt(&mut self, region: &Region) {
+    pub(super) fn adopt(&mut self, region: &Region) -> usize {
         let (base, bytes) = (region.pointer(0).cast::<u8>(), 8 * region.words().max(1));
         let place = self.insert(region.memory().clone(), base, bytes);
         self.adopted.insert(base.as_ptr().addr(), place);
+        place
     }
 
     fn insert(&mut self, memory: Arc<dyn Any + Send + Sync>, base: NonNull<u8>, bytes: usize) -> usize {
         if self.live >= self.sweep_at {
             self.sweep();
         }
-        let keys = (0..self.peers).map(|_| None).collect();
-        self.entries.push(Some(Entry { memory, base, bytes, keys, left: Vec::new(), posts: 0 }));
+        let entry = Entry { memory, base, bytes, keys: Vec::new(), left: Vec::new(), posts: 0 };
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { uses: 0, entry: None });
+            self.places.len() - 1
+        });
+        self.places[place].entry = Some(entry);
         self.live += 1;
-        self.entries.len() - 1
+        place
     }
 
     /// The place of a region of this node.
     ///
     /// # Panics
     /// If it is not of this node.
-    pub(super) fn place(&self, region: &Region) -> usize {
+    pub(super) fn place(&mut self, region: &Region) -> usize {
         let base = region.pointer(0).cast();
-        let own = usize::try_from(region.id().0).unwrap_or(usize::MAX);
+        let own = usize::try_from(region.id().0 & u64::from(u32::MAX)).unwrap_or(usize::MAX);
         let is_there = |place: &usize| {
-            self.entries.get(*place).and_then(Option::as_ref).is_some_and(|entry| entry.base == base)
+            let entry = self.places.get(*place).and_then(|place| place.entry.as_ref());
+            entry.is_some_and(|entry| entry.base == base)
         };
-        let place = Some(own).filter(is_there).or_else(|| self.adopted_at(base));
-        place.unwrap_or_else(|| panic!("{region:?} was not registered with this fabric"))
+        match Some(own).filter(is_there).or_else(|| self.adopted_at(base)) {
+            Some(place) => place,
+            None if self.adopts => self.adopt(region),
+            None => panic!("{region:?} was not registered with this fabric"),
+        }
     }
 
     /// The place of the adopted region that begins at `base`.
@@ -146,8 +170,15 @@ impl Regions {
     /// The memory at `place` is about to move to other pages: posts made from now on name those. What is under way
     /// reads the old ones, which hold what was posted [F5].
     pub(super) fn leave_pages(&mut self, place: usize) {
-        let Some(entry) = &mut self.entries[place] else { return };
+        let Some(entry) = &mut self.places[place].entry else { return };
         entry.left.extend(entry.keys.iter_mut().filter_map(Option::take));
+    }
+
+    /// The peer at the place `peer` is gone, and all its queue pairs: its keys are taken back.
+    pub(super) fn forget_peer(&mut self, peer: usize) {
+        for entry in self.places.iter_mut().filter_map(|place| place.entry.as_mut()) {
+            entry.keys.get_mut(peer).and_then(Option::take);
+        }
     }
 
     /// The key by which posts to the peer `peer`, or receives from it, name the region at `place`.
@@ -155,15 +186,41 @@ impl Regions {
     /// # Panics
     /// If the memory cannot be registered.
     pub(super) fn local_key(&mut self, place: usize, peer: usize, domain: &Arc<Domain>) -> u32 {
-        let entry = self.entries[place].as_mut().expect("whoever names a region holds it");
+        self.try_local_key(place, peer, domain).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`Regions::local_key`].
+    ///
+    /// # Errors
+    /// If the memory cannot be registered.
+    pub(super) fn try_local_key(
+        &mut self,
+        place: usize,
+        peer: usize,
+        domain: &Arc<Domain>,
+    ) -> Result<u32, VerbsError> {
+        let entry = self.entry(place);
+        if peer >= entry.keys.len() {
+            entry.keys.resize_with(peer + 1, || None);
+        }
+        if let Some(key) = &entry.keys[peer] {
+            return Ok(key.local());
+        }
         let (base, bytes) = (entry.base, entry.bytes);
-        let key = entry.keys[peer].get_or_insert_with(|| register(base, bytes, domain));
-        key.local()
+        let address = base.as_ptr().addr() as u64;
+        // SAFETY: all of the mapping. Posts hold it, receives hold their regions, and it is accessed by atomics.
+        let key = unsafe { domain.register(base, bytes, address, Access::Local) };
+        let key = key.map_err(|source| VerbsError::MemoryLock { bytes, source })?;
+        Ok(entry.keys[peer].insert(key).local())
     }
 
     /// A post reads the region from now on.
     pub(super) fn hold(&mut self, place: usize) {
-        self.entries[place].as_mut().expect("whoever names a region holds it").posts += 1;
+        self.entry(place).posts += 1;
+    }
+
+    fn entry(&mut self, place: usize) -> &mut Entry {
+        self.places[place].entry.as_mut().expect("whoever names a region holds it")
     }
 
     /// A post is over: it reads nothing any more.
@@ -174,7 +231,7 @@ impl Regions {
     }
 
     fn release(&mut self, place: usize) {
-        let entry = self.entries[place].as_mut().expect("held");
+        let entry = self.entry(place);
         entry.posts -= 1;
         if entry.posts == 0 {
             entry.left.clear();
@@ -183,10 +240,12 @@ impl Regions {
 
     /// Gives back what only this table holds.
     fn sweep(&mut self) {
-        for slot in &mut self.entries {
-            let unused = |entry: &Entry| entry.posts == 0 && Arc::strong_count(&entry.memory) == 1;
-            if let Some(entry) = slot.take_if(|entry| unused(entry)) {
+        for (place, Place { uses, entry }) in self.places.iter_mut().enumerate() {
+            let unused = |entry: &mut Entry| entry.posts == 0 && Arc::strong_count(&entry.memory) == 1;
+            if let Some(entry) = entry.take_if(unused) {
                 self.adopted.remove(&entry.base.as_ptr().addr());
+                self.free.push(place);
+                *uses = uses.wrapping_add(1);
                 self.live -= 1;
             }
         }
@@ -194,20 +253,12 @@ impl Regions {
     }
 }
 
-/// Registers a mapping for posts and receives.
-fn register(base: NonNull<u8>, bytes: usize, domain: &Arc<Domain>) -> MemoryKey {
-    let address = base.as_ptr().addr() as u64;
-    // SAFETY: all of the mapping. Posts hold it, receives hold their regions, and it is accessed by atomics.
-    let key = unsafe { domain.register(base, bytes, address, Access::Local) };
-    key.unwrap_or_else(|error| memory_lock(bytes, error))
-}
-
 /// Memory that cannot be registered.
 ///
 /// # Panics
 /// That is its purpose: protocols cannot go on without their memory.
 pub(super) fn memory_lock(bytes: usize, source: std::io::Error) -> ! {
-    panic!("{}", super::VerbsError::MemoryLock { bytes, source })
+    panic!("{}", VerbsError::MemoryLock { bytes, source })
 }
 
 /// x86-64's.
@@ -224,7 +275,7 @@ mod tests {
 
     #[test]
     fn regions_are_zeroed_and_apart() {
-        let mut regions = Regions::new(1);
+        let mut regions = Regions::new();
         let [a, b] = [1, 513].map(|words| regions.allocate(words));
         assert_eq!((a.words(), b.words()), (1, 513));
         assert!((0..513).all(|word| b.load(word) == 0));
@@ -235,7 +286,7 @@ mod tests {
 
     #[test]
     fn memory_that_nobody_holds_is_given_back() {
-        let mut regions = Regions::new(1);
+        let mut regions = Regions::new();
         let kept = regions.allocate(1);
         let read = regions.allocate(1);
         let place = regions.place(&read);
@@ -245,16 +296,16 @@ mod tests {
             regions.allocate(1);
         }
         assert!(regions.live <= 2 * SWEEP_MIN, "{} regions live", regions.live);
-        assert!(regions.entries[place].is_some(), "a post reads it");
+        assert!(regions.places[place].entry.is_some(), "a post reads it");
         assert_eq!(regions.place(&kept), 0);
         regions.release(place);
         regions.sweep();
-        assert!(regions.entries[place].is_none());
+        assert!(regions.places[place].entry.is_none());
     }
 
     #[test]
     fn memory_of_another_fabric_can_be_adopted() {
-        let mut regions = Regions::new(1);
+        let mut regions = Regions::new();
         let own = regions.allocate(4);
         let other = Region::heap(RegionId(0), 4);
         regions.adopt(&other);
@@ -269,7 +320,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "was not registered")]
     fn memory_of_another_fabric_is_misuse() {
-        let mut regions = Regions::new(1);
+        let mut regions = Regions::new();
         regions.allocate(1);
         regions.place(&Region::heap(RegionId(0), 1));
     }

@@ -7,19 +7,19 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region, Source};
 
-use super::VerbsFabric;
 use super::control::Loss;
-use super::domain::{Access, MemoryKey};
+use super::domain::{Access, Domain, MemoryKey};
 use super::endpoint::{Role, State};
 use super::frame::{Frame, Violation};
-use super::memory::memory_lock;
 use super::order;
 use super::post::{Payload, Post, Release, Remote, Target};
 use super::queue_pair::{Depth, PairName};
 use super::retirement::Detachment;
+use super::{VerbsError, VerbsFabric};
 use crate::slots::Slots;
 
 /// The mirrors that this node has published.
@@ -68,12 +68,13 @@ pub(super) struct Views {
     /// By number; numbers are not used again, since refused pushes may name them late.
     pub(super) views: BTreeMap<u32, View>,
     next: u32,
-    pub(super) by_key: BTreeMap<(usize, u64), u32>,
+    pub(super) by_key: BTreeMap<(NodeId, u64), u32>,
 }
 
 pub(super) struct View {
-    /// The owner's place.
-    pub(super) peer: usize,
+    pub(super) owner: NodeId,
+    /// The owner's place; none if it is no peer yet, or no more.
+    pub(super) peer: Option<usize>,
     pub(super) key: u64,
     pub(super) region: Region,
     /// The owner's right to write it; none once it is frozen.
@@ -89,14 +90,16 @@ impl VerbsFabric {
     pub(super) fn publish_mirror(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
         let place = self.regions.place(region);
         assert!(!self.mirrors.by_key.contains_key(&key.0), "mirror {key:?} is published already");
-        let (region, words) = (region.clone(), region.words() as u64);
-        let (readers, subscribers) = (readers.to_vec(), Vec::new());
-        let id = self.mirrors.mirrors.insert(Mirror { key, region, place, readers, subscribers });
+        let mirror =
+            Mirror { key, region: region.clone(), place, readers: readers.to_vec(), subscribers: Vec::new() };
+        let id = self.mirrors.mirrors.insert(mirror);
         self.mirrors.by_key.insert(key.0, id);
-        for peer in 0..self.peers.len() {
-            if self.mirrors.mirror(MirrorId(id)).readers.contains(&self.peers[peer].node) {
-                self.peers[peer].tell(Frame::Publish { key: key.0, words });
-                self.subscribe(id, peer);
+        let announcement = self.mirrors.mirror(MirrorId(id)).announcement();
+        // Who is no peer yet is told when it comes.
+        for peer in readers.iter().filter_map(|reader| self.peers.find(*reader)).collect::<Vec<_>>() {
+            self.peers[peer].tell(announcement);
+            if let Err(loss) = self.subscribe(id, peer) {
+                self.lose(peer, &loss);
             }
         }
         MirrorId(id)
@@ -104,70 +107,83 @@ impl VerbsFabric {
 
     /// Takes a peer's request for a mirror, if there is one that fits. A peer whose view has another size has been told
     /// the right one, and ends the stream.
-    fn subscribe(&mut self, id: u32, peer: usize) {
+    fn subscribe(&mut self, id: u32, peer: usize) -> Result<(), Loss> {
         let mirror = self.mirrors.mirrors.at_mut(id).expect("keys name mirrors");
-        let Some(request) = self.peers[peer].requests.get(&mirror.key.0).copied() else { return };
+        let Some(request) = self.peers[peer].requests.get(&mirror.key.0).copied() else { return Ok(()) };
         let reader = self.peers[peer].node;
         let fits = request.words == mirror.region.words() as u64 && mirror.readers.contains(&reader);
         if !fits || self.peers[peer].lost.is_some() {
-            return;
+            return Ok(());
         }
-        let key = self.regions.local_key(mirror.place, peer, &self.peers[peer].domain);
+        let key = self.regions.try_local_key(mirror.place, peer, &self.peers[peer].domain);
+        let key = key.map_err(Loss::Shortage)?;
+        if self.peers[peer].mirror_out.is_none() {
+            self.open_mirror_out(peer)?;
+        }
+        let mirror = self.mirrors.mirrors.at_mut(id).expect("as before");
         let subscriber = Subscriber { peer, view: request.view, memory: request.memory, key };
         mirror.subscribers.push(subscriber);
         self.events.push_back(Event::Attached { key: mirror.key, reader });
-        if self.peers[peer].mirror_out.is_none() {
-            self.open_mirror_out(peer);
-        }
+        Ok(())
     }
 
     /// Makes the queue pair for pushes to a peer; pushes wait until the peer has connected its own to it.
-    fn open_mirror_out(&mut self, peer: usize) -> u32 {
+    fn open_mirror_out(&mut self, peer: usize) -> Result<u32, Loss> {
         let domain = self.peers[peer].domain.clone();
         let made = self.endpoints.make(Role::MirrorOut, peer, &domain, DEPTH_OUT);
-        let number = made.unwrap_or_else(|error| panic!("the device makes no queue pair: {error}"));
+        let number = made.map_err(VerbsError::system("ibv_create_qp")).map_err(Loss::Shortage)?;
         let pair = self.endpoints.live(number).expect("just made").pair.name();
         self.peers[peer].mirror_out = Some(number);
         self.peers[peer].tell(Frame::MirrorOpen { number, pair });
-        number
+        Ok(number)
     }
 
-    /// A view of a mirror of `owner`.
+    /// A view of a mirror of `owner`, which need not be a peer yet.
     ///
     /// # Panics
     /// If the mirror is attached with another size, or its memory cannot be had.
     pub(super) fn attach_view(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
         self.sweep_views();
-        let peer = self.place_of(owner);
-        if let Some(&view) = self.views.by_key.get(&(peer, key.0)) {
+        if let Some(&view) = self.views.by_key.get(&(owner, key.0)) {
             let region = &self.views.views[&view].region;
             assert!(region.words() == words, "mirror {key:?} is attached with {} words", region.words());
             return region.read_only();
         }
-        let view = self.views.next;
-        self.views.next = view.checked_add(1).expect("fewer than 2^32 views");
-        self.views.by_key.insert((peer, key.0), view);
         let region = self.regions.allocate(words);
-        let mut memory = None;
-        if self.peers[peer].lost.is_none() {
-            let (base, bytes) = (region.pointer(0).cast::<u8>(), (8 * words).max(8));
-            let address = base.as_ptr().addr() as u64;
-            // SAFETY: a region of at least one page. Its words are atomics; pages that are unmapped while they are
-            // registered stay with the device.
-            let registered =
-                unsafe { self.peers[peer].domain.register(base, bytes, address, Access::Remote) };
-            let registered = registered.unwrap_or_else(|error| memory_lock(bytes, error));
-            let remote = Remote { address, key: registered.remote() };
-            self.peers[peer].tell(Frame::Attach { view, key: key.0, words: words as u64, memory: remote });
-            memory = Some(registered);
-        }
-        let held = region.clone();
-        let (key_number, detachment) = (key.0, Detachment::Attached);
-        self.views.views.insert(view, View { peer, key: key_number, region: held, memory, detachment });
-        if self.peers[peer].published.get(&key.0).is_some_and(|published| *published != words as u64) {
-            self.lose(peer, &Loss::Violation(OTHER_SIZE));
-        }
+        self.add_view(owner, key, region.clone());
         region.read_only()
+    }
+
+    fn add_view(&mut self, owner: NodeId, key: MirrorKey, region: Region) {
+        let number = self.views.next;
+        self.views.next = number.checked_add(1).expect("fewer than 2^32 views");
+        self.views.by_key.insert((owner, key.0), number);
+        let words = region.words() as u64;
+        let detachment = Detachment::Attached;
+        let mut view = View { owner, peer: None, key: key.0, region, memory: None, detachment };
+        let mut loss = None;
+        if let Some(peer) = self.peers.find(owner) {
+            let (peer_is_lost, domain) = (self.peers[peer].lost.is_some(), &self.peers[peer].domain);
+            match register_view(domain, &view.region) {
+                _ if peer_is_lost => view.give_up(),
+                Ok(memory) => {
+                    let frame = view.attach_to(peer, number, memory);
+                    self.peers[peer].tell(frame);
+                    let published = self.peers[peer].published.get(&key.0);
+                    if published.is_some_and(|published| *published != words) {
+                        loss = Some((peer, Loss::Violation(OTHER_SIZE)));
+                    }
+                }
+                Err(error) => {
+                    view.give_up();
+                    loss = Some((peer, Loss::Shortage(error)));
+                }
+            }
+        }
+        self.views.views.insert(number, view);
+        if let Some((peer, loss)) = loss {
+            self.lose(peer, &loss);
+        }
     }
 
     /// Brings words of a mirror to its readers, by reference; few words go by value, which is allowed too [F5].
@@ -244,7 +260,7 @@ impl VerbsFabric {
     /// Gives up readers that do not take what is pushed to them.
     #[cold]
     fn lose_overrun(&mut self) {
-        for peer in 0..self.peers.len() {
+        for peer in self.peers.all() {
             let endpoint = self.peers[peer].mirror_out.and_then(|number| self.endpoints.live(number));
             if endpoint.is_some_and(|endpoint| endpoint.outstanding() > PUSHES_MAX) {
                 self.lose(peer, &Loss::Overrun);
@@ -257,10 +273,9 @@ impl VerbsFabric {
     /// # Panics
     /// If `region` is not a view.
     pub(super) fn freeze_view(&mut self, region: &Region) {
-        let named = self.views.views.iter_mut().find(|(_, view)| view.region.id() == region.id());
+        let named = self.views.views.iter_mut().find(|(_, view)| view.region.pointer(0) == region.pointer(0));
         let (&number, view) = named.unwrap_or_else(|| panic!("{region:?} is not a view of a mirror"));
-        let (peer, memory) = (view.peer, view.memory.take());
-        let Some(memory) = memory else { return };
+        let Some((peer, memory)) = view.peer.zip(view.memory.take()) else { return view.give_up() };
         view.detachment = Detachment::Asked;
         if let Err(error) = memory.revoke() {
             tracing::error!(%error, "the key of a view cannot be taken back");
@@ -273,8 +288,8 @@ impl VerbsFabric {
 
     /// The keys of all views of a peer's mirrors are taken back: it is lost.
     pub(super) fn stop_views(&mut self, peer: usize) {
-        for view in self.views.views.values_mut().filter(|view| view.peer == peer) {
-            view.memory = None;
+        for view in self.views.views.values_mut().filter(|view| view.peer == Some(peer)) {
+            view.give_up();
         }
         for mirror in self.mirrors.mirrors.iter_mut() {
             mirror.subscribers.retain(|subscriber| subscriber.peer != peer);
@@ -290,7 +305,8 @@ impl VerbsFabric {
         if published.insert(key, words).is_some() {
             return Err(Violation("a mirror published twice"));
         }
-        let view = self.views.by_key.get(&(peer, key)).map(|view| &self.views.views[view]);
+        let owner = self.peers[peer].node;
+        let view = self.views.by_key.get(&(owner, key)).map(|view| &self.views.views[view]);
         match view.map(|view| view.region.words() as u64 == words) {
             Some(false) => Err(OTHER_SIZE),
             _ => Ok(()),
@@ -298,18 +314,18 @@ impl VerbsFabric {
     }
 
     /// The peer has a view.
-    pub(super) fn on_attach(&mut self, peer: usize, key: u64, request: Request) -> Result<(), Violation> {
+    pub(super) fn on_attach(&mut self, peer: usize, key: u64, request: Request) -> Result<(), Loss> {
         let requests = &mut self.peers[peer].requests;
         if requests.len() >= REQUESTS_MAX {
-            return Err(Violation("too many mirrors attached"));
+            return Err(Violation("too many mirrors attached").into());
         }
         if requests.insert(key, request).is_some() {
-            return Err(Violation("a mirror attached twice"));
+            return Err(Violation("a mirror attached twice").into());
         }
-        if let Some(&id) = self.mirrors.by_key.get(&key) {
-            self.subscribe(id, peer);
+        match self.mirrors.by_key.get(&key) {
+            Some(&id) => self.subscribe(id, peer),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// A view of the peer takes no pushes any more.
@@ -375,12 +391,15 @@ impl VerbsFabric {
         self.peers[peer].bell.on_gone(work.sent);
         let number = self.open_mirror_out(peer);
         for post in work.posts {
-            match post.target {
-                Target::View { view: of, .. } if of == view => self.regions.end_post(&post),
-                _ => {
-                    self.endpoints.push(number, post);
+            match (&number, post.target) {
+                (Ok(number), Target::View { view: of, .. }) if of != view => {
+                    self.endpoints.push(*number, post);
                 }
+                _ => self.regions.end_post(&post),
             }
+        }
+        if let Err(loss) = number {
+            self.lose(peer, &loss);
         }
     }
 }
@@ -391,6 +410,43 @@ impl Mirrors {
     pub(super) fn mirror(&self, id: MirrorId) -> &Mirror {
         self.mirrors.at(id.0).unwrap_or_else(|| panic!("{id:?} is not published by this node"))
     }
+}
+
+impl Mirror {
+    /// What its readers are told.
+    pub(super) fn announcement(&self) -> Frame {
+        Frame::Publish { key: self.key.0, words: self.region.words() as u64 }
+    }
+}
+
+impl View {
+    /// Whether its owner is still to come.
+    pub(super) fn is_awaited(&self, owner: NodeId) -> bool {
+        self.owner == owner && self.peer.is_none() && self.detachment == Detachment::Attached
+    }
+
+    /// Its owner is the peer at `peer`, which is to be told this.
+    pub(super) fn attach_to(&mut self, peer: usize, number: u32, memory: MemoryKey) -> Frame {
+        let address = self.region.pointer(0).as_ptr().addr() as u64;
+        let remote = Remote { address, key: memory.remote() };
+        (self.peer, self.memory) = (Some(peer), Some(memory));
+        Frame::Attach { view: number, key: self.key, words: self.region.words() as u64, memory: remote }
+    }
+
+    /// Nothing of its owner comes any more, and no answer to what it was asked.
+    pub(super) fn give_up(&mut self) {
+        (self.peer, self.memory, self.detachment) = (None, None, Detachment::Answered);
+    }
+}
+
+/// Lets the peer of the domain write a view.
+pub(super) fn register_view(domain: &Arc<Domain>, region: &Region) -> Result<MemoryKey, VerbsError> {
+    let (base, bytes) = (region.pointer(0).cast::<u8>(), (8 * region.words()).max(8));
+    let address = base.as_ptr().addr() as u64;
+    // SAFETY: a region of at least one page. Its words are atomics; pages that are unmapped while they are registered
+    // stay with the device.
+    let key = unsafe { domain.register(base, bytes, address, Access::Remote) };
+    key.map_err(|source| VerbsError::MemoryLock { bytes, source })
 }
 
 impl Subscriber {

@@ -38,11 +38,13 @@ mod fabric;
 mod ffi;
 mod frame;
 mod grants;
+mod joining;
 mod memory;
 mod mirrors;
 mod moves;
 mod order;
 mod peer;
+mod peers;
 mod poller;
 mod post;
 mod probe;
@@ -56,21 +58,20 @@ use std::fmt;
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 
-use squall_fabric::{Event, NodeId};
+use squall_fabric::{BreakReason, Event, NodeId};
 
 pub use self::device::{DeviceSummary, Survey};
 pub use self::error::{Unsuitable, VerbsError};
 
 use self::connections::Connections;
-use self::control::{Control, Loss};
+use self::control::Loss;
 use self::device::Device;
-use self::domain::Domain;
 use self::endpoints::Endpoints;
 use self::frame::Frame;
 use self::grants::Grants;
 use self::memory::Regions;
 use self::mirrors::{Mirrors, Views};
-use self::peer::Peer;
+use self::peers::Peers;
 use self::poller::Poller;
 use crate::Waker;
 
@@ -84,6 +85,9 @@ pub struct VerbsSettings {
     pub port: Option<u8>,
     /// The place of the address in the port's table (GID index), from 0.
     pub gid_index: Option<u8>,
+    /// An address of this node, at which peers that come later will meet it: for the choice of the device, if there is no
+    /// stream yet.
+    pub address: Option<IpAddr>,
 }
 
 /// What has been done since the start.
@@ -108,8 +112,7 @@ pub struct VerbsCounters {
 /// Posts wait until the next `poll`, or `prepare_park`, hands them to the device in chains.
 pub struct VerbsFabric {
     node: NodeId,
-    /// In order of their nodes.
-    peers: Vec<Peer>,
+    peers: Peers,
     connections: Connections,
     endpoints: Endpoints,
     mirrors: Mirrors,
@@ -155,42 +158,46 @@ impl VerbsFabric {
     /// As [`VerbsFabric::new`], with a waker that other fabrics of the node share.
     pub(crate) fn with_waker(
         node: NodeId,
-        mut streams: Vec<(NodeId, TcpStream)>,
+        streams: Vec<(NodeId, TcpStream)>,
         settings: &VerbsSettings,
         waker: Waker,
     ) -> Result<Self, VerbsError> {
-        streams.sort_by_key(|(peer, _)| *peer);
-        let twice = streams.windows(2).any(|pair| pair[0].0 == pair[1].0);
-        if twice || streams.iter().any(|(peer, _)| *peer == node) {
-            let message = format!("{node} needs exactly one stream to each other node");
-            return Err(VerbsError::Peers(message));
-        }
         let addresses = streams.iter().filter_map(|(_, stream)| Some(stream.local_addr().ok()?.ip()));
-        let library = ffi::Library::load()?;
-        let device = Device::choose(&library, settings, &addresses.collect::<Vec<_>>())?;
-        probe::try_out(&device)?;
-        let endpoints = Endpoints::new(&device).map_err(VerbsError::system("ibv_create_comp_channel"))?;
+        let device = TriedDevice::choose(settings, &addresses.collect::<Vec<_>>())?;
+        let mut fabric = Self::on(&device, node, waker)?;
+        for (peer, stream) in streams {
+            fabric.take_in(peer, stream)?;
+        }
+        Ok(fabric)
+    }
+
+    /// A node without peers on a device.
+    pub(crate) fn on(
+        TriedDevice(device): &TriedDevice,
+        node: NodeId,
+        waker: Waker,
+    ) -> Result<Self, VerbsError> {
+        let endpoints = Endpoints::new(device).map_err(VerbsError::system("ibv_create_comp_channel"))?;
         let poller = Poller::new().map_err(VerbsError::system("epoll_create"))?;
         poller
             .watch_bells(endpoints.completions.channel().fd(), device.notices(), waker.doorbell())
             .map_err(VerbsError::system("epoll_ctl"))?;
-        let peers = greet(streams, &device, &poller)?;
         Ok(Self {
             node,
+            peers: Peers::default(),
             connections: Connections::default(),
             endpoints,
             mirrors: Mirrors::default(),
             views: Views::default(),
-            regions: Regions::new(peers.len()),
-            grants: Grants::new(peers.len()),
+            regions: Regions::new(),
+            grants: Grants::new(),
             events: VecDeque::new(),
             counters: VerbsCounters::default(),
             message_words_max: device.port_used().message_bytes_max / 8,
             poller,
             waker,
             origin: std::time::Instant::now(),
-            device,
-            peers,
+            device: device.clone(),
         })
     }
 
@@ -217,8 +224,8 @@ impl VerbsFabric {
     /// # Panics
     /// If it is not a peer.
     fn place_of(&self, node: NodeId) -> usize {
-        let place = self.peers.binary_search_by_key(&node, |peer| peer.node);
-        place.unwrap_or_else(|_| panic!("{node} is not a peer of {}", self.node))
+        let place = self.peers.find(node);
+        place.unwrap_or_else(|| panic!("{node} is not a peer of {}: add it first", self.node))
     }
 
     /// Gives a peer up: nothing of it lands any more, its connections break, and this node is told.
@@ -234,16 +241,49 @@ impl VerbsFabric {
             peer.control.push(Frame::Goodbye);
             let _ = peer.control.flush();
         }
-        peer.lost = Some(reason);
+        let node = peer.node;
+        self.cut_off(place);
+        self.peers[place].lost = Some(reason);
+        self.stop_views(place);
+        self.break_all(place, reason);
+        self.events.push_back(Event::PeerLost { peer: node, reason });
+    }
+
+    /// Ends the control stream and the queue pairs of pushes, unless the peer is lost already.
+    fn cut_off(&mut self, place: usize) {
+        let peer = &mut self.peers[place];
+        if peer.lost.is_some() {
+            return;
+        }
+        peer.lost = Some(BreakReason::PeerClosed);
         self.poller.forget(peer.control.fd());
         peer.control.shutdown();
-        let (node, mirrors) = (peer.node, [peer.mirror_in.take(), peer.mirror_out.take()]);
-        self.stop_views(place);
+        let mirrors = [peer.mirror_in.take(), peer.mirror_out.take()];
         for endpoint in mirrors.into_iter().flatten() {
             self.end_endpoint(endpoint);
         }
-        self.break_all(place, reason);
-        self.events.push_back(Event::PeerLost { peer: node, reason });
+    }
+}
+
+/// A device that has been chosen and tried out.
+pub(crate) struct TriedDevice(Arc<Device>);
+
+impl TriedDevice {
+    /// The device that the settings name, or that has one of the addresses, or the first that can be used. The trial takes
+    /// some milliseconds.
+    ///
+    /// # Errors
+    /// As [`VerbsFabric::new`]: if there is no library, no device that fits, or not enough memory may be locked.
+    pub(crate) fn choose(settings: &VerbsSettings, addresses: &[IpAddr]) -> Result<Self, VerbsError> {
+        let addresses: Vec<_> = addresses.iter().copied().chain(settings.address).collect();
+        let library = ffi::Library::load()?;
+        let device = Device::choose(&library, settings, &addresses)?;
+        probe::try_out(&device)?;
+        Ok(Self(device))
+    }
+
+    pub(crate) fn summary(&self) -> DeviceSummary {
+        self.0.summary()
     }
 }
 
@@ -252,10 +292,7 @@ impl VerbsFabric {
 /// # Errors
 /// As [`VerbsFabric::new`]: if there is no library, no device that fits, or not enough memory may be locked.
 pub fn check(settings: &VerbsSettings, addresses: &[IpAddr]) -> Result<DeviceSummary, VerbsError> {
-    let library = ffi::Library::load()?;
-    let device = Device::choose(&library, settings, addresses)?;
-    probe::try_out(&device)?;
-    Ok(device.summary())
+    Ok(TriedDevice::choose(settings, addresses)?.summary())
 }
 
 /// All devices of this machine, each with what would be used of it or why it cannot be used. None is tried out.
@@ -276,21 +313,4 @@ pub fn read_foreign(bytes: &[u8]) {
     if let Ok(frame) = Frame::from_bytes(bytes) {
         assert!(Frame::from_bytes(&frame.to_bytes()).is_ok_and(|again| again == frame));
     }
-}
-
-/// Tells each peer how to reach this node's port.
-fn greet(
-    streams: Vec<(NodeId, TcpStream)>,
-    device: &Arc<Device>,
-    poller: &Poller,
-) -> Result<Vec<Peer>, VerbsError> {
-    let mut peers = Vec::with_capacity(streams.len());
-    for (place, (node, stream)) in streams.into_iter().enumerate() {
-        let mut control = Control::new(stream).map_err(VerbsError::system("setsockopt"))?;
-        poller.watch_peer(control.fd(), place).map_err(VerbsError::system("epoll_ctl"))?;
-        control.push(Frame::Hello { address: device.port_used().address });
-        let domain = Domain::new(device).map_err(VerbsError::system("ibv_alloc_pd"))?;
-        peers.push(Peer::new(node, control, domain));
-    }
-    Ok(peers)
 }

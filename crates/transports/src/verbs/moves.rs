@@ -7,7 +7,6 @@
 
 use std::ptr::NonNull;
 
-use squall_fabric::Region;
 use squall_fabric::atomics::AtomicU64;
 
 use super::VerbsFabric;
@@ -15,9 +14,9 @@ use super::frame::CloseReason;
 use super::order;
 
 impl VerbsFabric {
-    /// Lets posts, receives, grants and mirrors of this fabric use a region that another fabric of the node has made.
-    pub(crate) fn adopt(&mut self, region: &Region) {
-        self.regions.adopt(region);
+    /// Lets posts, receives, grants and mirrors of this fabric use regions that another fabric of the node has made.
+    pub(crate) fn adopt_others(&mut self) {
+        self.regions.adopt_others();
     }
 
     /// The adopted region that begins at `base` is about to move: when this returns, the device writes it no more.
@@ -41,11 +40,10 @@ impl VerbsFabric {
 
     /// Ends the connections that would receive into a region.
     fn break_receivers(&mut self, base: NonNull<AtomicU64>) {
-        for place in self.connections.all_live() {
-            let number = self.connections.endpoint_at(place);
-            let endpoint = number.and_then(|number| self.endpoints.live(number));
+        for (number, endpoint) in self.connections.all_live() {
+            let endpoint = self.endpoints.live(endpoint);
             if endpoint.is_some_and(|endpoint| endpoint.receives_into(base)) {
-                self.break_connection(place, CloseReason::Closed);
+                self.break_connection(number, CloseReason::Closed);
             }
         }
     }

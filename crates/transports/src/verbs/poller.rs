@@ -199,8 +199,8 @@ impl VerbsFabric {
 
     /// Sends the frames that wait.
     pub(super) fn flush_control(&mut self) {
-        for place in 0..self.peers.len() {
-            let peer = &mut self.peers[place];
+        for place in 0..self.peers.bound() {
+            let Some(peer) = self.peers.at_mut(place) else { continue };
             if peer.lost.is_some() || !peer.control.has_output() && !peer.wants_room {
                 continue;
             }
@@ -220,7 +220,7 @@ impl VerbsFabric {
         while let Some((text, device_is_lost)) = self.device.take_notice() {
             tracing::warn!(device = self.device.name(), "notice of the device: {text}");
             if device_is_lost {
-                for peer in 0..self.peers.len() {
+                for peer in self.peers.all() {
                     self.lose(peer, &Loss::Unreachable(text.clone()));
                 }
             }

@@ -69,7 +69,7 @@ impl From<io::Error> for Failure {
 
 impl Trial {
     fn new(device: &Arc<Device>) -> Result<Self, Failure> {
-        let mut regions = Regions::new(1);
+        let mut regions = Regions::new();
         let [source, target] = [SOURCE_WORDS, SOURCE_WORDS + 1].map(|words| regions.allocate(words));
         let domain = Domain::new(device)?;
         let (base, bytes) = (target.pointer(0).cast::<u8>(), 8 * target.words());
@@ -78,7 +78,8 @@ impl Trial {
         let memory = unsafe { domain.register(base, bytes, address, Access::Remote) };
         let memory = memory.map_err(|error| Failure::Memory(bytes, error))?;
         let remote = Remote { address, key: memory.remote() };
-        let source_key = regions.local_key(regions.place(&source), 0, &domain);
+        let place = regions.place(&source);
+        let source_key = regions.local_key(place, 0, &domain);
         let channel = CompletionChannel::new(device)?;
         let completions = CompletionQueue::new(&channel, 4 * DEPTH.posts)?;
         let [writer, reader] = [(); 2].map(|()| QueuePair::new(&domain, &completions, DEPTH));

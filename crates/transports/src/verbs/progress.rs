@@ -6,6 +6,7 @@ use squall_fabric::{ConnId, Event};
 
 use super::VerbsFabric;
 use super::completion::BATCH;
+use super::connections::conn_id;
 use super::control::Loss;
 use super::endpoint::{Flushed, Receive, Role, State, split_request};
 use super::ffi;
@@ -67,7 +68,7 @@ impl VerbsFabric {
             (true, ffi::IBV_WC_SUCCESS) => {
                 if let Role::Channel(place) = endpoint.role {
                     let receive = endpoint.take_receive();
-                    self.events.push_back(arrival(ConnId(place as u64), &receive, completion));
+                    self.events.push_back(arrival(conn_id(place), &receive, completion));
                 }
             }
             // The end of the queue pair, of which the peer tells the reason.
@@ -88,7 +89,7 @@ impl VerbsFabric {
             regions.end_post(&post);
             placed += 1;
             if let (Role::Channel(place), Some(token)) = (role, post.signal) {
-                events.push_back(Event::Done { conn: ConnId(place as u64), token });
+                events.push_back(Event::Done { conn: conn_id(place), token });
             }
         });
         if peers[peer].bell.on_placed(placed) {

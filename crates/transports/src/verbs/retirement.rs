@@ -46,7 +46,7 @@ impl VerbsFabric {
     /// The owner of a view pushes nothing more to it.
     pub(super) fn on_detached(&mut self, peer: usize, number: u32) -> Result<(), Violation> {
         let view = self.views.views.get_mut(&number);
-        let view = view.filter(|view| view.peer == peer && view.detachment == Detachment::Asked);
+        let view = view.filter(|view| view.peer == Some(peer) && view.detachment == Detachment::Asked);
         view.ok_or(Violation("an answer about a view that was not dropped"))?.detachment =
             Detachment::Answered;
         self.sweep_views();
@@ -61,11 +61,12 @@ impl VerbsFabric {
             if !is_dropped(&view.region) {
                 return true;
             }
-            let name = (view.peer, view.key);
+            let name = (view.owner, view.key);
             if by_key.get(&name) == Some(number) {
                 by_key.remove(&name);
             }
-            let peer = &mut peers[view.peer];
+            let Some(place) = view.peer else { return false };
+            let peer = &mut peers[place];
             if view.detachment == Detachment::Attached {
                 view.detachment = Detachment::Asked;
                 peer.tell(Frame::Detach { view: *number });

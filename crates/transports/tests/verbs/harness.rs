@@ -6,6 +6,8 @@ use squall_fabric::NodeId;
 use squall_fabric::conformance::Harness;
 use squall_transports::verbs::{VerbsFabric, VerbsSettings};
 
+use crate::backend::Backend;
+
 /// Nodes of one process.
 pub(crate) struct VerbsHarness {
     nodes: Vec<Option<VerbsFabric>>,
@@ -74,4 +76,24 @@ fn devices() -> Vec<String> {
     let mut names: Vec<_> = names.filter(|name| !name.starts_with("siw")).collect();
     names.sort();
     names
+}
+
+impl Backend for VerbsFabric {
+    type Stream = TcpStream;
+
+    fn alone(node: NodeId) -> Self {
+        fabric(node.0 as usize, Vec::new())
+    }
+
+    fn pair() -> (TcpStream, TcpStream) {
+        pair()
+    }
+
+    fn add(&mut self, node: NodeId, stream: TcpStream) -> std::io::Result<()> {
+        self.add_peer(node, stream)
+    }
+
+    fn remove(&mut self, node: NodeId) {
+        self.remove_peer(node);
+    }
 }

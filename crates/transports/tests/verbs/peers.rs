@@ -76,6 +76,32 @@ pub(crate) fn garbage_on_the_control_stream_is_a_loss() {
     }
 }
 
+/// A newcomer whose process has stopped before it said a word: the others go on, and part with it.
+pub(crate) fn a_newcomer_that_does_not_speak_holds_nobody_up() {
+    let mut nodes = Nodes::new(2);
+    let mirror = Mirror::new(&mut nodes, 1, 16);
+    let (ours, theirs) = pair();
+    let region = nodes.node(0).register(16);
+    nodes.node(0).publish(MirrorKey(2), &region, &[NodeId(7)]);
+    let view = nodes.node(0).attach(NodeId(7), MirrorKey(2), 16);
+    nodes.node(0).add_peer(NodeId(7), ours).expect("taken in");
+    let conn = nodes.node(0).open(NodeId(7), squall_fabric::Channel(1));
+    let grant = nodes.node(0).grant(&region, 0..16, NodeId(7));
+    for k in 1..=20 {
+        mirror.push(&mut nodes, k);
+        nodes.until("the push", |_| mirror.look() == k);
+    }
+    nodes.node(0).revoke(&grant);
+    drop(theirs);
+    let lost = Event::PeerLost { peer: NodeId(7), reason: BreakReason::PeerClosed };
+    nodes.expect(0, "PeerLost", |event| *event == lost);
+    nodes.expect(0, "Broken", |event| matches!(event, Event::Broken { conn: at, .. } if *at == conn));
+    nodes.node(0).remove_peer(NodeId(7));
+    assert_eq!(view.load(0), 0);
+    mirror.push(&mut nodes, 21);
+    nodes.until("the push", |_| mirror.look() == 21);
+}
+
 /// Without a wish, the device is the one that has the address of the streams.
 pub(crate) fn the_device_of_the_streams_is_chosen() {
     let address: IpAddr = "10.77.0.2".parse().expect("an address");

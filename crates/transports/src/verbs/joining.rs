@@ -1,0 +1,94 @@
+//! Peers that come later, and peers that are removed (Derecho §3.3: each view has its own members).
+//!
+//! A peer brings a protection domain of its own, so nothing that others have is touched when it comes: its queue pairs
+//! are made and its memory is registered while everything else goes on. What is published for a node, or attached from
+//! one, that is no peer yet waits until it is [M5]. With a removed peer go its queue pairs, its share of the completion
+//! queues, the keys of all memory in its domain, and the domain.
+
+use std::io;
+use std::net::TcpStream;
+
+use squall_fabric::{Event, NodeId};
+
+use super::control::Control;
+use super::domain::Domain;
+use super::frame::Frame;
+use super::mirrors::register_view;
+use super::peer::Peer;
+use super::{VerbsError, VerbsFabric};
+
+impl VerbsFabric {
+    /// Takes a further peer in, by a connected stream whose other end has been authenticated and which nothing but
+    /// this fabric uses from now on. Does not wait for the peer: if it is dead already, or its device cannot be reached,
+    /// a later `poll` says so ([`Event::PeerLost`]). A host's next incarnation is another node: numbers are never used
+    /// again.
+    ///
+    /// # Errors
+    /// If the node is this one or a peer already ([`io::ErrorKind::InvalidInput`]), the memory that waits for it cannot be
+    /// locked, or a call to the system or the device fails. Nothing has changed then.
+    pub fn add_peer(&mut self, node: NodeId, stream: TcpStream) -> io::Result<()> {
+        self.take_in(node, stream).map_err(|error| {
+            let kind = match &error {
+                VerbsError::Peers(_) => io::ErrorKind::InvalidInput,
+                VerbsError::System { source, .. } | VerbsError::MemoryLock { source, .. } => source.kind(),
+                _ => io::ErrorKind::Other,
+            };
+            io::Error::new(kind, error)
+        })
+    }
+
+    pub(super) fn take_in(&mut self, node: NodeId, stream: TcpStream) -> Result<(), VerbsError> {
+        if node == self.node || self.peers.find(node).is_some() {
+            let own = self.node;
+            let text =
+                format!("{own} needs exactly one stream to each other node, and {node} is there already");
+            return Err(VerbsError::Peers(text));
+        }
+        let place = self.peers.free_place();
+        let domain = Domain::new(&self.device).map_err(VerbsError::system("ibv_alloc_pd"))?;
+        // All that can fail comes before anything changes.
+        let awaited = self.views.views.iter().filter(|(_, view)| view.is_awaited(node));
+        let keys = awaited.map(|(number, view)| Ok((*number, register_view(&domain, &view.region)?)));
+        let keys = keys.collect::<Result<Vec<_>, VerbsError>>()?;
+        let control = Control::new(stream).map_err(VerbsError::system("setsockopt"))?;
+        self.poller.watch_peer(control.fd(), place).map_err(VerbsError::system("epoll_ctl"))?;
+        let mut peer = Peer::new(node, control, domain);
+        peer.tell(Frame::Hello { address: self.device.port_used().address });
+        for mirror in self.mirrors.mirrors.iter().filter(|mirror| mirror.readers.contains(&node)) {
+            peer.tell(mirror.announcement());
+        }
+        for (number, memory) in keys {
+            let view = self.views.views.get_mut(&number).expect("it was awaited");
+            peer.tell(view.attach_to(place, number, memory));
+        }
+        self.grants.begin(place);
+        self.peers.insert(place, peer);
+        Ok(())
+    }
+
+    /// Parts with a peer deliberately: the stream is closed (what was posted may arrive or not [F11]), connections and
+    /// grants end, and what the peer held is given back. Nothing tells of it; what already waits to be yielded about
+    /// its connections may still come. Views of its mirrors stay readable [M4] and stand still. Of a node that is no
+    /// peer, what waits for it is forgotten.
+    pub fn remove_peer(&mut self, node: NodeId) {
+        for mirror in self.mirrors.mirrors.iter_mut() {
+            mirror.readers.retain(|reader| *reader != node);
+        }
+        if let Some(place) = self.peers.find(node) {
+            self.cut_off(place);
+            self.end_all(place);
+            // After its queue pairs: without them nothing names a key.
+            self.stop_views(place);
+            self.grants.revoke_all(place);
+            self.regions.forget_peer(place);
+            self.peers.remove(node);
+        }
+        self.views.views.values_mut().filter(|view| view.owner == node).for_each(|view| view.give_up());
+        self.events.retain(|event| match event {
+            Event::PeerLost { peer, .. } | Event::Attached { reader: peer, .. } => *peer != node,
+            Event::Connected { peer, .. } => *peer != node,
+            _ => true,
+        });
+        self.sweep_views();
+    }
+}
