@@ -61,6 +61,14 @@ impl<T> Slots<T> {
             .is_some_and(|place| name >> 16 < u32::from(place.uses) + u32::from(place.value.is_some()))
     }
 
+    /// The names of all values.
+    pub(crate) fn names(&self) -> impl Iterator<Item = u32> {
+        let name = |(place, entry): (u32, &Place<T>)| {
+            entry.value.as_ref().map(|_| u32::from(entry.uses) << 16 | place)
+        };
+        (0..).zip(&self.places).filter_map(name)
+    }
+
     /// All values, in the order of their places.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.places.iter().filter_map(|place| place.value.as_ref())

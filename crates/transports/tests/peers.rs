@@ -2,14 +2,26 @@
 
 #[path = "peers/backend.rs"]
 mod backend;
+#[path = "peers/mixture.rs"]
+mod mixture;
 #[path = "peers/scenes.rs"]
 mod scenes;
+
+use squall_fabric::NodeId;
+
+/// Without RDMA.
+fn device_of(_node: NodeId) -> mixture::Device {
+    None
+}
 
 /// One test for each transport.
 macro_rules! on_each {
     ($($test:ident,)*) => {
         mod shm {
             $(#[test] fn $test() { crate::scenes::$test::<squall_transports::shm::ShmFabric>(); })*
+        }
+        mod mixed {
+            $(#[test] fn $test() { crate::scenes::$test::<squall_transports::composite::CompositeFabric>(); })*
         }
         mod tcp {
             $(#[test] fn $test() { crate::scenes::$test::<squall_transports::tcp::TcpFabric>(); })*

@@ -3,8 +3,11 @@
 
 #[path = "peers/backend.rs"]
 mod backend;
+#[path = "peers/mixture.rs"]
+mod mixture;
 
 use squall_fabric::{Channel, Event, MirrorKey, NodeId};
+use squall_transports::composite::CompositeFabric;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 
@@ -14,8 +17,15 @@ use backend::{Backend, Nodes};
 fn what_comes_and_goes_leaves_nothing_behind() {
     mirrors_come_and_go::<ShmFabric>();
     mirrors_come_and_go::<TcpFabric>();
+    mirrors_come_and_go::<CompositeFabric>();
     peers_come_and_go::<ShmFabric>();
     peers_come_and_go::<TcpFabric>();
+    peers_come_and_go::<CompositeFabric>();
+}
+
+/// Without RDMA.
+fn device_of(_node: NodeId) -> mixture::Device {
+    None
 }
 
 /// 10,000 times: publish for two readers, attach, push, retire, drop; at times a reader that never attaches, that drops

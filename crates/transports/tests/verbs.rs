@@ -18,6 +18,8 @@ mod cluster;
 mod fences;
 #[path = "verbs/harness.rs"]
 mod harness;
+#[path = "peers/mixture.rs"]
+mod mixture;
 #[path = "verbs/nodes.rs"]
 mod nodes;
 #[path = "verbs/parking.rs"]
@@ -39,7 +41,7 @@ use squall_transports::verbs::{VerbsError, VerbsFabric, VerbsSettings};
 
 use backend::Backend;
 use harness::VerbsHarness;
-use squall_transports::composite::CompositeSettings;
+use squall_transports::composite::{CompositeFabric, CompositeSettings};
 
 /// Shared memory between nodes 0 and 2, RDMA between all others, each on a device that is named.
 struct Mixture;
@@ -49,6 +51,11 @@ impl cluster::Parts for Mixture {
         let verbs = Some(harness::settings(node as usize));
         CompositeSettings { shm: node.is_multiple_of(2), verbs }
     }
+}
+
+/// Each of them has one.
+fn device_of(node: NodeId) -> mixture::Device {
+    Some(harness::settings(node.0 as usize))
 }
 
 fn main() -> ExitCode {
@@ -63,6 +70,7 @@ fn main() -> ExitCode {
     let alone = alone.chain(peers_come_and_go::<VerbsFabric>());
     let mut tests: Vec<_> = alone.map(|(name, test)| (name.to_owned(), test)).collect();
     let mixed = axioms::<cluster::Nodes<Mixture>>().into_iter();
+    let mixed = mixed.chain(peers_come_and_go::<CompositeFabric>());
     tests.extend(mixed.map(|(name, test)| (format!("mixture_{name}"), test)));
     tests.retain(|(name, _)| wanted.is_empty() || wanted.iter().any(|part| name.contains(part)));
     if arguments.iter().any(|argument| argument == "--list") {

@@ -7,30 +7,33 @@ use squall_fabric::{
     Region, Token, Write,
 };
 
-use super::{CompositeFabric, WAYS, Way, named, split};
+use super::joining::View;
+use super::{ALL_WAYS, CompositeFabric, Mirror, WAYS, Way, named, split};
 
 /// Calls the same method of the part that `$way` names.
 macro_rules! part {
     ($self:expr, $way:expr, $part:ident => $call:expr) => {
         match $way {
             Way::Shm => {
-                let $part = $self.shm.as_mut().expect(NO_PART);
+                let $part = &mut $self.shm;
                 $call
             }
             Way::Verbs => {
-                let $part = $self.verbs.as_mut().expect(NO_PART);
+                let $part = $self.verbs.as_mut().expect($crate::composite::fabric::NO_PART);
                 $call
             }
             Way::Tcp => {
-                let $part = $self.tcp.as_mut().expect(NO_PART);
+                let $part = $self.tcp.as_mut().expect($crate::composite::fabric::NO_PART);
                 $call
             }
         }
     };
 }
 
-/// Parts are made for the ways that are chosen.
-const NO_PART: &str = "a part for each way";
+pub(super) use part;
+
+/// What is wrong if there is none for a way that was chosen.
+pub(super) const NO_PART: &str = "made for the first peer by this way";
 
 impl Fabric for CompositeFabric {
     fn node(&self) -> NodeId {
@@ -43,25 +46,12 @@ impl Fabric for CompositeFabric {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let parts = [
-            self.shm.as_ref().map(Fabric::capabilities),
-            self.verbs.as_ref().map(|verbs| verbs.capabilities()),
-            self.tcp.as_ref().map(Fabric::capabilities),
-        ];
-        let parts = || parts.iter().flatten();
-        Capabilities {
-            one_sided_progress: parts().all(|part| part.one_sided_progress),
-            early_sight: parts().any(|part| part.early_sight),
-        }
+        let is_used = |way| self.choices.iter().any(|choice| choice.way == way);
+        Capabilities { one_sided_progress: !is_used(Way::Tcp), early_sight: is_used(Way::Shm) }
     }
 
     fn register(&mut self, words: usize) -> Region {
-        match (&mut self.shm, &mut self.verbs, &mut self.tcp) {
-            (Some(shm), _, _) => shm.register(words),
-            (None, Some(verbs), _) => verbs.register(words),
-            (None, None, Some(tcp)) => tcp.register(words),
-            (None, None, None) => unreachable!("there is always a part"),
-        }
+        self.shm.register(words)
     }
 
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
@@ -80,7 +70,9 @@ impl Fabric for CompositeFabric {
     }
 
     fn revoke(&mut self, grant: &Grant) {
-        let way = self.way_to(grant.peer);
+        // With a peer that was removed its grants went, and any part answers so; but on shared memory it may be in the
+        // middle of a write.
+        let way = self.way_if_met(grant.peer).unwrap_or(Way::Shm);
         part!(self, way, part => part.revoke(grant));
     }
 
@@ -106,30 +98,42 @@ impl Fabric for CompositeFabric {
     }
 
     fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
+        let awaited = readers.iter().copied().filter(|reader| self.way_if_met(*reader).is_none());
+        let awaited: Vec<_> = awaited.collect();
         let mut ids = [None; WAYS];
-        for way in [Way::Shm, Way::Verbs, Way::Tcp] {
-            let theirs: Vec<_> =
-                readers.iter().copied().filter(|reader| self.way_to(*reader) == way).collect();
+        for way in ALL_WAYS {
+            let theirs = readers.iter().copied().filter(|reader| self.way_if_met(*reader) == Some(way));
+            let mut theirs: Vec<_> = theirs.collect();
             if !theirs.is_empty() {
+                theirs.extend(&awaited);
                 ids[way as usize] = Some(part!(self, way, part => part.publish(key, region, &theirs)));
             }
         }
-        MirrorId(self.mirrors.insert(ids))
+        let region = (!awaited.is_empty()).then(|| region.clone());
+        MirrorId(self.mirrors.insert(Mirror { key, region, ids, awaited }))
     }
 
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
-        let way = self.way_to(owner);
+        self.sweep_views();
+        let Some(way) = self.way_if_met(owner) else { return self.await_view(owner, key, words) };
         let view = part!(self, way, part => part.attach(owner, key, words));
-        // In the place of a view that is gone, if there was one at this address.
-        self.views.insert(view.pointer(0).as_ptr().addr(), way);
+        // One that was attached before stays what it is.
+        self.views
+            .entry(view.pointer(0).as_ptr().addr())
+            .and_modify(|known| {
+                if let View::Of(before) = known {
+                    *before = way;
+                }
+            })
+            .or_insert(View::Of(way));
         view
     }
 
     #[inline]
     fn push(&mut self, mirror: MirrorId, range: Range<usize>) {
         let [shm, verbs, tcp] = self.mirror(mirror);
-        if let (Some(part), Some(mirror)) = (&mut self.shm, shm) {
-            part.push(mirror, range.clone());
+        if let Some(mirror) = shm {
+            self.shm.push(mirror, range.clone());
         }
         if let (Some(part), Some(mirror)) = (&mut self.verbs, verbs) {
             part.push(mirror, range.clone());
@@ -142,8 +146,8 @@ impl Fabric for CompositeFabric {
     #[inline]
     fn push_word(&mut self, mirror: MirrorId, word: usize) {
         let [shm, verbs, tcp] = self.mirror(mirror);
-        if let (Some(part), Some(mirror)) = (&mut self.shm, shm) {
-            part.push_word(mirror, word);
+        if let Some(mirror) = shm {
+            self.shm.push_word(mirror, word);
         }
         if let (Some(part), Some(mirror)) = (&mut self.verbs, verbs) {
             part.push_word(mirror, word);
@@ -154,15 +158,13 @@ impl Fabric for CompositeFabric {
     }
 
     fn freeze(&mut self, view: &Region) {
-        let way = self.views.get(&view.pointer(0).as_ptr().addr()).copied();
-        let way = way.unwrap_or_else(|| panic!("{view:?} is not a view of a mirror"));
-        part!(self, way, part => part.freeze(view));
+        self.freeze_view(view);
     }
 
     fn retire(&mut self, mirror: MirrorId) {
         let ids = self.mirrors.remove(mirror.0);
         let ids = ids.unwrap_or_else(|| panic!("{mirror:?} is not published by this node"));
-        for (way, id) in [Way::Shm, Way::Verbs, Way::Tcp].into_iter().zip(ids) {
+        for (way, id) in ALL_WAYS.into_iter().zip(ids.ids) {
             if let Some(id) = id {
                 part!(self, way, part => part.retire(id));
             }
@@ -172,9 +174,14 @@ impl Fabric for CompositeFabric {
     #[inline]
     fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
         let mut work = 0;
-        if let Some(part) = &mut self.shm {
-            work += part.poll(&mut |event| sink(translate(event, Way::Shm)));
+        if !self.meetings.is_empty() {
+            work += self.poll_meetings();
         }
+        while let Some(event) = self.events.pop_front() {
+            work += 1;
+            sink(event);
+        }
+        work += self.shm.poll(&mut |event| sink(translate(event, Way::Shm)));
         if let Some(part) = &mut self.verbs {
             work += part.poll(&mut |event| sink(translate(event, Way::Verbs)));
         }
@@ -193,13 +200,13 @@ impl CompositeFabric {
     /// If it is not published here.
     #[inline]
     fn mirror(&self, mirror: MirrorId) -> [Option<MirrorId>; WAYS] {
-        let ids = self.mirrors.at(mirror.0);
-        *ids.unwrap_or_else(|| panic!("{mirror:?} is not published by this node"))
+        let mirror_of = self.mirrors.at(mirror.0);
+        mirror_of.unwrap_or_else(|| panic!("{mirror:?} is not published by this node")).ids
     }
 
     /// Lets regions move that wait for it, once the device writes their old pages no more.
     fn move_regions(&mut self) {
-        let (Some(shm), Some(verbs)) = (&mut self.shm, &mut self.verbs) else { return };
+        let (shm, Some(verbs)) = (&mut self.shm, &mut self.verbs) else { return };
         let bases = shm.held_moves();
         if bases.is_empty() {
             return;

@@ -1,121 +1,241 @@
-//! The meeting: over the streams by which the bootstrap joined them, each pair of nodes agrees on its way.
+//! The meeting: over the stream by which the bootstrap joined them, each pair of nodes agrees on its way.
 //!
-//! 1. Each node binds a Unix socket of a random name and sends to each peer an [`Offer`].
+//! 1. Both send an [`Offer`], which names a Unix socket.
 //! 2. Where both run on one host under one user, the lower node connects to the socket of the higher, proves itself by the
 //!    key of the offer, and tells over the stream whether that went well: network namespaces may lie between.
 //! 3. Who does not share memory uses RDMA if both offered devices of one network, and else TCP.
 //!
-//! Nobody waits in a circle: all offers are sent before any is read, all connections are made before any is awaited, and
-//! a connection needs no answer. Every wait has a limit.
+//! Nobody waits for anybody: each step is taken when what it needs has come, while the node goes on with its other peers.
+//! Who takes too long, or dies, is given up.
 
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use rustix::event::epoll;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
-use sha2::{Digest as _, Sha256};
 use squall_fabric::NodeId;
 
 use super::CompositeError;
-use super::means::{Choice, CompositeSettings, Network, OFFER_BYTES, Offer, Rendezvous, Way};
-use crate::verbs::{self, DeviceSummary};
+use super::means::{OFFER_BYTES, Offer, Rendezvous, Way};
 
-/// What a meeting leads to.
+/// The meetings of a node that are under way.
+pub(super) struct Meetings {
+    node: NodeId,
+    /// In order of their peers.
+    meetings: Vec<Meeting>,
+    /// There as long as meetings are.
+    reception: Option<Reception>,
+    /// Readable when there may be something to do.
+    pub(super) bell: OwnedFd,
+}
+
+/// A pair that has met.
 pub(super) struct Met {
-    pub(super) choices: Vec<Choice>,
-    pub(super) shm: Vec<(NodeId, UnixStream)>,
-    pub(super) verbs: Vec<(NodeId, TcpStream)>,
-    pub(super) tcp: Vec<(NodeId, TcpStream)>,
+    pub(super) peer: NodeId,
+    pub(super) way: Way,
+    pub(super) reason: String,
+    pub(super) stream: TcpStream,
+    /// Stands if both share memory.
+    pub(super) socket: Option<UnixStream>,
+}
+
+impl Meetings {
+    pub(super) fn new(node: NodeId) -> io::Result<Self> {
+        let bell = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { node, meetings: Vec::new(), reception: None, bell })
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.meetings.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.meetings.len()
+    }
+
+    pub(super) fn is_with(&self, peer: NodeId) -> bool {
+        self.meetings.iter().any(|meeting| meeting.peer == peer)
+    }
+
+    /// Where peers on this host can meet this node.
+    pub(super) fn rendezvous(&mut self) -> io::Result<Rendezvous> {
+        if self.reception.is_none() {
+            let reception = Reception::new()?;
+            watch(&self.bell, &reception.listener)?;
+            self.reception = Some(reception);
+        }
+        let Reception { name, key, .. } = self.reception.as_ref().expect("just made");
+        Ok(Rendezvous { name: *name, key: *key })
+    }
+
+    /// Begins a meeting. Afterwards the stream does not block.
+    pub(super) fn begin(&mut self, peer: NodeId, mut stream: TcpStream, ours: Offer) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        watch(&self.bell, &stream)?;
+        // The buffer of the socket is empty, so it takes this; if the peer has gone, reading shows it.
+        let _ = stream.write_all(&ours.to_bytes());
+        let (input, deadline) = (Input::default(), Instant::now() + PATIENCE);
+        let meeting = Meeting { peer, stream, ours, theirs: None, stage: Stage::Offer, input, deadline };
+        let place = self.meetings.partition_point(|other| other.peer < peer);
+        self.meetings.insert(place, meeting);
+        Ok(())
+    }
+
+    /// Ends a meeting: the peer is removed.
+    pub(super) fn end(&mut self, peer: NodeId) {
+        self.meetings.retain(|meeting| meeting.peer != peer);
+        self.close_if_over();
+    }
+
+    /// Does what can be done now; returns who has met, and with whom it failed.
+    pub(super) fn advance(&mut self, no_device: Option<&str>) -> Vec<Result<Met, (NodeId, CompositeError)>> {
+        if let Some(reception) = &mut self.reception {
+            reception.receive(&self.bell);
+        }
+        let mut over = Vec::new();
+        for mut meeting in std::mem::take(&mut self.meetings) {
+            match meeting.advance(self.node, self.reception.as_mut()) {
+                Ok(None) => self.meetings.push(meeting),
+                Ok(Some(socket)) => {
+                    let (way, reason) = meeting.choose(socket.is_some(), no_device);
+                    // It goes elsewhere. An error means that it is not watched.
+                    let _ = epoll::delete(&self.bell, &meeting.stream);
+                    let Meeting { peer, stream, .. } = meeting;
+                    over.push(Ok(Met { peer, way, reason, stream, socket }));
+                }
+                Err(error) => over.push(Err((meeting.peer, error))),
+            }
+        }
+        self.close_if_over();
+        over
+    }
+
+    /// Nobody is expected any more.
+    fn close_if_over(&mut self) {
+        if self.meetings.is_empty() {
+            self.reception = None;
+        }
+    }
+
+    /// How long to sleep at most.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let calls = self.meetings.iter().any(|meeting| meeting.stage == Stage::Calling);
+        let least = self.meetings.iter().map(|meeting| meeting.deadline.saturating_duration_since(now)).min();
+        least.map(|least| if calls { least.min(CALL_AGAIN) } else { least })
+    }
 }
 
 /// A peer during the meeting.
-struct Visit {
+struct Meeting {
     peer: NodeId,
     stream: TcpStream,
     ours: Offer,
-    theirs: Offer,
-    /// Stands if both share memory.
-    socket: Option<UnixStream>,
+    theirs: Option<Offer>,
+    stage: Stage,
+    input: Input<OFFER_BYTES>,
+    deadline: Instant,
 }
 
-/// Meets all peers; `streams` are in order of their nodes.
-pub(super) fn meet(
-    node: NodeId,
-    streams: Vec<(NodeId, TcpStream)>,
-    settings: &CompositeSettings,
-) -> Result<Met, CompositeError> {
-    let shares = settings.shm && !streams.is_empty() && streams.len() <= SHARING_PEERS_MAX;
-    let listener = if shares { Some(Listener::new()?) } else { None };
-    let device = device(settings, &streams);
-    let mut visits = Vec::with_capacity(streams.len());
-    for (peer, stream) in streams {
-        let ours = offer(listener.as_ref(), device.as_ref().ok(), settings, &stream)?;
-        send(peer, &stream, &ours.to_bytes())?;
-        visits.push((peer, stream, ours));
-    }
-    let read = |(peer, stream, ours)| {
-        let theirs = read_offer(peer, &stream)?;
-        Ok(Visit { peer, stream, ours, theirs, socket: None })
-    };
-    let mut visits = visits.into_iter().map(read).collect::<Result<Vec<_>, CompositeError>>()?;
-    for visit in visits.iter_mut().filter(|visit| visit.peer > node) {
-        visit.call(node)?;
-    }
-    let mut awaited = Vec::new();
-    for visit in visits.iter_mut().filter(|visit| visit.peer < node) {
-        if visit.is_called()? {
-            awaited.push(visit);
-        }
-    }
-    if let Some(listener) = &listener {
-        listener.receive(awaited)?;
-    }
-    sort(visits, device.err())
+/// What is to come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// What the peer has.
+    Offer,
+    /// Room in the queue of the higher node's socket.
+    Calling,
+    /// The lower node's word whether it has reached ours.
+    Verdict,
+    /// Its connection, which has been made.
+    Called,
 }
 
-impl Visit {
-    /// Connects to the socket of a higher node, if it runs on this host, and tells it whether that went well.
-    fn call(&mut self, node: NodeId) -> Result<(), CompositeError> {
-        if !self.ours.may_share_memory(&self.theirs) {
-            return Ok(());
+impl Meeting {
+    /// Does what can be done now; when all is done returns the socket for shared memory, if there is one.
+    fn advance(
+        &mut self,
+        node: NodeId,
+        reception: Option<&mut Reception>,
+    ) -> Result<Option<Option<UnixStream>>, CompositeError> {
+        if self.stage == Stage::Offer {
+            let Some(bytes) = self.read::<OFFER_BYTES>()? else { return Ok(None) };
+            let peer = self.peer;
+            let theirs = Offer::from_bytes(&bytes);
+            let theirs = theirs.map_err(|what| CompositeError::Nonsense { peer, what })?;
+            let shares = self.ours.may_share_memory(&theirs);
+            self.theirs = Some(theirs);
+            if !shares {
+                return Ok(Some(None));
+            }
+            self.stage = if peer > node { Stage::Calling } else { Stage::Verdict };
         }
-        let socket = self.theirs.socket.expect("both have one");
-        self.socket = connect(&socket, node).ok();
-        send(self.peer, &self.stream, &[u8::from(self.socket.is_some())])
+        if self.stage == Stage::Calling {
+            let socket = self.theirs.as_ref().and_then(|theirs| theirs.socket).expect("both have one");
+            let socket = match connect(&socket, node) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.wait(),
+                connected => connected.ok(),
+            };
+            let _ = self.stream.write_all(&[u8::from(socket.is_some())]);
+            return Ok(Some(socket));
+        }
+        if self.stage == Stage::Verdict {
+            match self.read()? {
+                None => return Ok(None),
+                Some([0]) => return Ok(Some(None)),
+                Some([1]) => self.stage = Stage::Called,
+                Some(_) => {
+                    return Err(CompositeError::Nonsense { peer: self.peer, what: "an odd verdict" });
+                }
+            }
+        }
+        match reception.and_then(|reception| reception.take(self.peer)) {
+            Some(socket) => Ok(Some(Some(socket))),
+            None => self.wait(),
+        }
     }
 
-    /// Whether a lower node on this host has connected to this node's socket.
-    fn is_called(&mut self) -> Result<bool, CompositeError> {
-        if !self.ours.may_share_memory(&self.theirs) {
-            return Ok(false);
-        }
-        match receive(self.peer, &self.stream)? {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            _ => Err(CompositeError::Nonsense { peer: self.peer, what: "an odd verdict" }),
+    /// The next bytes of the stream, when all of them have come; not one more is read.
+    fn read<const N: usize>(&mut self) -> Result<Option<[u8; N]>, CompositeError> {
+        match self.input.fill(&mut self.stream, N) {
+            Ok(true) => Ok(Some(self.input.take())),
+            Ok(false) => self.wait(),
+            Err(cause) => Err(CompositeError::Silent { peer: self.peer, cause }),
         }
     }
 
-    fn choose(&self, no_device: Option<&str>) -> (Way, String) {
-        if self.socket.is_some() {
+    /// Nothing yet, unless the time is over.
+    fn wait<T>(&self) -> Result<Option<T>, CompositeError> {
+        if Instant::now() < self.deadline {
+            return Ok(None);
+        }
+        Err(CompositeError::Silent { peer: self.peer, cause: ErrorKind::TimedOut.into() })
+    }
+
+    fn choose(&self, has_socket: bool, no_device: Option<&str>) -> (Way, String) {
+        let theirs = self.theirs.as_ref().expect("they have met");
+        if has_socket {
             return (Way::Shm, "it runs on this host under the same user".into());
         }
-        let why_no_memory = if self.ours.host != self.theirs.host {
+        let why_no_memory = if self.ours.host != theirs.host {
             "it runs on another host"
-        } else if self.ours.user != self.theirs.user {
+        } else if self.ours.user != theirs.user {
             "it runs on this host under another user"
-        } else if self.ours.may_share_memory(&self.theirs) {
+        } else if self.ours.may_share_memory(theirs) {
             "it runs on this host in another network namespace"
         } else {
             "shared memory is switched off"
         };
-        if self.ours.shares_network(&self.theirs) {
+        if self.ours.shares_network(theirs) {
             return (Way::Verbs, format!("{why_no_memory}; both have RDMA devices on one network"));
         }
-        let why_no_rdma = match (no_device, &self.ours.network, &self.theirs.network) {
+        let why_no_rdma = match (no_device, &self.ours.network, &theirs.network) {
             (Some(why), ..) => why,
             (None, None, _) => "this node's RDMA device is not on the network by which they met",
             (None, Some(_), None) => "it has no RDMA device on the network by which they met",
@@ -125,152 +245,122 @@ impl Visit {
     }
 }
 
-/// Sorts the peers by their ways.
-fn sort(visits: Vec<Visit>, no_device: Option<String>) -> Result<Met, CompositeError> {
-    let mut met = Met { choices: Vec::new(), shm: Vec::new(), verbs: Vec::new(), tcp: Vec::new() };
-    for visit in visits {
-        let (way, reason) = visit.choose(no_device.as_deref());
-        tracing::info!(peer = visit.peer.0, "reached by {way}: {reason}");
-        met.choices.push(Choice { peer: visit.peer, way, reason });
-        visit.stream.set_read_timeout(None)?;
-        match (way, visit.socket) {
-            (Way::Shm, Some(socket)) => met.shm.push((visit.peer, socket)),
-            (Way::Verbs, _) => met.verbs.push((visit.peer, visit.stream)),
-            (Way::Tcp | Way::Shm, _) => met.tcp.push((visit.peer, visit.stream)),
+/// Bytes that come in pieces.
+struct Input<const MOST: usize> {
+    bytes: [u8; MOST],
+    filled: usize,
+}
+
+impl<const MOST: usize> Default for Input<MOST> {
+    fn default() -> Self {
+        Self { bytes: [0; MOST], filled: 0 }
+    }
+}
+
+impl<const MOST: usize> Input<MOST> {
+    /// Reads what is there, up to `wanted` bytes in all; whether they are complete.
+    fn fill(&mut self, stream: &mut impl Read, wanted: usize) -> io::Result<bool> {
+        while self.filled < wanted {
+            match stream.read(&mut self.bytes[self.filled..wanted]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.filled += read,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(true)
     }
-    Ok(met)
-}
 
-/// The device that would be used, or why there is none.
-fn device(settings: &CompositeSettings, streams: &[(NodeId, TcpStream)]) -> Result<DeviceSummary, String> {
-    let Some(wanted) = &settings.verbs else { return Err("RDMA is switched off".into()) };
-    if streams.is_empty() {
-        return Err("there is nobody to reach".into());
+    /// Takes bytes that are complete.
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        self.filled = 0;
+        self.bytes[..N].try_into().expect("as many as were filled")
     }
-    let addresses: Vec<IpAddr> = streams.iter().filter_map(|(_, stream)| local_address(stream)).collect();
-    verbs::check(wanted, &addresses).map_err(|error| error.to_string())
-}
-
-fn local_address(stream: &TcpStream) -> Option<IpAddr> {
-    Some(stream.local_addr().ok()?.ip())
-}
-
-/// What this node says to the peer behind `stream`.
-fn offer(
-    listener: Option<&Listener>,
-    device: Option<&DeviceSummary>,
-    settings: &CompositeSettings,
-    stream: &TcpStream,
-) -> Result<Offer, CompositeError> {
-    let named = settings.verbs.as_ref().is_some_and(|settings| settings.device.is_some());
-    let met_by = |device: &DeviceSummary| local_address(stream).is_some_and(|address| device.has(address));
-    let network = device
-        .filter(|device| named || !device.ethernet || met_by(device))
-        .map(|device| if device.ethernet { Network::Ethernet } else { Network::InfiniBand(device.subnet()) });
-    let socket = listener.map(|listener| Rendezvous { name: listener.name, key: listener.key });
-    Ok(Offer { host: host()?, user: geteuid().as_raw(), socket, network })
-}
-
-/// A name of this host that no other has, until it boots again.
-fn host() -> io::Result<[u8; 16]> {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
-    let digest = Sha256::digest(boot);
-    Ok(digest[..16].try_into().expect("a digest has 32 bytes"))
 }
 
 /// The Unix socket by which peers on this host meet this node.
-struct Listener {
-    socket: UnixListener,
+struct Reception {
+    listener: UnixListener,
     name: [u8; 16],
     key: [u8; 32],
+    /// Who has connected and not said who it is; at most [`CALLERS_MAX`].
+    callers: Vec<(UnixStream, Input<CALL_BYTES>, Instant)>,
+    /// Who has.
+    known: Vec<(NodeId, UnixStream)>,
 }
 
-impl Listener {
+impl Reception {
     fn new() -> io::Result<Self> {
         let (mut name, mut key) = ([0; 16], [0; 32]);
         getrandom::fill(&mut name).map_err(io::Error::other)?;
         getrandom::fill(&mut key).map_err(io::Error::other)?;
-        let socket = UnixListener::bind_addr(&address(&name)?)?;
-        socket.set_nonblocking(true)?;
-        Ok(Self { socket, name, key })
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(text(&name))?)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, name, key, callers: Vec::new(), known: Vec::new() })
     }
 
-    /// Takes the connections of all that are awaited; they have been made already.
-    fn receive(&self, mut awaited: Vec<&mut Visit>) -> Result<(), CompositeError> {
-        let deadline = Instant::now() + PATIENCE;
-        while let Some(peer) = awaited.first().map(|visit| visit.peer) {
-            match self.socket.accept() {
-                Ok((stream, _)) => {
-                    let caller = self.caller(&stream).ok().flatten();
-                    let place = awaited.iter().position(|visit| Some(visit.peer) == caller);
-                    // Whoever else connects is not answered.
-                    if let Some(place) = place {
-                        awaited.swap_remove(place).socket = Some(stream);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Err(cause) => return Err(CompositeError::Silent { peer, cause }),
+    /// Takes the connections that have been made. Whoever does not know the key is not answered.
+    fn receive(&mut self, bell: &OwnedFd) {
+        while self.callers.len() < CALLERS_MAX
+            && let Ok((stream, _)) = self.listener.accept()
+        {
+            let ours = socket_peercred(&stream).is_ok_and(|peer| peer.uid == geteuid());
+            if ours && stream.set_nonblocking(true).is_ok() && watch(bell, &stream).is_ok() {
+                self.callers.push((stream, Input::default(), Instant::now() + GREETING_PATIENCE));
             }
         }
-        Ok(())
+        for (mut stream, mut input, until) in std::mem::take(&mut self.callers) {
+            match input.fill(&mut stream, CALL_BYTES) {
+                Ok(true) => {
+                    let call: [u8; CALL_BYTES] = input.take();
+                    let node = NodeId(u32::from_le_bytes(call[..4].try_into().expect("4 bytes")));
+                    if call[4..] == self.key && epoll::delete(bell, &stream).is_ok() {
+                        self.known.push((node, stream));
+                    }
+                }
+                Ok(false) if Instant::now() < until => self.callers.push((stream, input, until)),
+                Ok(false) | Err(_) => {}
+            }
+        }
     }
 
-    /// Who has connected, if it knows the key.
-    fn caller(&self, mut stream: &UnixStream) -> io::Result<Option<NodeId>> {
-        if socket_peercred(stream)?.uid != geteuid() {
-            return Ok(None);
-        }
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(GREETING_PATIENCE))?;
-        let (mut node, mut key) = ([0; 4], [0; 32]);
-        stream.read_exact(&mut node)?;
-        stream.read_exact(&mut key)?;
-        stream.set_read_timeout(None)?;
-        Ok((key == self.key).then_some(NodeId(u32::from_le_bytes(node))))
+    fn take(&mut self, peer: NodeId) -> Option<UnixStream> {
+        let place = self.known.iter().position(|(node, _)| *node == peer)?;
+        Some(self.known.swap_remove(place).1)
     }
 }
 
+/// Connects without waiting; `WouldBlock` if too many wait there.
 fn connect(socket: &Rendezvous, node: NodeId) -> io::Result<UnixStream> {
-    let mut stream = UnixStream::connect_addr(&address(&socket.name)?)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&stream, &SocketAddrUnix::new_abstract_name(text(&socket.name).as_bytes())?)?;
     if socket_peercred(&stream)?.uid != geteuid() {
-        return Err(io::ErrorKind::PermissionDenied.into());
+        return Err(ErrorKind::PermissionDenied.into());
     }
+    let mut stream = UnixStream::from(stream);
     stream.write_all(&node.0.to_le_bytes())?;
     stream.write_all(&socket.key)?;
     Ok(stream)
 }
 
-fn address(name: &[u8; 16]) -> io::Result<SocketAddr> {
+fn text(name: &[u8; 16]) -> String {
     let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-    SocketAddr::from_abstract_name(format!("squall-{name}"))
+    format!("squall-{name}")
 }
 
-fn send(peer: NodeId, mut stream: &TcpStream, bytes: &[u8]) -> Result<(), CompositeError> {
-    stream.write_all(bytes).map_err(|cause| CompositeError::Silent { peer, cause })
+fn watch(bell: &OwnedFd, socket: &impl AsFd) -> io::Result<()> {
+    Ok(epoll::add(bell, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
-fn read_offer(peer: NodeId, stream: &TcpStream) -> Result<Offer, CompositeError> {
-    let bytes = receive::<OFFER_BYTES>(peer, stream)?;
-    Offer::from_bytes(&bytes).map_err(|what| CompositeError::Nonsense { peer, what })
-}
-
-fn receive<const N: usize>(peer: NodeId, mut stream: &TcpStream) -> Result<[u8; N], CompositeError> {
-    let mut bytes = [0; N];
-    let read = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.read_exact(&mut bytes));
-    read.map_err(|cause| CompositeError::Silent { peer, cause })?;
-    Ok(bytes)
-}
-
-/// All members come here right after the bootstrap; the trial of a device takes some milliseconds, and more on a busy
+/// Both ends come here right after the bootstrap; the trial of a device takes some milliseconds, and more on a busy
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// So many calls wait at a socket until it accepts them (the queue of std's listeners is 128 long): more peers could wait
-/// in a circle, so members of larger groups do not share memory.
-const SHARING_PEERS_MAX: usize = 120;
-
 /// Who has connected has also written.
 const GREETING_PATIENCE: Duration = Duration::from_secs(2);
+/// Between calls to a socket that has no room.
+const CALL_AGAIN: Duration = Duration::from_millis(5);
+/// A node's number and the key.
+const CALL_BYTES: usize = 4 + 32;
+const CALLERS_MAX: usize = 128;

@@ -6,101 +6,146 @@
 //! | elsewhere, and both have RDMA devices of one kind on the network by which they met | verbs |
 //! | else | TCP |
 //!
-//! The members meet over TCP; then each pair agrees on its way (`meeting`). A way is chosen once: if it breaks, the peer
-//! is lost, as on any transport. The list of peers is fixed: there is no `add_peer`, which verbs has not either.
+//! The members meet over TCP; then each pair agrees on its way (`meeting`), when it begins or when a peer comes later
+//! (`joining`). A way is chosen once: if it breaks, the peer is lost, as on any transport.
 //!
 //! **Law.** As [`squall_fabric::Fabric`] and [`crate::Transport`] say.
 //!
 //! # How the axioms are kept
 //! - All of a peer's connections and mirrors go by one part, which keeps the axioms. Between connections nothing is
 //!   promised anyway [F2]. A push to readers on several parts is one push on each [M1].
-//! - *Memory.* A region is made by one part, in this order: shared memory, verbs, TCP. The others use it where it lies:
-//!   TCP reads and writes any memory, verbs registers it.
+//! - *Memory.* Regions are made by the part for shared memory, which is there in any case. The others use them where they
+//!   lie: TCP reads and writes any memory, verbs registers it.
 //! - *Revocation* [F9]. Shared memory may have to move a region to other pages to keep a stopped writer out. A device does
 //!   not follow, so it is first kept from writing the old pages: writers by verbs are refused [F10] and ask for new
 //!   grants.
-//! - *Early sight* [M2] is what a reader on shared memory has; *progress* [F12] is promised if all parts promise it.
+//! - *Early sight* [M2] is what a reader on shared memory has; *progress* [F12] is promised if nobody is reached by TCP.
 //!
 //! Names of connections carry their part in the lowest two bits.
 
 mod error;
 mod fabric;
+mod joining;
 mod means;
 mod meeting;
 mod park;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 
 use rustix::event::epoll;
-use rustix::fd::OwnedFd;
-use squall_fabric::{ConnId, MirrorId, NodeId};
+use rustix::fd::{AsFd as _, OwnedFd};
+use squall_fabric::{ConnId, Event, MirrorId, MirrorKey, NodeId, Region};
 
 pub use self::error::CompositeError;
 pub use self::means::{Choice, CompositeSettings, Way};
 #[doc(hidden)]
 pub use self::means::{Network, OFFER_BYTES, Offer, Rendezvous};
 
-use self::meeting::Met;
-use crate::Waker;
+use self::joining::View;
+use self::meeting::Meetings;
 use crate::shm::ShmFabric;
 use crate::slots::Slots;
 use crate::tcp::TcpFabric;
-use crate::verbs::VerbsFabric;
+use crate::verbs::{TriedDevice, VerbsFabric};
+use crate::{Sleeper as _, Waker, wait_readable};
 
 /// A node's access to its peers, to each by the best way that both ends have.
 pub struct CompositeFabric {
     node: NodeId,
+    settings: CompositeSettings,
+    /// What peers are offered, or why there is none.
+    device: Result<TriedDevice, String>,
     /// In order of their nodes.
     choices: Vec<Choice>,
-    shm: Option<ShmFabric>,
+    /// With nodes that are no peers yet.
+    meetings: Meetings,
+    /// What the next poll yields first.
+    events: VecDeque<Event>,
+    shm: ShmFabric,
+    /// Made for the first peer by this way.
     verbs: Option<Box<VerbsFabric>>,
+    /// As above.
     tcp: Option<TcpFabric>,
-    /// What each part calls a mirror.
-    mirrors: Slots<[Option<MirrorId>; WAYS]>,
-    /// The way to the owner of each view, by the address of its first word. Views that are gone leave theirs, of which the
-    /// next one there takes the place.
-    views: BTreeMap<usize, Way>,
+    mirrors: Slots<Mirror>,
+    /// By the address of their first word.
+    views: BTreeMap<usize, View>,
     waker: Waker,
-    /// Readable when the bell of a part is.
+    /// Readable when the bell of a part is, or that of the meetings.
     bells: OwnedFd,
     origin: std::time::Instant,
 }
 
+/// A mirror of this node.
+#[derive(Debug)]
+struct Mirror {
+    key: MirrorKey,
+    /// What each part calls it, if it has a reader there. Each has been told of all that were awaited then.
+    ids: [Option<MirrorId>; WAYS],
+    /// Readers that are no peers yet, and what they will be shown.
+    awaited: Vec<NodeId>,
+    region: Option<Region>,
+}
+
+impl Mirror {
+    /// What `node` is to be shown, if it is awaited.
+    fn waiting_for(&self, node: NodeId) -> Option<(MirrorKey, Region)> {
+        self.region.clone().filter(|_| self.awaited.contains(&node)).map(|region| (self.key, region))
+    }
+
+    /// It has come, or never will.
+    fn stop_waiting_for(&mut self, node: NodeId) {
+        self.awaited.retain(|awaited| *awaited != node);
+        if self.awaited.is_empty() {
+            self.region = None;
+        }
+    }
+}
+
 impl CompositeFabric {
     /// A node with one connected stream to each peer, which has been authenticated and which nothing but this fabric
-    /// uses from now on. Agrees with each peer on a way, which takes some milliseconds; all must call this.
+    /// uses from now on. Agrees with each peer on a way, which takes some milliseconds; each must call this, or
+    /// [`CompositeFabric::add_peer`].
     ///
     /// # Errors
     /// If a peer does not answer or speaks another protocol, or a way that was chosen cannot be set up.
     pub fn new(
         node: NodeId,
-        mut streams: Vec<(NodeId, TcpStream)>,
+        streams: Vec<(NodeId, TcpStream)>,
         settings: &CompositeSettings,
     ) -> Result<Self, CompositeError> {
-        streams.sort_by_key(|(peer, _)| *peer);
-        let Met { choices, shm, verbs, tcp } = meeting::meet(node, streams, settings)?;
         let waker = Waker::new()?;
-        // A node without peers needs a part all the same, for its memory.
-        let needs_tcp = !tcp.is_empty() || choices.is_empty();
-        let tcp = needs_tcp.then(|| TcpFabric::with_waker(node, tcp, waker.clone())).transpose()?;
-        let mut shm =
-            if shm.is_empty() { None } else { Some(ShmFabric::with_waker(node, shm, waker.clone())?) };
-        let mut verbs = match &settings.verbs {
-            Some(device) if !verbs.is_empty() => {
-                Some(Box::new(VerbsFabric::with_waker(node, verbs, device, waker.clone())?))
-            }
-            _ => None,
-        };
-        if let (Some(shm), Some(verbs)) = (&mut shm, &mut verbs) {
-            verbs.adopt_others();
-            shm.hold_moves();
-        }
-        let (mirrors, views, origin) = (Slots::default(), BTreeMap::new(), std::time::Instant::now());
+        let shm = ShmFabric::with_waker(node, Vec::new(), waker.clone())?;
         let bells = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
-        let fabric = Self { node, choices, shm, verbs, tcp, mirrors, views, waker, bells, origin };
-        fabric.watch_bells()?;
+        let mut fabric = Self {
+            node,
+            settings: settings.clone(),
+            device: device(settings, &streams),
+            choices: Vec::new(),
+            meetings: Meetings::new(node)?,
+            events: VecDeque::new(),
+            shm,
+            verbs: None,
+            tcp: None,
+            mirrors: Slots::default(),
+            views: BTreeMap::new(),
+            waker,
+            bells,
+            origin: std::time::Instant::now(),
+        };
+        fabric.watch(fabric.shm.bell())?;
+        fabric.watch(fabric.meetings.bell.as_fd())?;
+        for (peer, stream) in streams {
+            fabric.add_peer(peer, stream)?;
+        }
+        loop {
+            fabric.meet().into_iter().try_for_each(|met| met.map_err(|(_, error)| error))?;
+            if fabric.meetings.is_empty() {
+                break;
+            }
+            wait_readable(&[fabric.meetings.bell.as_fd()], fabric.meetings.patience())?;
+        }
         Ok(fabric)
     }
 
@@ -121,10 +166,23 @@ impl CompositeFabric {
     /// # Panics
     /// If it is not a peer.
     fn way_to(&self, peer: NodeId) -> Way {
-        let place = self.choices.binary_search_by_key(&peer, |choice| choice.peer);
-        place
-            .map_or_else(|_| panic!("{peer} is not a peer of {}", self.node), |place| self.choices[place].way)
+        let way = self.way_if_met(peer);
+        way.unwrap_or_else(|| panic!("{peer} is not a peer of {}: add it first, and let it come", self.node))
     }
+
+    /// The way to `node`, if it is a peer.
+    #[inline]
+    fn way_if_met(&self, node: NodeId) -> Option<Way> {
+        let place = self.choices.binary_search_by_key(&node, |choice| choice.peer);
+        place.ok().map(|place| self.choices[place].way)
+    }
+}
+
+/// The device that will be used, or why there is none.
+fn device(settings: &CompositeSettings, streams: &[(NodeId, TcpStream)]) -> Result<TriedDevice, String> {
+    let Some(wanted) = &settings.verbs else { return Err("RDMA is switched off".into()) };
+    let addresses = streams.iter().filter_map(|(_, stream)| Some(stream.local_addr().ok()?.ip()));
+    TriedDevice::choose(wanted, &addresses.collect::<Vec<IpAddr>>()).map_err(|error| error.to_string())
 }
 
 impl fmt::Debug for CompositeFabric {
@@ -153,6 +211,7 @@ fn split(conn: ConnId) -> (Way, ConnId) {
     (way, ConnId(conn.0 >> WAY_BITS))
 }
 
+const ALL_WAYS: [Way; WAYS] = [Way::Shm, Way::Verbs, Way::Tcp];
 const WAYS: usize = 3;
 const WAY_BITS: u32 = 2;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration as StdDuration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::io::Errno;
 use squall_fabric::Duration;
@@ -14,34 +14,20 @@ impl CompositeFabric {
     /// The parts that are there.
     fn sleepers(&mut self) -> impl Iterator<Item = &mut dyn Sleeper> {
         let Self { shm, verbs, tcp, .. } = self;
-        let shm = shm.iter_mut().map(|part| part as &mut dyn Sleeper);
+        let shm = std::iter::once(shm as &mut dyn Sleeper);
         let verbs = verbs.iter_mut().map(|part| part.as_mut() as &mut dyn Sleeper);
         let tcp = tcp.iter_mut().map(|part| part as &mut dyn Sleeper);
         shm.chain(verbs).chain(tcp)
     }
 
-    /// Puts the bells of all parts into one set, for [`Transport::readiness`].
-    pub(super) fn watch_bells(&self) -> std::io::Result<()> {
-        let shm = self.shm.iter().map(Sleeper::bell);
-        let verbs = self.verbs.iter().map(|part| part.bell());
-        for bell in shm.chain(verbs).chain(self.tcp.iter().map(Sleeper::bell)) {
-            epoll::add(&self.bells, bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-        }
-        Ok(())
-    }
-
-    /// Blocks until a part or the waker has something, or the time is over.
+    /// Blocks until a part, a meeting or the waker has something, or the time is over.
     fn sleep(&self, timeout: Option<Duration>) {
         let timeout = timeout.map(|timeout: StdDuration| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
-        let mut bells = vec![self.waker.doorbell()];
-        bells.extend(self.shm.iter().map(Sleeper::bell));
-        bells.extend(self.verbs.iter().map(|part| part.bell()));
-        bells.extend(self.tcp.iter().map(Sleeper::bell));
-        let mut bells: Vec<_> =
-            bells.into_iter().map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)).collect();
+        let bells = [self.waker.doorbell(), self.bells.as_fd()];
+        let mut bells = bells.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
         match poll(&mut bells, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => panic!("ppoll fails only for reasons that are bugs: {error}"),
@@ -55,7 +41,12 @@ impl Transport for CompositeFabric {
     }
 
     fn park(&mut self, timeout: Option<Duration>) {
-        let mut limit = timeout;
+        if !self.events.is_empty() {
+            return;
+        }
+        let patience = self.meetings.patience();
+        let mut limit =
+            timeout.map_or(patience, |timeout| Some(patience.map_or(timeout, |least| least.min(timeout))));
         for part in self.sleepers() {
             let Some(shorter) = part.before_sleep(limit) else { return };
             limit = shorter;
@@ -77,7 +68,7 @@ impl Transport for CompositeFabric {
     }
 
     fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
-        let shm = self.shm.iter().map(|part| part.readiness().1);
+        let shm = [self.shm.readiness().1, self.meetings.patience()].into_iter();
         let verbs = self.verbs.iter().map(|part| part.readiness().1);
         let tcp = self.tcp.iter().map(|part| part.readiness().1);
         (self.bells.as_fd(), shm.chain(verbs).chain(tcp).flatten().min())

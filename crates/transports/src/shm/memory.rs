@@ -86,6 +86,16 @@ impl Mapping {
         self.touch(access)
     }
 
+    /// Lets this process, and nobody else, write a reserved range.
+    pub(super) fn make_private(&self) -> io::Result<()> {
+        let flags = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the range is ours, and holds private zero pages.
+        unsafe { rustix::mm::mprotect(self.base.as_ptr(), self.bytes, flags) }?;
+        // Else a page could be copied away from a device that writes it.
+        self.advise(Advice::LinuxDontFork)?;
+        self.touch(Access::ReadWrite)
+    }
+
     /// As many private zero pages, which this process may write, without page faults.
     pub(super) fn private_twin(&self) -> io::Result<Self> {
         let twin = Self::reserve(self.bytes, 0)?;

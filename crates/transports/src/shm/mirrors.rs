@@ -67,6 +67,8 @@ pub(super) enum ViewState {
     Attached,
     /// Pages of this process, which nobody writes.
     Frozen,
+    /// Pages of this process, which another of its fabrics writes.
+    Lent,
 }
 
 impl View {
@@ -89,7 +91,7 @@ impl View {
         check_peer_file(&offer.file, 0, offer.words)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match *state {
-            ViewState::Frozen => return Ok(()),
+            ViewState::Frozen | ViewState::Lent => return Ok(()),
             ViewState::Attached => return Err(Violation("a mirror that is published twice")),
             ViewState::Reserved => {}
         }
@@ -213,6 +215,25 @@ impl ShmFabric {
             self.disconnect(link, violation);
         }
         region
+    }
+
+    /// The memory of a view whose owner will be a peer of another fabric of this node, which is to fill it; none if nobody
+    /// holds the view, or it is frozen.
+    ///
+    /// # Panics
+    /// If the memory cannot be had.
+    pub(crate) fn lend_view(&mut self, owner: NodeId, key: MirrorKey) -> Option<Region> {
+        let view = self.awaited_views.get_mut(&owner)?.remove(&key)?.upgrade()?;
+        let mut state = view.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state != ViewState::Reserved {
+            return None;
+        }
+        view.mapping.make_private().unwrap_or_else(|error| panic!("no memory for a view: {error}"));
+        *state = ViewState::Lent;
+        drop(state);
+        let base = view.mapping.first_word();
+        // SAFETY: mapped for reading and writing for as long as the view lives.
+        Some(unsafe { Region::from_raw(view.id, base, view.words, Access::ReadWrite, view.clone()) })
     }
 
     /// The peer has published a mirror for this node.

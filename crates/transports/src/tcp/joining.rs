@@ -6,7 +6,7 @@
 use std::io;
 use std::net::TcpStream;
 
-use squall_fabric::{Event, NodeId};
+use squall_fabric::{Event, MirrorKey, NodeId, Region};
 
 use super::TcpFabric;
 use super::frame::Frame;
@@ -62,6 +62,14 @@ impl TcpFabric {
             Event::Connected { peer, .. } => *peer != node,
             _ => true,
         });
+    }
+
+    /// As [`squall_fabric::Fabric::attach`], of a node that is no peer yet, with memory of another fabric of this node.
+    pub(crate) fn attach_over(&mut self, owner: NodeId, key: MirrorKey, memory: &Region) -> Region {
+        let memory = memory.clone().renamed(self.region_id());
+        let words = memory.words();
+        let views = self.awaited_views.entry(owner).or_default();
+        views.attach(key, words, &self.ended_views, |_| memory).0
     }
 
     /// Lets go the views that nobody holds any more [M6].

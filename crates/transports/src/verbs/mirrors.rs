@@ -154,6 +154,14 @@ impl VerbsFabric {
         region.read_only()
     }
 
+    /// As [`squall_fabric::Fabric::attach`], with memory of another fabric of this node.
+    pub(crate) fn attach_over(&mut self, owner: NodeId, key: MirrorKey, memory: &Region) -> Region {
+        self.sweep_views();
+        self.regions.adopt(memory);
+        self.add_view(owner, key, memory.clone());
+        memory.read_only()
+    }
+
     fn add_view(&mut self, owner: NodeId, key: MirrorKey, region: Region) {
         let number = self.views.next;
         self.views.next = number.checked_add(1).expect("fewer than 2^32 views");

@@ -1,4 +1,4 @@
-//! The two transports whose peers come and go, under one roof, and a few nodes that are driven by one thread.
+//! The transports, whose peers come and go, under one roof, and a few nodes that are driven by one thread.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -25,6 +25,11 @@ pub(crate) trait Backend: Fabric + Sized {
     fn add(&mut self, node: NodeId, stream: Self::Stream) -> std::io::Result<()>;
 
     fn remove(&mut self, node: NodeId);
+
+    /// Whether a node that was added is a peer by now.
+    fn has_met(&self, _node: NodeId) -> bool {
+        true
+    }
 }
 
 impl Backend for ShmFabric {
@@ -108,6 +113,12 @@ impl<F: Backend> Nodes<F> {
         let (at_a, at_b) = F::pair();
         self.node(a).add(NodeId(b), at_a).expect("taken in");
         self.node(b).add(NodeId(a), at_b).expect("taken in");
+        self.meet(a, b);
+    }
+
+    /// Waits until both are peers, where that takes its time.
+    pub(crate) fn meet(&mut self, a: u32, b: u32) {
+        self.until("the meeting", |all| all.node(a).has_met(NodeId(b)) && all.node(b).has_met(NodeId(a)));
     }
 
     pub(crate) fn node(&mut self, node: u32) -> &mut F {

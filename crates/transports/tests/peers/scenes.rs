@@ -224,6 +224,7 @@ pub(crate) fn a_peer_that_dies_on_the_way_is_lost<F: Backend>() {
         all.node(1).add(NodeId(0), at_1).expect("taken in");
         all.node(0).add(NodeId(1), at_0).expect("taken in");
         let view = all.node(0).attach(NodeId(1), key, 16);
+        all.meet(0, 1);
         let conn = all.node(0).open(NodeId(1), Channel(1));
         let theirs = all.node(1).register(16);
         theirs.store(0, 1);
