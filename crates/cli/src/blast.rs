@@ -1,17 +1,18 @@
 //! The two ends of `squall bench stream`: the paper's blast tool, and a ball that goes there and back (EXS §IV.B).
 
 use std::io::Write as _;
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use squall::stream::{
     Address, Completion, Endpoint, Listener, Options, Policy, ReceiveOutcome, Settings, Socket, Statistics,
-    Transport,
+    Transport, VerbsSettings,
 };
 use squall_transports::runner::{Idle, pin};
 
-use crate::control::{IdleName, TransportName};
+use crate::control::{IdleName, Location, TransportName};
 use crate::latency::{Latencies, Percentiles};
 use crate::member::lifeline::die_with;
 
@@ -29,6 +30,14 @@ pub(crate) struct Blast {
     pub(crate) outstanding_receive: usize,
     pub(crate) round_trip: bool,
     pub(crate) ring: usize,
+    /// Of the sender and the receiver.
+    pub(crate) locations: [Location; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Sender,
+    Receiver,
 }
 
 /// How data travels.
@@ -81,12 +90,15 @@ pub(crate) struct Receiver {
 }
 
 impl Blast {
-    pub(crate) fn options(&self) -> Options {
+    fn options(&self, end: End) -> Options {
         let policy = self.policy.policy();
         let transport = match self.transport {
             TransportName::Shm => Transport::Shm,
-            _ => Transport::Tcp,
+            TransportName::Verbs => Transport::Verbs,
+            TransportName::Tcp | TransportName::Auto => Transport::Tcp,
         };
+        let device = self.locations[end as usize].device.clone();
+        let verbs = VerbsSettings { device, ..VerbsSettings::default() };
         let idle = match self.idle {
             IdleName::Auto => Idle::auto(2),
             IdleName::Spin => Idle::SPIN,
@@ -94,16 +106,19 @@ impl Blast {
             IdleName::Park => Idle::PARK,
         };
         let settings = Settings { policy, ring_words: (self.ring as u64).div_ceil(8), ..Settings::default() };
-        Options { transport, idle, settings, ..Options::local("squall-bench-stream") }
+        Options { transport, verbs, idle, settings, ..Options::local("squall-bench-stream") }
     }
 
     /// Where the sender listens.
     pub(crate) fn listen(&self) -> Result<Listener> {
         let address: Address = match self.transport {
             TransportName::Shm => format!("unix:@squall-bench-stream-{}", std::process::id()).parse()?,
-            _ => "127.0.0.1:0".parse()?,
+            _ => {
+                let host = self.locations[End::Sender as usize].address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+                Address::Tcp { host: host.to_string(), port: 0 }
+            }
         };
-        Ok(Listener::bind(&address, &self.options())?)
+        Ok(Listener::bind(&address, &self.options(End::Sender))?)
     }
 
     /// The longest message.
@@ -186,7 +201,7 @@ impl Blast {
 
     /// Takes all messages.
     fn receive(&self, address: &Address) -> Result<Received> {
-        let mut endpoint = Socket::connect(address, &self.options())?.into_endpoint();
+        let mut endpoint = Socket::connect(address, &self.options(End::Receiver))?.into_endpoint();
         await_connected(&mut endpoint)?;
         let result =
             if self.round_trip { self.return_all(&mut endpoint) } else { self.take_all(&mut endpoint) };

@@ -52,12 +52,25 @@ impl AnyFabric {
 }
 
 impl AnyFabric {
-    /// Whether nothing that was posted waits in this process for room. Streams are on shared memory or TCP only.
+    /// How to wait if the user would do `wanted`: who spins would keep a device in software from working.
+    pub(crate) fn idle_at_most(&self, wanted: Idle) -> Idle {
+        match self {
+            Self::Verbs(fabric) if fabric.is_software() => Idle {
+                spins: 0,
+                yields: wanted.yields.saturating_add(wanted.spins.min(Idle::SOFTWARE_DEVICE.yields)),
+            },
+            _ => wanted,
+        }
+    }
+
+    /// Whether nothing that was posted depends on this process any more. A device moves nothing for a process that has
+    /// ended, so what it has must have been placed. Streams are never on `auto`.
     pub(crate) fn is_flushed(&self) -> bool {
         match self {
             Self::Shm(fabric) => !fabric.has_waiting(),
             Self::Tcp(fabric) => !fabric.has_output(),
-            Self::Verbs(_) | Self::Auto(_) => true,
+            Self::Verbs(fabric) => !fabric.has_posts(),
+            Self::Auto(_) => true,
         }
     }
 }

@@ -1,4 +1,6 @@
-//! Sockets and streams between two ends of this process, on shared memory and on TCP.
+//! Sockets and streams between two ends of this process, on shared memory and on TCP, or over RDMA ([`rdma`]).
+
+mod rdma;
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::thread;
@@ -6,18 +8,20 @@ use std::time::Duration;
 
 use squall::stream::{
     Buffer, Event, Failure, Kind, Listener, Options, Policy, PostRefused, ReceiveOutcome, SendOutcome,
-    Settings, Socket, Stream, Transport,
+    Settings, Socket, Stream, StreamError, Transport,
 };
 
 fn options(transport: Transport) -> Options {
     // One thread often owns both ends here: the one that is dropped first would wait for the other.
-    Options { transport, linger: Duration::from_millis(20), ..Options::local("stream-tests") }
+    let linger = Duration::from_millis(20);
+    Options { transport, linger, verbs: rdma::settings(0), ..Options::local("stream-tests") }
 }
 
 /// Two ends that are connected.
 fn sockets(options: &Options) -> [Socket; 2] {
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), options).unwrap();
-    let (address, there) = (listener.address().clone(), options.clone());
+    let (address, there) =
+        (listener.address().clone(), Options { verbs: rdma::settings(1), ..options.clone() });
     let mut ends = [Socket::connect(&address, &there).unwrap(), listener.accept().unwrap()];
     let mut waiting = vec![0, 1];
     while !waiting.is_empty() {
@@ -34,7 +38,9 @@ fn streams(transport: Transport) -> [Stream; 2] {
     sockets(&options(transport)).map(|socket| Stream::new(socket).unwrap())
 }
 
-const BOTH: [Transport; 2] = [Transport::Shm, Transport::Tcp];
+fn transports() -> Vec<Transport> {
+    if rdma::is_wanted() { vec![Transport::Verbs] } else { vec![Transport::Shm, Transport::Tcp] }
+}
 
 /// Byte number `at` of what is sent.
 fn byte(at: usize) -> u8 {
@@ -60,10 +66,45 @@ fn the_fabric_follows_from_where_the_ends_are() {
     assert!(!here.is_shared() && !there.is_shared());
 }
 
+/// One end asks for RDMA, the other leaves it open; who was told otherwise refuses.
+#[test]
+fn rdma_is_used_if_one_end_asks_for_it() {
+    if !rdma::is_wanted() {
+        return;
+    }
+    for (door, caller) in [(Transport::Verbs, Transport::Auto), (Transport::Auto, Transport::Verbs)] {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(door)).unwrap();
+        let near = Socket::connect(listener.address(), &options(caller)).unwrap();
+        let far = listener.accept().unwrap();
+        assert!(near.is_by_rdma() && far.is_by_rdma(), "{door:?} {caller:?}");
+    }
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(Transport::Verbs)).unwrap();
+    let error = Socket::connect(listener.address(), &options(Transport::Tcp)).unwrap_err();
+    assert!(error.to_string().contains("RDMA and nothing else"), "{error}");
+}
+
+/// Where there is no device, or no library, both ends say so before anybody waits for them.
+#[test]
+fn without_rdma_the_error_says_what_to_do() {
+    if rdma::is_wanted() {
+        return;
+    }
+    let verbs = squall::stream::VerbsSettings { device: Some("none0".into()), ..Default::default() };
+    let wanted = Options { verbs, ..options(Transport::Verbs) };
+    let address = "127.0.0.1:1".parse().unwrap();
+    let listening = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &wanted).map(drop);
+    for outcome in [listening, Socket::connect(&address, &wanted).map(drop)] {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, StreamError::Verbs(_)), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("install the packages") || text.contains("rdma link add"), "{text}");
+    }
+}
+
 /// A receive that is posted before gets the bytes where it wants them, without a copy.
 #[test]
 fn a_receiver_that_is_ahead_is_served_directly() {
-    for transport in BOTH {
+    for transport in transports() {
         let [mut here, mut there] = sockets(&options(transport));
         let target = there.buffer(1 << 20);
         there.post_receive(target, true).unwrap();
@@ -90,7 +131,7 @@ fn a_receiver_that_is_ahead_is_served_directly() {
 #[test]
 fn bytes_in_are_bytes_out_whoever_is_slower() {
     const BYTES: usize = 3_000_000;
-    for (transport, policy) in BOTH
+    for (transport, policy) in transports()
         .into_iter()
         .flat_map(|transport| [Policy::Dynamic, Policy::Direct, Policy::Indirect].map(|p| (transport, p)))
     {
@@ -136,7 +177,7 @@ fn bytes_in_are_bytes_out_whoever_is_slower() {
 /// What was written arrives though the writer never calls again.
 #[test]
 fn a_write_has_left_when_it_returns() {
-    for transport in BOTH {
+    for transport in transports() {
         let [mut here, mut there] = streams(transport);
         for length in [1, 1000, 300_000] {
             let sender = thread::spawn(move || {
@@ -156,7 +197,7 @@ fn a_write_has_left_when_it_returns() {
 
 #[test]
 fn half_a_connection_can_end() {
-    for transport in BOTH {
+    for transport in transports() {
         let [mut here, mut there] = streams(transport);
         let echo = thread::spawn(move || {
             let mut all = Vec::new();
@@ -177,7 +218,7 @@ fn half_a_connection_can_end() {
 /// Dropping a stream loses nothing that was written, if the peer takes it.
 #[test]
 fn a_dropped_stream_ends_in_order() {
-    for transport in BOTH {
+    for transport in transports() {
         let patient = Options { linger: Duration::from_secs(60), ..options(transport) };
         let [mut here, mut there] = sockets(&patient).map(|socket| Stream::new(socket).unwrap());
         let sender = thread::spawn(move || here.write_all(&[3; 200_000]).unwrap());
@@ -191,7 +232,7 @@ fn a_dropped_stream_ends_in_order() {
 /// The connection is over when both streams have ended, but what is in the ring and in buffers is still to be read.
 #[test]
 fn what_has_come_can_be_read_after_the_end() {
-    for transport in BOTH {
+    for transport in transports() {
         let small = Options { buffer_bytes: 1000, buffers: 2, ..options(transport) };
         let [mut here, mut there] = sockets(&small).map(|socket| Stream::new(socket).unwrap());
         let sent: Vec<u8> = (0..100_000).map(byte).collect();
@@ -222,7 +263,7 @@ fn what_has_come_can_be_read_after_the_end() {
 
 #[test]
 fn an_abort_is_an_error_at_both_ends() {
-    for transport in BOTH {
+    for transport in transports() {
         let [mut here, mut there] = sockets(&options(transport));
         let (send, receive) = (filled(&mut here, 0, 100), here.buffer(100));
         here.post_receive(receive, false).unwrap();
@@ -243,7 +284,7 @@ fn an_abort_is_an_error_at_both_ends() {
 
 #[test]
 fn a_read_can_have_a_limit_in_time() {
-    for transport in BOTH {
+    for transport in transports() {
         let [mut here, mut there] = streams(transport);
         there.set_read_timeout(Some(Duration::from_millis(5)));
         assert_eq!(there.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::TimedOut);
@@ -255,7 +296,7 @@ fn a_read_can_have_a_limit_in_time() {
 
 #[test]
 fn packets_keep_their_boundaries() {
-    for transport in BOTH {
+    for transport in transports() {
         let settings = Settings { kind: Kind::Packets, ..Settings::default() };
         let [mut here, mut there] = sockets(&Options { settings, ..options(transport) });
         for length in [10, 0, 3000, 17] {
@@ -286,7 +327,7 @@ fn packets_keep_their_boundaries() {
 
 #[test]
 fn a_receive_can_be_taken_back() {
-    for transport in BOTH {
+    for transport in transports() {
         let [mut here, mut there] = sockets(&options(transport));
         let buffer = there.buffer(64);
         let id = there.post_receive(buffer, false).unwrap();
@@ -324,7 +365,7 @@ fn ends_that_differ_are_told() {
 /// Many pairs park at the same time, and each wakes when it is its turn.
 #[test]
 fn parked_ends_wake_each_other() {
-    for transport in BOTH {
+    for transport in transports() {
         let pairs: Vec<_> = (0..4)
             .map(|_| {
                 let [mut here, mut there] = streams(transport);

@@ -1,6 +1,8 @@
 //! Processes that are killed at any moment: the other end does not hang, gets a clear error, and has all that the killed
 //! one was told had come.
 
+mod rdma;
+
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,7 +15,11 @@ use squall::stream::{
 const ROLE: &str = "SQUALL_STREAM_KILLED";
 
 fn options() -> Options {
-    Options { buffers: 3, buffer_bytes: 20_000, ..Options::local("stream-killed") }
+    Options { buffers: 3, buffer_bytes: 20_000, verbs: rdma::settings(0), ..Options::local("stream-killed") }
+}
+
+fn transports() -> Vec<Transport> {
+    if rdma::is_wanted() { vec![Transport::Verbs] } else { vec![Transport::Shm, Transport::Tcp] }
 }
 
 fn byte(at: usize) -> u8 {
@@ -36,7 +42,8 @@ fn start(role: &str, address: &Address) -> Child {
 fn the_killed_process() {
     let Ok(job) = std::env::var(ROLE) else { return };
     let (role, address) = job.split_once(' ').unwrap();
-    let socket = Socket::connect(&address.parse().unwrap(), &options()).unwrap();
+    let options = Options { verbs: rdma::settings(1), ..options() };
+    let socket = Socket::connect(&address.parse().unwrap(), &options).unwrap();
     match role {
         "send" => send_for_ever(socket),
         "receive" => drop(std::io::copy(&mut Stream::new(socket).unwrap(), &mut std::io::sink())),
@@ -75,7 +82,7 @@ fn moments() -> impl Iterator<Item = Duration> {
 
 #[test]
 fn a_killed_sender_loses_nothing_that_was_acknowledged() {
-    for transport in [Transport::Shm, Transport::Tcp] {
+    for transport in transports() {
         for moment in moments() {
             let listener = listener(transport);
             let mut child = start("send", listener.address());
@@ -150,7 +157,7 @@ fn rest(socket: &mut Socket, got: usize) -> Option<usize> {
 
 #[test]
 fn a_killed_receiver_is_an_error_and_no_hang() {
-    for transport in [Transport::Shm, Transport::Tcp] {
+    for transport in transports() {
         for moment in moments() {
             let listener = listener(transport);
             let mut child = start("receive", listener.address());

@@ -1,5 +1,7 @@
 //! Streams under tokio, and an HTTP stack over them that knows nothing of what carries it.
 
+mod rdma;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,10 +13,12 @@ use hyper_util::rt::TokioIo;
 use squall::stream::{AsyncListener, AsyncStream, Options, Transport};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-const BOTH: [Transport; 2] = [Transport::Shm, Transport::Tcp];
+fn transports() -> Vec<Transport> {
+    if rdma::is_wanted() { vec![Transport::Verbs] } else { vec![Transport::Shm, Transport::Tcp] }
+}
 
 async fn pair(transport: Transport) -> [AsyncStream; 2] {
-    let options = Options { transport, ..Options::local("tokio-tests") };
+    let options = Options { transport, verbs: rdma::settings(0), ..Options::local("tokio-tests") };
     let listener = AsyncListener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let address = listener.address().clone();
     let near = AsyncStream::connect(&address, &options).await.unwrap();
@@ -28,7 +32,7 @@ fn data(length: usize) -> Vec<u8> {
 /// Both directions at once, in two tasks for each end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_directions_flow_at_once() {
-    for transport in BOTH {
+    for transport in transports() {
         let ends = pair(transport).await.map(|stream| {
             let (mut read, mut write) = tokio::io::split(stream);
             let writing = tokio::spawn(async move {
@@ -57,7 +61,7 @@ async fn both_directions_flow_at_once() {
 /// A task that waits costs nothing and wakes when something comes, with one thread for both ends.
 #[tokio::test]
 async fn a_parked_task_is_woken() {
-    for transport in BOTH {
+    for transport in transports() {
         let [mut near, mut far] = pair(transport).await;
         let echo = tokio::spawn(async move {
             let mut bytes = [0; 100];
@@ -86,7 +90,7 @@ async fn a_parked_task_is_woken() {
 
 #[tokio::test]
 async fn an_aborted_peer_is_an_error() {
-    for transport in BOTH {
+    for transport in transports() {
         let [mut near, far] = pair(transport).await;
         far.abort();
         let error = near.read(&mut [0; 8]).await.unwrap_err();
@@ -102,7 +106,7 @@ async fn double(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyp
 /// Client and server of hyper, many requests of all sizes on one connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_runs_unmodified() {
-    for transport in BOTH {
+    for transport in transports() {
         let [near, far] = pair(transport).await;
         let server = hyper::server::conn::http1::Builder::new();
         let server = tokio::spawn(async move {

@@ -20,6 +20,7 @@ use crate::control::{Command, Event, GroupJob, IdleName, Job, Location, Report, 
 use crate::cores;
 pub(crate) use death::{Death, INTERRUPTED_STATUS, Interrupted};
 use process::Process;
+pub(crate) use process::launcher;
 
 /// The time for members to come together, a little more than their own.
 const READY_TIMEOUT: Duration = Duration::from_secs(40);

@@ -113,7 +113,7 @@ impl Drop for Process {
 }
 
 /// What runs `program` in a network namespace. `ip` replaces itself by the program, so the process is the member.
-fn launcher(program: PathBuf, netns: Option<&str>) -> Program {
+pub(crate) fn launcher(program: PathBuf, netns: Option<&str>) -> Program {
     let Some(netns) = netns else { return Program::new(program) };
     let mut launcher = Program::new("ip");
     launcher.args(["netns", "exec", netns]).arg(program);

@@ -1,6 +1,6 @@
 //! `squall bench stream`: one connection between two processes (EXS §IV.B).
 
-use std::process::{Command as Program, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
@@ -9,7 +9,8 @@ use squall::config::quantity;
 use squall_simulator::blast::{self as simulated, Sizes};
 
 use crate::blast::{Blast, PolicyName, Received, Receiver};
-use crate::control::{IdleName, TransportName};
+use crate::cluster::launcher;
+use crate::control::{IdleName, Location, TransportName};
 use crate::latency::Percentiles;
 use crate::{Verdict, cores, output, units};
 
@@ -47,6 +48,10 @@ pub(crate) struct Arguments {
     /// What an end does when there is nothing to do
     #[arg(long, value_enum, default_value = "spin")]
     idle: IdleName,
+    /// Where the ends run, the sender (here, so without netns) and the receiver: netns=NAME, address=IP, device=NAME, or
+    /// several with commas between
+    #[arg(long = "at", value_name = "LOCATION")]
+    locations: Vec<Location>,
     /// Run so many times and print the median
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -64,6 +69,7 @@ Examples:
   squall bench stream --transport tcp --size exp:1MiB --outstanding-send 2 --outstanding-receive 4 --json
   squall bench stream --round-trip --size 64
   squall bench stream --round-trip --size 64 --idle park   (blocking)
+  squall bench stream --transport verbs --at address=192.0.2.1,device=mlx5_0 --at address=192.0.2.2,device=mlx5_1
   squall bench stream --transport sim --model distant --size exp:1MiB --ring 64MiB";
 
 /// How the two processes reach each other.
@@ -74,6 +80,8 @@ enum Means {
     Shm,
     /// TCP over the loopback interface
     Tcp,
+    /// RDMA by verbs; see docs/verbs.md
+    Verbs,
     /// Not at all: the protocol in virtual time, under a cost model of the paper's machines
     Sim,
 }
@@ -124,7 +132,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         arguments.show(&arguments.simulate()?)?;
         return Ok(Verdict::Good);
     }
-    let blast = arguments.blast();
+    let blast = arguments.blast()?;
     // Before this process is bound to one of them.
     let cores = cores::for_members(2);
     let mut outcomes = (0..arguments.runs).map(|_| measure(&blast, &cores)).collect::<Result<Vec<_>>>()?;
@@ -181,13 +189,27 @@ impl Arguments {
         Ok(())
     }
 
-    fn blast(&self) -> Blast {
+    /// Where the two ends run.
+    fn ends(&self) -> Result<[Location; 2]> {
+        let mut locations = self.locations.iter().cloned();
+        let ends = [(); 2].map(|()| locations.next().unwrap_or_default());
+        ensure!(self.locations.len() <= ends.len(), "a stream has two ends: give --at twice at most");
+        ensure!(ends[0].netns.is_none(), "the sender runs here: give the first --at without netns");
+        let is_shm = self.transport == Means::Shm;
+        ensure!(
+            !is_shm || self.locations.is_empty(),
+            "shared memory runs here: choose --transport tcp or verbs, or leave --at out"
+        );
+        Ok(ends)
+    }
+
+    fn blast(&self) -> Result<Blast> {
         let bytes = self.size.bytes as u64;
         let usual = if self.round_trip { 100_000 } else { ((4 << 30) / bytes).clamp(1000, 1_000_000) };
         // Messages of many megabytes: enough of them for a second.
         let usual = if bytes > 4 << 20 { ((8 << 30) / bytes).max(10) } else { usual };
-        Blast {
-            transport: if self.transport == Means::Tcp { TransportName::Tcp } else { TransportName::Shm },
+        Ok(Blast {
+            transport: self.transport.name(),
             policy: self.policy,
             idle: self.idle,
             size: self.size.bytes,
@@ -197,6 +219,18 @@ impl Arguments {
             outstanding_receive: count(self.outstanding_receive),
             round_trip: self.round_trip,
             ring: self.ring,
+            locations: self.ends()?,
+        })
+    }
+}
+
+impl Means {
+    /// As the two processes know it.
+    const fn name(self) -> TransportName {
+        match self {
+            Self::Shm | Self::Sim => TransportName::Shm,
+            Self::Tcp => TransportName::Tcp,
+            Self::Verbs => TransportName::Verbs,
         }
     }
 }
@@ -206,7 +240,7 @@ fn measure(blast: &Blast, cores: &[Option<usize>]) -> Result<Outcome> {
     let address = listener.address().to_string();
     let job = Receiver { blast: blast.clone(), address, parent: std::process::id(), core: cores[1] };
     let program = std::env::current_exe().context("cannot find this program's file")?;
-    let child = Program::new(program)
+    let child = launcher(program, blast.locations[1].netns.as_deref())
         .args(["stream-receiver", &serde_json::to_string(&job)?])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -220,7 +254,11 @@ fn measure(blast: &Blast, cores: &[Option<usize>]) -> Result<Outcome> {
     ensure!(ended.status.success(), "the receiving process failed");
     let received: Received = serde_json::from_slice(&ended.stdout)?;
     Ok(Outcome {
-        transport: if blast.transport == TransportName::Tcp { Means::Tcp } else { Means::Shm },
+        transport: match blast.transport {
+            TransportName::Shm => Means::Shm,
+            TransportName::Verbs => Means::Verbs,
+            TransportName::Tcp | TransportName::Auto => Means::Tcp,
+        },
         policy: blast.policy,
         size: blast.size,
         exponential: blast.exponential,

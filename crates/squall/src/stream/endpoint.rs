@@ -11,6 +11,7 @@ use squall_transports::bootstrap::pair::Meeting;
 use squall_transports::runner::{Driven, Runner};
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
+use squall_transports::verbs::VerbsFabric;
 
 use super::{Buffer, Completion, Failure, Options, PostRefused, ReceiveId, SendId, Statistics, StreamError};
 use crate::transport::AnyFabric;
@@ -59,20 +60,34 @@ impl Endpoint {
     pub(super) fn new(meeting: Meeting, side: Side, options: &Options) -> Result<Self, StreamError> {
         options.settings.check()?;
         let (node, peer) = side.nodes();
+        let transport = StreamError::Transport;
         let mut fabric = match meeting {
-            Meeting::Shm(stream) => ShmFabric::new(node, vec![(peer, stream)]).map(AnyFabric::Shm),
-            Meeting::Tcp(stream) => TcpFabric::new(node, vec![(peer, stream)]).map(AnyFabric::Tcp),
-        }
-        .map_err(StreamError::Transport)?;
+            Meeting::Shm(stream) => {
+                AnyFabric::Shm(ShmFabric::new(node, vec![(peer, stream)]).map_err(transport)?)
+            }
+            Meeting::Tcp(stream) => {
+                AnyFabric::Tcp(TcpFabric::new(node, vec![(peer, stream)]).map_err(transport)?)
+            }
+            Meeting::Verbs(stream) => {
+                AnyFabric::Verbs(Box::new(VerbsFabric::new(node, vec![(peer, stream)], &options.verbs)?))
+            }
+        };
+        let idle = fabric.idle_at_most(options.idle);
         let socket = core::Socket::new(&mut fabric, peer, CHANNEL, options.settings.clone())?;
         let stack = Stack { fabric, socket, events: Vec::new(), until: None, has_posts: false };
-        Ok(Self { stack, runner: Runner::new(options.idle), linger: options.linger })
+        Ok(Self { stack, runner: Runner::new(idle), linger: options.linger })
     }
 
     /// Whether both ends share memory.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         matches!(self.stack.fabric, AnyFabric::Shm(_))
+    }
+
+    /// Whether data travels by RDMA.
+    #[must_use]
+    pub const fn is_by_rdma(&self) -> bool {
+        matches!(self.stack.fabric, AnyFabric::Verbs(_))
     }
 
     /// Memory that this endpoint can move. One registration for many buffers is cheaper than many.

@@ -4,6 +4,7 @@ use std::io;
 
 use squall_protocols::stream::{Failure, PostRefused, SettingsError};
 use squall_transports::bootstrap::BootstrapError;
+use squall_transports::verbs::VerbsError;
 
 /// Why a socket cannot be had or used.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,9 @@ pub enum StreamError {
     /// The transport could not be set up.
     #[error("cannot set up the transport: {0}")]
     Transport(io::Error),
+    /// RDMA cannot be used here.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
     /// The connection has failed.
     #[error(transparent)]
     Failed(#[from] Failure),
@@ -40,6 +44,7 @@ impl From<StreamError> for io::Error {
             StreamError::Failed(failure) => kind_of(failure),
             StreamError::Refused(PostRefused::Ended | PostRefused::Closed) => ErrorKind::BrokenPipe,
             StreamError::TimedOut => ErrorKind::TimedOut,
+            StreamError::Verbs(_) => ErrorKind::Unsupported,
             StreamError::Transport(cause) => cause.kind(),
             _ => ErrorKind::Other,
         };

@@ -1,7 +1,7 @@
 //! Streams: sockets for who needs RDMA's speed without its verbs (UNH EXS).
 //!
-//! Two processes are joined by an address and a secret; on one host they share memory, else they use TCP. Data goes
-//! straight from the sender's memory into the receiver's when the receiver is ahead, and through a hidden ring of the
+//! Two processes are joined by an address and a secret; on one host they share memory, else they use TCP, or RDMA if one
+//! of them asks for it ([`Transport`]). Data goes straight from the sender's memory into the receiver's when the receiver is ahead, and through a hidden ring of the
 //! receiver when it is not.
 //!
 //! - [`Socket`] is asynchronous: post buffers to be sent and to be filled, and take events. Nothing is copied on the way
@@ -10,7 +10,7 @@
 //! - [`Endpoint`] is below both: it posts ranges of registered memory.
 //!
 //! **Who drives.** There is no thread behind a socket: it moves when its user polls, waits, reads or writes. On shared
-//! memory the peer's direct transfers land meanwhile all the same; over TCP they wait.
+//! memory and by RDMA the peer's direct transfers land meanwhile all the same; over TCP they wait.
 //!
 //! **Ends.** [`Socket::shut_down`] ends this end's stream, and the peer sees its end behind all data. When both have
 //! done so, the socket closes. A peer that dies is noticed at once on shared memory; what it sent before can still be
@@ -55,6 +55,7 @@ pub use squall_protocols::stream::{
 pub use squall_transports::bootstrap::Address;
 pub use squall_transports::bootstrap::Secret;
 pub use squall_transports::bootstrap::pair::Choice as Transport;
+pub use squall_transports::verbs::VerbsSettings;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncListener, AsyncStream};

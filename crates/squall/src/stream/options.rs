@@ -5,8 +5,9 @@ use std::time::Duration;
 use squall_transports::bootstrap::Secret;
 use squall_transports::bootstrap::pair::{Choice, Terms};
 use squall_transports::runner::Idle;
+use squall_transports::verbs::{self, VerbsSettings};
 
-use super::Settings;
+use super::{Settings, StreamError};
 
 /// How sockets are made.
 #[derive(Clone, Debug)]
@@ -15,11 +16,13 @@ pub struct Options {
     pub cluster: String,
     /// What both ends prove to each other to have.
     pub secret: Secret,
-    /// Shared memory on one host and TCP else, or one of them always.
+    /// Shared memory on one host and TCP else, unless the other end asks for RDMA; or one of them always.
     pub transport: Choice,
+    /// This end's RDMA device.
+    pub verbs: VerbsSettings,
     /// Kind and policy, the same at both ends; ring, credits and limits, each end as it likes.
     pub settings: Settings,
-    /// What a waiting socket does: spin, yield, park.
+    /// What a waiting socket does: spin, yield, park. On an RDMA device in software it yields instead of spinning.
     pub idle: Idle,
     /// How long to try to connect.
     pub timeout: Duration,
@@ -39,6 +42,7 @@ impl Options {
             cluster: cluster.into(),
             secret: secret.clone(),
             transport: Choice::Auto,
+            verbs: VerbsSettings::default(),
             settings: Settings::default(),
             idle: Idle::auto(2),
             timeout: Duration::from_secs(10),
@@ -56,9 +60,19 @@ impl Options {
         Self::new(name, &secret)
     }
 
+    /// Finds out before anybody waits for this end whether it can have what it asks for.
+    pub(super) fn check(&self) -> Result<(), StreamError> {
+        self.settings.check()?;
+        if self.transport == Choice::Verbs {
+            verbs::check(&self.verbs, &[])?;
+        }
+        Ok(())
+    }
+
     pub(super) fn terms(&self) -> Terms {
         let mut terms = Terms::new(&self.cluster, &self.secret);
         (terms.choice, terms.timeout) = (self.transport, self.timeout);
+        terms.verbs = self.verbs.clone();
         terms
     }
 }

@@ -62,6 +62,7 @@ impl Socket {
     /// # Errors
     /// [`StreamError`], with what to do next.
     pub fn connect(address: &Address, options: &Options) -> Result<Self, StreamError> {
+        options.check()?;
         let meeting = pair::call(address, &options.terms())?;
         Ok(Self::over(Endpoint::new(meeting, Side::Calling, options)?, options))
     }
@@ -95,6 +96,12 @@ impl Socket {
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         self.endpoint.is_shared()
+    }
+
+    /// Whether data travels by RDMA.
+    #[must_use]
+    pub const fn is_by_rdma(&self) -> bool {
+        self.endpoint.is_by_rdma()
     }
 
     /// A buffer of so many bytes for this socket; parts of one ([`Buffer::split_off`]) are cheaper than many.
@@ -224,7 +231,7 @@ impl Listener {
     /// # Errors
     /// [`StreamError::Connect`] if the address cannot be had.
     pub fn bind(address: &Address, options: &Options) -> Result<Self, StreamError> {
-        options.settings.check()?;
+        options.check()?;
         Ok(Self { door: Door::open(address, &options.terms())?, options: options.clone() })
     }
 

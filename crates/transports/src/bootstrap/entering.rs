@@ -212,7 +212,9 @@ impl Entering<'_, '_> {
             ) => Ok(Err(self.told_to_wait(contact, refusal.to_string()))),
             Answer::Refused(refusal) => Err(BootstrapError::Refused { address: contact.clone(), refusal }),
             Answer::Denied { reason } => Err(BootstrapError::Denied { address: contact.clone(), reason }),
-            Answer::Accepted | Answer::Status { .. } => Err(nonsense(contact, "an answer to something else")),
+            Answer::Accepted | Answer::AcceptedByRdma | Answer::Status { .. } => {
+                Err(nonsense(contact, "an answer to something else"))
+            }
         }
     }
 

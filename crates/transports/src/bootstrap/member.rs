@@ -111,12 +111,18 @@ impl Caller<'_> {
         request: &Request,
         until: Until<'_>,
     ) -> Result<Wire<S>, CallError> {
-        match self.ask(address, request, until)? {
-            (wire, Answer::Accepted) => Ok(wire),
-            (_, Answer::Refused(refusal)) => {
+        let (wire, answer) = self.ask(address, request, until)?;
+        self.accepted(address, answer).map(|()| wire)
+    }
+
+    /// Whether an answer is a plain yes.
+    pub(super) fn accepted(&self, address: &Address, answer: Answer) -> Result<(), CallError> {
+        match answer {
+            Answer::Accepted => Ok(()),
+            Answer::Refused(refusal) => {
                 Err(CallError::Never(BootstrapError::Refused { address: address.clone(), refusal }))
             }
-            (_, Answer::Wait { reason }) => Err(CallError::Again(reason)),
+            Answer::Wait { reason } => Err(CallError::Again(reason)),
             _ => Err(CallError::Again("it gave an answer to something else".into())),
         }
     }
@@ -210,7 +216,7 @@ impl<S: Link> Joining<'_, '_, S> {
                 Request::Link { .. } if self.early.len() < self.plan.members as usize => {
                     self.early.push(visitor)
                 }
-                Request::Link { .. } | Request::Pair => {
+                Request::Link { .. } | Request::Pair { .. } => {
                     visitor.turn_away(Refusal::OtherSession, self.on_progress);
                 }
                 Request::Enter { .. } | Request::Hello { .. } | Request::Status { .. } => {

@@ -18,17 +18,28 @@ pub(super) enum Request {
     /// To any member: how are you?
     Status { question: Vec<u8> },
     /// To a process outside any group: let us be two.
-    Pair,
+    Pair { wish: Wish },
 }
 
 impl Request {
     /// The answer to a request that only a group that runs can take.
     pub(super) fn too_early(&self) -> Option<Refusal> {
         match self {
-            Self::Join { .. } | Self::Link { .. } | Self::Pair => None,
+            Self::Join { .. } | Self::Link { .. } | Self::Pair { .. } => None,
             Self::Enter { .. } | Self::Hello { .. } | Self::Status { .. } => Some(Refusal::Assembling),
         }
     }
+}
+
+/// What a caller of [`super::pair`] would have this connection become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Wish {
+    /// What moves the data.
+    Stream,
+    /// The control stream of two RDMA devices.
+    Rdma,
+    /// Either, as the door likes.
+    Any,
 }
 
 /// The answer to a request.
@@ -54,6 +65,8 @@ pub(super) enum Answer {
     Status {
         bytes: Vec<u8>,
     },
+    /// The pair is joined by RDMA, and this connection is its control stream.
+    AcceptedByRdma,
 }
 
 /// What who is admitted has to know.
@@ -132,6 +145,10 @@ pub enum Refusal {
     Unusable,
     /// The group has not come together yet.
     Assembling,
+    /// It was asked for RDMA and has none.
+    NoRdma,
+    /// It takes RDMA and nothing else.
+    RdmaOnly,
 }
 
 impl fmt::Display for Refusal {
@@ -159,6 +176,13 @@ impl fmt::Display for Refusal {
             ),
             Self::OtherSession => f.write_str("it is in another session: start all processes again"),
             Self::Assembling => f.write_str("its group has not come together yet: try again"),
+            Self::NoRdma => f.write_str(
+                "it was told not to use RDMA, or has no device that it can use (`squall doctor` there says why): choose \
+                 another transport",
+            ),
+            Self::RdmaOnly => {
+                f.write_str("it takes RDMA and nothing else: let this end choose `verbs` or `auto`, too")
+            }
             Self::Unusable => f.write_str("it cannot use what this process asked for: run the same release everywhere"),
         }
     }

@@ -3,7 +3,10 @@
 //! **Law.** A [`Door`] listens at an address; [`call`] connects to it. Both ends prove the secret to each other as
 //! members of a group do, before anything else is read, and at most so many connections wait for their proof. What
 //! comes out is a [`Meeting`]: a Unix socket if both are on one host and of one user, else a TCP stream, which carries
-//! nothing of the bootstrap any more.
+//! nothing of the bootstrap any more. It carries the data, or is the control stream of two RDMA devices.
+//!
+//! **RDMA** is used if one end asks for it and the other may: a door that leaves the choice open looks for a device when
+//! a caller asks, and a caller that leaves it open does as the door says. Otherwise either is refused, with the reason.
 //!
 //! **One host.** A door at `host:port` listens at a Unix socket too, whose name in the abstract namespace says the
 //! same address. A caller looks there first if the address is one of its own host; where nobody of its user listens,
@@ -23,9 +26,10 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::error::system;
 use super::link::{Link, is_this_host};
 use super::member::{CallError, Caller};
-use super::message::{Answer, Refusal, Request};
+use super::message::{Answer, Refusal, Request, Wish};
 use super::reception::{Reception, Visitor};
 use super::{Address, BootstrapError, Listener, Plan, Progress, Proof, Secret};
+use crate::verbs::{self, VerbsSettings};
 
 /// Who may meet, and how long it may take.
 #[derive(Clone, Debug)]
@@ -36,6 +40,8 @@ pub struct Terms {
     pub secret: Secret,
     /// How the ends may be joined.
     pub choice: Choice,
+    /// This end's RDMA device.
+    pub verbs: VerbsSettings,
     /// How long a caller tries.
     pub timeout: Duration,
     /// The time for one connection to prove the secret.
@@ -47,13 +53,42 @@ pub struct Terms {
 /// How two ends may be joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// By shared memory if both are on one host and of one user, else by TCP.
+    /// By shared memory if both are on one host and of one user, else by TCP, unless the other end asks for RDMA.
     #[default]
     Auto,
     /// By shared memory only.
     Shm,
     /// By TCP only.
     Tcp,
+    /// By RDMA only; the ends meet by TCP.
+    Verbs,
+}
+
+impl Choice {
+    /// Whether an end may go by shared memory.
+    const fn may_share(self) -> bool {
+        matches!(self, Self::Auto | Self::Shm)
+    }
+
+    /// What a caller with this choice asks for at a TCP address.
+    const fn wish(self) -> Wish {
+        match self {
+            Self::Auto => Wish::Any,
+            Self::Shm | Self::Tcp => Wish::Stream,
+            Self::Verbs => Wish::Rdma,
+        }
+    }
+
+    /// What a door with this choice says to a wish that comes by TCP; `has_rdma` is asked where it matters.
+    fn answer(self, wish: Wish, has_rdma: impl FnOnce() -> bool) -> Answer {
+        match (self, wish) {
+            (Self::Verbs, Wish::Rdma | Wish::Any) => Answer::AcceptedByRdma,
+            (Self::Verbs, Wish::Stream) => Answer::Refused(Refusal::RdmaOnly),
+            (Self::Auto, Wish::Rdma) if has_rdma() => Answer::AcceptedByRdma,
+            (_, Wish::Rdma) => Answer::Refused(Refusal::NoRdma),
+            (_, Wish::Stream | Wish::Any) => Answer::Accepted,
+        }
+    }
 }
 
 /// A connection whose ends trust each other.
@@ -63,6 +98,26 @@ pub enum Meeting {
     Shm(UnixStream),
     /// Wherever the peer is.
     Tcp(TcpStream),
+    /// Wherever the peer is; data goes by RDMA.
+    Verbs(TcpStream),
+}
+
+/// A stream over which two have met.
+trait Meet: Link {
+    /// What it becomes; none if the peer asks for what such a stream cannot be.
+    fn meet(self, by_rdma: bool) -> Option<Meeting>;
+}
+
+impl Meet for UnixStream {
+    fn meet(self, by_rdma: bool) -> Option<Meeting> {
+        (!by_rdma).then_some(Meeting::Shm(self))
+    }
+}
+
+impl Meet for TcpStream {
+    fn meet(self, by_rdma: bool) -> Option<Meeting> {
+        Some(if by_rdma { Meeting::Verbs(self) } else { Meeting::Tcp(self) })
+    }
 }
 
 impl Terms {
@@ -74,6 +129,7 @@ impl Terms {
             cluster: cluster.into(),
             secret: secret.clone(),
             choice: Choice::Auto,
+            verbs: VerbsSettings::default(),
             timeout: Duration::from_secs(10),
             handshake_timeout: plan.handshake_timeout,
             unauthenticated_max: plan.unauthenticated_max,
@@ -89,6 +145,14 @@ impl Terms {
 
     fn proof(&self) -> Proof {
         Proof::new(&self.secret, &self.cluster, PURPOSE)
+    }
+
+    fn has_rdma(&self) -> bool {
+        let found = verbs::check(&self.verbs, &[]);
+        if let Err(error) = &found {
+            tracing::warn!("a caller asks for RDMA, in vain: {error}");
+        }
+        found.is_ok()
     }
 }
 
@@ -134,30 +198,29 @@ impl Door {
             }
             let listener = Listener::<TcpStream>::bind(address)?;
             door.address = listener.address().clone();
-            if terms.choice != Choice::Tcp {
+            if terms.choice.may_share() {
                 twin = twins(&door.address).into_iter().next_back();
             }
-            door.spawn(listener, terms, serve(&door), Meeting::Tcp)?;
-        } else if terms.choice == Choice::Tcp {
+            door.spawn(listener, terms, serve(&door))?;
+        } else if !terms.choice.may_share() {
             return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
         }
         if let Some(twin) = twin {
             let listener = Listener::<UnixStream>::bind(&twin)?;
-            door.spawn(listener, terms, serve(&door), Meeting::Shm)?;
+            door.spawn(listener, terms, serve(&door))?;
         }
         Ok(door)
     }
 
-    fn spawn<S: Link>(
+    fn spawn<S: Meet>(
         &mut self,
         listener: Listener<S>,
         terms: &Terms,
         reporter: Reporter,
-        met: fn(S) -> Meeting,
     ) -> Result<(), BootstrapError> {
         let terms = terms.clone();
         let thread = std::thread::Builder::new().name("squall-door".into());
-        let thread = thread.spawn(move || reporter.receive(&listener, &terms, met));
+        let thread = thread.spawn(move || reporter.receive(&listener, &terms));
         self.threads.push(thread.map_err(system("a thread for callers"))?);
         Ok(())
     }
@@ -224,7 +287,7 @@ struct Reporter {
 
 impl Reporter {
     /// Receives callers until the door closes.
-    fn receive<S: Link>(&self, listener: &Listener<S>, terms: &Terms, met: fn(S) -> Meeting) {
+    fn receive<S: Meet>(&self, listener: &Listener<S>, terms: &Terms) {
         let (plan, proof) = (terms.plan(), terms.proof());
         let mut reception = Reception::new(&plan, listener, &proof);
         let mut log = |progress: Progress| tracing::debug!(?progress, "a caller");
@@ -237,7 +300,9 @@ impl Reporter {
                 return;
             }
             match visitors {
-                Ok(visitors) => visitors.into_iter().for_each(|visitor| self.welcome(visitor, met, &mut log)),
+                Ok(visitors) => {
+                    visitors.into_iter().for_each(|visitor| self.welcome(visitor, terms, &mut log))
+                }
                 Err(error) => {
                     self.report(Err(error));
                     // Files or memory may be there again later.
@@ -247,21 +312,21 @@ impl Reporter {
         }
     }
 
-    fn welcome<S: Link>(
-        &self,
-        mut visitor: Visitor<S>,
-        met: fn(S) -> Meeting,
-        log: &mut dyn FnMut(Progress),
-    ) {
-        if visitor.request != Request::Pair {
+    fn welcome<S: Meet>(&self, mut visitor: Visitor<S>, terms: &Terms, log: &mut dyn FnMut(Progress)) {
+        let Request::Pair { wish } = visitor.request else {
             visitor.turn_away(Refusal::Unusable, log);
             return;
+        };
+        let answer = terms.choice.answer(wish, || terms.has_rdma());
+        if let Answer::Refused(refusal) = answer {
+            visitor.turn_away(refusal, log);
+            return;
         }
-        let answered = visitor.wire.write_frame(&Answer::Accepted, Instant::now());
-        if answered.is_ok()
+        if visitor.wire.write_frame(&answer, Instant::now()).is_ok()
             && let Ok(stream) = visitor.wire.into_stream()
+            && let Some(meeting) = stream.meet(answer == Answer::AcceptedByRdma)
         {
-            self.report(Ok(met(stream)));
+            self.report(Ok(meeting));
         }
     }
 
@@ -281,11 +346,11 @@ pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError>
     let (plan, proof) = (terms.plan(), terms.proof());
     let deadline = Instant::now() + plan.timeout;
     let caller = Caller { plan: &plan, proof: &proof, deadline };
-    if address.is_unix() && terms.choice == Choice::Tcp {
+    if address.is_unix() && !terms.choice.may_share() {
         return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
     }
     let twins = match terms.choice {
-        Choice::Tcp => Vec::new(),
+        Choice::Tcp | Choice::Verbs => Vec::new(),
         _ if address.is_unix() => vec![address.clone()],
         _ => twins(address),
     };
@@ -310,8 +375,8 @@ impl Caller<'_> {
         let by_tcp = choice != Choice::Shm && !address.is_unix();
         let mut cause = format!("{address} is not on this host, and shared memory is asked for");
         for twin in twins {
-            match self.try_door::<UnixStream>(twin) {
-                Ok(stream) => return Ok(Meeting::Shm(stream)),
+            match self.try_door::<UnixStream>(twin, Wish::Stream) {
+                Ok(meeting) => return Ok(meeting),
                 // A socket of another user, or of nobody: what listens at the port may be ours all the same.
                 Err(CallError::Never(BootstrapError::OtherUser { .. })) if by_tcp => {}
                 Err(CallError::Never(error)) => return Err(CallError::Never(error)),
@@ -321,13 +386,20 @@ impl Caller<'_> {
         if !by_tcp {
             return Err(CallError::Again(cause));
         }
-        self.try_door::<TcpStream>(address).map(Meeting::Tcp)
+        self.try_door::<TcpStream>(address, choice.wish())
     }
 
-    fn try_door<S: Link>(&self, address: &Address) -> Result<S, CallError> {
+    fn try_door<S: Meet>(&self, address: &Address, wish: Wish) -> Result<Meeting, CallError> {
         let wait = (self.plan.handshake_timeout * PATIENCE_FACTOR).min(self.plan.timeout);
-        let wire = self.call::<S>(address, &Request::Pair, (Instant::now() + wait).into())?;
-        wire.into_stream().map_err(|error| CallError::Never(system("to make a socket blocking")(error)))
+        let (wire, answer) =
+            self.ask::<S>(address, &Request::Pair { wish }, (Instant::now() + wait).into())?;
+        let by_rdma = match answer {
+            Answer::AcceptedByRdma => true,
+            answer => self.accepted(address, answer).map(|()| false)?,
+        };
+        let stream = wire.into_stream();
+        let stream = stream.map_err(|error| CallError::Never(system("to make a socket blocking")(error)))?;
+        stream.meet(by_rdma).ok_or_else(|| CallError::Again("it gave an answer to something else".into()))
     }
 }
 
@@ -391,6 +463,31 @@ mod tests {
         let mut bytes = [0; 12];
         far.read_exact(&mut bytes).expect("connected");
         assert_eq!(&bytes, b"nothing else", "nothing of the bootstrap is left");
+    }
+
+    /// Without devices: the answers alone.
+    #[test]
+    fn rdma_is_used_if_one_end_asks_and_the_other_may() {
+        use Answer::{Accepted, AcceptedByRdma, Refused};
+        let answer = |door: Choice, caller: Choice, device| door.answer(caller.wish(), || device);
+        for caller in [Choice::Auto, Choice::Verbs] {
+            assert_eq!(answer(Choice::Verbs, caller, true), AcceptedByRdma);
+        }
+        assert_eq!(answer(Choice::Verbs, Choice::Tcp, true), Refused(Refusal::RdmaOnly));
+        assert_eq!(answer(Choice::Auto, Choice::Verbs, true), AcceptedByRdma);
+        assert_eq!(answer(Choice::Auto, Choice::Verbs, false), Refused(Refusal::NoRdma));
+        assert_eq!(answer(Choice::Tcp, Choice::Verbs, true), Refused(Refusal::NoRdma));
+        for caller in [Choice::Auto, Choice::Tcp] {
+            assert_eq!(answer(Choice::Auto, caller, true), Accepted);
+        }
+    }
+
+    #[test]
+    fn a_wish_that_is_refused_is_told_with_the_reason() {
+        let door = door(Choice::Tcp);
+        let error = call(door.address(), &terms(Choice::Verbs)).expect_err("the door has none");
+        assert!(error.to_string().contains("RDMA"), "{error}");
+        assert!(door.accept(Some(Duration::ZERO)).expect("no shortage").is_none());
     }
 
     #[test]

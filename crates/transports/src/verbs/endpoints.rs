@@ -147,6 +147,12 @@ impl Endpoints {
         self.waiting = waiting;
     }
 
+    /// Whether any endpoint has posts that are not over.
+    pub(super) fn has_posts(&self) -> bool {
+        let has_posts = |slot: &Slot| slot.endpoint.state != State::Failed && slot.endpoint.outstanding() > 0;
+        self.slots.iter().flatten().any(has_posts)
+    }
+
     /// Whether there are posts that the device would take now.
     pub(super) fn has_work(&self) -> bool {
         let ready = |number: &u32| {

@@ -219,6 +219,12 @@ impl VerbsFabric {
         self.device.is_software()
     }
 
+    /// Whether posts wait for the device, or for it to say that they were placed.
+    #[must_use]
+    pub fn has_posts(&self) -> bool {
+        self.endpoints.has_posts()
+    }
+
     /// The place of `node` among the peers.
     ///
     /// # Panics

@@ -132,7 +132,7 @@ impl<'p, S: Link> Room<'p, S> {
                 }
             }
             Request::Join { .. } => Answer::Refused(Refusal::Complete),
-            Request::Hello { .. } | Request::Link { .. } | Request::Pair => {
+            Request::Hello { .. } | Request::Link { .. } | Request::Pair { .. } => {
                 Answer::Refused(Refusal::OtherSession)
             }
         };
