@@ -293,6 +293,8 @@ fn what_cannot_be_done_is_said() {
         ("demo --transport rdma", 2, "[possible values: shm, tcp, auto, verbs]"),
         ("demo --transport verbs --at node=1", 2, "write netns=NAME, address=IP or device=NAME"),
         ("demo --transport shm --at netns=a", 1, "choose --transport tcp, auto or verbs"),
+        ("bench stream --at device=a", 1, "choose --transport tcp or verbs"),
+        ("bench stream --transport verbs --at netns=a", 1, "the sender runs here"),
         ("bench multicast --senders 3 --members 2", 1, "3 senders among 2 members: raise --members"),
         ("bench multicast --size 10kilo", 2, "write a number of bytes"),
         ("simulate --seeds 5", 2, "like 0..1000"),
@@ -313,7 +315,10 @@ fn without_the_library_it_says_what_to_install() {
     let folder = Folder::new("no-verbs");
     // The loader takes this one first, and finds that it is none.
     std::fs::write(folder.0.join("libibverbs.so.1"), "").unwrap();
-    for command in ["demo", "bench multicast", "bench sst"] {
+    std::fs::write(folder.0.join("secret"), "sixteen bytes or more").unwrap();
+    let secret = folder.0.join("secret");
+    let copy = format!("cp {0} a: --secret-file {0}", secret.display());
+    for command in ["demo", "bench multicast", "bench sst", "bench rdmc", "bench stream", &copy] {
         let mut program = squall(&format!("{command} --transport verbs"));
         let output = program.env("LD_LIBRARY_PATH", &folder.0).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,7 @@
 //! Bulk sessions on real transports: all sizes, all ways to receive, files, and deaths (RDMC §2).
 
+mod rdma;
+
 use std::os::unix::fs::FileExt as _;
 use std::thread::{JoinHandle, scope, spawn};
 
@@ -13,17 +15,23 @@ const SIZES: [usize; 9] = [0, 1, 8, 4095, 4096, 4097, 100_000, 1 << 20, 3];
 fn configs(name: &str, transport: Transport, members: usize) -> Vec<Config> {
     let config = Config::local(&format!("bulk-{name}-{}", std::process::id()), members);
     let mut configs: Vec<_> = (0..members).map(|rank| config.clone().for_rank(rank)).collect();
-    if transport == Transport::Tcp {
+    if transport != Transport::Shm {
         // A port that is free now, as the kernel says.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         for (rank, config) in configs.iter_mut().enumerate() {
-            config.transport = Transport::Tcp;
+            config.transport = transport;
+            config.verbs = rdma::settings(rank);
             config.contacts = vec![free.to_string().parse().unwrap()];
             config.listen =
                 if rank == 0 { config.contacts[0].clone() } else { "127.0.0.1:0".parse().unwrap() };
         }
     }
     configs
+}
+
+/// What is between hosts: TCP, or RDMA where it is to be tested.
+fn network() -> Transport {
+    if rdma::is_wanted() { Transport::Verbs } else { Transport::Tcp }
 }
 
 fn join(config: &Config) -> Session {
@@ -85,8 +93,8 @@ fn all_objects_arrive_on_shared_memory() {
 }
 
 #[test]
-fn all_objects_arrive_over_tcp() {
-    all_objects_arrive("tcp", Transport::Tcp);
+fn all_objects_arrive_over_a_network() {
+    all_objects_arrive("network", network());
 }
 
 /// A receiver that leaves in the middle is left out; the others get everything [B7].
@@ -116,14 +124,14 @@ fn a_lost_receiver_is_left_out_on_shared_memory() {
 }
 
 #[test]
-fn a_lost_receiver_is_left_out_over_tcp() {
-    a_lost_receiver_is_left_out("tcp-lost", Transport::Tcp);
+fn a_lost_receiver_is_left_out_over_a_network() {
+    a_lost_receiver_is_left_out("network-lost", network());
 }
 
 /// When the last receiver has left, the root hears it, however often it asks.
 #[test]
 fn a_root_that_is_left_alone_is_told() {
-    for transport in [Transport::Shm, Transport::Tcp] {
+    for transport in [Transport::Shm, network()] {
         let configs = configs(&format!("alone-{transport:?}"), transport, 2);
         scope(|scope| {
             scope.spawn(|| join(&configs[1]).receive().map(drop).expect("the first object"));
@@ -140,7 +148,7 @@ fn a_root_that_is_left_alone_is_told() {
 /// Receivers hear that the root has gone.
 #[test]
 fn a_lost_root_ends_the_session() {
-    for transport in [Transport::Shm, Transport::Tcp] {
+    for transport in [Transport::Shm, network()] {
         let configs = configs(&format!("root-{transport:?}"), transport, 2);
         scope(|scope| {
             scope.spawn(|| drop(join(&configs[0])));
@@ -165,7 +173,7 @@ fn a_file_is_received_and_resumed() {
         let range = (block * BLOCK) as usize..((block + 1) * BLOCK) as usize;
         target.write_all_at(&right[range.clone()], range.start as u64).unwrap();
     }
-    let configs = configs("file", Transport::Tcp, 2);
+    let configs = configs("file", network(), 2);
     let (arrived, blocks) = std::sync::mpsc::channel();
     scope(|scope| {
         scope.spawn(|| join(&configs[0]).send_file(&source, bytes as u64, &mut |_, _| ()).expect("sent"));

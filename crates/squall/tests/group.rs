@@ -1,5 +1,7 @@
 //! Groups as applications use them: threads of one process as members, over both transports (Derecho §2).
 
+mod rdma;
+
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -207,10 +209,11 @@ fn tasks_can_wait() {
 /// the window for them is small, so memory is used again and again.
 #[test]
 fn large_messages_take_their_place() {
+    let network = if rdma::is_wanted() { Transport::Verbs } else { Transport::Tcp };
     for (test, transport, carrier) in [
         ("large-shm", Transport::Shm, None),
-        ("large-tcp", Transport::Tcp, None),
-        ("large-pushed", Transport::Tcp, Some(Carrier::Pushed)),
+        ("large-network", network, None),
+        ("large-pushed", network, Some(Carrier::Pushed)),
         ("large-relayed", Transport::Shm, Some(Carrier::Relayed)),
     ] {
         let subgroup = SubgroupConfig {
@@ -225,7 +228,8 @@ fn large_messages_take_their_place() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let config = move |rank: usize| {
             let mut config = base.clone().for_rank(rank);
-            if transport == Transport::Tcp {
+            if transport != Transport::Shm {
+                config.verbs = rdma::settings(rank);
                 config.contacts = vec![free.to_string().parse().unwrap()];
                 config.listen =
                     if rank == 0 { config.contacts[0].clone() } else { "127.0.0.1:0".parse().unwrap() };

@@ -9,7 +9,7 @@ use squall_simulator::rdmc::Machines;
 
 use crate::Verdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
-use crate::control::{IdleName, RdmcJob, Report, ScheduleName, TransportName, Work};
+use crate::control::{IdleName, Location, RdmcJob, Report, ScheduleName, TransportName, Work};
 use crate::output;
 use crate::progress::Display;
 use crate::units;
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// Bytes of a block, a multiple of 8
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     block: Option<usize>,
-    /// How blocks travel on TCP and in the simulator; on shared memory receivers take them from the root's pages
+    /// How blocks travel between hosts and in the simulator; on shared memory receivers take them from the root's pages
     #[arg(long, value_enum)]
     schedule: Option<ScheduleName>,
     /// Let receivers read objects where the root wrote them, without a copy (shared memory)
@@ -48,6 +48,9 @@ pub(crate) struct Arguments {
     /// What a member does when there is nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     idle: IdleName,
+    /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
+    #[arg(long = "at", value_name = "LOCATION")]
+    locations: Vec<Location>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -62,6 +65,7 @@ Examples:
   squall bench rdmc --members 8 --size 64MiB
   squall bench rdmc --transport tcp --members 4 --schedule chain --block 256KiB --json
   squall bench rdmc --members 9 --size 64MiB --in-place
+  squall bench rdmc --transport verbs --members 4 --at device=rxe0,address=10.77.0.1 --at device=rxe1,address=10.77.0.2
   squall bench rdmc --transport sim --cluster sierra --members 512 --size 256MiB";
 
 /// How the members reach each other.
@@ -72,6 +76,10 @@ enum Transport {
     Shm,
     /// TCP over the loopback interface
     Tcp,
+    /// RDMA by verbs; see docs/verbs.md
+    Verbs,
+    /// Shared memory, RDMA or TCP, whichever each pair of members can have
+    Auto,
     /// The simulator with the costs of a cluster, in virtual time; one object
     Sim,
 }
@@ -107,6 +115,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let outcome = match arguments.transport {
         Transport::Shm => measure(arguments, TransportName::Shm)?,
         Transport::Tcp => measure(arguments, TransportName::Tcp)?,
+        Transport::Verbs => measure(arguments, TransportName::Verbs)?,
+        Transport::Auto => measure(arguments, TransportName::Auto)?,
         Transport::Sim => predict(arguments)?,
     };
     if arguments.json {
@@ -136,7 +146,7 @@ fn measure(arguments: &Arguments, transport: TransportName) -> Result<Outcome> {
         transport,
         members,
         idle: arguments.idle,
-        locations: Vec::new(),
+        locations: arguments.locations.clone(),
         work: Work::Rdmc(job),
         survives: false,
         kill_after: None,

@@ -8,8 +8,8 @@ use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::Verdict;
-use crate::copy::send::{self, Observer, Target};
-use crate::copy::{BLOCK_BYTES, PORT, Request, blocks, read_secret, source};
+use crate::copy::send::{self, Means, Observer, Target};
+use crate::copy::{BLOCK_BYTES, PORT, Request, Transport, blocks, device, read_secret, source};
 use crate::{output, units};
 
 /// Copy files and folders to many hosts at once, for little more than the time of one
@@ -25,6 +25,12 @@ pub(crate) struct Arguments {
     /// The port at which the hosts listen
     #[arg(long, default_value_t = PORT)]
     port: u16,
+    /// How files travel; the hosts and their `serve` need devices for RDMA
+    #[arg(long, value_enum, default_value = "tcp")]
+    transport: Transport,
+    /// With `--transport verbs`: this host's RDMA device [default: one that fits]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -36,12 +42,19 @@ is left out and the others finish. What was interrupted goes on from there when 
 
 Examples:
   squall cp image.raw a:images/ b:images/ c:images/ --secret-file secret
-  squall cp ./website 192.0.2.7:/ [2001:db8::7]:/ --secret-file secret";
+  squall cp ./website 192.0.2.7:/ [2001:db8::7]:/ --secret-file secret
+  squall cp image.raw a:images/ b:images/ --secret-file secret --transport verbs";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let secret = read_secret(&arguments.secret_file)?;
+    let verbs = device(arguments.device.as_deref());
+    if arguments.transport == Transport::Verbs {
+        // Before any host takes space for it.
+        squall_transports::verbs::check(&verbs, &[])?;
+    }
     let (sources, hosts) = split(&arguments.paths)?;
     let sources = source::find(&sources)?;
+    let means = Means { secret: &secret, transport: arguments.transport, verbs };
     let begun = Instant::now();
     let connect =
         |(name, host, _): &(String, String, String)| Target::connect(name, host, arguments.port, &secret);
@@ -63,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let (count, bytes) = files.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.bytes));
     let total = sources.iter().filter_map(|source| source.entry.file).map(|file| blocks(file.bytes)).sum();
     let mut display = Display::new(&targets, total, arguments.quiet);
-    send::send(&sources, &mut targets, &secret, &mut display)?;
+    send::send(&sources, &mut targets, &means, &mut display)?;
     display.finish();
     let failed = targets.iter().filter(|target| target.failure.is_some()).count();
     if !arguments.quiet {

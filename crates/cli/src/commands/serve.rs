@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::Verdict;
 use crate::copy::folder::Folder;
-use crate::copy::{Line, PORT, read_secret, receive};
+use crate::copy::{Line, PORT, device, read_secret, receive};
 use crate::output;
 
 /// Receive files that `squall cp` sends, into a folder
@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// The file that holds the secret, the same at all hosts, at least 16 bytes
     #[arg(long, value_name = "FILE")]
     secret_file: PathBuf,
+    /// The RDMA device for copies that come by RDMA [default: one that fits]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
     /// End after the first copy
     #[arg(long)]
     once: bool,
@@ -41,6 +44,7 @@ Examples:
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let secret = read_secret(&arguments.secret_file)?;
+    let verbs = device(arguments.device.as_deref());
     let folder = Folder::open(&arguments.folder)?;
     let address = (arguments.listen.as_str(), arguments.port);
     let listener = TcpListener::bind(address)
@@ -56,8 +60,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
                 continue;
             }
         };
-        let outcome =
-            Line::demand(stream, &secret).and_then(|mut line| receive::serve(&mut line, &folder, &secret));
+        let outcome = Line::demand(stream, &secret)
+            .and_then(|mut line| receive::serve(&mut line, &folder, &secret, &verbs));
         let verdict = match outcome {
             Ok(files) => {
                 output::note(format_args!("{peer}: {files} files received"));

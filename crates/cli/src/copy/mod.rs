@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use squall::config::Secret;
+use squall::config::{Secret, VerbsSettings};
 use squall_transports::bootstrap::Proof;
 
 use crate::control::write_line;
@@ -87,6 +87,34 @@ pub(crate) struct Begin {
     pub(crate) rank: usize,
     /// The entries that are sent, in this order.
     pub(crate) send: Vec<usize>,
+    #[serde(default)]
+    pub(crate) transport: Transport,
+}
+
+/// How the files travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Transport {
+    /// TCP, from pages to pages
+    #[default]
+    Tcp,
+    /// RDMA by verbs, through memory of the size of the largest file at each host; see docs/verbs.md
+    Verbs,
+}
+
+impl Transport {
+    /// As the library calls it.
+    pub(crate) const fn named(self) -> squall::config::Transport {
+        match self {
+            Self::Tcp => squall::config::Transport::Tcp,
+            Self::Verbs => squall::config::Transport::Verbs,
+        }
+    }
+}
+
+/// This host's device, if it is to be one and not any.
+pub(crate) fn device(name: Option<&str>) -> VerbsSettings {
+    VerbsSettings { device: name.map(Into::into), ..VerbsSettings::default() }
 }
 
 /// What a host says to a file's digest.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use squall::bulk::{BLOCKS_MAX, FileTarget, Options, Session};
-use squall::config::{Address, Config, Secret, Transport};
+use squall::config::{Address, Config, Secret, VerbsSettings};
 
 use super::folder::{Folder, Place, names};
 use super::partial::{self, Partial};
@@ -30,7 +30,12 @@ enum State {
 ///
 /// # Errors
 /// What went wrong; the other end has been told, if it is still there.
-pub(crate) fn serve(line: &mut Line, folder: &Folder, secret: &Secret) -> Result<usize> {
+pub(crate) fn serve(
+    line: &mut Line,
+    folder: &Folder,
+    secret: &Secret,
+    verbs: &VerbsSettings,
+) -> Result<usize> {
     let request: Request = line.hear(Some(PATIENCE))?;
     let slots = match prepare(folder, &request) {
         Ok(slots) => slots,
@@ -45,7 +50,7 @@ pub(crate) fn serve(line: &mut Line, folder: &Folder, secret: &Secret) -> Result
     let Begin { members, rank, .. } = begin;
     ensure!(members <= MEMBERS_MAX && (1..members).contains(&rank), "rank {rank} of {members} cannot be");
     let options = Options { block_bytes: Some(BLOCK_BYTES), schedule: None };
-    let mut session = Session::join_with(&config(&begin, line.peer()?.ip(), secret), &options)?;
+    let mut session = Session::join_with(&config(&begin, line.peer()?.ip(), secret, verbs), &options)?;
     let mut received = 0;
     for index in &begin.send {
         let slot =
@@ -144,12 +149,13 @@ fn finish(slot: &Slot, right: &str) -> Result<()> {
     Ok(())
 }
 
-fn config(begin: &Begin, source: IpAddr, secret: &Secret) -> Config {
+fn config(begin: &Begin, source: IpAddr, secret: &Secret, verbs: &VerbsSettings) -> Config {
     let anywhere = if source.is_ipv4() { "0.0.0.0" } else { "::" };
     let mut config = Config::local("copy", begin.members).for_rank(begin.rank);
     config.cluster.clone_from(&begin.name);
     config.secret = secret.clone();
-    config.transport = Transport::Tcp;
+    config.transport = begin.transport.named();
+    config.verbs = verbs.clone();
     config.listen = Address::Tcp { host: anywhere.into(), port: 0 };
     config.contacts = vec![Address::Tcp { host: source.to_string(), port: begin.port }];
     config.timeout = JOIN_TIMEOUT;

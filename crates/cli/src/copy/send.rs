@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use squall::Progress;
 use squall::bulk::{Options, Session};
-use squall::config::{Address, Config, Secret, Transport};
+use squall::config::{Address, Config, Secret, VerbsSettings};
 
 use super::source::Source;
-use super::{Answer, BLOCK_BYTES, Begin, FileEntry, Judgement, Line, Request, blocks, digest};
+use super::{Answer, BLOCK_BYTES, Begin, FileEntry, Judgement, Line, Request, Transport, blocks, digest};
 use crate::control::write_line;
 
 /// A host to which is copied.
@@ -74,6 +74,13 @@ impl Target {
     }
 }
 
+/// By what the files travel.
+pub(crate) struct Means<'m> {
+    pub(crate) secret: &'m Secret,
+    pub(crate) transport: Transport,
+    pub(crate) verbs: VerbsSettings,
+}
+
 /// Sends what the targets lack; failures are noted at the targets.
 ///
 /// # Errors
@@ -81,7 +88,7 @@ impl Target {
 pub(crate) fn send(
     sources: &[Source],
     targets: &mut [Target],
-    secret: &Secret,
+    means: &Means<'_>,
     observer: &mut dyn Observer,
 ) -> Result<()> {
     let files: Vec<(usize, &Source, FileEntry)> =
@@ -104,7 +111,7 @@ pub(crate) fn send(
         return Ok(());
     }
     let send: Vec<usize> = wanted.iter().map(|(_, (index, ..))| *index).collect();
-    let mut session = begin(targets, &ranks, &send, secret)?;
+    let mut session = begin(targets, &ranks, &send, means)?;
     let mut done = vec![0; targets.len()];
     for (number, (_, source, entry)) in wanted {
         let held: Vec<u64> = targets.iter().map(|target| target.held(number)).collect();
@@ -173,13 +180,14 @@ fn send_file(
 }
 
 /// Opens the session and tells the targets where it is.
-fn begin(targets: &[Target], ranks: &[usize], send: &[usize], secret: &Secret) -> Result<Session> {
+fn begin(targets: &[Target], ranks: &[usize], send: &[usize], means: &Means<'_>) -> Result<Session> {
     let name = format!("copy-{}-{:x}", std::process::id(), now_ns());
     let members = ranks.len() + 1;
     let mut config = Config::local("copy", members);
     config.cluster.clone_from(&name);
-    config.secret = secret.clone();
-    config.transport = Transport::Tcp;
+    config.secret = means.secret.clone();
+    config.transport = means.transport.named();
+    config.verbs = means.verbs.clone();
     let is_ipv6 =
         targets.iter().filter_map(|target| target.line.as_ref()?.peer().ok()).any(|peer| peer.is_ipv6());
     let anywhere = if is_ipv6 { "::" } else { "0.0.0.0" };
@@ -189,13 +197,13 @@ fn begin(targets: &[Target], ranks: &[usize], send: &[usize], secret: &Secret) -
     let mouths: Result<Vec<TcpStream>> =
         ranks.iter().filter_map(|i| targets[*i].line.as_ref()).map(Line::mouth).collect();
     let mut mouths = mouths?;
-    let (send, begin_name) = (send.to_vec(), name);
+    let (send, begin_name, transport) = (send.to_vec(), name, means.transport);
     let mut tell = move |progress: Progress| {
         let Progress::Listening { address: Address::Tcp { port, .. } } = progress else { return };
         for (i, mouth) in mouths.iter_mut().enumerate() {
             let (name, rank, send) = (begin_name.clone(), i + 1, send.clone());
             // Who has gone does not join, and that is found out there.
-            let _ = write_line(mouth, &Some(Begin { name, port, members, rank, send }));
+            let _ = write_line(mouth, &Some(Begin { name, port, members, rank, send, transport }));
         }
     };
     let options = Options { block_bytes: Some(BLOCK_BYTES), schedule: None };

@@ -67,7 +67,7 @@ pub enum BulkError {
         found: u64,
     },
     /// What the transport cannot do.
-    #[error("files are received over TCP: choose that transport")]
+    #[error("files are not received over shared memory: choose TCP or RDMA")]
     NotFiles,
     /// A file could not be prepared.
     #[error("{0}")]

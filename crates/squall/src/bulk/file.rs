@@ -1,8 +1,17 @@
 //! Files as objects: sent from, and received into, their pages (RDMC §2: the receiver chooses the memory).
+//!
+//! **Over TCP** the pages are mapped. **By RDMA** they are not: kernels refuse to let a device write the pages of a file
+//! (Linux from 6.5 on), and a mapping that can only be read cannot be given to every device. So a file is read into
+//! memory that the device knows, and at a receiver each block is written to the file as it arrives. That takes memory
+//! of the file's size at each member while it travels.
 
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use squall_fabric::Region;
+use squall_fabric::bulk::Buffer;
 use squall_fabric::region::Access;
 use squall_protocols::rdmc::{Held, Memory};
 
@@ -49,7 +58,10 @@ impl Session {
     ) -> Result<(), BulkError> {
         self.require_root(true)?;
         let network = self.network()?;
-        let region = map(network, file, bytes, Access::ReadOnly)?;
+        let region = match map(network, file, bytes, Access::ReadOnly)? {
+            Some(region) => region,
+            None => read(network, file, bytes)?.region().clone(),
+        };
         network.send(&Memory { region, first: 0 }, bytes, on_progress)
     }
 
@@ -60,8 +72,19 @@ impl Session {
     pub fn receive_file(&mut self, target: FileTarget<'_>) -> Result<(), BulkError> {
         let bytes = self.next_object()?.bytes;
         let network = self.network()?;
-        let region = map(network, target.file, bytes, Access::ReadWrite)?;
-        network.receive(&Memory { region, first: 0 }, bytes, &target.held, Some(target.on_block))
+        let FileTarget { file, held, on_block } = target;
+        if let Some(region) = map(network, file, bytes, Access::ReadWrite)? {
+            return network.receive(&Memory { region, first: 0 }, bytes, &held, Some(on_block));
+        }
+        // What is there already may be asked for by others.
+        let memory = if held.count() == 0 { room(network, bytes)? } else { read(network, file, bytes)? };
+        let region = memory.region().clone();
+        let block_bytes = network.block_bytes();
+        let copy = Copying { region: region.clone(), file: file.try_clone()?, bytes, block_bytes };
+        let (on_block, failure) = copy.before(on_block);
+        network.receive(&Memory { region, first: 0 }, bytes, &held, Some(on_block))?;
+        let failed = failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     fn network(&mut self) -> Result<&mut Network, BulkError> {
@@ -72,10 +95,109 @@ impl Session {
     }
 }
 
-fn map(network: &mut Network, file: &File, bytes: u64, access: Access) -> Result<Region, BulkError> {
-    let length = usize::try_from(bytes).map_err(|_| BulkError::TooLarge { bytes })?;
+/// Blocks on their way from memory to a file.
+struct Copying {
+    region: Region,
+    file: File,
+    /// Of the file.
+    bytes: u64,
+    block_bytes: u64,
+}
+
+/// Why a file is not complete, if it is not.
+type FirstFailure = Arc<Mutex<Option<io::Error>>>;
+
+impl Copying {
+    fn copy(&self, block: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let first = block * self.block_bytes;
+        let bytes = self.block_bytes.min(self.bytes - first);
+        let word = usize::try_from(first / 8).expect("inside the region");
+        buffer.resize(usize::try_from(bytes).expect("inside the region"), 0);
+        self.region.copy_bytes_out(word, buffer);
+        self.file.write_all_at(buffer, first)
+    }
+
+    /// Copies each block before `on_block` hears of it. After a failure nothing more is copied or told.
+    fn before(self, mut on_block: Box<dyn FnMut(u64) + Send>) -> (Box<dyn FnMut(u64) + Send>, FirstFailure) {
+        let failure = FirstFailure::default();
+        let (noted, mut buffer) = (Arc::clone(&failure), Vec::new());
+        let copied = move |block| {
+            let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
+            if noted.is_some() {
+                return;
+            }
+            match self.copy(block, &mut buffer) {
+                Ok(()) => on_block(block),
+                Err(error) => *noted = Some(error),
+            }
+        };
+        (Box::new(copied), failure)
+    }
+}
+
+/// The pages of a file, where the transport can use them.
+fn map(network: &mut Network, file: &File, bytes: u64, access: Access) -> Result<Option<Region>, BulkError> {
     match network.fabric() {
-        AnyFabric::Tcp(fabric) => Ok(fabric.map_file(file, length, access)?),
-        AnyFabric::Shm(_) | AnyFabric::Verbs(_) | AnyFabric::Auto(_) => Err(BulkError::NotFiles),
+        AnyFabric::Tcp(fabric) => Ok(Some(fabric.map_file(file, length(bytes)?, access)?)),
+        AnyFabric::Shm(_) | AnyFabric::Verbs(_) | AnyFabric::Auto(_) => Ok(None),
+    }
+}
+
+/// Memory that the transport can use.
+fn room(network: &mut Network, bytes: u64) -> Result<Buffer, BulkError> {
+    Ok(Buffer::register(network.fabric(), length(bytes)?))
+}
+
+/// A file in such memory.
+fn read(network: &mut Network, file: &File, bytes: u64) -> Result<Buffer, BulkError> {
+    let mut memory = room(network, bytes)?;
+    file.read_exact_at(&mut memory, 0)?;
+    Ok(memory)
+}
+
+fn length(bytes: u64) -> Result<usize, BulkError> {
+    usize::try_from(bytes).map_err(|_| BulkError::TooLarge { bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use squall_fabric::RegionId;
+
+    #[test]
+    fn blocks_come_into_the_file_before_anybody_hears_of_them() {
+        let path = std::env::temp_dir().join(format!("squall-blocks-{}", std::process::id()));
+        let file = File::options().create_new(true).read(true).write(true).open(&path).expect("a file");
+        std::fs::remove_file(&path).expect("it is there");
+        file.set_len(20).expect("room");
+        let region = Region::heap(RegionId(0), 3);
+        region.copy_bytes_in(0, b"eight by and eight b");
+        let copying =
+            Copying { region, file: file.try_clone().expect("a handle"), bytes: 20, block_bytes: 8 };
+        let (heard, there) = (Arc::new(Mutex::new(Vec::new())), file.try_clone().expect("a handle"));
+        let told = Arc::clone(&heard);
+        let (mut on_block, failure) = copying.before(Box::new(move |block| {
+            let mut byte = [0];
+            there.read_exact_at(&mut byte, 8 * block).expect("the file is that long");
+            told.lock().expect("one thread").push((block, byte[0]));
+        }));
+        for block in [2, 0] {
+            on_block(block);
+        }
+        assert_eq!(*heard.lock().expect("one thread"), [(2, b'i'), (0, b'e')]);
+        let mut all = [0; 20];
+        file.read_exact_at(&mut all, 0).expect("20 bytes");
+        assert_eq!(&all, b"eight by\0\0\0\0\0\0\0\0ht b");
+        assert!(failure.lock().expect("one thread").is_none());
+    }
+
+    #[test]
+    fn a_block_that_cannot_be_written_is_not_told() {
+        let file = File::open("/dev/null").expect("it is there");
+        let copying = Copying { region: Region::heap(RegionId(0), 2), file, bytes: 16, block_bytes: 8 };
+        let (mut on_block, failure) = copying.before(Box::new(|block| panic!("block {block} is not there")));
+        on_block(0);
+        on_block(1);
+        assert!(failure.lock().expect("one thread").is_some());
     }
 }

@@ -25,7 +25,7 @@
 //! others inside its own [`Session::receive`], which returns when it has nothing more to do with the object.
 //!
 //! **On one host** (shared memory) receivers copy from the source's pages, or read there without a copy
-//! ([`Session::receive_in_place`]). **Between hosts** (TCP) blocks are relayed by a schedule.
+//! ([`Session::receive_in_place`]). **Between hosts** (TCP, RDMA) blocks are relayed by a schedule.
 //!
 //! **Failures.** A receiver that dies is left out, and the others go on with what they hold \[B7\]: [`Session::send`]
 //! succeeds if any receiver is left, and [`Session::lost`] says who is gone. When the root dies, the session ends.
