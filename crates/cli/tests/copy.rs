@@ -168,7 +168,8 @@ fn a_killed_host_is_resumed() {
     for host in &hosts {
         assert!(std::fs::read(host.folder.join("copy")).unwrap() == content(7, bytes), "at {}", host.address);
     }
-    let inode = place.root.join("127.0.0.2/.copy.squall-partial").metadata().unwrap().ino();
+    let partial = place.root.join("127.0.0.2/.copy.squall-partial");
+    let (inode, mut marks) = (partial.metadata().unwrap().ino(), std::fs::read(&list).unwrap());
     let again = place.serve(2);
     let (status, text) = end(place.cp(&[&source], &targets));
     assert_eq!(status, 0, "{text}");
@@ -176,6 +177,14 @@ fn a_killed_host_is_resumed() {
     assert!(std::fs::read(&copy).unwrap() == content(7, bytes));
     assert_eq!(copy.metadata().unwrap().ino(), inode, "it went on with what was there");
     assert!(!list.exists());
+
+    // As if it had been killed when all had come, before the digest was compared.
+    std::fs::rename(&copy, &partial).unwrap();
+    marks[40..].fill(1);
+    std::fs::write(&list, marks).unwrap();
+    let (status, text) = end(place.cp(&[&source], &targets));
+    assert_eq!(status, 0, "{text}");
+    assert!(std::fs::read(&copy).unwrap() == content(7, bytes) && !list.exists(), "it has got its name");
 }
 
 /// Whoever is wrong is told what to do; the others get the file.

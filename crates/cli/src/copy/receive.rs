@@ -102,10 +102,13 @@ fn prepare(folder: &Folder, request: &Request) -> Result<Vec<Option<Slot>>> {
 }
 
 impl Slot {
+    /// How many blocks the source need not count on sending. Of a file that is whole but was never judged it is one
+    /// less than all: the file has yet to be compared, and to get its name.
     fn held(&self) -> u64 {
+        let all = blocks(self.entry.bytes);
         match &self.state {
-            State::There(_) => blocks(self.entry.bytes),
-            State::Partial(partial) => partial.held.count(),
+            State::There(_) => all,
+            State::Partial(partial) => partial.held.count().min(all.saturating_sub(1)),
         }
     }
 

@@ -150,7 +150,7 @@ impl Endpoints {
     /// Whether any endpoint has posts that are not over.
     pub(super) fn has_posts(&self) -> bool {
         let has_posts = |slot: &Slot| slot.endpoint.state != State::Failed && slot.endpoint.outstanding() > 0;
-        self.slots.iter().flatten().any(has_posts)
+        self.slots.iter().any(has_posts)
     }
 
     /// Whether there are posts that the device would take now.
