@@ -35,6 +35,7 @@ impl Latencies {
     pub(crate) fn percentiles(&self) -> Option<Percentiles> {
         let at = |quantile| self.0.value_at_quantile(quantile);
         (!self.0.is_empty()).then(|| Percentiles {
+            min: self.0.min(),
             p50: at(0.5),
             p99: at(0.99),
             p999: at(0.999),
@@ -46,6 +47,7 @@ impl Latencies {
 /// Percentiles in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Percentiles {
+    pub(crate) min: u64,
     pub(crate) p50: u64,
     pub(crate) p99: u64,
     pub(crate) p999: u64,
@@ -54,8 +56,9 @@ pub(crate) struct Percentiles {
 
 impl std::fmt::Display for Percentiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [p50, p99, p999, max] = [self.p50, self.p99, self.p999, self.max].map(units::nanos);
-        write!(f, "p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}")
+        let all = [self.min, self.p50, self.p99, self.p999, self.max];
+        let [min, p50, p99, p999, max] = all.map(units::nanos);
+        write!(f, "min {min}, p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}")
     }
 }
 
@@ -96,7 +99,7 @@ mod tests {
         let mut all: Latencies = serde_json::from_str(&pipe).unwrap();
         all.merge(&slow);
         let percentiles = all.percentiles().unwrap();
-        assert_eq!((percentiles.p50, percentiles.p99), (500, 500));
+        assert_eq!((percentiles.min, percentiles.p50, percentiles.p99), (500, 500, 500));
         assert!(percentiles.max >= LATENCY_NS_MAX, "more than a minute counts as a minute");
     }
 }

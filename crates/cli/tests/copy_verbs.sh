@@ -2,11 +2,11 @@
 # Copies a file by RDMA to two hosts; one is killed on the way and resumed; the digests of both copies must be those of
 # the source. For the virtual machine of tools/rdma-vm, where node0 is the source and node1 and node2 are the hosts.
 #
-#   tools/rdma-vm -- crates/cli/tests/copy_verbs.sh target/release/squall [BYTES]        (default 24 MiB)
+#   tools/rdma-vm -- crates/cli/tests/copy_verbs.sh target/release/squall [BYTES]        (default 48 MiB)
 set -euo pipefail
 
 SQUALL="$(realpath "$1")"
-BYTES="${2:-25165824}"
+BYTES="${2:-50331648}"
 BLOCKS=$((BYTES >> 20))
 SCRATCH="$(mktemp -d)"
 HOSTS=(1 2)
@@ -50,9 +50,9 @@ done
 
 copy &
 COPY=$!
-until [ "$(held)" -gt $((BLOCKS / 8)) ]; do
+until [ "$(held)" -gt 2 ]; do
     kill -0 "$COPY" 2>/dev/null || { echo "the copy was over before a host could be killed" >&2; exit 1; }
-    sleep 0.05
+    sleep 0.01
 done
 kill -9 "${PIDS[2]}"
 echo "host 2 was killed with $(held) of $BLOCKS blocks"

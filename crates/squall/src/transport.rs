@@ -54,13 +54,16 @@ impl AnyFabric {
 impl AnyFabric {
     /// How to wait if the user would do `wanted`: who spins would keep a device in software from working.
     pub(crate) fn idle_at_most(&self, wanted: Idle) -> Idle {
-        match self {
-            Self::Verbs(fabric) if fabric.is_software() => Idle {
-                spins: 0,
-                yields: wanted.yields.saturating_add(wanted.spins.min(Idle::SOFTWARE_DEVICE.yields)),
-            },
-            _ => wanted,
+        let is_software = match self {
+            Self::Verbs(fabric) => fabric.is_software(),
+            Self::Auto(fabric) => fabric.is_software(),
+            Self::Shm(_) | Self::Tcp(_) => false,
+        };
+        if !is_software {
+            return wanted;
         }
+        let spins = wanted.spins.min(Idle::SOFTWARE_DEVICE.yields);
+        Idle { spins: 0, yields: wanted.yields.saturating_add(spins) }
     }
 
     /// Whether nothing that was posted depends on this process any more. A device moves nothing for a process that has

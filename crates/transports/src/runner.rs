@@ -30,8 +30,9 @@ impl Idle {
     /// Parks soon: for machines with more polling threads than cores, and for tests.
     pub const PARK: Self = Self { spins: 0, yields: 50 };
 
-    /// For devices in software, which need the processor to move anything: yields for some milliseconds, then parks.
-    pub const SOFTWARE_DEVICE: Self = Self { spins: 0, yields: 2_000 };
+    /// For devices in software, which need the processor to move anything: yields for the time of a few short messages,
+    /// then parks, since long ones are moved faster by a device that has the processor for itself.
+    pub const SOFTWARE_DEVICE: Self = Self { spins: 0, yields: 200 };
 
     /// Suits `threads` polling threads on this machine: spins for some tens of microseconds if each has a core,
     /// then yields, then parks.

@@ -184,7 +184,7 @@ mod tests {
         for block in [2, 0] {
             on_block(block);
         }
-        assert_eq!(*heard.lock().expect("one thread"), [(2, b'i'), (0, b'e')]);
+        assert_eq!(*heard.lock().expect("one thread"), [(2, b'h'), (0, b'e')]);
         let mut all = [0; 20];
         file.read_exact_at(&mut all, 0).expect("20 bytes");
         assert_eq!(&all, b"eight by\0\0\0\0\0\0\0\0ht b");

@@ -113,7 +113,7 @@ impl Session {
         options.check(config.members)?;
         let (mut fabric, nodes) = assemble(&config, on_progress)?;
         let (rank, members) = (fabric.node().0 as usize, nodes.len());
-        let idle = config.idle_for(members);
+        let idle = fabric.idle_at_most(config.idle_for(members));
         let engine = if config.transport == Transport::Shm {
             let core = Local::new(&mut fabric, MirrorKey(1), &nodes, options.host_block_bytes());
             Engine::Host(Host::new(fabric, core, idle))

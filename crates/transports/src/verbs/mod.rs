@@ -178,7 +178,7 @@ impl VerbsFabric {
         waker: Waker,
     ) -> Result<Self, VerbsError> {
         let endpoints = Endpoints::new(device).map_err(VerbsError::system("ibv_create_comp_channel"))?;
-        let poller = Poller::new().map_err(VerbsError::system("epoll_create"))?;
+        let poller = Poller::new(device.is_software()).map_err(VerbsError::system("epoll_create"))?;
         poller
             .watch_bells(endpoints.completions.channel().fd(), device.notices(), waker.doorbell())
             .map_err(VerbsError::system("epoll_ctl"))?;

@@ -24,6 +24,8 @@ pub(super) struct Poller {
     set: OwnedFd,
     /// When to look again.
     due: Instant,
+    /// Between two looks at the control streams of a busy node.
+    look_every: Duration,
 }
 
 /// What is readable.
@@ -40,8 +42,11 @@ enum Source {
 }
 
 impl Poller {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { set: epoll::create(CreateFlags::CLOEXEC)?, due: Instant::default() })
+    /// A look costs a system call, which a device in software pays for with the processor that it shares.
+    pub(super) fn new(is_software: bool) -> io::Result<Self> {
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        let look_every = if is_software { LOOK_EVERY_IN_SOFTWARE } else { LOOK_EVERY };
+        Ok(Self { set, due: Instant::default(), look_every })
     }
 
     /// Watches what the device and the wakers ring.
@@ -117,7 +122,7 @@ impl VerbsFabric {
         if now < self.poller.due {
             return 0;
         }
-        self.poller.due = now + LOOK_EVERY;
+        self.poller.due = now + self.poller.look_every;
         let mut work = 0;
         for source in self.poller.ready(Some(Duration::ZERO)) {
             match source {
@@ -284,8 +289,9 @@ impl Sleeper for VerbsFabric {
     fn after_sleep(&mut self) {}
 }
 
-/// Between two looks at the control streams of a busy node.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
+/// A few of the writes of such a device.
+const LOOK_EVERY_IN_SOFTWARE: Duration = Duration::from_micros(250);
 
 /// More sources than this are told about by the next look.
 const EVENTS_MAX: usize = 64;
