@@ -1,19 +1,21 @@
 """Checks that a benchmark printed one JSON object with the keys that scripts rely on, and sensible values.
 
-use: squall bench … --json | bench_keys.py TRANSPORT throughput|latency|stream|round-trip|view"""
+use: squall bench … --json | bench_keys.py TRANSPORT throughput|latency|stream|round-trip|rdmc|view"""
 
 import json
 import sys
 
 NUMBERS = ("members", "senders", "size", "messages", "seconds", "messages_per_second", "bytes_per_second")
 STREAM_NUMBERS = ("size", "messages", "seconds", "bytes_per_second", "receiver_cpu")
+RDMC_NUMBERS = ("members", "size", "objects", "seconds", "bytes_per_second", "seconds_least", "seconds_most")
 VIEW_NUMBERS = ("members", "rounds", "size")
 SPREADS = ("crash_to_delivery_ms", "join_stall_ms", "start_to_delivery_ms")
 PERCENTILES = ("p50", "p99", "p999", "max")
 
 
 def faults(result: dict, kind: str) -> list[str]:
-    numbers = {"stream": STREAM_NUMBERS, "round-trip": STREAM_NUMBERS, "view": VIEW_NUMBERS}.get(kind, NUMBERS)
+    numbers = {"stream": STREAM_NUMBERS, "round-trip": STREAM_NUMBERS, "rdmc": RDMC_NUMBERS, "view": VIEW_NUMBERS}
+    numbers = numbers.get(kind, NUMBERS)
     found = [f"no number `{key}`" for key in numbers if not isinstance(result.get(key), (int, float))]
     found += [f"`{key}` is not above 0" for key in numbers if result.get(key, 1) <= 0]
     if numbers is STREAM_NUMBERS and not 0 <= result.get("direct_ratio", -1) <= 1:
