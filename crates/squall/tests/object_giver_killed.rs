@@ -1,0 +1,190 @@
+//! A giver that is killed with -9 in the middle of a state: the newcomer gets all of it from another (Derecho §3.3).
+
+use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use squall::config::{PartitionSafety, SubgroupConfig};
+use squall::object::{Client, ObjectOptions, Replicated, Snapshot, Transfer};
+use squall::{Config, Group};
+use squall_fabric::atomics::{AtomicBool, Ordering};
+
+/// Tells this program to be a member: the name of the group and the member's rank follow.
+const ROLE: &str = "SQUALL_GIVER_KILLED";
+/// What a giver says when half of the state is written.
+const HALF: &str = "half is written";
+const READY: &str = "ready";
+const BLOCKS: usize = 64;
+const BLOCK_BYTES: usize = 64 << 10;
+const BYTES: u64 = (BLOCKS * BLOCK_BYTES) as u64;
+const UPDATES: u32 = 50;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether a giver may write the second half.
+static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
+
+/// Blocks, each filled with one byte.
+struct Blocks(Vec<u8>);
+
+impl Replicated for Blocks {
+    /// Which block is filled with what.
+    type Update = (u32, u8);
+    type Query = ();
+    type Reply = Vec<u8>;
+
+    fn apply(&mut self, (block, byte): (u32, u8)) -> Vec<u8> {
+        self.0[block as usize % BLOCKS] = byte;
+        Vec::new()
+    }
+
+    fn query(&self, (): ()) -> Vec<u8> {
+        self.0.clone()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let blocks = self.0.clone();
+        let write = move |sink: &mut dyn Write| {
+            for (number, byte) in blocks.into_iter().enumerate() {
+                if number == BLOCKS / 2 {
+                    println!("{HALF}");
+                    while !MAY_GO_ON.load(Ordering::Relaxed) {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                sink.write_all(&[byte; BLOCK_BYTES])?;
+            }
+            Ok(())
+        };
+        Snapshot::new(write).with_bytes(BYTES)
+    }
+
+    fn restore(source: &mut dyn Read) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        source.read_to_end(&mut bytes)?;
+        let blocks = bytes.chunks(BLOCK_BYTES).map(|block| {
+            let is_whole = block.len() == BLOCK_BYTES && block.iter().all(|byte| *byte == block[0]);
+            if is_whole { Ok(block[0]) } else { Err(io::ErrorKind::InvalidData.into()) }
+        });
+        blocks.collect::<io::Result<_>>().map(Self)
+    }
+}
+
+fn config(name: &str, rank: usize) -> Config {
+    let config = Config::local(name, 2).subgroup("blocks", SubgroupConfig::default());
+    Config { partition_safety: PartitionSafety::Off, ..config.for_rank(rank) }
+}
+
+fn first() -> Blocks {
+    Blocks(vec![1; BLOCKS])
+}
+
+/// A member in a process of its own; dropping it kills it.
+struct Member {
+    child: Child,
+    input: ChildStdin,
+}
+
+impl Member {
+    /// Starts it; `said` gets its rank with each line that it says.
+    fn start(name: &str, rank: usize, said: &Sender<(usize, String)>) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_giver", "--nocapture"])
+            .env(ROLE, format!("{name} {rank}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines: BufReader<ChildStdout> = BufReader::new(child.stdout.take().unwrap());
+        let (input, said) = (child.stdin.take().unwrap(), said.clone());
+        // It ends with the process.
+        thread::spawn(move || {
+            lines.lines().map_while(Result::ok).for_each(|line| drop(said.send((rank, line))));
+        });
+        Self { child, input }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // It may be killed already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Not a test by itself: what a giver does until it is killed.
+#[test]
+fn the_giver() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let (name, rank) = role.split_once(' ').unwrap();
+    let mut group = Group::join(config(name, rank.parse().unwrap())).expect("it comes in");
+    let blocks = group.object("blocks", first).unwrap();
+    blocks.wait_ready(PATIENCE).expect("it begins with the state");
+    println!("{READY}");
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).expect("it is told to go on, or killed");
+    MAY_GO_ON.store(true, Ordering::Relaxed);
+    while group.failure().is_none() {
+        thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{:?}", group.failure());
+}
+
+#[test]
+fn another_gives_the_whole_state() {
+    let name = format!("giver-killed-{}", std::process::id());
+    let (sender, said) = channel();
+    let mut members = [0, 1].map(|rank| Member::start(&name, rank, &sender));
+    let wait_for = |what: &str| loop {
+        let (rank, line) = said.recv_timeout(PATIENCE).expect("a member says something");
+        if line.ends_with(what) {
+            return rank;
+        }
+    };
+    wait_for(READY);
+    wait_for(READY);
+    let told = Arc::new(Mutex::new(Vec::<Transfer>::new()));
+    let newcomer = thread::spawn({
+        let (name, told) = (name.clone(), Arc::clone(&told));
+        move || {
+            let on_transfer = Box::new(move |transfer| told.lock().unwrap().push(transfer));
+            let options = ObjectOptions { on_transfer, ..ObjectOptions::default() };
+            let mut group = Group::join(config(&name, 2)).expect("it comes in");
+            let blocks = group.object_with("blocks", first, options).unwrap();
+            blocks.wait_ready(PATIENCE).expect("it gets the state");
+            (group, blocks)
+        }
+    });
+    let giver = wait_for(HALF);
+    let client = Client::<Blocks>::connect_with(&config(&name, 0), "blocks", PATIENCE).unwrap();
+    let write = |updates: std::ops::Range<u32>| {
+        for update in updates {
+            client.update(b"", &(update, update as u8)).unwrap().wait().expect("some member takes it");
+        }
+    };
+    // In the state of the other, and kept by the newcomer.
+    write(0..UPDATES / 2);
+    members[giver].kill();
+    writeln!(members[1 - giver].input, "go on").unwrap();
+    write(UPDATES / 2..UPDATES);
+    let (group, blocks) = newcomer.join().unwrap();
+    let mut expected = vec![1; BLOCKS];
+    (0..UPDATES).for_each(|update| expected[update as usize % BLOCKS] = update as u8);
+    let own = group.view().members.last().expect("it is in the view").node;
+    // An update of its own is behind all others.
+    blocks.update(b"", &(0, 200)).unwrap().wait().unwrap();
+    expected[0] = 200;
+    assert_eq!(blocks.query_at(own, 0, &()).unwrap().wait().unwrap(), expected);
+    let told = told.lock().unwrap();
+    let [begun, .., done] = told[..] else { panic!("two transfers: {told:?}") };
+    assert!(done.is_done && done.bytes == BYTES && done.from != begun.from, "{told:?}");
+    assert!(!told.iter().any(|transfer| transfer.from == begun.from && transfer.is_done), "{told:?}");
+}
