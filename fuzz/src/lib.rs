@@ -10,6 +10,7 @@ pub mod address;
 pub mod config;
 pub mod desk;
 pub mod grant;
+pub mod objects;
 pub mod offer;
 pub mod proof;
 pub mod rdmc;
@@ -34,6 +35,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "config", feed: config::feed, seeds: config::seeds },
     Parser { name: "desk", feed: desk::feed, seeds: desk::seeds },
     Parser { name: "grant", feed: grant::feed, seeds: grant::seeds },
+    Parser { name: "objects", feed: objects::feed, seeds: objects::seeds },
     Parser { name: "offer", feed: offer::feed, seeds: offer::seeds },
     Parser { name: "proof", feed: proof::feed, seeds: proof::seeds },
     Parser { name: "rdmc", feed: rdmc::feed, seeds: rdmc::seeds },

@@ -31,12 +31,15 @@ pub trait Machine {
 pub struct Settings {
     /// Sessions of clients in one shard; above that, the one used least recently is forgotten.
     pub sessions_max: usize,
+    /// The longest reply in bytes that a session keeps; an update of a client whose reply is longer is applied, and the
+    /// client is told only how long it was.
+    pub reply_bytes_max: usize,
 }
 
 impl Default for Settings {
-    /// A thousand clients that are active at a time.
+    /// A thousand clients that are active at a time, and replies that take no more than 64 MiB together.
     fn default() -> Self {
-        Self { sessions_max: 1024 }
+        Self { sessions_max: 1024, reply_bytes_max: 64 << 10 }
     }
 }
 
@@ -172,7 +175,7 @@ impl<M: Machine> Held<M> {
             Origin::Session { id, number } => {
                 let machine = &mut self.machine;
                 let apply = || M::encode(&machine.apply(update));
-                Answer::Session(self.sessions.update(id, number, apply))
+                Answer::Session(self.sessions.update(id, number, settings.reply_bytes_max, apply))
             }
         };
         Some((origin, answer))

@@ -76,7 +76,7 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn new(node: NodeId, shared: &Shared) -> Self {
         let plan = &shared.plan;
-        let settings = Settings { sessions_max: plan.sessions_max };
+        let settings = Settings { sessions_max: plan.sessions_max, ..Settings::default() };
         let part = |shard| Part::new(node, shard, settings, plan.waiting_bytes_max);
         let start = shared.office.borrow().now();
         Self {

@@ -275,6 +275,7 @@ fn answer(reply: Reply<u64>, at: Position) -> Answer {
         Reply::Reply(place) => Answer::Applied(place, at),
         Reply::Session(SessionAnswer::Opened(id)) => Answer::Opened(id),
         Reply::Session(SessionAnswer::Reply(bytes)) => Answer::Applied(place_of(&bytes), at),
+        Reply::Session(SessionAnswer::ReplyTooLong(_)) => unreachable!("replies are words"),
         Reply::Session(SessionAnswer::Overtaken) => Answer::Overtaken,
         Reply::Session(SessionAnswer::Forgotten) => Answer::Forgotten,
     }

@@ -36,6 +36,18 @@ pub enum ObjectError {
         /// The longest update in bytes.
         bytes_max: usize,
     },
+    /// The update was applied, but its reply is longer than members keep for those who are not in the shard: clients, and
+    /// members that are elsewhere.
+    #[error(
+        "the update is applied, but its reply of {bytes} bytes is above what members keep for a client ({bytes_max}): \
+        reply with less, and ask for the rest by a query"
+    )]
+    ReplyTooLong {
+        /// The reply's bytes.
+        bytes: u64,
+        /// The longest reply in bytes.
+        bytes_max: u64,
+    },
     /// An update, query or reply cannot be written or read.
     #[error("an update, a query or a reply cannot be read: use the same types at all members ({0})")]
     Form(String),

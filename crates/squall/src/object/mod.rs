@@ -46,7 +46,7 @@
 //! - A **newcomer** gets the state from a member that has it, while updates go on. It is asked for by itself.
 //! - **Keys** choose shards ([`Object::shard`]); where shards lie follows the view.
 //! - **Clients** outside the group use [`Client`]. A shard remembers the last thousand or so that were active, so that what
-//!   they send again counts once; a client that was forgotten meanwhile is told [`ObjectError::Unknown`].
+//!   they send again counts once, with replies of up to 64 KiB; a client that was forgotten meanwhile is told [`ObjectError::Unknown`].
 
 mod client;
 mod driver;
@@ -70,6 +70,8 @@ pub use error::ObjectError;
 pub use machine::{Replicated, Snapshot, restored};
 pub use pending::Pending;
 pub use transfer::Transfer;
+#[doc(hidden)]
+pub use wire::read_foreign;
 
 pub(crate) use driver::{shards_of, start};
 use remote::{Job, Remote};

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
 use squall_protocols::membership::{Member, View};
+use squall_protocols::replica::Settings;
 use squall_transports::bootstrap::Address;
 
 use super::machine::Replicated;
@@ -339,6 +340,10 @@ impl Worker {
             self.session = Some((session, number));
             match answer {
                 Ok(Answer::Reply(reply)) => return Ok(reply),
+                Ok(Answer::ReplyTooLong(bytes)) => {
+                    let bytes_max = Settings::default().reply_bytes_max as u64;
+                    return Err(ObjectError::ReplyTooLong { bytes, bytes_max });
+                }
                 Ok(Answer::Forgotten) => {
                     self.session = None;
                     if is_open {

@@ -34,6 +34,8 @@ pub(super) enum What {
 pub(super) enum Answer {
     Opened(u64),
     Reply(Vec<u8>),
+    /// It is applied, but the reply has so many bytes.
+    ReplyTooLong(u64),
     Overtaken,
     Forgotten,
     /// The state follows in chunks.
@@ -64,6 +66,7 @@ impl From<SessionAnswer> for Answer {
         match answer {
             SessionAnswer::Opened(id) => Self::Opened(id),
             SessionAnswer::Reply(bytes) => Self::Reply(bytes),
+            SessionAnswer::ReplyTooLong(bytes) => Self::ReplyTooLong(bytes),
             SessionAnswer::Overtaken => Self::Overtaken,
             SessionAnswer::Forgotten => Self::Forgotten,
         }
@@ -183,6 +186,32 @@ impl<R: Read> Read for Dechunk<'_, R> {
     }
 }
 
+/// Reads bytes as what comes to a member or from one, for fuzzing; returns how many kinds of messages they are. What is read
+/// is read again from what is written of it.
+#[doc(hidden)]
+#[must_use]
+pub fn read_foreign(bytes: &[u8]) -> usize {
+    let (mut rest, mut kinds) = (bytes, 0);
+    if let Ok(Some(request)) = receive::<Request>(&mut &*bytes) {
+        check_written(&request);
+        kinds += 1;
+    }
+    if let Ok(Some(answer)) = receive::<Answer>(&mut rest) {
+        check_written(&answer);
+        kinds += 1;
+        // What follows may be a state, or nothing that makes sense.
+        let _ = Dechunk::new(&mut rest, &mut |_| ()).finish();
+    }
+    kinds
+}
+
+fn check_written<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: &T) {
+    let mut bytes = Vec::new();
+    send(&mut bytes, message).expect("what was read is short enough");
+    let again = receive(&mut &bytes[..]).expect("what was written can be read");
+    assert_eq!(again.as_ref(), Some(message));
+}
+
 /// The position from which a newcomer can use a state.
 pub(super) const fn since(view: u64) -> Position {
     Position::start_of(view)
@@ -205,6 +234,24 @@ mod tests {
             assert!(receive::<Request>(&mut &bytes[..length]).is_err(), "{length} bytes of {}", bytes.len());
         }
         assert!(receive::<Request>(&mut &[255; 9][..]).is_err());
+    }
+
+    /// A request, an answer, and a state that follows one; with any byte changed they are read or refused.
+    #[test]
+    fn foreign_bytes_do_no_harm() {
+        let messages: [&[u8]; 3] = [
+            &[8, 0, 0, 0, 2, b'k', b'v', 3, 2, 1, 1, 7],
+            &[2, 0, 0, 0, 2, 9],
+            &[6, 0, 0, 0, 5, 1, 0, 0, 1, 3, 3, 0, 0, 0, 1, 2, 3, 0, 0, 0, 0],
+        ];
+        for message in messages {
+            assert!(read_foreign(message) > 0, "{message:?}");
+            for (at, byte) in (0..message.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte))) {
+                let mut changed = message.to_vec();
+                changed[at] = byte;
+                assert!(read_foreign(&changed) <= 2);
+            }
+        }
     }
 
     /// A state comes out as it went in; one that its giver did not end is an error.

@@ -129,6 +129,7 @@ impl Run {
                     client.number += 1;
                 }
                 SessionAnswer::Reply(_) | SessionAnswer::Overtaken => {}
+                SessionAnswer::ReplyTooLong(_) => unreachable!("replies are words"),
                 SessionAnswer::Forgotten => unreachable!("there are few sessions"),
             }
         }
