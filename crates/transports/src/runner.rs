@@ -79,7 +79,10 @@ impl Runner {
     fn wait<D: Driven>(&mut self, driven: &mut D) -> usize {
         self.fruitless = self.fruitless.saturating_add(1);
         if self.fruitless <= self.idle.spins {
-            std::hint::spin_loop();
+            // What is awaited mostly comes soon, and a pause would delay its being seen.
+            if self.fruitless > EAGER_POLLS {
+                std::hint::spin_loop();
+            }
             return 0;
         }
         if self.fruitless - self.idle.spins <= self.idle.yields {
@@ -100,6 +103,9 @@ impl Runner {
         work
     }
 }
+
+/// Polls without work before the pauses between them begin: some microseconds.
+const EAGER_POLLS: u32 = 100;
 
 /// What a runner drives: a transport with the cores on it.
 pub trait Driven {

@@ -87,6 +87,11 @@ impl Patience {
         self.copy_bytes_per_us > 0 && !is_light
     }
 
+    /// Whether it is to be told the time of the next direct transfer: else that is one of many in its cycle.
+    pub(super) fn begins_or_ends_something(&self) -> bool {
+        self.wait.is_some() || self.cycle_begin.is_none() || self.idle_since.is_some()
+    }
+
     /// Nothing waits to be sent, and nothing is under way.
     pub(super) fn on_idle(&mut self, now: Instant) {
         if self.cycle_begin.is_some() {

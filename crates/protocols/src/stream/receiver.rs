@@ -129,6 +129,10 @@ impl Receiver {
         &mut self.ring
     }
 
+    pub(super) fn next_arrival(&self) -> usize {
+        self.ring.next_arrival()
+    }
+
     pub(super) fn has_stored(&self) -> bool {
         self.ring.stored() > 0
     }

@@ -99,6 +99,11 @@ impl RingReader {
         Self { words, parcels: VecDeque::new(), stored: 0, written: 0, next: 0, freed: 0, returned: 0 }
     }
 
+    /// The word where the next transfer lands.
+    pub(super) fn next_arrival(&self) -> usize {
+        usize::try_from(self.next).expect("the ring lies in memory")
+    }
+
     pub(super) fn stored(&self) -> u64 {
         self.stored
     }

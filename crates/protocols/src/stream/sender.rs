@@ -177,7 +177,13 @@ impl Sender {
 
     /// Whether [`Sender::next`] looks at the time, or would if it were called.
     pub(super) fn needs_clock(&self) -> bool {
+        if self.policy != Policy::Dynamic || self.kind == Kind::Packets {
+            return false;
+        }
         let Some(head) = self.sends.front() else { return !self.patience.is_idle() };
+        if !self.adverts.is_empty() {
+            return self.patience.begins_or_ends_something();
+        }
         self.phase.is_direct() || self.patience.needs_clock(head.length - head.sent)
     }
 

@@ -293,10 +293,17 @@ impl Driven for Stack {
             // At once, since somebody waits for it. On TCP it goes out at the beginning of the next line.
             work += self.socket.poll(&mut self.fabric);
         }
-        work += self.fabric.poll(&mut |event| self.events.push(event));
-        for event in self.events.drain(..) {
-            self.socket.handle_event(&mut self.fabric, &event);
+        let (socket, events) = (&mut self.socket, &mut self.events);
+        work += self.fabric.poll(&mut |event| {
+            // Those before it go first.
+            if !events.is_empty() || !socket.absorb(&event) {
+                events.push(event);
+            }
+        });
+        for event in &self.events {
+            self.socket.handle_event(&mut self.fabric, event);
         }
+        self.events.clear();
         let posted = self.socket.poll(&mut self.fabric);
         // The user may be busy with other things for long after this.
         self.fabric.flush();

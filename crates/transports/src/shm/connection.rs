@@ -105,8 +105,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes all that the peer has posted.
-    pub(super) fn drain(&mut self, events: &mut VecDeque<Event>) -> Result<Drained, Violation> {
+    /// Takes all that the peer has posted, and yields an event for each post.
+    #[inline]
+    pub(super) fn drain(&mut self, mut sink: impl FnMut(Event)) -> Result<Drained, Violation> {
         let Some(incoming) = &mut self.incoming else { return Ok(Drained::All) };
         while let Some(post) = incoming.front()? {
             let receive =
@@ -122,7 +123,7 @@ impl Connection {
                 Post::Immediate(immediate) => Event::Arrived { conn, token, immediate },
             };
             incoming.consume(post, &self.outgoing);
-            events.push_back(event);
+            sink(event);
             if self.spare.is_none() {
                 self.spare = Some(region);
             }

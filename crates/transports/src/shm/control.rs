@@ -118,19 +118,22 @@ impl ShmFabric {
     }
 
     /// Takes what the peer has posted on all connections of a link.
-    pub(super) fn drain_link(&mut self, link: usize) {
+    #[inline]
+    pub(super) fn drain_link(&mut self, link: usize, mut sink: impl FnMut(Event)) {
         for turn in (0..self.links[link].connections.len()).rev() {
             let Some(&slot) = self.links[link].connections.get(turn) else { continue };
-            if let Err(violation) = self.drain_connection(slot) {
-                self.disconnect(link, violation);
-                return;
+            let Some(connection) = self.connections.at(slot) else { continue };
+            match connection.drain(&mut sink) {
+                Ok(Drained::All) => {}
+                Ok(Drained::TooLong) => self.break_connection(slot, BreakReason::Protocol),
+                Err(violation) => return self.disconnect(link, violation),
             }
         }
     }
 
     pub(super) fn drain_connection(&mut self, slot: usize) -> Result<(), Violation> {
         let Some(connection) = self.connections.at(slot) else { return Ok(()) };
-        if connection.drain(&mut self.events)? == Drained::TooLong {
+        if connection.drain(|event| self.events.push_back(event))? == Drained::TooLong {
             self.break_connection(slot, BreakReason::Protocol);
         }
         Ok(())

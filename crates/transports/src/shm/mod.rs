@@ -162,6 +162,17 @@ impl ShmFabric {
         self.now().as_nanos()
     }
 
+    /// Yields the events that wait; returns their number.
+    #[inline]
+    fn yield_events(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+        let mut count = 0;
+        while let Some(event) = self.events.pop_front() {
+            count += 1;
+            sink(event);
+        }
+        count
+    }
+
     fn is_revoking(&self) -> bool {
         !self.revocations.is_empty() || !self.moves.is_empty()
     }
@@ -261,14 +272,18 @@ impl Fabric for ShmFabric {
 
     #[inline]
     fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
-        let mut work = 0;
+        // What this node did comes first.
+        let mut work = self.yield_events(sink);
         for link in 0..self.links.bound() {
             let has_posts = match self.links.only_connection(link) {
                 Some(slot) => self.connections.has_post(slot),
                 None => self.links.take_posts(link),
             };
             if has_posts {
-                self.drain_link(link);
+                self.drain_link(link, |event| {
+                    work += 1;
+                    sink(event);
+                });
             }
         }
         if !self.waiting.is_empty() {
@@ -278,11 +293,7 @@ impl Fabric for ShmFabric {
         if self.parking.is_marked() || self.pace.is_due() {
             work += self.poll_control();
         }
-        while let Some(event) = self.events.pop_front() {
-            work += 1;
-            sink(event);
-        }
-        work
+        work + self.yield_events(sink)
     }
 }
 

@@ -258,6 +258,11 @@ impl End {
         self.receiver.has_stored()
     }
 
+    /// The word of the ring where the next indirect transfer lands.
+    pub(super) fn next_arrival(&self) -> usize {
+        self.receiver.next_arrival()
+    }
+
     /// The next bytes to copy out of the ring, at most `length_max`.
     #[must_use]
     pub fn poll_copy(&self, length_max: u64) -> Option<RingCopy> {

@@ -2,7 +2,7 @@
 
 use squall_fabric::{BreakReason, Core, Event, Fabric, Grant, Instant, PostError, Token};
 
-use super::{SLOT_WORDS, Socket, State, bytes, find};
+use super::{SLOT_WORDS, Socket, State, bytes};
 use crate::stream::copy::copy_bytes;
 use crate::stream::hello::Hello;
 use crate::stream::posting::Posting;
@@ -10,30 +10,48 @@ use crate::stream::{
     Arrival, Completion, Failure, MESSAGE_BYTES_MAX, Message, Output, Peer, Route, Transfer, Violation,
 };
 
-/// What came with an event.
-#[derive(Clone, Copy, Debug)]
-enum Arrived {
-    /// A transfer, by its immediate.
-    Transfer(u32),
-    /// A message, by its length.
-    Message(usize),
-}
-
 impl Socket {
-    /// Something arrived in `slot`, whose receive is used up.
-    fn on_arrival<F: Fabric>(&mut self, fabric: &mut F, slot: Token, what: Arrived) {
-        if self.is_over() {
-            return;
+    /// Takes an event as [`Core::handle_event`] does, if it is one that mostly comes and needs no fabric; false if not. For a
+    /// driver that hands events over while the fabric yields them: to keep one costs more than to take it.
+    #[inline]
+    pub fn absorb(&mut self, event: &Event) -> bool {
+        match *event {
+            Event::Arrived { conn, token, immediate } if conn == self.conn => {
+                self.rests = false;
+                if !self.is_over() && self.violation.is_none() {
+                    let result = self.on_transfer(immediate);
+                    self.on_used_up(token, result);
+                }
+                true
+            }
+            _ => false,
         }
-        let slot = usize::try_from(slot.0).expect("one of our slots");
-        let result = match what {
-            Arrived::Transfer(immediate) => self.end.handle_arrival(Arrival::from_immediate(immediate)),
-            Arrived::Message(length) => self.on_message(slot, length),
-        };
+    }
+
+    /// What arrived in the slot of that token is taken, or breaks the protocol.
+    fn on_used_up(&mut self, slot: Token, result: Result<(), Violation>) {
         match result {
-            Ok(()) => self.spent.push(slot),
-            Err(violation) => self.give_up(fabric, Failure::Violation(violation)),
+            Ok(()) => self.spent.push(slot_of(slot)),
+            Err(violation) => self.violation = Some(violation),
         }
+    }
+
+    /// Parts with a peer that broke the protocol.
+    #[inline]
+    fn judge<F: Fabric>(&mut self, fabric: &mut F) {
+        if let Some(violation) = self.violation.take() {
+            self.give_up(fabric, Failure::Violation(violation));
+        }
+    }
+
+    #[inline]
+    fn on_transfer(&mut self, immediate: u32) -> Result<(), Violation> {
+        let arrival = Arrival::from_immediate(immediate);
+        if let Arrival::Indirect { .. } = arrival {
+            // Its bytes are still with the peer's processor, and will be copied soon.
+            self.ring.prefetch(self.end.next_arrival());
+        }
+        self.end.handle_arrival(arrival)
     }
 
     fn on_message(&mut self, slot: usize, length: usize) -> Result<(), Violation> {
@@ -96,7 +114,7 @@ impl Socket {
         while left > 0 {
             let Some(copy) = self.end.poll_copy(left) else { break };
             let [from, offset, length] = [copy.from, copy.offset, copy.length].map(bytes);
-            let piece = find(&self.receives, copy.receive);
+            let piece = self.receives.find(copy.receive);
             copy_bytes(&piece.region, piece.first_byte + offset, &self.ring, from, length);
             self.end.on_copied(copy);
             left -= copy.length;
@@ -111,11 +129,7 @@ impl Socket {
         if self.out.is_empty() && self.end.is_quiet() {
             return 0;
         }
-        // Looking at the clock takes as long as all the rest of a small post.
-        if self.end.needs_clock() {
-            self.now = fabric.now();
-        }
-        let (now, mut posts) = (self.now, 0);
+        let (mut is_timed, mut posts) = (false, 0);
         loop {
             match self.out.flush(fabric, self.conn) {
                 Ok(true) => {}
@@ -126,7 +140,11 @@ impl Socket {
             if !self.spent.is_empty() && self.end.may_return_credits() {
                 self.post_spent(fabric);
             }
-            match self.end.poll_output(now, &mut self.out.message) {
+            // Looking at the clock takes as long as all the rest of a small post.
+            if !is_timed && self.end.needs_clock() {
+                (self.now, is_timed) = (fabric.now(), true);
+            }
+            match self.end.poll_output(self.now, &mut self.out.message) {
                 None => return posts,
                 Some(Output::Message) => self.out.put_message(),
                 Some(Output::Transfer(transfer)) => self.put_transfer(fabric, &transfer),
@@ -143,7 +161,7 @@ impl Socket {
     }
 
     fn put_transfer<F: Fabric>(&mut self, fabric: &mut F, transfer: &Transfer) {
-        let piece = find(&self.sends, transfer.send);
+        let piece = self.sends.find(transfer.send);
         let from_byte = piece.first_byte + bytes(transfer.offset);
         let length = bytes(transfer.length);
         let history = self.out.history;
@@ -155,12 +173,12 @@ impl Socket {
         };
         let source = &piece.region;
         self.end.count_shifted(from_byte % 8 != to_byte % 8 && length > 0);
-        self.out.history.add(source, from_byte, length);
         let immediate = transfer.arrival().to_immediate();
         let ends = transfer.is_last.then_some(transfer.send);
         let posted = 0;
         let posting = Posting { source, from_byte, grant, to_byte, length, before, immediate, ends, posted };
         self.out.put_transfer(fabric, self.conn, posting);
+        self.out.history.add(source, from_byte, length);
     }
 
     /// The connection has failed.
@@ -206,6 +224,7 @@ impl Socket {
 
     /// One evaluation; the step order is that of the module.
     fn evaluate<F: Fabric>(&mut self, fabric: &mut F) -> usize {
+        self.judge(fabric);
         let mut work = if self.end.has_stored() { self.copy() } else { 0 };
         if self.connect_by.is_some_and(|by| fabric.now() >= by) {
             self.give_up(fabric, Failure::Unanswered);
@@ -238,15 +257,17 @@ impl Socket {
 impl<F: Fabric> Core<F> for Socket {
     fn handle_event(&mut self, fabric: &mut F, event: &Event) {
         self.rests = false;
+        self.judge(fabric);
+        if self.absorb(event) {
+            return;
+        }
         match *event {
             Event::Connected { conn, .. } if conn == self.conn && self.state == State::Opening => {
                 self.introduce();
             }
-            Event::Arrived { conn, token, immediate } if conn == self.conn => {
-                self.on_arrival(fabric, token, Arrived::Transfer(immediate));
-            }
-            Event::Received { conn, token, length } if conn == self.conn => {
-                self.on_arrival(fabric, token, Arrived::Message(length));
+            Event::Received { conn, token, length } if conn == self.conn && !self.is_over() => {
+                let result = self.on_message(slot_of(token), length);
+                self.on_used_up(token, result);
             }
             Event::Done { conn, token } if conn == self.conn => {
                 self.on_done(fabric, token);
@@ -270,6 +291,11 @@ impl<F: Fabric> Core<F> for Socket {
         }
         self.connect_by
     }
+}
+
+/// The slot that a receive was posted with.
+fn slot_of(token: Token) -> usize {
+    usize::try_from(token.0).expect("one of our slots")
 }
 
 /// The most bytes that one evaluation copies, so that other sockets and acknowledgements get their turn.

@@ -1,17 +1,18 @@
 //! Sockets: one end of a connection on a fabric, with registered buffers and a queue of completions (EXS §II.B).
 
 mod drive;
+mod pieces;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use squall_fabric::{Channel, ConnId, Fabric, Grant, Instant, NodeId, PostError, Region, RegionId, Token};
 
+use self::pieces::Pieces;
 use super::hello::HELLO_BYTES;
 use super::outgoing::Outgoing;
 use super::{
     Completion, End, Failure, MESSAGE_BYTES_MAX, Memory, PostRefused, ReceiveId, SendId, Settings,
-    SettingsError, Statistics,
+    SettingsError, Statistics, Violation,
 };
 
 /// One end of a connection.
@@ -22,7 +23,8 @@ use super::{
 ///
 /// **Memory** is named by bytes of a region, and begins at a word. The words of a receive belong to it whole: bytes
 /// behind its last one, up to the next word, may become zeros. The first receive in a region grants the peer the
-/// right to write all of that region, until the socket is closed: keep apart what the peer must not touch.
+/// right to write all of that region, until the socket is closed: keep apart what the peer must not touch. The socket
+/// holds the region of the last send and of the last receive that are done, until others are.
 #[derive(Debug)]
 pub struct Socket {
     peer: NodeId,
@@ -41,13 +43,15 @@ pub struct Socket {
     /// When this end gives up if the peer has not introduced itself.
     connect_by: Option<Instant>,
     /// Memory of outstanding sends and receives, in order.
-    sends: VecDeque<(SendId, Piece)>,
-    receives: VecDeque<(ReceiveId, Piece)>,
+    sends: Pieces<SendId>,
+    receives: Pieces<ReceiveId>,
     out: Outgoing,
     /// The last time that the sender had to know.
     now: Instant,
     /// A completion of the socket itself.
     closed: Option<Completion>,
+    /// How the peer broke the protocol, found by [`Socket::absorb`]; the next poll gives up.
+    violation: Option<Violation>,
     /// A poll has nothing to do until the user posts something or an event comes.
     rests: bool,
 }
@@ -62,13 +66,6 @@ enum State {
     /// The connection is given up; so many grants are not yet revoked.
     Closing(usize),
     Closed,
-}
-
-/// Memory of a send or a receive.
-#[derive(Clone, Debug)]
-struct Piece {
-    region: Region,
-    first_byte: usize,
 }
 
 impl Socket {
@@ -101,11 +98,12 @@ impl Socket {
             grants: vec![grant],
             peer_ring: None,
             connect_by,
-            sends: VecDeque::new(),
-            receives: VecDeque::new(),
+            sends: Pieces::default(),
+            receives: Pieces::default(),
             out: Outgoing::new(),
             now: fabric.now(),
             closed: None,
+            violation: None,
             rests: false,
         };
         (0..count).for_each(|slot| socket.post_slot(fabric, slot));
@@ -165,7 +163,7 @@ impl Socket {
         }
         let id = self.end.post_send(bytes.len() as u64)?;
         self.rests = false;
-        self.sends.push_back((id, Piece { region: memory.clone(), first_byte: bytes.start }));
+        self.sends.add(id, memory, bytes.start);
         Ok(id)
     }
 
@@ -186,7 +184,7 @@ impl Socket {
         let (start, length) = (bytes.start as u64, bytes.len() as u64);
         let id = self.end.post_receive(Memory { grant, start, length }, wait_all)?;
         self.rests = false;
-        self.receives.push_back((id, Piece { region: memory.clone(), first_byte: bytes.start }));
+        self.receives.add(id, memory, bytes.start);
         Ok(id)
     }
 
@@ -238,8 +236,8 @@ impl Socket {
             None => self.closed.take()?,
         };
         match completion {
-            Completion::Send { id, .. } => remove(&mut self.sends, id),
-            Completion::Receive { id, .. } => remove(&mut self.receives, id),
+            Completion::Send { id, .. } => self.sends.remove(id),
+            Completion::Receive { id, .. } => self.receives.remove(id),
             Completion::Connected | Completion::Closed { .. } => {}
         }
         Some(completion)
@@ -262,35 +260,6 @@ impl Socket {
 fn check_memory(memory: &Region, bytes: &Range<usize>) -> Result<(), PostRefused> {
     let fits = bytes.start <= bytes.end && bytes.end.div_ceil(8) <= memory.words();
     if fits && bytes.start.is_multiple_of(8) { Ok(()) } else { Err(PostRefused::Memory) }
-}
-
-/// The memory of an outstanding send or receive; mostly the oldest.
-#[inline]
-fn find<I: Ord + Copy>(pieces: &VecDeque<(I, Piece)>, id: I) -> &Piece {
-    match pieces.front() {
-        Some((first, piece)) if *first == id => piece,
-        _ => find_later(pieces, id),
-    }
-}
-
-#[cold]
-fn find_later<I: Ord + Copy>(pieces: &VecDeque<(I, Piece)>, id: I) -> &Piece {
-    let at = pieces.binary_search_by_key(&id, |(id, _)| *id).expect("it is outstanding");
-    &pieces[at].1
-}
-
-#[inline]
-fn remove<I: Ord + Copy>(pieces: &mut VecDeque<(I, Piece)>, id: I) {
-    if pieces.pop_front_if(|(first, _)| *first == id).is_none() {
-        remove_later(pieces, id);
-    }
-}
-
-#[cold]
-fn remove_later<I: Ord + Copy>(pieces: &mut VecDeque<(I, Piece)>, id: I) {
-    if let Ok(at) = pieces.binary_search_by_key(&id, |(id, _)| *id) {
-        pieces.remove(at);
-    }
 }
 
 /// Offsets in memory fit the address space.
