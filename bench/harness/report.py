@@ -36,6 +36,21 @@ def commit() -> str:
     return head + ("+changes" if changed else "")
 
 
+def today() -> str:
+    """The time to the minute."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def command() -> str:
+    """What was typed."""
+    return shlex.join(["bench/run", *sys.argv[1:]])
+
+
+def machine_in_words(about: dict) -> str:
+    """The machine, for people."""
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in about.items())
+
+
 def table(rows: list[Row], contestants: list[Contestant], base: str) -> str:
     """A line for each case and contestant: median, spread, ratio of `base` to it."""
     lines = [f"| case | | median | least … most | runs | {base} relative to it (above 1 is better) |", "|---|---|---|---|---|---|"]
@@ -63,9 +78,9 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     result = {
         "title": title,
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": today(),
         "commit": about["commit"],
-        "command": shlex.join(["bench/run", *sys.argv[1:]]),
+        "command": command(),
         "machine": about["machine"],
         "rows": [
             {**vars(row.case), "contestant": row.contestant, "median": row.median, "runs": row.runs} for row in rows
@@ -78,7 +93,7 @@ def write(
 
 
 def page(result: dict, text: str, contestants: list[Contestant]) -> str:
-    where = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result["machine"].items())
+    where = machine_in_words(result["machine"])
     promises = "\n".join(f"- {contestant.name}: {contestant.guarantee}" for contestant in contestants)
     return (
         f"# {result['title']}\n\n{result['date']}, commit {result['commit']}, `{result['command']}`\n\n"
