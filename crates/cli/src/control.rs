@@ -60,18 +60,6 @@ pub(crate) enum TransportName {
 }
 
 impl TransportName {
-    /// For what runs on shared memory or TCP only.
-    ///
-    /// # Errors
-    /// If it is another one, with what to choose.
-    pub(crate) fn require_plain(self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            matches!(self, Self::Shm | Self::Tcp),
-            "this runs on shared memory or TCP: choose --transport shm or tcp"
-        );
-        Ok(())
-    }
-
     /// As people call it.
     pub(crate) const fn title(self) -> &'static str {
         match self {

@@ -140,10 +140,6 @@ impl FrontDesk {
                 None => asker.wait("it does not know the leader's address yet"),
             };
         }
-        if !fabric.takes_peers() {
-            return asker
-                .refuse("groups on this transport cannot be joined yet: use shm or tcp, or start all again");
-        }
         if !group.is_ready() {
             return asker.wait("its view changes just now");
         }

@@ -1,7 +1,7 @@
 //! How a process comes to its group: with the first members, or later (Derecho §3.3).
 
 use std::collections::BTreeMap;
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use squall_transports::bootstrap::{self, Address, Assembly, Entered, Joined, Lin
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
-use squall_transports::verbs::{self, VerbsFabric};
+use squall_transports::verbs::{self, VerbsFabric, VerbsSettings};
 
 use crate::config::{Config, Transport};
 use crate::error::JoinError;
@@ -87,20 +87,30 @@ pub(crate) fn enter(
             })
         }
         (Transport::Auto, AnyListener::Tcp(listener)) => {
-            let settings = CompositeSettings { verbs: Some(config.verbs.clone()), ..Default::default() };
+            let settings = CompositeSettings { verbs: Some(device(config)), ..Default::default() };
             enter_by(config, only_join, listener, on_progress, |node, streams| {
                 Ok(AnyFabric::Auto(Box::new(CompositeFabric::new(node, streams, &settings)?)))
             })
         }
         (Transport::Verbs, AnyListener::Tcp(listener)) => {
             // Before anybody waits for this member.
-            verbs::check(&config.verbs, &[])?;
+            let settings = device(config);
+            verbs::check(&settings, &[])?;
             enter_by(config, only_join, listener, on_progress, |node, streams| {
-                Ok(AnyFabric::Verbs(Box::new(VerbsFabric::new(node, streams, &config.verbs)?)))
+                Ok(AnyFabric::Verbs(Box::new(VerbsFabric::new(node, streams, &settings)?)))
             })
         }
         _ => unreachable!("`AnyListener::bind` has looked at the transport"),
     }
+}
+
+/// Which RDMA device to use: a member that is alone has no stream to choose it by, but will be met where it listens.
+fn device(config: &Config) -> VerbsSettings {
+    let address = match &config.listen {
+        Address::Tcp { host, .. } => host.parse().ok().filter(|address: &IpAddr| !address.is_unspecified()),
+        _ => None,
+    };
+    VerbsSettings { address, ..config.verbs.clone() }
 }
 
 fn enter_by<S: Link>(

@@ -181,20 +181,14 @@ impl Transport for AnyFabric {
 }
 
 impl AnyFabric {
-    /// Whether peers can be added.
-    pub(crate) const fn takes_peers(&self) -> bool {
-        matches!(self, Self::Shm(_) | Self::Tcp(_))
-    }
-
     /// Takes a further peer in.
     pub(crate) fn add_peer(&mut self, peer: NodeId, stream: AnyStream) -> std::io::Result<()> {
         match (self, stream) {
             (Self::Shm(fabric), AnyStream::Unix(stream)) => fabric.add_peer(peer, stream),
             (Self::Tcp(fabric), AnyStream::Tcp(stream)) => fabric.add_peer(peer, stream),
-            _ => Err(std::io::Error::new(
-                std::io::ErrorKind::Unsupported,
-                "this transport takes no further peers",
-            )),
+            (Self::Verbs(fabric), AnyStream::Tcp(stream)) => fabric.add_peer(peer, stream),
+            (Self::Auto(fabric), AnyStream::Tcp(stream)) => fabric.add_peer(peer, stream),
+            _ => unreachable!("the desk listens as the transport needs it"),
         }
     }
 
@@ -203,8 +197,8 @@ impl AnyFabric {
         match self {
             Self::Shm(fabric) => fabric.remove_peer(peer),
             Self::Tcp(fabric) => fabric.remove_peer(peer),
-            // The other end closes its connections when it finds out that it is excluded.
-            Self::Verbs(_) | Self::Auto(_) => {}
+            Self::Verbs(fabric) => fabric.remove_peer(peer),
+            Self::Auto(fabric) => fabric.remove_peer(peer),
         }
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct ChurnPlan {
     pub(crate) transport: TransportName,
     /// With how many members the group starts.
     pub(crate) members: usize,
+    /// Where processes run, in turn.
+    pub(crate) locations: Vec<Location>,
     /// What each does; accounts go into the folder.
     pub(crate) job: ChurnJob,
     pub(crate) folder: Option<PathBuf>,
@@ -101,7 +103,7 @@ impl Herd {
             joins,
             core: None,
             idle: IdleName::Auto,
-            location: Location::default(),
+            location: self.location(number),
         };
         let work = Work::Churn(ChurnJob { account: account.clone(), ..self.plan.job.clone() });
         let process = Process::start(&Job { group, work }, number, &self.sender)?;
@@ -116,6 +118,11 @@ impl Herd {
             address: None,
         });
         Ok(number)
+    }
+
+    fn location(&self, number: usize) -> Location {
+        let locations = &self.plan.locations;
+        locations.get(number % locations.len().max(1)).cloned().unwrap_or_default()
     }
 
     /// Kills a process, as `kill -9` does.

@@ -104,14 +104,7 @@ impl<'o> Cluster<'o> {
         interrupts: &Interrupts,
         observer: &'o mut dyn Observer,
     ) -> Result<Ending> {
-        if plan.transport == TransportName::Shm && !plan.locations.is_empty() {
-            bail!(
-                "members on shared memory run here, not elsewhere: choose --transport tcp, auto or verbs, or leave --at out"
-            );
-        }
-        if plan.transport == TransportName::Verbs {
-            check_devices(&plan.locations)?;
-        }
+        check_locations(plan.transport, &plan.locations)?;
         let (sender, notices) = channel();
         let to_cluster = sender.clone();
         // Fails if the cluster has gone, and then there is nothing to interrupt.
@@ -328,7 +321,17 @@ fn blank(plan: &Plan, rank: usize) -> GroupJob {
     }
 }
 
-/// Whether RDMA can be used, before any member is started: so that one error says why not.
+/// Whether members on this transport can run at these places, before any is started: so that one error says why not.
+pub(crate) fn check_locations(transport: TransportName, locations: &[Location]) -> Result<()> {
+    match transport {
+        TransportName::Shm if !locations.is_empty() => bail!(
+            "members on shared memory run here, not elsewhere: choose --transport tcp, auto or verbs, or leave --at out"
+        ),
+        TransportName::Verbs => check_devices(locations),
+        _ => Ok(()),
+    }
+}
+
 fn check_devices(locations: &[Location]) -> Result<()> {
     let mut devices: Vec<_> = locations.iter().map(|location| location.device.clone()).collect();
     devices.push(None);

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use crate::Verdict;
 use crate::clock::now_ns;
-use crate::cluster::Interrupts;
 use crate::cluster::churn::{ChurnPlan, Herd, START_TIMEOUT, State};
-use crate::control::{ChurnJob, TransportName};
+use crate::cluster::{Interrupts, check_locations};
+use crate::control::{ChurnJob, Location, TransportName};
 use crate::output;
 
 /// Measure how long members stand still when one dies (kill -9) and when one joins
@@ -20,9 +20,12 @@ pub(crate) struct Arguments {
     /// Processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=32))]
     members: u64,
-    /// How they reach each other: shm or tcp
+    /// How they reach each other
     #[arg(long, value_enum, default_value = "shm")]
     transport: TransportName,
+    /// Where processes run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
+    #[arg(long = "at", value_name = "LOCATION")]
+    locations: Vec<Location>,
     /// How often a member is killed and another joins
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
@@ -73,7 +76,7 @@ impl Spread {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
-    arguments.transport.require_plain()?;
+    check_locations(arguments.transport, &arguments.locations)?;
     let members = usize::try_from(arguments.members).expect("at most 32");
     let job = ChurnJob {
         size: usize::try_from(arguments.size).expect("at most a million"),
@@ -83,7 +86,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         majority: members > 2,
         account: None,
     };
-    let plan = ChurnPlan { transport: arguments.transport, members, job, folder: None };
+    let (transport, locations) = (arguments.transport, arguments.locations.clone());
+    let plan = ChurnPlan { transport, members, locations, job, folder: None };
     let interrupts = Interrupts::take()?;
     let mut herd = Herd::start(plan, &interrupts)?;
     let (mut crashes, mut joins, mut starts) = (Vec::new(), Vec::new(), Vec::new());

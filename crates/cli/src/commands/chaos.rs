@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use crate::Verdict;
 use crate::accounts::Accounts;
-use crate::cluster::Interrupts;
 use crate::cluster::churn::{ChurnPlan, Herd, START_TIMEOUT, State};
-use crate::control::{ChurnJob, Command, TransportName};
+use crate::cluster::{Interrupts, check_locations};
+use crate::control::{ChurnJob, Command, Location, TransportName};
 use crate::member::churn::EXCLUDED;
 use crate::{output, units};
 
@@ -26,9 +26,12 @@ pub(crate) struct Arguments {
     /// Processes, as far as they live
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(3..=16))]
     members: u64,
-    /// How they reach each other: shm or tcp
+    /// How they reach each other
     #[arg(long, value_enum, default_value = "shm")]
     transport: TransportName,
+    /// Where processes run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
+    #[arg(long = "at", value_name = "LOCATION")]
+    locations: Vec<Location>,
     /// Messages per second of each member
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pace: u32,
@@ -74,7 +77,7 @@ struct Outcome {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
-    arguments.transport.require_plain()?;
+    check_locations(arguments.transport, &arguments.locations)?;
     let members = usize::try_from(arguments.members).expect("at most 16");
     let folder = Folder::open(arguments.keep.as_deref())?;
     let job = ChurnJob {
@@ -84,7 +87,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         majority: true,
         account: None,
     };
-    let plan = ChurnPlan { transport: arguments.transport, members, job, folder: Some(folder.path.clone()) };
+    let (transport, locations) = (arguments.transport, arguments.locations.clone());
+    let plan = ChurnPlan { transport, members, locations, job, folder: Some(folder.path.clone()) };
     let interrupts = Interrupts::take()?;
     let herd = Herd::start(plan, &interrupts)?;
     let outcome =

@@ -62,10 +62,10 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "Every member sends its share of the lines and delivers all of them. With at least three members on
-shm or tcp, the last one is killed (-9) when it has delivered a third, and another joins: the others
-go on. At the end the members' logs are compared by digest, the newcomer's from its first view on.
-The exit status is 0 if all agree.
+    "Every member sends its share of the lines and delivers all of them. With at least three members
+the last one is killed (-9) when it has delivered a third, and another joins: the others go on. At
+the end the members' logs are compared by digest, the newcomer's from its first view on. The exit
+status is 0 if all agree.
 
 Examples:
   squall demo
@@ -152,13 +152,10 @@ enum Drama {
 
 impl Drama {
     fn of(arguments: &Arguments, text: &Text) -> Self {
-        let joinable = matches!(arguments.transport, TransportName::Shm | TransportName::Tcp);
         match arguments {
             Arguments { kill: true, .. } => Self::Kill,
             // One of two is no majority, and everybody is to have something to send.
-            Arguments { calm: false, members, .. }
-                if joinable && *members >= 3 && text.lines() as u64 >= *members =>
-            {
+            Arguments { calm: false, members, .. } if *members >= 3 && text.lines() as u64 >= *members => {
                 Self::KillAndJoin
             }
             _ => Self::Calm,
