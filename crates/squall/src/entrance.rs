@@ -77,26 +77,27 @@ pub(crate) fn enter(
     barrier::expedited();
     match (config.transport, listener) {
         (Transport::Shm, AnyListener::Unix(listener)) => {
-            enter_by(config, only_join, listener, on_progress, |node, streams| {
+            enter_by(config, only_join, listener, on_progress, |node, streams, _| {
                 Ok(AnyFabric::Shm(ShmFabric::new(node, streams)?))
             })
         }
         (Transport::Tcp, AnyListener::Tcp(listener)) => {
-            enter_by(config, only_join, listener, on_progress, |node, streams| {
+            enter_by(config, only_join, listener, on_progress, |node, streams, _| {
                 Ok(AnyFabric::Tcp(TcpFabric::new(node, streams)?))
             })
         }
         (Transport::Auto, AnyListener::Tcp(listener)) => {
             let settings = CompositeSettings { verbs: Some(device(config)), ..Default::default() };
-            enter_by(config, only_join, listener, on_progress, |node, streams| {
-                Ok(AnyFabric::Auto(Box::new(CompositeFabric::new(node, streams, &settings)?)))
+            enter_by(config, only_join, listener, on_progress, |node, streams, joins| {
+                let fabric = if joins { CompositeFabric::begin } else { CompositeFabric::new };
+                Ok(AnyFabric::Auto(Box::new(fabric(node, streams, &settings)?)))
             })
         }
         (Transport::Verbs, AnyListener::Tcp(listener)) => {
             // Before anybody waits for this member.
             let settings = device(config);
             verbs::check(&settings, &[])?;
-            enter_by(config, only_join, listener, on_progress, |node, streams| {
+            enter_by(config, only_join, listener, on_progress, |node, streams, _| {
                 Ok(AnyFabric::Verbs(Box::new(VerbsFabric::new(node, streams, &settings)?)))
             })
         }
@@ -118,7 +119,7 @@ fn enter_by<S: Link>(
     only_join: bool,
     listener: &Listener<S>,
     on_progress: &mut (dyn FnMut(Progress) + Send),
-    build: impl FnOnce(NodeId, Vec<(NodeId, S)>) -> Result<AnyFabric, JoinError>,
+    build: impl FnOnce(NodeId, Vec<(NodeId, S)>, bool) -> Result<AnyFabric, JoinError>,
 ) -> Result<Entry, JoinError> {
     let name = format!("process {}", std::process::id());
     let plan = config.plan();
@@ -131,7 +132,7 @@ fn enter_by<S: Link>(
         Entered::Assembled(Assembly { node, session, members, streams }) => {
             let start = Start::First(members.iter().map(|member| member.node).collect());
             let roster = members.into_iter().map(|member| (member.node, member.address)).collect();
-            Ok(Entry { fabric: build(node, streams)?, start, session, roster })
+            Ok(Entry { fabric: build(node, streams, false)?, start, session, roster })
         }
         Entered::Joined(Joined { node, session, leader, members, streams, token }) => {
             let Token { rank } = postcard::from_bytes(&token).map_err(|_| JoinError::Token)?;
@@ -140,7 +141,7 @@ fn enter_by<S: Link>(
             let roster = members.into_iter().map(|member| (member.node, member.address)).chain([own]);
             let roster = roster.collect();
             let start = Start::Joining { members: nodes, leader, rank };
-            Ok(Entry { fabric: build(node, streams)?, start, session, roster })
+            Ok(Entry { fabric: build(node, streams, true)?, start, session, roster })
         }
     }
 }

@@ -106,13 +106,22 @@ fn shm(test: &str, members: usize) -> impl Fn(usize) -> Config {
 }
 
 fn tcp(test: &str, members: usize) -> impl Fn(usize) -> Config {
+    networked(test, members, Transport::Tcp)
+}
+
+/// Each pair by the best way: here by shared memory.
+fn auto(test: &str, members: usize) -> impl Fn(usize) -> Config {
+    networked(test, members, Transport::Auto)
+}
+
+fn networked(test: &str, members: usize, transport: Transport) -> impl Fn(usize) -> Config {
     let ports: Vec<_> = (0..8).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
     let base = Config::local(&format!("{test}-{}", std::process::id()), members);
     move |rank| {
         let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };
         let mut config = base.clone().for_rank(rank);
-        config.transport = Transport::Tcp;
+        config.transport = transport;
         config.listen = address(rank);
         config.contacts = (0..members).map(address).collect();
         finish(config)
@@ -147,6 +156,27 @@ fn a_newcomer_hears_and_is_heard_on_tcp() {
     a_newcomer_hears_and_is_heard(&tcp("newcomer", 3));
 }
 
+#[test]
+fn a_newcomer_hears_and_is_heard_by_the_best_way() {
+    a_newcomer_hears_and_is_heard(&auto("newcomer-auto", 3));
+}
+
+/// The first member is alone at first, so it has met nobody by whom it could choose its ways.
+#[test]
+fn a_group_of_one_is_joined_by_the_best_way() {
+    let config = auto("one", 1);
+    let mut members = vec![Running::start(config(0))];
+    members[0].hears(&[0]);
+    for place in 1..3 {
+        members.push(Running::start(Config { rank: None, ..config(place) }));
+        members.iter().for_each(|member| member.hears(&(0..=place).collect::<Vec<_>>()));
+    }
+    let logs: Vec<_> = members.into_iter().map(Running::leave).collect();
+    for one in &logs {
+        logs.iter().for_each(|other| agree(one, other));
+    }
+}
+
 /// Each member goes and comes again under its rank, the leader and coordinator first; the next leader admits.
 fn members_come_again(config: &impl Fn(usize) -> Config) {
     let mut members: Vec<_> = (0..3).map(|rank| Some(Running::start(config(rank)))).collect();
@@ -173,6 +203,11 @@ fn members_come_again_on_shared_memory() {
 #[test]
 fn members_come_again_on_tcp() {
     members_come_again(&tcp("again", 3));
+}
+
+#[test]
+fn members_come_again_by_the_best_way() {
+    members_come_again(&auto("again-auto", 3));
 }
 
 /// Four at once: all come in, and none takes another's rank.

@@ -115,6 +115,26 @@ impl CompositeFabric {
         streams: Vec<(NodeId, TcpStream)>,
         settings: &CompositeSettings,
     ) -> Result<Self, CompositeError> {
+        let mut fabric = Self::begin(node, streams, settings)?;
+        loop {
+            fabric.meet().into_iter().try_for_each(|met| met.map_err(|(_, error)| error))?;
+            if fabric.meetings.is_empty() {
+                return Ok(fabric);
+            }
+            wait_readable(&[fabric.meetings.bell.as_fd()], fabric.meetings.patience())?;
+        }
+    }
+
+    /// As [`CompositeFabric::new`], for who joins a group that runs: does not wait for the peers, which become such in the
+    /// calls of `poll` as after [`CompositeFabric::add_peer`]. One that dies meanwhile is lost, and no more.
+    ///
+    /// # Errors
+    /// If a call to the system fails.
+    pub fn begin(
+        node: NodeId,
+        streams: Vec<(NodeId, TcpStream)>,
+        settings: &CompositeSettings,
+    ) -> Result<Self, CompositeError> {
         let waker = Waker::new()?;
         let shm = ShmFabric::with_waker(node, Vec::new(), waker.clone())?;
         let bells = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
@@ -138,13 +158,6 @@ impl CompositeFabric {
         fabric.watch(fabric.meetings.bell.as_fd())?;
         for (peer, stream) in streams {
             fabric.add_peer(peer, stream)?;
-        }
-        loop {
-            fabric.meet().into_iter().try_for_each(|met| met.map_err(|(_, error)| error))?;
-            if fabric.meetings.is_empty() {
-                break;
-            }
-            wait_readable(&[fabric.meetings.bell.as_fd()], fabric.meetings.patience())?;
         }
         Ok(fabric)
     }
