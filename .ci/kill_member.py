@@ -9,7 +9,7 @@ import sys
 import time
 
 MEMBERS = 3
-ROUNDS = {"shm": 200_000, "auto": 200_000, "tcp": 60_000}  # of the whole text: enough that the demo still runs when a member is killed
+ROUNDS = {"shm": 200_000, "auto": 200_000, "tcp": 60_000, "verbs": 1_000}  # of the whole text: enough that the demo still runs when a member is killed
 ROUNDS_USUAL = 30_000
 BEGIN_SECONDS = 60  # within which the members must be at work
 END_SECONDS = 300  # within which the others must be done
