@@ -1,0 +1,375 @@
+//! Members as processes that are killed with -9, or halted until the others have excluded them, and started again while
+//! clients write: what was acknowledged is there, once, at all members (Derecho app. A).
+//!
+//! For long, with halts, at random: `SQUALL_CHAOS_SECONDS=600 cargo test --release -p squall --test object_chaos --
+//! --ignored --nocapture`
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use squall::config::{Address, SubgroupConfig, Transport};
+use squall::object::{Client, Replicated, Snapshot, restored};
+use squall::{Config, Group};
+use squall_fabric::atomics::{AtomicBool, Ordering};
+
+/// Tells this program to be a member: [`Cluster`] and the member's rank follow.
+const ROLE: &str = "SQUALL_OBJECT_CHAOS";
+const MEMBERS: usize = 3;
+const SHARDS: usize = 2;
+const CLIENTS: u64 = 2;
+/// How long a member may take to get the state of its shards, or to find out that it is excluded.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// All that was written, in order.
+struct Log(Vec<u64>);
+
+impl Replicated for Log {
+    type Update = u64;
+    /// From which place on.
+    type Query = u64;
+    type Reply = Vec<u64>;
+
+    /// Replies with the place of the update.
+    fn apply(&mut self, id: u64) -> Vec<u64> {
+        self.0.push(id);
+        vec![self.0.len() as u64 - 1]
+    }
+
+    fn query(&self, from: u64) -> Vec<u64> {
+        self.0.iter().skip(usize::try_from(from).unwrap()).take(PAGE).copied().collect()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self.0.clone())
+    }
+
+    fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> {
+        restored(source).map(Self)
+    }
+}
+
+/// What a query returns at most.
+const PAGE: usize = 4096;
+
+/// A group of this test.
+#[derive(Clone)]
+struct Cluster {
+    name: String,
+    /// Without any, on shared memory.
+    ports: Vec<u16>,
+    suspicion_ms: u64,
+}
+
+impl Cluster {
+    fn new(test: &str, transport: Transport, suspicion_ms: u64) -> Self {
+        let count = if transport == Transport::Tcp { MEMBERS } else { 0 };
+        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        Self { name: format!("{test}-{}", std::process::id()), ports, suspicion_ms }
+    }
+
+    /// As a member's process is told it.
+    fn role(&self, rank: usize) -> String {
+        let ports: Vec<_> = self.ports.iter().map(|port| format!(" {port}")).collect();
+        format!("{rank} {} {}{}", self.name, self.suspicion_ms, ports.concat())
+    }
+
+    fn from_role(role: &str) -> (Self, usize) {
+        let words: Vec<&str> = role.split(' ').collect();
+        let ports = words[3..].iter().map(|port| port.parse().unwrap()).collect();
+        let (name, suspicion_ms) = (words[1].into(), words[2].parse().unwrap());
+        (Self { name, ports, suspicion_ms }, words[0].parse().unwrap())
+    }
+
+    fn config(&self, rank: usize) -> Config {
+        let log =
+            SubgroupConfig { shards: SHARDS, replicas: 3, message_max: 100, ..SubgroupConfig::default() };
+        let mut config = Config::local(&self.name, MEMBERS).subgroup("log", log).for_rank(rank);
+        config.suspicion_after = Some(Duration::from_millis(self.suspicion_ms));
+        if !self.ports.is_empty() {
+            let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: self.ports[rank] };
+            config.transport = Transport::Tcp;
+            config.listen = address(rank);
+            config.contacts = (0..MEMBERS).map(address).collect();
+        }
+        config
+    }
+
+    fn connect(&self) -> Client<Log> {
+        Client::<Log>::connect_with(&self.config(0), "log", PATIENCE).expect("a contact answers")
+    }
+}
+
+/// A member in a process of its own.
+struct Member {
+    child: Child,
+    orders: ChildStdin,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Member {
+    fn start(cluster: &Cluster, rank: usize) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_disturbed_member", "--nocapture"])
+            .env(ROLE, cluster.role(rank))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let orders = child.stdin.take().unwrap();
+        Self { child, orders, lines }
+    }
+
+    /// The rest of the next line that begins so; `None` if the member has ended.
+    fn hear(&mut self, beginning: &str) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.lines.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            // The test harness of the member's process says something, too, without ending its line.
+            if let Some((_, rest)) = line.split_once(beginning) {
+                return Some(rest.trim().to_owned());
+            }
+        }
+    }
+
+    /// How much it has of each shard, and a digest of that.
+    fn report(&mut self) -> Option<String> {
+        self.orders.write_all(b"report\n").ok()?;
+        self.hear("report:")
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// Halts it until the others have excluded it; it must find that out by itself, and end.
+    fn halt(&mut self, suspicion_ms: u64) {
+        self.signal("-STOP");
+        thread::sleep(Duration::from_millis(suspicion_ms * 2));
+        self.signal("-CONT");
+        let deadline = Instant::now() + PATIENCE;
+        while !self.has_ended() {
+            assert!(Instant::now() < deadline, "[V4] a member that was excluded goes on");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Not a test by itself: what a member does until it is killed, or excluded.
+#[test]
+fn the_disturbed_member() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let (cluster, rank) = Cluster::from_role(&role);
+    let mut group = Group::join(cluster.config(rank)).expect("it comes in");
+    let log = group.object("log", || Log(Vec::new())).unwrap();
+    log.wait_ready(PATIENCE).expect("it gets the state");
+    println!("member: ready");
+    let group = &group;
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in std::io::stdin().lines() {
+                let of = |shard| log.inspect(shard, |_, log: &Log| (log.0.len(), digest(&log.0)));
+                println!("report: {:?}", [0, 1].map(of));
+            }
+        });
+        while group.failure().is_none() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        eprintln!("member {rank} ends: {}", group.failure().unwrap());
+        std::process::exit(1);
+    });
+}
+
+fn digest(log: &[u64]) -> u64 {
+    log.iter().fold(0, |digest, id| (digest ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
+}
+
+/// Writes to both shards until told to stop; each update is applied once, at a place behind the one before.
+fn write(client: &Client<Log>, number: u64, stop: &dyn Fn() -> bool) -> [Vec<u64>; 2] {
+    let keys = keys(client);
+    let mut written = [Vec::new(), Vec::new()];
+    let mut places = [None; 2];
+    for id in (0..).map(|id| id * CLIENTS + number) {
+        if stop() {
+            break;
+        }
+        let shard = (id / CLIENTS % 2) as usize;
+        let reply = client.update(&keys[shard], &id).unwrap().wait();
+        let place = reply.expect("some member takes it")[0];
+        assert!(places[shard] < Some(place), "[A3] update {id} is at {place}, behind {:?}", places[shard]);
+        places[shard] = Some(place);
+        written[shard].push(id);
+    }
+    written
+}
+
+/// A key for each of the two shards.
+fn keys(client: &Client<Log>) -> [Vec<u8>; 2] {
+    [0, 1].map(|shard| (0..).map(|key: u8| vec![key]).find(|key| client.shard(key) == shard).unwrap())
+}
+
+/// All members, all with the state.
+fn complete(cluster: &Cluster, members: &mut [Option<Member>]) {
+    loop {
+        for (rank, member) in members.iter_mut().enumerate() {
+            // Excluded by mistake, on a busy machine: it comes again.
+            if member.as_mut().is_none_or(Member::has_ended) {
+                *member = Some(Member::start(cluster, rank));
+                // Who is missing already is no minority of two: one after the other.
+                member.as_mut().unwrap().hear("member: ready");
+            }
+        }
+        if members.iter_mut().flatten().all(|member| !member.has_ended()) {
+            return;
+        }
+    }
+}
+
+/// All replicas are alike in the end.
+fn compare(members: &mut [Option<Member>]) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let reports: Vec<_> =
+            members.iter_mut().flatten().map(|member| member.report().expect("it lives")).collect();
+        if reports.windows(2).all(|pair| pair[0] == pair[1]) {
+            return eprintln!("all members report {}", reports[0]);
+        }
+        assert!(Instant::now() < deadline, "replicas differ: {reports:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The whole log of the shard of a key.
+fn read(client: &Client<Log>, key: &[u8]) -> Vec<u64> {
+    let mut log = Vec::new();
+    loop {
+        let page = client.query(key, &(log.len() as u64)).unwrap().wait().expect("it answers");
+        if page.is_empty() {
+            return log;
+        }
+        log.extend(page);
+    }
+}
+
+/// Disturbs members, as `disturb` does one after the other, while clients write; then compares.
+fn run(cluster: &Cluster, disturb: impl FnOnce(&mut [Option<Member>])) {
+    let mut members: Vec<_> = (0..MEMBERS).map(|rank| Some(Member::start(cluster, rank))).collect();
+    members.iter_mut().flatten().for_each(|member| assert!(member.hear("member: ready").is_some()));
+    let over = AtomicBool::new(false);
+    let stop = || over.load(Ordering::Relaxed);
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let (client, stop) = (cluster.connect(), &stop);
+                scope.spawn(move || write(&client, number, stop))
+            })
+            .collect();
+        disturb(&mut members);
+        complete(cluster, &mut members);
+        over.store(true, Ordering::Relaxed);
+        let written: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        compare(&mut members);
+        let client = cluster.connect();
+        let logs = keys(&client).map(|key| read(&client, &key));
+        let mut acknowledged = 0;
+        for written in written {
+            for (shard, written) in written.into_iter().enumerate() {
+                assert!(!written.is_empty(), "nothing was written to shard {shard}");
+                acknowledged += written.len();
+                // Places grow, so that one pass finds each; and none is there twice.
+                let mut rest = logs[shard].iter();
+                for id in written {
+                    assert!(rest.any(|other| *other == id), "[A2] update {id} of shard {shard} is lost");
+                }
+            }
+        }
+        for log in &logs {
+            let mut sorted = log.clone();
+            sorted.sort_unstable();
+            assert!(sorted.windows(2).all(|pair| pair[0] < pair[1]), "[A3] an update counts twice");
+        }
+        eprintln!("{acknowledged} acknowledged updates are there, each once");
+    });
+}
+
+fn kills(test: &str, transport: Transport) {
+    let cluster = Cluster::new(test, transport, 20_000);
+    run(&cluster, |members| {
+        for kill in 0..2 * MEMBERS {
+            thread::sleep(Duration::from_millis(100));
+            members[kill % MEMBERS].as_mut().unwrap().kill();
+            // The next one dies when all have the state again.
+            complete(&cluster, members);
+        }
+    });
+}
+
+#[test]
+fn acknowledged_updates_survive_kills_on_shared_memory() {
+    kills("object-shm", Transport::Shm);
+}
+
+#[test]
+fn acknowledged_updates_survive_kills_on_tcp() {
+    kills("object-tcp", Transport::Tcp);
+}
+
+fn chaos(test: &str, transport: Transport) {
+    let seconds = std::env::var("SQUALL_CHAOS_SECONDS").map_or(60, |text| text.parse().unwrap());
+    let cluster = Cluster::new(test, transport, 2_000);
+    let (deadline, mut seed) = (Instant::now() + Duration::from_secs(seconds), u64::from(std::process::id()));
+    let (mut killed, mut halted) = (0, 0);
+    run(&cluster, |members| {
+        while Instant::now() < deadline {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let draw = seed >> 33;
+            thread::sleep(Duration::from_millis(draw % 500));
+            let member = members[(draw >> 10) as usize % MEMBERS].as_mut().unwrap();
+            if (draw >> 20).is_multiple_of(3) {
+                member.halt(cluster.suspicion_ms);
+                halted += 1;
+            } else {
+                member.kill();
+                killed += 1;
+            }
+            complete(&cluster, members);
+        }
+    });
+    eprintln!("{transport:?}, {seconds} s: {killed} killed, {halted} halted");
+}
+
+#[test]
+#[ignore = "takes a minute, or as many seconds as SQUALL_CHAOS_SECONDS says"]
+fn chaos_on_shared_memory() {
+    chaos("object-chaos-shm", Transport::Shm);
+}
+
+#[test]
+#[ignore = "takes a minute, or as many seconds as SQUALL_CHAOS_SECONDS says"]
+fn chaos_on_tcp() {
+    chaos("object-chaos-tcp", Transport::Tcp);
+}
