@@ -254,8 +254,7 @@ fn narrow(words: usize) -> u32 {
 /// The most pieces that one system call takes; the kernel's limit is 1024.
 pub(super) const PIECES_MAX: usize = 128;
 
-/// The most bytes that one system call takes: between two of them the kernel hears the peer's acknowledgements, for
-/// which a longer one would wait (1 MB at once took 407 µs over the loopback interface, in four parts 200 µs).
+/// The most bytes that one system call takes: between two of them the node reads what has come.
 const SENT_BYTES_MAX: usize = 256 << 10;
 
 /// Shorter payloads are copied: below 1 KiB a copy costs less than a piece of its own.
