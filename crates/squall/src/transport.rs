@@ -67,13 +67,13 @@ impl AnyFabric {
     }
 
     /// Whether nothing that was posted depends on this process any more. A device moves nothing for a process that has
-    /// ended, so what it has must have been placed. Streams are never on `auto`.
+    /// ended, so what it has must have been placed.
     pub(crate) fn is_flushed(&self) -> bool {
         match self {
             Self::Shm(fabric) => !fabric.has_waiting(),
             Self::Tcp(fabric) => !fabric.has_output(),
             Self::Verbs(fabric) => !fabric.has_posts(),
-            Self::Auto(_) => true,
+            Self::Auto(fabric) => !fabric.has_output(),
         }
     }
 }

@@ -283,6 +283,11 @@ impl<A> Rdmc<A> {
         self.groups.values().all(Group::is_idle) && self.links.are_idle()
     }
 
+    /// Whether all that this member has to say to others has been posted.
+    pub fn has_said_all(&self) -> bool {
+        self.links.are_idle()
+    }
+
     /// What this member has done so far.
     pub const fn counters(&self) -> &Counters {
         &self.counters

@@ -128,6 +128,11 @@ impl Control {
         work
     }
 
+    /// Whether all that was said has been posted.
+    pub(super) fn has_said_all(&self) -> bool {
+        self.links.iter().all(|link| !link.is_up || link.waiting.is_empty())
+    }
+
     /// Whether something that was said is not yet at its peer.
     pub(super) fn is_speaking(&self) -> bool {
         self.links.iter().any(|link| link.is_up && (link.under_way > 0 || !link.waiting.is_empty()))

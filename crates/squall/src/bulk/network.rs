@@ -173,9 +173,7 @@ impl Network {
         for receiver in self.members[1..].iter().copied() {
             self.stack.control.say(receiver, Message::Complete { number });
         }
-        // Posted by the first, sent by the second: nobody polls until the next call.
-        self.stack.poll();
-        self.stack.poll();
+        self.send_what_is_said();
         self.number += 1;
         Ok(())
     }
@@ -303,6 +301,7 @@ impl Network {
         (upcalls.on_block, upcalls.blocks, upcalls.released) = (on_block, held.count(), None);
         self.receiving = Some((Object { group: self.group, number, bytes }, memory.clone()));
         let outcome = self.receive_number(number, memory, held);
+        self.send_what_is_said();
         self.lag = self.stack.upcalls().received_at.take().map(|at| at.elapsed()).unwrap_or_default();
         self.receiving = None;
         self.stack.upcalls().on_block = None;
@@ -382,6 +381,17 @@ impl Network {
         self.stack.control.say(self.root, Message::Progress { number, blocks });
     }
 
+    /// Nobody polls until the next call: what others wait for shall leave this process before.
+    fn send_what_is_said(&mut self) {
+        let deadline = self.stack.fabric.now() + LINGER;
+        self.stack.alarm = Some(deadline);
+        self.stack.poll();
+        while !self.stack.has_sent_all() && self.stack.fabric.now() < deadline {
+            self.step();
+        }
+        self.stack.alarm = None;
+    }
+
     fn step(&mut self) {
         self.runner.step(&mut self.stack);
     }
@@ -399,6 +409,11 @@ impl Drop for Network {
 }
 
 impl Stack {
+    /// Whether nothing that was said waits in this process.
+    fn has_sent_all(&self) -> bool {
+        self.core.has_said_all() && self.control.has_said_all() && self.fabric.is_flushed()
+    }
+
     const fn upcalls(&mut self) -> &mut Upcalls {
         self.core.application_mut()
     }

@@ -174,6 +174,14 @@ impl CompositeFabric {
         self.verbs.as_ref().is_some_and(|verbs| verbs.is_software())
     }
 
+    /// Whether anything that was posted waits in this process.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.shm.has_waiting()
+            || self.verbs.as_ref().is_some_and(|verbs| verbs.has_posts())
+            || self.tcp.as_ref().is_some_and(TcpFabric::has_output)
+    }
+
     /// The way to `peer`.
     ///
     /// # Panics
