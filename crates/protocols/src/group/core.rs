@@ -8,7 +8,7 @@ use squall_fabric::{Core, Event, Fabric, Instant, MirrorId, NodeId};
 use super::active::{Active, AnySubgroup, either};
 use super::layout::segments;
 use super::relays::Relays;
-use super::succession::Succession;
+use super::succession::Successions;
 use super::timeline::Timeline;
 use super::{Application, Ended, Layout, Outlet, Placement, SubgroupId, ViewChange};
 use crate::membership::{self, Greeter, Member, Membership, Proposal, Segment, Step, Stop, View, Welcome};
@@ -37,9 +37,7 @@ pub struct Group<A: Application> {
     greeters: Vec<Greeter>,
     /// Mirrors of earlier views, which laggards may still read.
     past: Vec<MirrorId>,
-    successions: BTreeMap<SubgroupId, Succession>,
-    /// Some of them have not yet handed their window's writer over.
-    is_succeeding: bool,
+    successions: Successions,
     relays: Relays,
     /// Evaluations since membership was looked at.
     skipped: u32,
@@ -114,8 +112,7 @@ impl<A: Application> Group<A> {
             lost: BTreeSet::new(),
             greeters: Vec::new(),
             past: Vec::new(),
-            successions: BTreeMap::new(),
-            is_succeeding: false,
+            successions: Successions::default(),
             skipped: 0,
             timeline: Timeline::new(),
         }
@@ -257,7 +254,7 @@ impl<A: Application> Group<A> {
                 }
             };
             self.past.push(mirror);
-            self.successions.entry(id).or_default().end_view(remains);
+            self.successions.end_view(id, remains);
             remainders.insert(id, (deliver, known));
         }
         Ok(remainders)
@@ -281,7 +278,7 @@ impl<A: Application> Group<A> {
             }
         }
         for (id, (deliver, _)) in remainders {
-            self.successions.remove(&id);
+            self.successions.remove(id);
             self.application.leave_subgroup(id, deliver);
         }
         self.timeline.install(&view, fabric.now());
@@ -318,11 +315,8 @@ impl<A: Application> Group<A> {
             }
         };
         match writer {
-            Some(writer) => {
-                self.successions.entry(id).or_default().begin_view(writer);
-                self.is_succeeding = true;
-            }
-            None => drop(self.successions.remove(&id)),
+            Some(writer) => self.successions.begin_view(id, writer),
+            None => self.successions.remove(id),
         }
         Active { id, core, segment }
     }
@@ -416,25 +410,9 @@ impl<A: Application> Group<A> {
         0
     }
 
-    /// Moves what is left of earlier views, and hands the writers over.
-    #[cold]
-    fn poll_successions(&mut self) -> usize {
-        let mut work = 0;
-        self.is_succeeding = false;
-        for (id, succession) in &mut self.successions {
-            let (moved, writer) = succession.advance();
-            work += usize::from(moved > 0);
-            self.is_succeeding |= succession.is_under_way();
-            if let Some(writer) = writer {
-                self.application.take_writer(*id, writer);
-                work += 1;
-            }
-        }
-        work
-    }
-
     fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let mut work = if self.is_succeeding { self.poll_successions() } else { 0 };
+        let application = &mut self.application;
+        let mut work = self.successions.poll(|id, writer| application.take_writer(id, writer));
         let Stage::Present(present) = &mut self.stage else { return 0 };
         for active in &mut present.subgroups {
             work += either!(&mut active.core, core => core.poll(fabric));
