@@ -8,6 +8,7 @@
 
 pub mod address;
 pub mod config;
+pub mod copy;
 pub mod desk;
 pub mod grant;
 pub mod objects;
@@ -33,6 +34,7 @@ pub struct Parser {
 pub const PARSERS: &[Parser] = &[
     Parser { name: "address", feed: address::feed, seeds: address::seeds },
     Parser { name: "config", feed: config::feed, seeds: config::seeds },
+    Parser { name: "copy", feed: copy::feed, seeds: copy::seeds },
     Parser { name: "desk", feed: desk::feed, seeds: desk::seeds },
     Parser { name: "grant", feed: grant::feed, seeds: grant::seeds },
     Parser { name: "objects", feed: objects::feed, seeds: objects::seeds },

@@ -2,9 +2,10 @@
  * a queue and a context, and their completions are taken from the queue.
  *
  * What differs from ES-API: addresses are text ("host:port", "unix:@name"); both ends prove a secret; connecting and
- * accepting block; exs_malloc gives memory that moves without copies, while memory of exs_mregister is copied once by
- * the library. Functions return -1 and set errno, unless they say otherwise. All may be called from any thread; one
- * call works at a time, so a call that waits should have a timeout. */
+ * accepting block; memory of exs_malloc and of exs_mregister moves without copies of the library, but what does not begin
+ * and end at addresses that are multiples of 8 in memory of exs_mregister is copied once by the library. Functions return -1
+ * and set errno, unless they say otherwise. All may be called from any thread; one call works at a time, so a call that
+ * waits should have a timeout. */
 #ifndef SQUALL_EXS_H
 #define SQUALL_EXS_H
 
@@ -48,9 +49,13 @@ int exs_connect(int socket, const char *address, int timeout_ms);
 int exs_shutdown(int socket);                   /* sends nothing more after what is posted */
 int exs_close(int socket);                      /* waits a little for the peer to take what was sent */
 
-/* Memory of the library for one socket: it moves without copies. NULL on failure. Freed with the socket. */
+/* Memory of the library for one socket. NULL on failure. Freed with the socket. */
 void *exs_malloc(int socket, size_t length, exs_mhandle *handle);
-/* Memory of the caller, which stays valid until exs_mderegister. */
+/* Memory of the caller, for all sockets, which stays valid until exs_mderegister. A peer for which exs_recv has named a part
+ * of it may write to all of it: keep apart what it must not touch. Between processes of one host the
+ * receiver's library reads the sender's memory, when the receiver calls exs_qdequeue; where the kernel does not let it, there
+ * is one more copy. EBUSY from exs_mderegister: an operation on the memory is outstanding, and nothing has changed; else
+ * nobody touches the memory any more when it returns. */
 exs_mhandle exs_mregister(void *address, size_t length);
 int exs_mderegister(exs_mhandle handle);
 
@@ -60,7 +65,7 @@ int exs_qdelete(exs_qhandle queue);
 int exs_qdequeue(exs_qhandle queue, exs_event *events, int count, int timeout_ms);
 
 /* The memory belongs to the library until the event. In memory of exs_malloc, `address` is at a multiple of 8 bytes from
- * its beginning, and bytes of a receive behind the last one that came, up to the next such multiple, may become zeros. */
+ * its beginning. Bytes of a receive behind the last one that came, up to the next multiple of 8, may become zeros. */
 int exs_send(int socket, exs_mhandle handle, const void *address, size_t length, exs_qhandle queue, void *context);
 int exs_recv(int socket, exs_mhandle handle, void *address, size_t length, int flags, exs_qhandle queue, void *context);
 

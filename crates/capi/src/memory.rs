@@ -1,6 +1,10 @@
-//! Memory of the caller: addresses that it promises to be valid, and copies from and to them.
+//! Memory of the caller: addresses that it promises to be valid, moved where they are or copied from and to.
 
 use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use squall::stream::{Access, Region, RegionId};
 
 /// A range of addresses of the caller.
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +15,25 @@ pub(crate) struct Span {
 
 impl Span {
     pub(crate) fn new(start: *mut c_void, length: usize) -> Self {
-        Self { start: start as usize, length }
+        Self { start: start.expose_provenance(), length }
+    }
+
+    /// The whole words of it.
+    pub(crate) fn region(&self) -> Region {
+        let start = self.start.next_multiple_of(8);
+        let words = (self.start + self.length).saturating_sub(start) / 8;
+        let base =
+            NonNull::new(std::ptr::with_exposed_provenance_mut(start)).expect("the caller's is not at 0");
+        // SAFETY: the caller of `exs_mregister` promises that the memory is valid until `exs_mderegister`, which takes it
+        // back from all sockets, and that it leaves it alone while an operation on it is outstanding.
+        unsafe { Region::from_raw(RegionId(0), base, words, Access::ReadWrite, Arc::new(())) }
+    }
+
+    /// Where `inner` lies in the whole words, if it is whole words itself; else it is copied.
+    pub(crate) fn in_place(&self, inner: &Self) -> Option<std::ops::Range<usize>> {
+        let is_whole = (inner.start | inner.length).is_multiple_of(8);
+        let first = inner.start - self.start.next_multiple_of(8).min(inner.start);
+        is_whole.then(|| first..first + inner.length)
     }
 
     /// Whether `inner` lies inside.

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use squall::stream::{
-    Address, Buffer, Completion, Endpoint, Listener, Options, PostRefused, ReceiveId, ReceiveOutcome, SendId,
-    SendOutcome,
+    Address, Buffer, Completion, Endpoint, Listener, Options, PostRefused, ReceiveId, ReceiveOutcome, Region,
+    SendId, SendOutcome,
 };
 
 use crate::memory::Span;
@@ -64,8 +64,8 @@ struct Noted {
 enum Memory {
     /// Of the library, for one socket.
     Shared { socket: c_int, buffer: Buffer, span: Span },
-    /// Of the caller.
-    Foreign(Span),
+    /// Of the caller; and as the sockets know it that have used it in place.
+    Foreign { span: Span, adopted: BTreeMap<c_int, Region> },
 }
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
@@ -108,6 +108,11 @@ impl Table {
     /// Takes a socket out; with it goes the library's memory for it.
     pub(crate) fn remove(&mut self, socket: c_int) -> Outcome<Entry> {
         self.memory.retain(|_, memory| !matches!(memory, Memory::Shared { socket: of, .. } if *of == socket));
+        for memory in self.memory.values_mut() {
+            if let Memory::Foreign { adopted, .. } = memory {
+                adopted.remove(&socket);
+            }
+        }
         self.sockets.remove(&socket).ok_or(libc::EBADF)
     }
 
@@ -125,12 +130,23 @@ impl Table {
 
     pub(crate) fn remember(&mut self, span: Span) -> i64 {
         let number = i64::from(self.next());
-        self.memory.insert(number, Memory::Foreign(span));
+        self.memory.insert(number, Memory::Foreign { span, adopted: BTreeMap::new() });
         number
     }
 
     pub(crate) fn forget(&mut self, handle: i64) -> Outcome<c_int> {
-        self.memory.remove(&handle).map(|_| 0).ok_or(libc::EINVAL)
+        if let Memory::Foreign { adopted, .. } = self.memory.get_mut(&handle).ok_or(libc::EINVAL)? {
+            while let Some((socket, region)) = adopted.pop_first() {
+                if let Some(Entry::Connected(connection)) = self.sockets.get_mut(&socket)
+                    && !connection.endpoint.release(&region)
+                {
+                    adopted.insert(socket, region);
+                    return Err(libc::EBUSY);
+                }
+            }
+        }
+        self.memory.remove(&handle);
+        Ok(0)
     }
 
     pub(crate) fn create_queue(&mut self) -> c_int {
@@ -151,18 +167,25 @@ impl Table {
         connected.collect()
     }
 
-    /// Where `span` lies in the library's memory; `None` if it is the caller's own.
+    /// Where `span` lies in memory that the socket moves; `None` if it has to be copied.
     fn place(
-        &self,
+        &mut self,
         socket: c_int,
         handle: i64,
         span: &Span,
-    ) -> Outcome<Option<(&Buffer, std::ops::Range<usize>)>> {
-        match self.memory.get(&handle).ok_or(libc::EINVAL)? {
-            Memory::Foreign(all) if all.contains(span) => Ok(None),
+    ) -> Outcome<Option<(Region, std::ops::Range<usize>)>> {
+        match self.memory.get_mut(&handle).ok_or(libc::EINVAL)? {
+            Memory::Foreign { span: all, adopted } if all.contains(span) => {
+                let Some(range) = all.in_place(span) else { return Ok(None) };
+                let Some(Entry::Connected(connection)) = self.sockets.get_mut(&socket) else {
+                    return Ok(None);
+                };
+                let adopt = || connection.endpoint.adopt(&all.region());
+                Ok(Some((adopted.entry(socket).or_insert_with(adopt).clone(), range)))
+            }
             Memory::Shared { socket: of, buffer, span: all } if all.contains(span) && *of == socket => {
                 let first = span.start - all.start;
-                Ok(Some((buffer, first..first + span.length)))
+                Ok(Some((buffer.region().clone(), first..first + span.length)))
             }
             _ => Err(libc::EFAULT),
         }
@@ -176,11 +199,10 @@ impl Table {
         what: Operation,
     ) -> Outcome<c_int> {
         self.queues.get(&what.queue).ok_or(libc::EINVAL)?;
-        let shared =
-            self.place(socket, handle, span)?.map(|(buffer, range)| (buffer.region().clone(), range));
+        let placed = self.place(socket, handle, span)?;
         let connection = self.connection(socket)?;
         let endpoint = &mut connection.endpoint;
-        let (posted, copy) = match shared {
+        let (posted, copy) = match placed {
             Some((region, range)) => (endpoint.post_send(&region, range), None),
             None => {
                 let mut copy = endpoint.buffer(span.length);
@@ -204,11 +226,10 @@ impl Table {
         what: Operation,
     ) -> Outcome<c_int> {
         self.queues.get(&what.queue).ok_or(libc::EINVAL)?;
-        let shared =
-            self.place(socket, handle, span)?.map(|(buffer, range)| (buffer.region().clone(), range));
+        let placed = self.place(socket, handle, span)?;
         let connection = self.connection(socket)?;
         let endpoint = &mut connection.endpoint;
-        let (posted, copy) = match shared {
+        let (posted, copy) = match placed {
             Some((region, range)) => (endpoint.post_receive(&region, range, all), None),
             None => {
                 let copy = endpoint.buffer(span.length);

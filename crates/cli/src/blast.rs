@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use squall::stream::{
-    Address, Completion, Endpoint, Listener, Options, Policy, ReceiveOutcome, Settings, Socket, Statistics,
-    Transport, VerbsSettings,
+    Address, Completion, Endpoint, Listener, Options, Policy, ReceiveOutcome, Region, RegionId, Settings,
+    Socket, Statistics, Transport, VerbsSettings,
 };
+use squall_transports::composite::Way;
 use squall_transports::runner::{Idle, pin};
 
 use crate::control::{IdleName, Location, TransportName};
@@ -30,6 +31,7 @@ pub(crate) struct Blast {
     pub(crate) outstanding_receive: usize,
     pub(crate) round_trip: bool,
     pub(crate) ring: usize,
+    pub(crate) memory: MemoryName,
     /// Of the sender and the receiver.
     pub(crate) locations: [Location; 2],
 }
@@ -63,17 +65,48 @@ impl PolicyName {
     }
 }
 
+/// Whose memory messages are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MemoryName {
+    /// The library's, which both processes share on one host
+    Shared,
+    /// The user's own, moved where it lies; on one host the receiver reads the sender's memory
+    Own,
+    /// The user's own, and the receiver must not read the sender's memory
+    Relayed,
+    /// The user's own, copied to and from the library's by the user
+    Copied,
+}
+
+impl MemoryName {
+    /// Memory of the user for so many words, as the endpoint knows it.
+    fn region(self, endpoint: &mut Endpoint, words: usize) -> Region {
+        match self {
+            Self::Shared | Self::Copied => endpoint.register(words),
+            Self::Own | Self::Relayed => {
+                let memory = Region::heap(RegionId(0), words);
+                endpoint.adopt(&memory)
+            }
+        }
+    }
+}
+
 /// What the receiver has to tell.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Received {
     /// The part of a core that it used meanwhile.
     pub(crate) cpu: f64,
     pub(crate) copied_bytes: u64,
+    pub(crate) fetched_bytes: u64,
+    pub(crate) relayed_bytes: u64,
 }
 
 /// What the sender has found.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
+    /// How the ends were joined.
+    pub(crate) way: Way,
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
     pub(crate) statistics: Statistics,
@@ -95,7 +128,8 @@ impl Blast {
         let transport = match self.transport {
             TransportName::Shm => Transport::Shm,
             TransportName::Verbs => Transport::Verbs,
-            TransportName::Tcp | TransportName::Auto => Transport::Tcp,
+            TransportName::Tcp => Transport::Tcp,
+            TransportName::Auto => Transport::Auto,
         };
         let device = self.locations[end as usize].device.clone();
         let verbs = VerbsSettings { device, ..VerbsSettings::default() };
@@ -106,7 +140,8 @@ impl Blast {
             IdleName::Park => Idle::PARK,
         };
         let settings = Settings { policy, ring_words: (self.ring as u64).div_ceil(8), ..Settings::default() };
-        Options { transport, verbs, idle, settings, ..Options::local("squall-bench-stream") }
+        let fetching = self.memory != MemoryName::Relayed;
+        Options { transport, fetching, verbs, idle, settings, ..Options::local("squall-bench-stream") }
     }
 
     /// Where the sender listens.
@@ -148,8 +183,13 @@ impl Blast {
     }
 
     fn blast(&self, endpoint: &mut Endpoint) -> Result<Sent> {
-        let memory = endpoint.register(self.longest().div_ceil(8));
+        let words = self.longest().div_ceil(8);
+        let memory = self.memory.region(endpoint, words);
         (0..memory.words()).for_each(|word| memory.store_relaxed(word, word as u64 | 1));
+        // Of the library, one for each send that is outstanding.
+        let copies = if self.memory == MemoryName::Copied { self.outstanding_send } else { 0 };
+        let copies: Vec<_> = (0..copies).map(|_| endpoint.register(words)).collect();
+        let mut next = 0;
         let word = endpoint.register(1);
         // The receiver is ahead, as in the paper.
         receive_all(endpoint, &word)?;
@@ -160,7 +200,14 @@ impl Blast {
             while outstanding < self.outstanding_send
                 && let Some(length) = lengths.next()
             {
-                endpoint.post_send(&memory, 0..length)?;
+                match copies.get(next) {
+                    None => endpoint.post_send(&memory, 0..length)?,
+                    Some(copy) => {
+                        copy.copy_words(0, &memory, 0..length.div_ceil(8));
+                        next = (next + 1) % copies.len();
+                        endpoint.post_send(copy, 0..length)?
+                    }
+                };
                 (outstanding, bytes) = (outstanding + 1, bytes + length as u64);
             }
             match endpoint.wait(None) {
@@ -171,13 +218,13 @@ impl Blast {
         }
         let seconds = begun.elapsed().as_secs_f64();
         ensure!(word.load(0) == bytes, "{} of {bytes} bytes have come", word.load(0));
-        Ok(Sent { bytes, seconds, statistics: *endpoint.statistics(), latency: None })
+        Ok(Sent { way: way(endpoint), bytes, seconds, statistics: endpoint.statistics(), latency: None })
     }
 
     /// One message at a time, there and back.
     fn play(&self, endpoint: &mut Endpoint) -> Result<Sent> {
         let words = self.size.div_ceil(8);
-        let (source, target) = (endpoint.register(words), endpoint.register(words));
+        let [source, target] = [0, 1].map(|_| self.memory.region(endpoint, words));
         let word = endpoint.register(1);
         receive_all(endpoint, &word)?;
         let mut latencies = Latencies::default();
@@ -195,8 +242,9 @@ impl Blast {
             }
         }
         let seconds = begun.elapsed().as_secs_f64();
-        let (statistics, latency) = (*endpoint.statistics(), latencies.percentiles());
-        Ok(Sent { bytes: self.size as u64 * self.messages, seconds, statistics, latency })
+        let (statistics, latency) = (endpoint.statistics(), latencies.percentiles());
+        let bytes = self.size as u64 * self.messages;
+        Ok(Sent { way: way(endpoint), bytes, seconds, statistics, latency })
     }
 
     /// Takes all messages.
@@ -213,7 +261,9 @@ impl Blast {
     fn take_all(&self, endpoint: &mut Endpoint) -> Result<Received> {
         let expected: u64 = self.lengths().map(|length| length as u64).sum();
         let words = self.longest().div_ceil(8);
-        let memory: Vec<_> = (0..self.outstanding_receive).map(|_| endpoint.register(words)).collect();
+        let memory: Vec<_> =
+            (0..self.outstanding_receive).map(|_| self.memory.region(endpoint, words)).collect();
+        let own = (self.memory == MemoryName::Copied).then(|| Region::heap(RegionId(0), words));
         let word = endpoint.register(1);
         for region in &memory {
             endpoint.post_receive(region, 0..self.longest(), false)?;
@@ -225,6 +275,10 @@ impl Blast {
             match endpoint.wait(None) {
                 Some(Completion::Receive { bytes: more, outcome: ReceiveOutcome::Filled, .. }) => {
                     bytes += more;
+                    if let Some(own) = &own {
+                        let words = usize::try_from(more.div_ceil(8)).expect("it lies in memory");
+                        own.copy_words(0, &memory[next], 0..words);
+                    }
                     endpoint.post_receive(&memory[next], 0..self.longest(), false)?;
                     next = (next + 1) % memory.len();
                 }
@@ -232,7 +286,7 @@ impl Blast {
                 other => bail!("the sender is gone: {other:?}"),
             }
         }
-        let received = begun.received(endpoint.statistics());
+        let received = begun.received(&endpoint.statistics());
         word.store(0, bytes);
         endpoint.post_send(&word, 0..8)?;
         await_sent(endpoint);
@@ -241,7 +295,7 @@ impl Blast {
 
     fn return_all(&self, endpoint: &mut Endpoint) -> Result<Received> {
         let words = self.size.div_ceil(8);
-        let (source, target) = (endpoint.register(words), endpoint.register(words));
+        let [source, target] = [0, 1].map(|_| self.memory.region(endpoint, words));
         let word = endpoint.register(1);
         endpoint.post_receive(&target, 0..self.size, true)?;
         endpoint.post_send(&word, 0..8)?;
@@ -256,7 +310,7 @@ impl Blast {
             }
         }
         await_sent(endpoint);
-        Ok(begun.received(endpoint.statistics()))
+        Ok(begun.received(&endpoint.statistics()))
     }
 }
 
@@ -283,6 +337,14 @@ fn await_connected(endpoint: &mut Endpoint) -> Result<()> {
 fn receive_all(endpoint: &mut Endpoint, word: &squall_fabric::Region) -> Result<()> {
     endpoint.post_receive(word, 0..8, true)?;
     await_receive(endpoint)
+}
+
+fn way(endpoint: &Endpoint) -> Way {
+    match (endpoint.is_shared(), endpoint.is_by_rdma()) {
+        (true, _) => Way::Shm,
+        (_, true) => Way::Verbs,
+        _ => Way::Tcp,
+    }
 }
 
 #[inline]
@@ -316,7 +378,8 @@ impl Clock {
 
     fn received(&self, statistics: &Statistics) -> Received {
         let cpu = (cpu_time() - self.cpu).as_secs_f64() / self.begun.elapsed().as_secs_f64();
-        Received { cpu, copied_bytes: statistics.copied_bytes }
+        let Statistics { copied_bytes, fetched_bytes, relayed_bytes, .. } = *statistics;
+        Received { cpu, copied_bytes, fetched_bytes, relayed_bytes }
     }
 }
 

@@ -46,6 +46,25 @@ pub(crate) struct GroupJob {
     pub(crate) location: Location,
 }
 
+#[cfg(test)]
+impl GroupJob {
+    /// A group of one, for tests.
+    pub(crate) fn alone() -> Self {
+        Self {
+            name: "test".into(),
+            secret: "at least sixteen bytes".into(),
+            transport: TransportName::Shm,
+            members: 1,
+            rank: 0,
+            contact: None,
+            joins: Vec::new(),
+            core: None,
+            idle: IdleName::Auto,
+            location: Location::default(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TransportName {
@@ -157,6 +176,8 @@ pub(crate) struct MulticastJob {
     pub(crate) mode: ModeName,
     pub(crate) window: usize,
     pub(crate) window_bytes: Option<usize>,
+    /// Messages that are longer travel as large ones.
+    pub(crate) message_max: Option<usize>,
     pub(crate) send_batching: bool,
     pub(crate) receive_batching: bool,
     pub(crate) delivery_batching: bool,
@@ -211,6 +232,8 @@ pub(crate) struct RdmcJob {
     pub(crate) warm_up: u64,
     pub(crate) block_bytes: Option<u64>,
     pub(crate) schedule: Option<ScheduleName>,
+    /// Block size and schedule that are not given are chosen by the size of the objects.
+    pub(crate) choose: bool,
     /// Receivers read objects where the root wrote them.
     pub(crate) in_place: bool,
 }

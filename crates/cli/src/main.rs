@@ -42,14 +42,15 @@ struct Arguments {
 }
 
 const EXAMPLES: &str = "Examples:
-  squall demo                                      three processes replicate a text in one order
-  squall node --config squall.toml                 a member of a group over hosts; see also status, send, recv
-  squall bench multicast --members 2 --size 1KiB   how fast is it here?
-  squall doctor                                    which RDMA devices are there, and do they keep order?
-  squall cp image.raw a:/ b:/ --secret-file secret one copy to each of many hosts, at the price of one
-  squall chaos --seconds 60                        members die, stop and come: do the others agree?
-  squall simulate --seeds 0..1000                  does it keep its promises on a hostile network?
-  squall help bench multicast                      all about one command";
+  squall demo                                three processes, one order
+  squall node --config squall.toml           a member of a group over hosts
+  squall bench multicast --members 2         how fast is it here?
+  squall doctor                              which RDMA devices are here?
+  squall cp image.raw a:/ b:/ \\
+      --secret-file secret                   a copy to each of many hosts
+  squall chaos --seconds 60                  members die, stop and come
+  squall simulate --seeds 0..1000            on a hostile network
+  squall help bench multicast                all about one command";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -140,6 +141,22 @@ fn perform(command: Command) -> Result<Verdict> {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+
+    /// Texts after the options are wrapped by the terminal's width, not by hand, and examples fit 80 columns.
+    #[test]
+    fn help_fits_a_terminal() {
+        fn check(command: &clap::Command) {
+            command.get_subcommands().for_each(check);
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for (line, next) in help.lines().zip(help.lines().skip(1).chain([""])) {
+                let is_prose =
+                    |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+                assert!(!(is_prose(line) && is_prose(next)), "wrapped by hand: {line}");
+                assert!(!line.starts_with(' ') || line.len() <= 80, "wider than 80: {line}");
+            }
+        }
+        check(&Arguments::command());
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -141,6 +141,50 @@ fn a_folder_is_copied_to_three_hosts() {
     }
 }
 
+/// Many small files travel together, and a host holds none of them open that waits: it may open 40 files here. What has
+/// changed at the host meanwhile is named, and the rest comes all the same.
+#[test]
+fn many_files_are_copied_to_hosts_that_may_open_few() {
+    let place = Place::new("many");
+    let source = place.root.join("many");
+    std::fs::create_dir(&source).unwrap();
+    let files: Vec<(String, usize)> = (0..1200)
+        .map(|i| (format!("small{i}"), i % 1500))
+        .chain((0..15).map(|i| (format!("large{i}"), (1 << 20) + 1 + i)))
+        .collect();
+    for (i, (name, bytes)) in files.iter().enumerate() {
+        std::fs::write(source.join(name), content(i as u64, *bytes)).unwrap();
+    }
+    let few = |serve: Command| {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "ulimit -n 40 && exec \"$@\"", "sh"])
+            .arg(serve.get_program())
+            .args(serve.get_args());
+        shell
+    };
+    let hosts: Vec<Host> = (21..=22).map(|number| place.serve_by(number, few)).collect();
+    let targets: Vec<String> = hosts.iter().map(|host| format!("{}:/", host.address)).collect();
+    let (status, text) = end(place.cp(&[&source], &targets));
+    assert_eq!(status, 0, "{text}");
+    for host in &hosts {
+        for (i, (name, bytes)) in files.iter().enumerate() {
+            let found = std::fs::read(host.folder.join("many").join(name)).unwrap();
+            assert!(found == content(i as u64, *bytes), "{name} at {}", host.address);
+        }
+        assert_eq!(std::fs::read_dir(host.folder.join("many")).unwrap().count(), files.len());
+    }
+    let (right, changed) = (source.join("small7"), hosts[0].folder.join("many/small7"));
+    std::fs::write(&changed, [0; 7]).unwrap();
+    let modified = right.metadata().unwrap().modified().unwrap();
+    std::fs::File::options().write(true).open(&changed).unwrap().set_modified(modified).unwrap();
+    std::fs::remove_file(hosts[1].folder.join("many/small7")).unwrap();
+    let (status, text) = end(place.cp(&[&source], &targets));
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("small7") && text.contains("another content"), "{text}");
+    assert!(std::fs::read(hosts[1].folder.join("many/small7")).unwrap() == content(7, 7));
+}
+
 /// A host that is killed: the others finish and the exit status says so; copied again, it goes on where it was.
 #[test]
 fn a_killed_host_is_resumed() {

@@ -91,6 +91,8 @@ pub enum BreakReason {
     Refused,
     /// The peer broke the protocol of the transport; a log line says how.
     Protocol,
+    /// This node has not got what the device needs for it, such as memory that may be locked; a log line says what.
+    Shortage,
 }
 
 impl fmt::Display for BreakReason {
@@ -101,6 +103,10 @@ impl fmt::Display for BreakReason {
             Self::ReceiverNotReady => "the peer had no receive posted",
             Self::Refused => "the peer refused a write",
             Self::Protocol => "the peer broke the transport protocol",
+            Self::Shortage => {
+                "the device did not get the memory that it needs here (`ulimit -l unlimited` allows more; the log says how \
+                 much)"
+            }
         })
     }
 }

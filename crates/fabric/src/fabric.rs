@@ -1,5 +1,5 @@
 //! The trait that every backend implements: `sim`, `shm`, `tcp`, `verbs`. Its promises are the axioms
-//! F1–F12 and M1–M6 of [`crate::model`]; the conformance suite tests each on each backend.
+//! F1–F14 and M1–M6 of [`crate::model`]; the conformance suite tests each on each backend.
 
 use std::fmt;
 use std::ops::Range;
@@ -121,6 +121,18 @@ pub trait Fabric {
     /// If the memory cannot be had.
     fn register(&mut self, words: usize) -> Region;
 
+    /// Takes memory that something else has allocated, as a region of this fabric: for whatever a region is for, but no
+    /// mirror [F13]. Whoever made `memory` has promised that it is valid as long as its keeper lives
+    /// ([`Region::from_raw`]).
+    ///
+    /// # Panics
+    /// If the region is read-only or larger than the fabric can name.
+    fn adopt(&mut self, memory: &Region) -> Region;
+
+    /// Forgets an adopted region whose grants are revoked and whose posts are done [F14]: what is left of it are the
+    /// clones that others hold. Without this it is forgotten some time after the last clone is dropped.
+    fn release(&mut self, region: &Region);
+
     /// Opens the connection `channel` to `peer`. Both ends open it; [`Event::Connected`] answers both, and
     /// [`Event::Broken`] if the peer is lost. After a break, opening again makes a new incarnation once the
     /// peer has also opened again.
@@ -178,6 +190,13 @@ pub trait Fabric {
 
     /// Brings the present value of `word` to all readers, by value, after everything pushed before [M1].
     fn push_word(&mut self, mirror: MirrorId, word: usize);
+
+    /// Brings the present values of a few adjacent words to all readers, by value, after everything pushed before
+    /// \[M1\]. There is no order among them: fabrics that copy bring up to [`Source::VALUE_WORDS_MAX`] by one
+    /// write \[F2\].
+    fn push_values(&mut self, mirror: MirrorId, words: Range<usize>) {
+        words.for_each(|word| self.push_word(mirror, word));
+    }
 
     /// Stops a view: its words never change again for this reader [M3].
     fn freeze(&mut self, view: &Region);

@@ -111,6 +111,16 @@ impl<T: Word> Columns<T> {
         Column::at(self.first + i * self.stride)
     }
 
+    /// Columns `range` of these.
+    ///
+    /// # Panics
+    /// If the range ends beyond the count.
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.end <= self.count, "columns {range:?} of {}", self.count);
+        Self { first: self.first + range.start * self.stride, count: range.len(), ..*self }
+    }
+
     /// The words of columns `range`, which are contiguous.
     ///
     /// # Panics

@@ -15,6 +15,7 @@ mod fabric;
 mod grant;
 pub mod layout;
 pub mod region;
+mod shelf;
 pub mod sim;
 mod time;
 pub mod window;
@@ -32,4 +33,5 @@ pub use crate::fabric::{
 pub use crate::grant::{GRANT_BYTES, Grant, GrantError};
 pub use crate::layout::{Column, Layout};
 pub use crate::region::{Region, RegionId};
+pub use crate::shelf::Shelf;
 pub use crate::time::{Duration, Instant};

@@ -177,7 +177,13 @@ impl Region {
     #[inline]
     pub fn copy_out(&self, first: usize, target: &mut [u64]) {
         self.check(&(first..first + target.len()));
-        for (word, own) in target.iter_mut().zip(&self.atomics()[first..]) {
+        let source = &self.atomics()[first..first + target.len()];
+        let ((lines, rest), (own_lines, own_rest)) =
+            (target.as_chunks_mut::<LINE_WORDS>(), source.as_chunks::<LINE_WORDS>());
+        for (line, own) in lines.iter_mut().zip(own_lines) {
+            (0..LINE_WORDS).for_each(|word| line[word] = own[word].load(Ordering::Relaxed));
+        }
+        for (word, own) in rest.iter_mut().zip(own_rest) {
             *word = own.load(Ordering::Relaxed);
         }
     }
@@ -190,7 +196,13 @@ impl Region {
     pub fn copy_in(&self, first: usize, source: &[u64]) {
         assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
         self.check(&(first..first + source.len()));
-        for (own, word) in self.atomics()[first..].iter().zip(source) {
+        let target = &self.atomics()[first..first + source.len()];
+        let ((own_lines, own_rest), (lines, rest)) =
+            (target.as_chunks::<LINE_WORDS>(), source.as_chunks::<LINE_WORDS>());
+        for (own, line) in own_lines.iter().zip(lines) {
+            (0..LINE_WORDS).for_each(|word| own[word].store(line[word], Ordering::Relaxed));
+        }
+        for (own, word) in own_rest.iter().zip(rest) {
             own.store(*word, Ordering::Relaxed);
         }
     }
@@ -199,6 +211,7 @@ impl Region {
     ///
     /// # Panics
     /// If a range ends beyond its region or this region is read-only.
+    #[inline]
     pub fn copy_words(&self, first: usize, source: &Self, range: Range<usize>) {
         assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
         source.check(&range);
@@ -208,17 +221,15 @@ impl Region {
             // SAFETY: both ranges lie inside their regions, checked above.
             return unsafe { copy_string(self.pointer(first), source.pointer(range.start), range.len()) };
         }
-        for i in 0..range.len() {
-            // SAFETY: `range` is inside the source, checked above.
-            let from = unsafe { source.base.add(range.start + i) };
-            // SAFETY: the range is inside this region, checked above.
-            let to = unsafe { self.base.add(first + i) };
-            // SAFETY: valid and aligned as `from_raw` promises; `memory` keeps it alive.
-            let from = unsafe { from.as_ref() };
-            // SAFETY: as above.
-            let to = unsafe { to.as_ref() };
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (to, from) = (&self.atomics()[first..first + range.len()], &source.atomics()[range]);
+        let ((to_lines, to_rest), (from_lines, from_rest)) =
+            (to.as_chunks::<LINE_WORDS>(), from.as_chunks::<LINE_WORDS>());
+        let copy =
+            |to: &AtomicU64, from: &AtomicU64| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        for (to, from) in to_lines.iter().zip(from_lines) {
+            (0..LINE_WORDS).for_each(|word| copy(&to[word], &from[word]));
         }
+        to_rest.iter().zip(from_rest).for_each(|(to, from)| copy(to, from));
     }
 
     /// Copies bytes out, beginning at the first byte of word `first`.
@@ -412,6 +423,9 @@ unsafe fn copy_string(target: NonNull<AtomicU64>, source: NonNull<AtomicU64>, wo
         );
     }
 }
+
+/// Words of a cache line: the turn of a loop over words that may change meanwhile, which compilers do not unroll.
+const LINE_WORDS: usize = 8;
 
 /// From here on the string instruction's beginning costs less than it saves.
 #[cfg(target_arch = "x86_64")]

@@ -14,7 +14,7 @@ use crate::breach::Breach;
 use crate::fabric::BrokenHarness;
 
 /// Which breach each test has to notice.
-const CAUGHT: [(&str, Breach); 48] = [
+const CAUGHT: [(&str, Breach); 56] = [
     ("f1_writes_of_one_connection_land_in_post_order", Breach::SwapWrites),
     ("f1_connections_do_not_wait_for_each_other", Breach::StallAllAfterSend),
     ("f2_a_write_lands_in_its_range_only", Breach::SpillOver),
@@ -44,9 +44,17 @@ const CAUGHT: [(&str, Breach); 48] = [
     ("f11_opening_to_the_dead_breaks", Breach::HideBreaks),
     ("f11_close_breaks_the_other_end", Breach::HideBreaks),
     ("f12_writes_land_without_the_target", Breach::ClaimOneSidedProgress),
+    ("f13_adopted_memory_is_source_and_target", Breach::ShiftOffsets),
+    ("f13_writes_of_all_kinds_land_in_post_order", Breach::SwapWrites),
+    ("f13_arrivals_show_adopted_memory", Breach::SwapWrites),
+    ("f13_a_forged_grant_of_adopted_memory_is_refused", Breach::CheckNoGrant),
+    ("f13_adopted_memory_is_fenced", Breach::WriteAfterRevoked),
+    ("f13_a_prefix_of_a_dead_writer_has_landed", Breach::SwapWrites),
+    ("f14_released_memory_is_given_back", Breach::KeepAdopted),
     ("m1_pushes_arrive_in_order_at_every_reader", Breach::SwapPushes),
     ("m1_order_holds_across_mirrors", Breach::SwapPushes),
     ("m1_values_are_captured_at_push_time", Breach::PushWordsByReference),
+    ("m1_few_words_are_pushed_by_value", Breach::PushWordsByReference),
     ("m2_sight_follows_store_order", Breach::DenyEarlySight),
     ("m3_a_frozen_view_never_changes", Breach::ThawViews),
     ("m3_other_readers_do_not_freeze", Breach::FreezeAll),

@@ -19,6 +19,10 @@ mutations! {
         DeliverUnstable,
         /// \[O4\] The least `received` is taken over all members but the last.
         StableWithoutLast,
+        /// \[O4\] An announcement counts as an acknowledgement of what others have announced, too.
+        AnnouncementCoversOthers,
+        /// \[O5\] A member never tells others that it has delivered their messages.
+        KeepDelivered,
         /// \[O5\] A record is reused when this member has delivered it.
         ReuseAfterOwnDelivery,
         /// \[O5\] A pulled message counts as delivered when it is stable, though the consumer may still read it.

@@ -53,9 +53,12 @@ fn objects_hold_under_the_adversary() {
 }
 
 /// Seeds that once failed. Group 86109: a node whose group had ended kept its connection to one that was on its way in.
+/// Replica 1019: a newcomer that had left its shard and come back forgot that a state was on its way to it, and refused
+/// another one, which took the shard for lost.
 #[test]
 fn what_failed_once_holds() {
     assert_eq!(group::SCENARIO.run(86_109).violation, None);
+    assert_eq!(replica::SCENARIO.run(1_019).violation, None);
 }
 
 /// The same seed gives the same run: else no failure could be explained.

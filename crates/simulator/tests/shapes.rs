@@ -43,10 +43,13 @@ fn members_stop_for_longer_than_others_wait() {
 
 #[test]
 fn members_are_not_heard() {
-    let nodes = (3..=5).flat_map(|members| (0..members).map(move |node| (members, Shape::Mute { node })));
+    let nodes = (3..=5).flat_map(|members| {
+        (0..2 * members)
+            .map(move |case| (members, Shape::Mute { node: case / 2, misses_leader: case % 2 == 1 }))
+    });
     let cases = nodes
         .flat_map(|(members, shape)| (0..6).map(move |seed| Case { members, shape: shape.clone(), seed }));
-    assert_eq!(run(cases), 12 * 6);
+    assert_eq!(run(cases), 24 * 6);
 }
 
 /// Also with a leader that dies meanwhile, at one in 23 of its posts.

@@ -75,7 +75,7 @@ fn two_leaders(every: usize, seeds: std::ops::Range<u64>) {
 #[test]
 fn a_leader_dies_between_the_pieces_of_its_pushes() {
     let mut tally = Tally::default();
-    for case in (2..=5).flat_map(|members| cases(members, 1)) {
+    for case in (2..=5).flat_map(|members| (1..=2).flat_map(move |seed| cases(members, seed))) {
         enumerate_pieces(&case, &mut tally);
         assert_none_failed(&tally);
     }

@@ -14,7 +14,9 @@
 //! let other = std::thread::spawn(move || -> Vec<u8> {
 //!     let mut group = Group::join(other).unwrap();
 //!     let mut deliveries = group.subgroup("log").unwrap().deliveries().unwrap();
-//!     deliveries.next().unwrap().bytes.to_vec()
+//!     let bytes = deliveries.next().unwrap().bytes.to_vec();
+//!     group.leave(std::time::Duration::from_secs(10)); // in order: the other one goes on
+//!     bytes
 //! });
 //! let mut group = Group::join(config)?;
 //! let log = group.subgroup("log")?;

@@ -103,6 +103,12 @@ impl Fabric for AnyFabric {
     fn register(&mut self, words: usize) -> Region {
         either!(self, fabric => fabric.register(words))
     }
+    fn adopt(&mut self, memory: &Region) -> Region {
+        either!(self, fabric => fabric.adopt(memory))
+    }
+    fn release(&mut self, region: &Region) {
+        either!(self, fabric => fabric.release(region));
+    }
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
         either!(self, fabric => fabric.open(peer, channel))
     }
@@ -143,6 +149,10 @@ impl Fabric for AnyFabric {
     #[inline]
     fn push_word(&mut self, mirror: MirrorId, word: usize) {
         either!(self, fabric => fabric.push_word(mirror, word));
+    }
+    #[inline]
+    fn push_values(&mut self, mirror: MirrorId, words: Range<usize>) {
+        either!(self, fabric => fabric.push_values(mirror, words));
     }
     fn freeze(&mut self, view: &Region) {
         either!(self, fabric => fabric.freeze(view));

@@ -1,7 +1,8 @@
 //! Groups that are joined while they run: newcomers, members that come again, and the leader among them (Derecho §3.3).
 
-use std::net::TcpListener;
+mod rdma;
 
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -109,6 +110,12 @@ fn tcp(test: &str, members: usize) -> impl Fn(usize) -> Config {
     networked(test, members, Transport::Tcp)
 }
 
+/// In the virtual machine only, over its devices.
+fn verbs(test: &str, members: usize) -> Option<impl Fn(usize) -> Config> {
+    let config = networked(test, members, Transport::Verbs);
+    rdma::is_wanted().then_some(move |rank| Config { verbs: rdma::settings(rank), ..config(rank) })
+}
+
 /// Each pair by the best way: here by shared memory.
 fn auto(test: &str, members: usize) -> impl Fn(usize) -> Config {
     networked(test, members, Transport::Auto)
@@ -154,6 +161,13 @@ fn a_newcomer_hears_and_is_heard_on_shared_memory() {
 #[test]
 fn a_newcomer_hears_and_is_heard_on_tcp() {
     a_newcomer_hears_and_is_heard(&tcp("newcomer", 3));
+}
+
+#[test]
+fn a_newcomer_hears_and_is_heard_by_rdma() {
+    if let Some(config) = verbs("newcomer-verbs", 3) {
+        a_newcomer_hears_and_is_heard(&config);
+    }
 }
 
 #[test]
@@ -206,14 +220,19 @@ fn members_come_again_on_tcp() {
 }
 
 #[test]
+fn members_come_again_by_rdma() {
+    if let Some(config) = verbs("again-verbs", 3) {
+        members_come_again(&config);
+    }
+}
+
+#[test]
 fn members_come_again_by_the_best_way() {
     members_come_again(&auto("again-auto", 3));
 }
 
 /// Four at once: all come in, and none takes another's rank.
-#[test]
-fn a_storm_of_newcomers() {
-    let config = shm("storm", 2);
+fn a_storm_of_newcomers(config: &impl Fn(usize) -> Config) {
     let mut members: Vec<_> = (0..2).map(|rank| Running::start(config(rank))).collect();
     members[0].hears(&[0, 1]);
     members.extend((2..6).map(|place| Running::start(Config { rank: None, ..config(place) })));
@@ -221,6 +240,18 @@ fn a_storm_of_newcomers() {
     let logs: Vec<_> = members.into_iter().map(Running::leave).collect();
     for one in &logs {
         logs.iter().for_each(|other| agree(one, other));
+    }
+}
+
+#[test]
+fn a_storm_of_newcomers_on_shared_memory() {
+    a_storm_of_newcomers(&shm("storm", 2));
+}
+
+#[test]
+fn a_storm_of_newcomers_by_rdma() {
+    if let Some(config) = verbs("storm-verbs", 2) {
+        a_storm_of_newcomers(&config);
     }
 }
 

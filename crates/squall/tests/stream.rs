@@ -3,13 +3,16 @@
 mod rdma;
 
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use squall::stream::{
-    Buffer, Event, Failure, Kind, Listener, Options, Policy, PostRefused, ReceiveOutcome, SendOutcome,
-    Settings, Socket, Stream, StreamError, Transport,
+    Buffer, Completion, Event, Failure, Kind, Listener, Options, Policy, PostRefused, ReceiveOutcome, Region,
+    RegionId, SendOutcome, Settings, Socket, Stream, StreamError, Transport,
 };
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn options(transport: Transport) -> Options {
     // One thread often owns both ends here: the one that is dropped first would wait for the other.
@@ -54,7 +57,7 @@ fn filled(socket: &mut Socket, from: usize, bytes: usize) -> Buffer {
 }
 
 fn next(socket: &mut Socket) -> Event {
-    let event = socket.wait(Some(Duration::from_secs(20)));
+    let event = socket.wait(Some(PATIENCE));
     event.unwrap_or_else(|| panic!("nothing happens: {:?}", socket.statistics()))
 }
 
@@ -124,6 +127,46 @@ fn a_receiver_that_is_ahead_is_served_directly() {
         let there = receiver.join().unwrap();
         assert_eq!((here.statistics().direct, here.statistics().indirect), (1, 0), "{transport:?}");
         assert_eq!(there.statistics().copied_bytes, 0);
+    }
+}
+
+/// Memory of the user's own at both ends is moved where it lies, on shared memory by one copy, and is given back.
+#[test]
+fn adopted_memory_is_served_directly_and_given_back() {
+    const WORDS: usize = 1 << 17;
+    for (transport, fetching) in
+        transports().into_iter().flat_map(|transport| [(transport, true), (transport, false)])
+    {
+        let options = Options { fetching, ..options(transport) };
+        let [mut here, mut there] = sockets(&options).map(Socket::into_endpoint);
+        let [source, target] = [0, 1].map(|_| Region::heap(RegionId(0), WORDS));
+        let kept = Arc::downgrade(target.memory());
+        (0..WORDS).for_each(|word| source.store(word, word as u64 * 3 + 1));
+        let (from, to) = (here.adopt(&source), there.adopt(&target));
+        drop(target);
+        there.post_receive(&to, 8..8 * WORDS, true).unwrap();
+        assert!(!there.release(&to), "a receive is outstanding");
+        there.flush();
+        let receiver = thread::spawn(move || {
+            let Some(Completion::Receive { bytes, .. }) = there.wait(Some(PATIENCE)) else { panic!() };
+            assert_eq!(bytes, 8 * (WORDS as u64 - 1));
+            assert!((1..WORDS).all(|word| to.load(word) == (word as u64 - 1) * 3 + 1));
+            assert!(there.release(&to));
+            drop(to);
+            assert_eq!(kept.strong_count(), 0, "somebody still holds the memory");
+            there
+        });
+        assert!(here.wait(Some(Duration::from_millis(50))).is_none());
+        here.post_send(&from, 0..8 * (WORDS - 1)).unwrap();
+        let Some(Completion::Send { outcome, .. }) = here.wait(Some(PATIENCE)) else { panic!() };
+        assert_eq!(outcome, SendOutcome::Placed);
+        assert!(here.release(&from));
+        let (sent, received) = (here.statistics(), receiver.join().unwrap().statistics());
+        assert_eq!((sent.direct, sent.indirect, received.copied_bytes), (1, 0, 0), "{transport:?}");
+        let all = 8 * (WORDS as u64 - 1);
+        let one_copy =
+            [(0, 0), (all, 0), (0, all)][usize::from(here.is_shared()) * (2 - usize::from(fetching))];
+        assert_eq!((received.fetched_bytes, received.relayed_bytes), one_copy, "{transport:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The real fabrics: shared memory on one host, TCP and RDMA verbs between hosts, behind [`squall_fabric::Fabric`];
 //! the runner that drives protocol cores on them; and the bootstrap by which members find and trust each other.
 
+mod adopted;
 pub mod barrier;
 pub mod bootstrap;
 pub mod composite;
@@ -55,6 +56,12 @@ pub trait Transport: Fabric {
 
     /// Sends and announces what was posted, as the next `poll` would: for who posts and then does something else.
     fn flush(&mut self);
+
+    /// As [`Transport::flush`], but answers to what came may wait for the next `poll`, for a fraction of a second at most: for
+    /// who hands something over that is mostly answered at once, so that one message carries both.
+    fn flush_own_posts(&mut self) {
+        self.flush();
+    }
 
     /// For who waits for several things at once instead of calling `park`, in its place: becomes readable when a
     /// peer has something for this node (not by a [`Waker`]); and how long to wait at most, whatever happens.

@@ -6,11 +6,11 @@ use squall_fabric::NodeId;
 use squall_fabric::conformance::Harness;
 use squall_transports::shm::ShmFabric;
 
-struct Cluster {
+struct Cluster<const FETCHES: bool> {
     nodes: Vec<Option<ShmFabric>>,
 }
 
-impl Harness for Cluster {
+impl<const FETCHES: bool> Harness for Cluster<FETCHES> {
     type Fabric = ShmFabric;
 
     fn new(nodes: u32) -> Self {
@@ -22,7 +22,13 @@ impl Harness for Cluster {
                 sockets[b as usize].push((NodeId(a), at_b));
             }
         }
-        let fabric = |(node, peers)| Some(ShmFabric::new(NodeId(node), peers).expect("a fabric"));
+        let fabric = |(node, peers)| {
+            let mut fabric = ShmFabric::new(NodeId(node), peers).expect("a fabric");
+            fabric.set_fetching(FETCHES);
+            // So that the suite's writes are fetched.
+            fabric.set_fetched_words_min(16);
+            Some(fabric)
+        };
         Self { nodes: (0..).zip(sockets).map(fabric).collect() }
     }
 
@@ -39,4 +45,9 @@ impl Harness for Cluster {
     }
 }
 
-squall_fabric::conformance_suite!(Cluster);
+squall_fabric::conformance_suite!(Cluster<true>);
+
+/// Where the kernel lets no process read another.
+mod without_fetching {
+    squall_fabric::conformance_suite!(super::Cluster<false>);
+}

@@ -28,6 +28,8 @@ mod parking;
 mod peers;
 #[path = "peers/scenes.rs"]
 mod scenes;
+#[path = "verbs/shortage.rs"]
+mod shortage;
 #[path = "verbs/turnover.rs"]
 mod turnover;
 
@@ -132,7 +134,7 @@ fn run(tests: &[(String, fn())]) -> ExitCode {
 }
 
 /// What verbs has beyond the axioms.
-const OWN: [(&str, fn()); 17] = [
+const OWN: [(&str, fn()); 18] = [
     ("a_stolen_grant_is_refused", fences::a_stolen_grant_is_refused),
     ("one_grant_of_two_is_revoked", fences::one_grant_of_two_is_revoked),
     ("a_new_grant_revives_the_connection", fences::a_new_grant_revives_the_connection),
@@ -146,6 +148,7 @@ const OWN: [(&str, fn()); 17] = [
     ("a_killed_process_is_noticed", peers::a_killed_process_is_noticed),
     ("a_cut_wire_is_noticed", peers::a_cut_wire_is_noticed),
     ("a_newcomer_that_does_not_speak_holds_nobody_up", peers::a_newcomer_that_does_not_speak_holds_nobody_up),
+    ("what_cannot_be_locked_breaks_its_connection", shortage::what_cannot_be_locked_breaks_its_connection),
     ("what_comes_and_goes_leaves_nothing_behind", turnover::what_comes_and_goes_leaves_nothing_behind),
     ("garbage_on_the_control_stream_is_a_loss", peers::garbage_on_the_control_stream_is_a_loss),
     ("an_iwarp_device_is_refused", peers::an_iwarp_device_is_refused),
@@ -157,15 +160,5 @@ fn peers_come_and_go<F: Backend>() -> Vec<(&'static str, fn())> {
     macro_rules! named {
         ($($scene:ident,)*) => { vec![$((stringify!($scene), scenes::$scene::<F> as fn())),*] };
     }
-    named![
-        who_comes_later_is_like_any_other,
-        what_was_published_and_attached_before_waits,
-        a_removed_peer_is_forgotten,
-        grants_of_a_removed_peer_end,
-        names_of_connections_are_not_used_again,
-        who_will_not_come_is_forgotten,
-        a_node_is_taken_in_once,
-        a_peer_that_dies_on_the_way_is_lost,
-        a_retired_mirror_is_not_shown_to_who_comes_later,
-    ]
+    scenes::each!(named)
 }

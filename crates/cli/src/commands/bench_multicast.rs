@@ -44,6 +44,9 @@ pub(crate) struct Arguments {
     /// Bytes that each sender may have under way
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     window_bytes: Option<usize>,
+    /// Let longer messages travel beside the window, as `large_max` of a configuration does; not simulated
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    message_max: Option<usize>,
     /// Handle one message at a time at every stage
     #[arg(long)]
     no_batching: bool,
@@ -77,14 +80,14 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "Rates are what each member delivers, at the slowest member. The payload is written by the sender and
+    "Rates are what each member delivers, at the slowest member. The payload is written by the sender and \
 read by every member. Processes are bound to cores if there is a core for each.
 
 Examples:
   squall bench multicast --members 2 --size 1KiB
-  squall bench multicast --transport tcp --members 3 --size 256 --messages 500000 --json
+  squall bench multicast --transport tcp --members 3 --size 256 --json
   squall bench multicast --latency --senders one --messages 100000
-  squall bench multicast --size 10KB --no-batching --no-nulls   (without Spindle)";
+  squall bench multicast --size 10KB --no-batching --no-nulls  (without Spindle)";
 
 /// What the messages travel through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -185,6 +188,10 @@ fn measure(
 
 /// Runs the same protocol in virtual time, under the cost model of Spindle's testbed.
 fn predict(arguments: &Arguments, members: usize, job: &MulticastJob) -> Result<Outcome> {
+    anyhow::ensure!(
+        arguments.message_max.is_none(),
+        "the simulator has no large messages here: leave --message-max out"
+    );
     let settings = subgroup(job).settings(members);
     settings.check(members)?;
     let singly = job.latency;
@@ -214,6 +221,7 @@ fn job(arguments: &Arguments, members: usize) -> Result<MulticastJob> {
         mode: arguments.mode,
         window: usize::try_from(arguments.window).expect("at most 32768"),
         window_bytes: arguments.window_bytes,
+        message_max: arguments.message_max,
         send_batching: batching && !arguments.no_send_batching,
         receive_batching: batching && !arguments.no_receive_batching,
         delivery_batching: batching && !arguments.no_delivery_batching,
@@ -339,6 +347,7 @@ mod tests {
             mode: ModeName::Atomic,
             window: 1,
             window_bytes: None,
+            message_max: None,
             send_batching: true,
             receive_batching: true,
             delivery_batching: true,

@@ -42,6 +42,9 @@ pub(crate) struct Arguments {
     /// How blocks travel between hosts and in the simulator; on shared memory receivers take them from the root's pages
     #[arg(long, value_enum)]
     schedule: Option<ScheduleName>,
+    /// Choose block size and schedule for a network, by the size of the objects and the number of members
+    #[arg(long)]
+    choose: bool,
     /// Let receivers read objects where the root wrote them, without a copy (shared memory)
     #[arg(long)]
     in_place: bool,
@@ -57,15 +60,16 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "A time is from the call of send to the moment when the last receiver has the object; the median of all objects is
-printed. Receivers have memory of their own, which they use again for each object. In place, a receiver looks at the
+    "A time is from the call of send to the moment when the last receiver has the object; the median of all objects is \
+printed. Receivers have memory of their own, which they use again for each object. In place, a receiver looks at the \
 ends of an object only.
 
 Examples:
   squall bench rdmc --members 8 --size 64MiB
-  squall bench rdmc --transport tcp --members 4 --schedule chain --block 256KiB --json
+  squall bench rdmc --transport tcp --members 4 --schedule chain --block 256KiB
   squall bench rdmc --members 9 --size 64MiB --in-place
-  squall bench rdmc --transport verbs --members 4 --at device=rxe0,address=10.77.0.1 --at device=rxe1,address=10.77.0.2
+  squall bench rdmc --transport verbs --members 4 \\
+      --at device=rxe0,address=10.77.0.1 --at device=rxe1,address=10.77.0.2
   squall bench rdmc --transport sim --cluster sierra --members 512 --size 256MiB";
 
 /// How the members reach each other.
@@ -140,6 +144,7 @@ fn measure(arguments: &Arguments, transport: TransportName) -> Result<Outcome> {
         warm_up: arguments.warm_up,
         block_bytes: arguments.block.map(|bytes| bytes as u64),
         schedule: arguments.schedule,
+        choose: arguments.choose,
         in_place: arguments.in_place,
     };
     let plan = Plan {
@@ -231,16 +236,22 @@ fn outcome(arguments: &Arguments, reports: &[Report]) -> Outcome {
 
 fn print(outcome: &Outcome) {
     let nanos = |seconds: f64| units::nanos((seconds * 1e9) as u64);
-    output::line(format_args!(
-        "{} to {} receivers: {} ({} to {}), {}/s at each, first to last receiver {}",
-        units::bytes(outcome.size as f64),
-        outcome.members - 1,
-        nanos(outcome.seconds),
-        nanos(outcome.seconds_least),
-        nanos(outcome.seconds_most),
-        units::bytes(outcome.bytes_per_second),
-        nanos(outcome.skew_ms / 1e3),
-    ));
+    let (size, receivers) = (units::bytes(outcome.size as f64), outcome.members - 1);
+    let (middle, least, most) = (outcome.seconds, outcome.seconds_least, outcome.seconds_most);
+    let times = format!("{} ({} to {})", nanos(middle), nanos(least), nanos(most));
+    let skew = nanos(outcome.skew_ms / 1e3);
+    let plural = if receivers == 1 { "" } else { "s" };
+    if outcome.in_place {
+        // Nothing moves, so there is no rate.
+        output::line(format_args!(
+            "{size} shown in place to {receivers} receiver{plural}: {times}, first to last receiver {skew}"
+        ));
+    } else {
+        let rate = units::bytes(outcome.bytes_per_second);
+        output::line(format_args!(
+            "{size} to {receivers} receiver{plural}: {times}, {rate}/s at each, first to last receiver {skew}"
+        ));
+    }
 }
 
 fn parse_size(text: &str) -> Result<usize, String> {

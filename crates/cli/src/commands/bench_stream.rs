@@ -8,10 +8,12 @@ use serde::Serialize;
 use squall::config::quantity;
 use squall_simulator::blast::{self as simulated, Sizes};
 
-use crate::blast::{Blast, PolicyName, Received, Receiver};
+use crate::blast::{Blast, MemoryName, PolicyName, Received, Receiver};
 use crate::cluster::launcher;
 use crate::control::{IdleName, Location, TransportName};
 use crate::latency::Percentiles;
+use squall_transports::composite::Way;
+
 use crate::{Verdict, cores, output, units};
 
 /// Measure a stream between two processes: how fast it is, or how long a message takes there and back
@@ -42,6 +44,9 @@ pub(crate) struct Arguments {
     /// The receiver's ring
     #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = parse_bytes)]
     ring: usize,
+    /// Whose memory messages are in
+    #[arg(long, value_enum, default_value = "shared")]
+    memory: MemoryName,
     /// Send one message at a time, there and back, and measure how long it takes
     #[arg(long)]
     round_trip: bool,
@@ -61,16 +66,18 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "All sends are of one memory, each receive has its own. The time ends when the receiver has told that it has
+    "All sends are of one memory, each receive has its own. The time ends when the receiver has told that it has \
 all. Both processes poll without pause unless --idle says otherwise, each on a core of its own if there are two.
 
 Examples:
   squall bench stream --size 1MiB
-  squall bench stream --transport tcp --size exp:1MiB --outstanding-send 2 --outstanding-receive 4 --json
+  squall bench stream --transport tcp --size exp:1MiB --policy direct
+  squall bench stream --size 1MiB --memory own   (the user's own, where it lies)
   squall bench stream --round-trip --size 64
   squall bench stream --round-trip --size 64 --idle park   (blocking)
-  squall bench stream --transport verbs --at address=192.0.2.1,device=mlx5_0 --at address=192.0.2.2,device=mlx5_1
-  squall bench stream --transport sim --model distant --size exp:1MiB --ring 64MiB";
+  squall bench stream --transport verbs \\
+      --at address=192.0.2.1,device=mlx5_0 --at address=192.0.2.2,device=mlx5_1
+  squall bench stream --transport sim --model distant --size exp:1MiB";
 
 /// How the two processes reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -82,6 +89,8 @@ enum Means {
     Tcp,
     /// RDMA by verbs; see docs/verbs.md
     Verbs,
+    /// The best that both ends have: shared memory, RDMA or TCP; the result says which
+    Auto,
     /// Not at all: the protocol in virtual time, under a cost model of the paper's machines
     Sim,
 }
@@ -107,6 +116,7 @@ struct Size {
 struct Outcome {
     transport: Means,
     policy: PolicyName,
+    memory: MemoryName,
     size: usize,
     exponential: bool,
     messages: u64,
@@ -119,7 +129,10 @@ struct Outcome {
     mode_switches: u64,
     /// The part of a core that the receiver used.
     receiver_cpu: f64,
+    /// By the receiver: out of its ring, from the sender's memory, through the ring of the link.
     copied_bytes: u64,
+    fetched_bytes: u64,
+    relayed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_ns: Option<Percentiles>,
     /// Of all runs, if there were several; the figures above are of the median one.
@@ -149,6 +162,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
 impl Arguments {
     /// The same in virtual time.
     fn simulate(&self) -> Result<Outcome> {
+        ensure!(self.memory == MemoryName::Shared, "memory is simulated as shared: leave --memory out");
         ensure!(!self.round_trip, "round trips are not simulated: choose --transport shm or tcp");
         let make = match self.model {
             Model::Fdr => simulated::Blast::fdr,
@@ -164,6 +178,7 @@ impl Arguments {
         Ok(Outcome {
             transport: self.transport,
             policy: self.policy,
+            memory: self.memory,
             size: self.size.bytes,
             exponential: self.size.exponential,
             messages: blast.messages,
@@ -175,6 +190,8 @@ impl Arguments {
             mode_switches: report.sender.mode_switches,
             receiver_cpu: report.receiver_busy,
             copied_bytes: report.copied_bytes,
+            fetched_bytes: 0,
+            relayed_bytes: 0,
             latency_ns: None,
             runs_bytes_per_second: Vec::new(),
         })
@@ -204,6 +221,10 @@ impl Arguments {
     }
 
     fn blast(&self) -> Result<Blast> {
+        ensure!(
+            !self.round_trip || self.memory != MemoryName::Copied,
+            "a round trip copies nothing: leave --round-trip out, or choose another --memory"
+        );
         let bytes = self.size.bytes as u64;
         let usual = if self.round_trip { 100_000 } else { ((4 << 30) / bytes).clamp(1000, 1_000_000) };
         // Messages of many megabytes: enough of them for a second.
@@ -219,6 +240,7 @@ impl Arguments {
             outstanding_receive: count(self.outstanding_receive),
             round_trip: self.round_trip,
             ring: self.ring,
+            memory: self.memory,
             locations: self.ends()?,
         })
     }
@@ -231,6 +253,7 @@ impl Means {
             Self::Shm | Self::Sim => TransportName::Shm,
             Self::Tcp => TransportName::Tcp,
             Self::Verbs => TransportName::Verbs,
+            Self::Auto => TransportName::Auto,
         }
     }
 }
@@ -254,12 +277,13 @@ fn measure(blast: &Blast, cores: &[Option<usize>]) -> Result<Outcome> {
     ensure!(ended.status.success(), "the receiving process failed");
     let received: Received = serde_json::from_slice(&ended.stdout)?;
     Ok(Outcome {
-        transport: match blast.transport {
-            TransportName::Shm => Means::Shm,
-            TransportName::Verbs => Means::Verbs,
-            TransportName::Tcp | TransportName::Auto => Means::Tcp,
+        transport: match sent.way {
+            Way::Shm => Means::Shm,
+            Way::Verbs => Means::Verbs,
+            Way::Tcp => Means::Tcp,
         },
         policy: blast.policy,
+        memory: blast.memory,
         size: blast.size,
         exponential: blast.exponential,
         messages: blast.messages,
@@ -271,6 +295,8 @@ fn measure(blast: &Blast, cores: &[Option<usize>]) -> Result<Outcome> {
         mode_switches: sent.statistics.mode_switches,
         receiver_cpu: received.cpu,
         copied_bytes: received.copied_bytes,
+        fetched_bytes: received.fetched_bytes,
+        relayed_bytes: received.relayed_bytes,
         latency_ns: sent.latency,
         runs_bytes_per_second: Vec::new(),
     })

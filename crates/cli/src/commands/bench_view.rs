@@ -41,10 +41,10 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "All members send all the time. In each round one of them is killed, the leader in its turn, and
+    "All members send all the time. In each round one of them is killed, the leader in its turn, and \
 another joins. Times are those of the slowest member:
-  crash to delivery   from the kill to the first delivery in the view without the dead
-  join stall          from the last delivery in a view to the first in the one with the newcomer
+  crash to delivery   from the kill to the first delivery without the dead
+  join stall          from the last delivery before a join to the first after
 
 Examples:
   squall bench view

@@ -50,9 +50,9 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "A member is killed (-9), or halted (-STOP) for less or more than the suspicion time, or a process
-joins; a majority of each view is left alone. At the end all must have delivered the same messages
-in the same order in each view, without a gap, and whatever anybody has delivered, the dead
+    "A member is killed (-9), or halted (-STOP) for less or more than the suspicion time, or a process \
+joins; a majority of each view is left alone. At the end all must have delivered the same messages \
+in the same order in each view, without a gap, and whatever anybody has delivered, the dead \
 included, all that went on must have, too.
 
 Examples:

@@ -14,10 +14,13 @@ use crate::{output, units};
 
 /// Copy files and folders to many hosts at once, for little more than the time of one
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    override_usage = "squall cp [OPTIONS] --secret-file <FILE> <SOURCE>... <HOST:PATH>..."
+)]
 pub(crate) struct Arguments {
     /// Files and folders, then HOST:PATH for each host
-    #[arg(required = true, num_args = 2.., value_name = "SOURCE… HOST:PATH…")]
+    #[arg(required = true, num_args = 2.., value_name = "SOURCE|HOST:PATH")]
     paths: Vec<String>,
     /// The file that holds the secret, the same at all hosts
     #[arg(long, value_name = "FILE")]
@@ -36,8 +39,8 @@ pub(crate) struct Arguments {
     quiet: bool,
 }
 
-const EXAMPLES: &str = "PATH lies below the folder that `squall serve` was given at the host. Hosts relay for each other; one that is lost
-is left out and the others finish. What was interrupted goes on from there when it is copied again. The exit status is
+const EXAMPLES: &str = "PATH lies below the folder that `squall serve` was given at the host. Hosts relay for each other; one that is lost \
+is left out and the others finish. What was interrupted goes on from there when it is copied again. The exit status is \
 1 if any host lacks anything.
 
 Examples:
@@ -83,10 +86,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         let seconds = begun.elapsed().as_secs_f64();
         let good = targets.len() - failed;
         let size = units::bytes(bytes as f64);
-        output::line(format_args!(
-            "{count} files, {size}, at {good} of {} hosts in {seconds:.1} s",
-            targets.len()
-        ));
+        let (files, all) = (if count == 1 { "file" } else { "files" }, targets.len());
+        output::line(format_args!("{count} {files}, {size}, at {good} of {all} hosts in {seconds:.1} s"));
     }
     Ok(if failed == 0 { Verdict::Good } else { Verdict::Bad })
 }

@@ -62,17 +62,17 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "Every member sends its share of the lines and delivers all of them. With at least three members
-the last one is killed (-9) when it has delivered a third, and another joins: the others go on. At
-the end the members' logs are compared by digest, the newcomer's from its first view on. The exit
+    "Every member sends its share of the lines and delivers all of them. With at least three members \
+the last one is killed (-9) when it has delivered a third, and another joins: the others go on. At \
+the end the members' logs are compared by digest, the newcomer's from its first view on. The exit \
 status is 0 if all agree.
 
 Examples:
   squall demo
   squall demo --members 5 --transport tcp
   squall demo --calm                              (nobody dies, nobody joins)
-  squall demo --trace views.json                  (how the views changed, for chrome://tracing)
-  squall demo --input /etc/services --keep logs   (logs/member-0.log to -2.log are the same)";
+  squall demo --trace views.json                  (views, for chrome://tracing)
+  squall demo --input /etc/services --keep logs   (all logs/*.log are the same)";
 
 #[derive(Debug, Serialize)]
 struct Outcome {

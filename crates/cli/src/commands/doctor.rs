@@ -33,8 +33,8 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "The tests of the axioms F1 to F4 let the device write to itself and look whether order and visibility are what the
-protocols stand on. The exit status is 1 if one of them fails, or if the members do not meet. That there is no RDMA
+    "The tests of the axioms F1 to F4 let the device write to itself and look whether order and visibility are what the \
+protocols stand on. The exit status is 1 if one of them fails, or if the members do not meet. That there is no RDMA \
 device is no fault: members use shared memory and TCP then.
 
 Examples:

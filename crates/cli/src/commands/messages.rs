@@ -43,7 +43,7 @@ pub(crate) struct SendArguments {
 }
 
 const SEND_EXAMPLES: &str =
-    "The process joins the group that runs, sends, waits until all members have every message, and
+    "The process joins the group that runs, sends, waits until all members have every message, and \
 leaves; so it does on Ctrl-C, with what it has sent until then.
 
 Examples:
@@ -67,7 +67,7 @@ pub(crate) struct RecvArguments {
 }
 
 const RECV_EXAMPLES: &str =
-    "The process joins the group that runs and prints what is delivered from then on; all members see the
+    "The process joins the group that runs and prints what is delivered from then on; all members see the \
 same order. Ctrl-C leaves in order.
 
 Examples:

@@ -32,8 +32,8 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "A node takes part in all its subgroups, so that what others send is safe with it, and prints each
-view of the group. Ctrl-C leaves in order. A process that has died is started again with the same
+    "A node takes part in all its subgroups, so that what others send is safe with it, and prints each \
+view of the group. Ctrl-C leaves in order. A process that has died is started again with the same \
 command. To use the messages, see `squall recv`, or write a program with the library.
 
 Examples:

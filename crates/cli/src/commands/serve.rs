@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     once: bool,
 }
 
-const EXAMPLES: &str = "One copy at a time is received; others wait. A file that was not finished stays as .NAME.squall-partial, and the
+const EXAMPLES: &str = "One copy at a time is received; others wait. A file that was not finished stays as .NAME.squall-partial, and the \
 next copy goes on from there. Files travel unencrypted.
 
 Examples:

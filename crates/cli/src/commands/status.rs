@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str =
-    "Any member that answers tells who the others are, and they are asked, too. The exit status is 0 if
+    "Any member that answers tells who the others are, and they are asked, too. The exit status is 0 if \
 all members of the latest view answer and messages flow at all of them.
 
 Examples:

@@ -2,10 +2,13 @@
 //!
 //! `cp` connects to each `serve`, both prove the secret, and then lines of JSON travel over that connection: a
 //! [`Request`] with the list of files, the answer with what is there already ([`Answer`]), the word to begin with the
-//! address of a bulk session ([`Begin`]), and for each file its digest and the answer to it ([`Judgement`]). The files
-//! themselves go through the session, from pages to pages, each host relaying for the others.
+//! address of a bulk session ([`Begin`]), and for each [`parcel`] the digests of its files and the answer to each
+//! ([`Judgement`]). The files themselves go through the session, each host relaying for the others: large ones from pages to
+//! pages, small ones together.
 
 pub(crate) mod folder;
+pub(crate) mod message;
+pub(crate) mod parcel;
 pub(crate) mod partial;
 pub(crate) mod receive;
 pub(crate) mod send;
@@ -16,90 +19,34 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use clap::builder::PossibleValue;
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::Digest as _;
 use squall::config::{Secret, VerbsSettings};
 use squall_transports::bootstrap::Proof;
 
 use crate::control::write_line;
 
+pub(crate) use message::{
+    Answer, BLOCK_BYTES, Begin, Entry, FileEntry, Judgement, Request, Transport, blocks,
+};
+
 /// Where `serve` listens, unless it is told otherwise.
 pub(crate) const PORT: u16 = 7401;
-/// The size of a block: what is lost of a file when a host dies, at most, for each block under way.
-pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
 
-/// What shall be copied.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Request {
-    /// Where, below the folder that is served.
-    pub(crate) path: String,
-    /// `path` is a folder into which the sources go, even if it does not exist.
-    pub(crate) into: bool,
-    pub(crate) entries: Vec<Entry>,
-}
-
-impl Request {
-    /// Whether an answer is about these entries: a number of blocks for each file, which it may have.
-    pub(crate) fn fits(&self, held: &[u64]) -> bool {
-        let files = self.entries.iter().filter_map(|entry| entry.file);
-        files.clone().count() == held.len() && files.zip(held).all(|(file, held)| *held <= blocks(file.bytes))
+impl clap::ValueEnum for Transport {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Tcp, Self::Verbs]
     }
-}
 
-/// A file or a folder of the source.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Entry {
-    /// Its name and those of the folders above it, from the source's own name on.
-    pub(crate) path: Vec<String>,
-    /// Permission bits.
-    pub(crate) mode: u32,
-    /// `None`: a folder.
-    pub(crate) file: Option<FileEntry>,
-}
-
-/// By what a file is known again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileEntry {
-    pub(crate) bytes: u64,
-    pub(crate) modified_ns: i128,
-}
-
-/// What a host has, or why it takes nothing.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
-    /// For each file in the order of the entries: how many of its blocks are there.
-    Ready {
-        held: Vec<u64>,
-    },
-    Refused {
-        message: String,
-    },
-}
-
-/// All is prepared: the session begins.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Begin {
-    /// Of this one session.
-    pub(crate) name: String,
-    /// Where `cp` listens, on the host from which it is connected.
-    pub(crate) port: u16,
-    pub(crate) members: usize,
-    pub(crate) rank: usize,
-    /// The entries that are sent, in this order.
-    pub(crate) send: Vec<usize>,
-    #[serde(default)]
-    pub(crate) transport: Transport,
-}
-
-/// How the files travel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Transport {
-    /// TCP, from pages to pages
-    #[default]
-    Tcp,
-    /// RDMA by verbs, through memory of the size of the largest file at each host; see docs/verbs.md
-    Verbs,
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(match self {
+            Self::Tcp => PossibleValue::new("tcp").help("TCP, from pages to pages"),
+            Self::Verbs => PossibleValue::new("verbs").help(
+                "RDMA by verbs, through memory of the size of the largest file at each host; see docs/verbs.md",
+            ),
+        })
+    }
 }
 
 impl Transport {
@@ -115,14 +62,6 @@ impl Transport {
 /// This host's device, if it is to be one and not any.
 pub(crate) fn device(name: Option<&str>) -> VerbsSettings {
     VerbsSettings { device: name.map(Into::into), ..VerbsSettings::default() }
-}
-
-/// What a host says to a file's digest.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Judgement {
-    Good,
-    Bad { message: String },
 }
 
 /// A connection between `cp` and `serve`, proved.
@@ -165,7 +104,7 @@ impl Line {
         let bytes = read.context("the connection is lost")?;
         ensure!(bytes > 0, "the other end has closed the connection");
         ensure!(line.ends_with('\n'), "a line of more than {LINE_BYTES_MAX} bytes, or half of one");
-        serde_json::from_str(&line).context("the other end said what was not expected: run the same release")
+        message::parse(&line).context("the other end said what was not expected: run the same release")
     }
 
     /// Another handle, to say something from elsewhere.
@@ -178,11 +117,6 @@ impl Line {
     }
 }
 
-/// How many blocks a file has.
-pub(crate) const fn blocks(bytes: u64) -> u64 {
-    bytes.div_ceil(BLOCK_BYTES)
-}
-
 /// Reads the cluster's secret from a file; white space around it does not count.
 pub(crate) fn read_secret(file: &std::path::Path) -> Result<Secret> {
     let text =
@@ -192,7 +126,6 @@ pub(crate) fn read_secret(file: &std::path::Path) -> Result<Secret> {
 
 /// Hexadecimal SHA-256 of the first `bytes` bytes of a file.
 pub(crate) fn digest(file: &std::fs::File, bytes: u64) -> Result<String> {
-    use sha2::Digest as _;
     use std::os::unix::fs::FileExt as _;
     let (mut hash, mut at, mut buffer) = (sha2::Sha256::new(), 0, vec![0; DIGEST_STEP_BYTES]);
     while at < bytes {
@@ -201,7 +134,20 @@ pub(crate) fn digest(file: &std::fs::File, bytes: u64) -> Result<String> {
         hash.update(&buffer[..length]);
         at += length as u64;
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(hash))
+}
+
+/// Hexadecimal SHA-256 of a file's content.
+pub(crate) fn digest_of(content: &[u8]) -> String {
+    hexadecimal(sha2::Sha256::new_with_prefix(content))
+}
+
+fn hexadecimal(hash: sha2::Sha256) -> String {
+    use std::fmt::Write as _;
+    hash.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 const CLUSTER: &str = "squall-copy";

@@ -75,6 +75,14 @@ impl Partial {
         Ok(())
     }
 
+    /// Makes a small file at once, from all of its content.
+    pub(crate) fn write(place: &Place, content: &[u8], entry: &FileEntry, mode: u32) -> Result<()> {
+        let file = place.create_beside(FILE)?;
+        let written = file.write_all_at(content, 0);
+        let written = written.with_context(|| format!("cannot write {}", place.path.display()));
+        written.and_then(|()| Self::finish(place, &file, entry, mode)).inspect_err(|_| Self::forget(place))
+    }
+
     /// What is there is wrong.
     pub(crate) fn forget(place: &Place) {
         place.remove_beside(FILE);

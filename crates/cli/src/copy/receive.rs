@@ -5,21 +5,26 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use squall::bulk::{BLOCKS_MAX, FileTarget, Options, Session};
+use squall::bulk::{BLOCKS_MAX, Buffer, FileTarget, Options, Session};
 use squall::config::{Address, Config, Secret, VerbsSettings};
 
 use super::folder::{Folder, Place, names};
+use super::parcel::{Way, way};
 use super::partial::{self, Partial};
-use super::{Answer, BLOCK_BYTES, Begin, Entry, FileEntry, Judgement, Line, Request, blocks, digest};
+use super::{
+    Answer, BLOCK_BYTES, Begin, Entry, FileEntry, Judgement, Line, Request, blocks, digest, digest_of,
+};
 
-/// One entry, ready to be received.
+/// One file, ready to be received. Nothing is held open: there may be many.
 struct Slot {
-    place: Place,
+    path: Vec<String>,
     mode: u32,
     entry: FileEntry,
-    state: State,
+    /// How many blocks the source need not count on sending.
+    held: u64,
 }
 
+/// A file that travels alone, while it does.
 enum State {
     /// It is there already.
     There(File),
@@ -44,30 +49,26 @@ pub(crate) fn serve(
             return Err(error);
         }
     };
-    line.say(&Answer::Ready { held: slots.iter().flatten().map(Slot::held).collect() })?;
+    line.say(&Answer::Ready { held: slots.iter().flatten().map(|slot| slot.held).collect() })?;
     // Other hosts may take long to answer, and nothing to send is an end, too.
     let Some(begin) = line.hear::<Option<Begin>>(Some(BEGIN_PATIENCE))? else { return Ok(0) };
     let Begin { members, rank, .. } = begin;
     ensure!(members <= MEMBERS_MAX && (1..members).contains(&rank), "rank {rank} of {members} cannot be");
-    let options = Options { block_bytes: Some(BLOCK_BYTES), schedule: None };
+    let options = Options { block_bytes: Some(BLOCK_BYTES), ..Options::default() };
     let mut session = Session::join_with(&config(&begin, line.peer()?.ip(), secret, verbs), &options)?;
-    let mut received = 0;
-    for index in &begin.send {
-        let slot =
-            slots.get(*index).and_then(Option::as_ref).context("the source sends what it has not named")?;
-        receive(&mut session, slot)?;
-        let right: String = line.hear(Some(PATIENCE))?;
-        let judgement = match finish(slot, &right) {
-            Ok(()) => Judgement::Good,
-            Err(error) => Judgement::Bad { message: format!("{error:#}") },
-        };
-        received += usize::from(matches!(judgement, Judgement::Good));
-        line.say(&judgement)?;
+    let (mut received, mut memory) = (0, session.buffer(0));
+    for parcel in &begin.send {
+        let way =
+            request.way(parcel).context("the source sends what it has not named, or not in this way")?;
+        let parcel: Vec<&Slot> = parcel.iter().filter_map(|entry| slots[*entry].as_ref()).collect();
+        let judgements = receive(&mut session, &mut memory, folder, (&parcel, way), line)?;
+        received += judgements.iter().filter(|judgement| matches!(judgement, Judgement::Good)).count();
+        line.say(&judgements)?;
     }
     Ok(received)
 }
 
-/// Makes the folders and takes the space of all files.
+/// Makes the folders and takes the space of all files that travel alone.
 fn prepare(folder: &Folder, request: &Request) -> Result<Vec<Option<Slot>>> {
     let target = names(&request.path)?;
     let into = request.into || target.is_empty() || folder.is_folder(&target);
@@ -91,64 +92,116 @@ fn prepare(folder: &Folder, request: &Request) -> Result<Vec<Option<Slot>>> {
         };
         let bytes = entry.bytes;
         ensure!(blocks(bytes) <= BLOCKS_MAX, "a file of {bytes} bytes is more than can be copied at once");
-        let place = folder.place(&path)?;
-        let state = match place.open()? {
-            Some(there) if partial::is_there(&place, entry)? => State::There(there),
-            _ => State::Partial(Partial::open(&place, entry)?),
+        let (place, all) = (folder.place(&path)?, blocks(bytes));
+        let held = if partial::is_there(&place, entry)? {
+            all
+        } else if way(&[bytes]) == Some(Way::Alone) {
+            // One block less than all of a file that is whole but was never judged: it has yet to be compared, and to
+            // get its name.
+            Partial::open(&place, entry)?.held.count().min(all.saturating_sub(1))
+        } else {
+            0
         };
-        slots.push(Some(Slot { place, mode: *mode, entry: *entry, state }));
+        slots.push(Some(Slot { path, mode: *mode, entry: *entry, held }));
     }
     Ok(slots)
 }
 
-impl Slot {
-    /// How many blocks the source need not count on sending. Of a file that is whole but was never judged it is one
-    /// less than all: the file has yet to be compared, and to get its name.
-    fn held(&self) -> u64 {
-        let all = blocks(self.entry.bytes);
-        match &self.state {
-            State::There(_) => all,
-            State::Partial(partial) => partial.held.count().min(all.saturating_sub(1)),
+/// Receives a parcel and the digests of its files, and judges each.
+fn receive(
+    session: &mut Session,
+    memory: &mut Buffer,
+    folder: &Folder,
+    (parcel, way): (&[&Slot], Way),
+    line: &mut Line,
+) -> Result<Vec<Judgement>> {
+    let next = session.next_object()?;
+    let bytes: u64 = parcel.iter().map(|slot| slot.entry.bytes).sum();
+    ensure!(next.bytes == bytes, "the source has changed what it sends meanwhile");
+    let judged = |outcome: Result<()>| match outcome {
+        Ok(()) => Judgement::Good,
+        Err(error) => Judgement::Bad { message: format!("{error:#}") },
+    };
+    match way {
+        Way::Alone => {
+            let place = folder.place(&parcel[0].path)?;
+            let state = receive_alone(session, &place, &parcel[0].entry)?;
+            let right = hear_digests(line, parcel.len())?;
+            Ok(vec![judged(finish(&place, parcel[0], &state, &right[0]))])
         }
-    }
-
-    fn file(&self) -> &File {
-        match &self.state {
-            State::There(file) => file,
-            State::Partial(partial) => &partial.file,
+        Way::Together(_) => {
+            session.receive_buffer(memory)?;
+            let right = hear_digests(line, parcel.len())?;
+            let mut rest = &memory[..];
+            let keep_next = |(slot, right): (&&Slot, &String)| {
+                let (content, behind) =
+                    rest.split_at(usize::try_from(slot.entry.bytes).expect("a small file"));
+                rest = behind;
+                judged(keep(folder, slot, content, right))
+            };
+            Ok(parcel.iter().zip(&right).map(keep_next).collect())
         }
     }
 }
 
-fn receive(session: &mut Session, slot: &Slot) -> Result<()> {
-    let next = session.next_object()?;
-    ensure!(next.bytes == slot.entry.bytes, "the source has changed {} meanwhile", slot.place.path.display());
-    let (held, on_block): (_, Box<dyn FnMut(u64) + Send>) = match &slot.state {
+fn hear_digests(line: &mut Line, files: usize) -> Result<Vec<String>> {
+    let right: Vec<String> = line.hear(Some(PATIENCE))?;
+    ensure!(right.len() == files, "{} digests of {files} files: run the same release there", right.len());
+    Ok(right)
+}
+
+fn receive_alone(session: &mut Session, place: &Place, entry: &FileEntry) -> Result<State> {
+    let state = match place.open()? {
+        Some(there) if partial::is_there(place, entry)? => State::There(there),
+        _ => State::Partial(Partial::open(place, entry)?),
+    };
+    let (file, held, on_block): (_, _, Box<dyn FnMut(u64) + Send>) = match &state {
         // This host lacks nothing, but may be a source for the others.
-        State::There(_) => (squall::bulk::Held::all(blocks(slot.entry.bytes)), Box::new(|_| ())),
+        State::There(file) => (file, squall::bulk::Held::all(blocks(entry.bytes)), Box::new(|_| ())),
         State::Partial(partial) => {
             let list = partial.list.try_clone()?;
-            (partial.held.clone(), Box::new(move |block| partial::note(&list, block)))
+            let note = Box::new(move |block| partial::note(&list, block));
+            (&partial.file, partial.held.clone(), note)
         }
     };
-    Ok(session.receive_file(FileTarget { file: slot.file(), held, on_block })?)
+    session.receive_file(FileTarget { file, held, on_block })?;
+    Ok(state)
 }
 
-fn finish(slot: &Slot, right: &str) -> Result<()> {
-    let found = digest(slot.file(), slot.entry.bytes)?;
-    let path = slot.place.path.display();
-    match &slot.state {
-        State::There(_) => {
-            ensure!(found == right, "{path} has the same size and time but another content: remove it there");
-        }
+/// Judges a file that has come alone, and gives it its name.
+fn finish(place: &Place, slot: &Slot, state: &State, right: &str) -> Result<()> {
+    match state {
+        State::There(file) => compare(place, file, slot, right),
         State::Partial(partial) => {
-            if found != right {
-                Partial::forget(&slot.place);
-                anyhow::bail!("{path} came with another digest, and was removed: copy it again");
+            if digest(&partial.file, slot.entry.bytes)? != right {
+                Partial::forget(place);
+                anyhow::bail!(
+                    "{} came with another digest, and was removed: copy it again",
+                    place.path.display()
+                );
             }
-            Partial::finish(&slot.place, &partial.file, &slot.entry, slot.mode)?;
+            Partial::finish(place, &partial.file, &slot.entry, slot.mode)
         }
     }
+}
+
+/// Judges a small file, and writes it.
+fn keep(folder: &Folder, slot: &Slot, content: &[u8], right: &str) -> Result<()> {
+    let place = folder.place(&slot.path)?;
+    if let Some(there) = place.open()?
+        && partial::is_there(&place, &slot.entry)?
+    {
+        return compare(&place, &there, slot, right);
+    }
+    ensure!(digest_of(content) == right, "{} came with another digest: copy it again", place.path.display());
+    Partial::write(&place, content, &slot.entry, slot.mode)
+}
+
+/// Whether a file that was there is the one that is copied.
+fn compare(place: &Place, file: &File, slot: &Slot, right: &str) -> Result<()> {
+    let found = digest(file, slot.entry.bytes)?;
+    let path = place.path.display();
+    ensure!(found == right, "{path} has the same size and time but another content: remove it there");
     Ok(())
 }
 
@@ -222,7 +275,7 @@ mod tests {
             let folder = Folder::open(&scratch.join("served")).unwrap();
             if let Ok(slots) = prepare(&folder, &request) {
                 prop_assert_eq!(slots.len(), request.entries.len());
-                let held: Vec<u64> = slots.iter().flatten().map(Slot::held).collect();
+                let held: Vec<u64> = slots.iter().flatten().map(|slot| slot.held).collect();
                 prop_assert!(request.fits(&held));
             }
             let here: Vec<_> = std::fs::read_dir(&scratch).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -2,15 +2,19 @@
 
 use std::fs::File;
 use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use squall::Progress;
-use squall::bulk::{Options, Session};
+use squall::bulk::{Buffer, Options, Session};
 use squall::config::{Address, Config, Secret, VerbsSettings};
 
+use super::parcel::{Way, parcels, way};
 use super::source::Source;
-use super::{Answer, BLOCK_BYTES, Begin, FileEntry, Judgement, Line, Request, Transport, blocks, digest};
+use super::{
+    Answer, BLOCK_BYTES, Begin, FileEntry, Judgement, Line, Request, Transport, blocks, digest, digest_of,
+};
 use crate::control::write_line;
 
 /// A host to which is copied.
@@ -81,6 +85,15 @@ pub(crate) struct Means<'m> {
     pub(crate) verbs: VerbsSettings,
 }
 
+/// A file that some target lacks.
+struct Wanted<'s> {
+    /// Among the entries, and among the files.
+    index: usize,
+    number: usize,
+    source: &'s Source,
+    entry: FileEntry,
+}
+
 /// Sends what the targets lack; failures are noted at the targets.
 ///
 /// # Errors
@@ -91,17 +104,7 @@ pub(crate) fn send(
     means: &Means<'_>,
     observer: &mut dyn Observer,
 ) -> Result<()> {
-    let files: Vec<(usize, &Source, FileEntry)> =
-        sources.iter().enumerate().filter_map(|(i, source)| Some((i, source, source.entry.file?))).collect();
-    let lacks = |target: &Target, number: usize, entry: &FileEntry| {
-        // An empty file has no block by which to tell.
-        target.is_left() && (target.held(number) < blocks(entry.bytes) || entry.bytes == 0)
-    };
-    let wanted: Vec<(usize, (usize, &Source, FileEntry))> = files
-        .into_iter()
-        .enumerate()
-        .filter(|(number, (_, _, entry))| targets.iter().any(|target| lacks(target, *number, entry)))
-        .collect();
+    let wanted = wanted(sources, targets);
     let ranks: Vec<usize> = (0..targets.len()).filter(|i| targets[*i].is_left()).collect();
     if wanted.is_empty() || ranks.is_empty() {
         for target in targets.iter_mut() {
@@ -110,12 +113,16 @@ pub(crate) fn send(
         }
         return Ok(());
     }
-    let send: Vec<usize> = wanted.iter().map(|(_, (index, ..))| *index).collect();
-    let mut session = begin(targets, &ranks, &send, means)?;
-    let mut done = vec![0; targets.len()];
-    for (number, (_, source, entry)) in wanted {
-        let held: Vec<u64> = targets.iter().map(|target| target.held(number)).collect();
-        let outcome = send_file(&mut session, source, &entry, &mut |rank, blocks| {
+    let sizes: Vec<u64> = wanted.iter().map(|file| file.entry.bytes).collect();
+    let parcels: Vec<Vec<&Wanted<'_>>> =
+        parcels(&sizes).iter().map(|parcel| parcel.iter().map(|file| &wanted[*file]).collect()).collect();
+    let send = parcels.iter().map(|parcel| parcel.iter().map(|file| file.index).collect()).collect();
+    let mut session = begin(targets, &ranks, send, means)?;
+    let (mut done, mut memory) = (vec![0; targets.len()], session.buffer(0));
+    for parcel in &parcels {
+        let held: Vec<u64> =
+            targets.iter().map(|target| parcel.iter().map(|file| target.held(file.number)).sum()).collect();
+        let outcome = send_parcel(&mut session, &mut memory, parcel, &mut |rank, blocks| {
             let target = ranks[rank - 1];
             observer.on_progress(target, done[target] + blocks.saturating_sub(held[target]));
         });
@@ -132,12 +139,13 @@ pub(crate) fn send(
             Err(error) if targets.iter().any(Target::is_left) => return Err(error),
             Err(_) => return Ok(()),
         };
+        let sent: u64 = parcel.iter().map(|file| blocks(file.entry.bytes)).sum();
         for i in ranks.iter().copied() {
             judge(&mut targets[i], &right, &mut |target, message| {
                 observer.on_failure(i, &target.name, message)
             });
             if targets[i].is_left() {
-                done[i] += blocks(entry.bytes) - held[i];
+                done[i] += sent - held[i];
                 observer.on_progress(i, done[i]);
             }
         }
@@ -145,20 +153,77 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// Tells a target the digest of the file that it has, and hears whether it is right.
-fn judge(target: &mut Target, right: &str, on_failure: &mut dyn FnMut(&Target, &str)) {
+/// The files that any target lacks.
+fn wanted<'s>(sources: &'s [Source], targets: &[Target]) -> Vec<Wanted<'s>> {
+    let lacks = |target: &Target, file: &Wanted<'_>| {
+        // An empty file has no block by which to tell.
+        target.is_left() && (target.held(file.number) < blocks(file.entry.bytes) || file.entry.bytes == 0)
+    };
+    let files =
+        sources.iter().enumerate().filter_map(|(index, source)| Some((index, source, source.entry.file?)));
+    files
+        .enumerate()
+        .map(|(number, (index, source, entry))| Wanted { index, number, source, entry })
+        .filter(|file| targets.iter().any(|target| lacks(target, file)))
+        .collect()
+}
+
+/// Tells a target the digests of the files that it has, and hears whether they are right.
+fn judge(target: &mut Target, right: &[String], on_failure: &mut dyn FnMut(&Target, &str)) {
     let Some(line) = &mut target.line else { return };
-    let judgement = line.say(&right).and_then(|()| line.hear(Some(DIGEST_PATIENCE)));
-    let message = match judgement {
-        Ok(Judgement::Good) => return,
-        Ok(Judgement::Bad { message }) => message,
-        Err(error) => {
+    let judgements: Result<Vec<Judgement>> = line.say(&right).and_then(|()| line.hear(Some(DIGEST_PATIENCE)));
+    let messages = match judgements {
+        Ok(judgements) if judgements.len() == right.len() => judgements
+            .into_iter()
+            .filter_map(|judgement| match judgement {
+                Judgement::Good => None,
+                Judgement::Bad { message } => Some(message),
+            })
+            .collect(),
+        failed => {
             target.line = None;
-            format!("{error:#}")
+            vec![failed.map_or_else(
+                |error| format!("{error:#}"),
+                |_| "it judged other files than it got: run the same release there".into(),
+            )]
         }
     };
-    on_failure(target, &message);
-    target.failure.get_or_insert(message);
+    for message in messages {
+        on_failure(target, &message);
+        target.failure.get_or_insert(message);
+    }
+}
+
+/// Sends one parcel; returns the digests of its files.
+fn send_parcel(
+    session: &mut Session,
+    memory: &mut Buffer,
+    parcel: &[&Wanted<'_>],
+    on_progress: &mut dyn FnMut(usize, u64),
+) -> Result<Vec<String>> {
+    let sizes: Vec<u64> = parcel.iter().map(|file| file.entry.bytes).collect();
+    match way(&sizes).expect("parcels are made to be sent") {
+        Way::Alone => Ok(vec![send_file(session, parcel[0].source, &parcel[0].entry, on_progress)?]),
+        Way::Together(bytes) => {
+            if memory.capacity() < bytes {
+                *memory = session.buffer(bytes);
+            }
+            memory.set_len(bytes);
+            let mut rest = &mut memory[..];
+            let mut right = Vec::with_capacity(parcel.len());
+            for file in parcel {
+                let (content, behind) =
+                    rest.split_at_mut(usize::try_from(file.entry.bytes).expect("a small file"));
+                let failed = || format!("cannot read {}", file.source.path.display());
+                let opened = File::open(&file.source.path).with_context(failed)?;
+                opened.read_exact_at(content, 0).with_context(failed)?;
+                right.push(digest_of(content));
+                rest = behind;
+            }
+            session.send(memory)?;
+            Ok(right)
+        }
+    }
 }
 
 /// Sends one file, and computes its digest meanwhile.
@@ -180,7 +245,7 @@ fn send_file(
 }
 
 /// Opens the session and tells the targets where it is.
-fn begin(targets: &[Target], ranks: &[usize], send: &[usize], means: &Means<'_>) -> Result<Session> {
+fn begin(targets: &[Target], ranks: &[usize], send: Vec<Vec<usize>>, means: &Means<'_>) -> Result<Session> {
     let name = format!("copy-{}-{:x}", std::process::id(), now_ns());
     let members = ranks.len() + 1;
     let mut config = Config::local("copy", members);
@@ -197,7 +262,7 @@ fn begin(targets: &[Target], ranks: &[usize], send: &[usize], means: &Means<'_>)
     let mouths: Result<Vec<TcpStream>> =
         ranks.iter().filter_map(|i| targets[*i].line.as_ref()).map(Line::mouth).collect();
     let mut mouths = mouths?;
-    let (send, begin_name, transport) = (send.to_vec(), name, means.transport);
+    let (begin_name, transport) = (name, means.transport);
     let mut tell = move |progress: Progress| {
         let Progress::Listening { address: Address::Tcp { port, .. } } = progress else { return };
         for (i, mouth) in mouths.iter_mut().enumerate() {
@@ -206,7 +271,7 @@ fn begin(targets: &[Target], ranks: &[usize], send: &[usize], means: &Means<'_>)
             let _ = write_line(mouth, &Some(Begin { name, port, members, rank, send, transport }));
         }
     };
-    let options = Options { block_bytes: Some(BLOCK_BYTES), schedule: None };
+    let options = Options { block_bytes: Some(BLOCK_BYTES), ..Options::default() };
     Ok(Session::join_observed(&config, &options, &mut tell)?)
 }
 

@@ -331,23 +331,12 @@ fn create_log(folder: &Path, rank: usize) -> Result<BufWriter<File>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{IdleName, Location, TransportName};
+
     use crate::member::loopback::Loopback;
 
     fn run(rounds: u64, keep: Option<&Path>) -> Report {
         let text = Text::read(None).unwrap();
-        let group = GroupJob {
-            name: "test".into(),
-            secret: "at least sixteen bytes".into(),
-            transport: TransportName::Shm,
-            members: 1,
-            rank: 0,
-            contact: None,
-            joins: Vec::new(),
-            core: None,
-            idle: IdleName::Auto,
-            location: Location::default(),
-        };
+        let group = GroupJob::alone();
         let job = DemoJob {
             input: None,
             rounds,

@@ -34,12 +34,17 @@ pub(super) fn perform(group: &GroupJob, job: &MulticastJob, lifeline: &Lifeline)
 /// The configuration of the subgroup that is measured.
 pub(crate) fn subgroup(job: &MulticastJob) -> SubgroupConfig {
     let usual = SubgroupConfig::default();
+    let message_max = job.message_max.unwrap_or(job.size).max(1);
+    let is_large = job.size > message_max;
+    let window_bytes = job.window_bytes.unwrap_or_else(|| usual.window_bytes.max(4 * job.size));
     SubgroupConfig {
         senders: squall::config::Ranks::These((0..job.senders).collect()),
         mode: job.mode.into(),
         window: job.window,
-        message_max: job.size.max(1),
-        window_bytes: job.window_bytes.unwrap_or_else(|| usual.window_bytes.max(4 * job.size)),
+        message_max,
+        window_bytes: if is_large { usual.window_bytes.max(4 * message_max) } else { window_bytes },
+        large_max: is_large.then_some(job.size),
+        large_window_bytes: is_large.then_some(window_bytes),
         batching: batching(job.send_batching, job.receive_batching, job.delivery_batching),
         null_sends: job.null_sends,
         ..usual
@@ -175,22 +180,11 @@ fn send_and_deliver(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{IdleName, Location, ModeName, TransportName};
+    use crate::control::ModeName;
     use crate::member::loopback::Loopback;
 
     fn jobs(latency: bool) -> (GroupJob, MulticastJob) {
-        let group = GroupJob {
-            name: "test".into(),
-            secret: "at least sixteen bytes".into(),
-            transport: TransportName::Shm,
-            members: 1,
-            rank: 0,
-            contact: None,
-            joins: Vec::new(),
-            core: None,
-            idle: IdleName::Auto,
-            location: Location::default(),
-        };
+        let group = GroupJob::alone();
         let job = MulticastJob {
             senders: 1,
             size: 100,
@@ -198,6 +192,7 @@ mod tests {
             mode: ModeName::Atomic,
             window: 10,
             window_bytes: None,
+            message_max: None,
             send_batching: true,
             receive_batching: true,
             delivery_batching: true,
@@ -234,5 +229,14 @@ mod tests {
     fn a_spoilt_message_is_noticed() {
         let error = run(false, Some(500)).unwrap_err();
         assert_eq!(error.to_string(), "1 messages did not hold what their senders had written");
+    }
+
+    #[test]
+    fn messages_that_are_too_long_for_the_window_travel_beside_it() {
+        let (_, job) = jobs(false);
+        let of = |message_max| subgroup(&MulticastJob { message_max, ..job.clone() });
+        assert_eq!((of(None).message_max, of(None).large_max), (100, None));
+        assert_eq!((of(Some(10)).message_max, of(Some(10)).large_max), (10, Some(100)));
+        assert_eq!((of(Some(100)).message_max, of(Some(100)).large_max), (100, None));
     }
 }

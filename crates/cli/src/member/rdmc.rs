@@ -13,7 +13,8 @@ use crate::control::{Event, GroupJob, RdmcJob, Report, ScheduleName, TransportNa
 
 pub(super) fn perform(group: &GroupJob, job: &RdmcJob, lifeline: &Lifeline) -> Result<Ended> {
     let schedule = job.schedule.map(Schedule::from);
-    let options = Options { block_bytes: job.block_bytes, schedule };
+    let object_bytes = job.choose.then_some(job.size as u64);
+    let options = Options { block_bytes: job.block_bytes, schedule, object_bytes };
     let mut session = Session::join_observed(&config(group)?, &options, &mut tell)?;
     say(&Event::Ready);
     let outcome = if group.rank == 0 {

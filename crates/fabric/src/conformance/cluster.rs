@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use super::Harness;
 use crate::{
-    Channel, ConnId, Duration, Event, Fabric, Grant, Instant, NodeId, PostError, Region, Source, Token, Write,
+    Channel, ConnId, Duration, Event, Fabric, Grant, Instant, NodeId, PostError, Region, RegionId, Source,
+    Token, Write,
 };
 
 /// A [`Harness`] with the events that its nodes have yielded and that no test has taken yet.
@@ -155,8 +156,24 @@ impl<H: Harness> Cluster<H> {
 
     /// A connection and a grant over `words` new words of `owner`.
     pub fn link(&mut self, writer: u32, owner: u32, channel: u32, words: usize) -> Link {
-        let (conn, owner_conn) = self.connect(writer, owner, channel);
         let target = self.node(owner).register(words);
+        self.link_over(writer, owner, channel, target)
+    }
+
+    /// As [`Cluster::link`], over memory that the owner has adopted.
+    pub fn adopted_link(&mut self, writer: u32, owner: u32, channel: u32, words: usize) -> Link {
+        let target = self.adopt(owner, words);
+        self.link_over(writer, owner, channel, target)
+    }
+
+    /// Memory of its own that node `i` has adopted; it does not begin at a page.
+    pub fn adopt(&mut self, i: u32, words: usize) -> Region {
+        self.node(i).adopt(&Region::heap(RegionId(0), words))
+    }
+
+    fn link_over(&mut self, writer: u32, owner: u32, channel: u32, target: Region) -> Link {
+        let (conn, owner_conn) = self.connect(writer, owner, channel);
+        let words = target.words();
         let grant = self.node(owner).grant(&target, 0..words, NodeId(writer));
         Link { writer, owner, conn, owner_conn, target, grant }
     }

@@ -1,15 +1,24 @@
 //! Crashes, breaks and progress: F11 and F12.
 
-use super::{Cluster, Harness};
+use super::{Cluster, Harness, Link};
 use crate::{BreakReason, Channel, Event, Fabric, NodeId, PostError, Token, Write};
 
 /// F11: what has landed of a dead writer's posts is a prefix, the last perhaps in part; then nothing changes.
 pub fn f11_a_prefix_of_a_dead_writer_has_landed<H: Harness>() {
+    a_prefix_has_landed::<H>(|cluster, words| cluster.link(0, 1, 1, words));
+}
+
+/// F13: the same in adopted memory.
+pub fn f13_a_prefix_of_a_dead_writer_has_landed<H: Harness>() {
+    a_prefix_has_landed::<H>(|cluster, words| cluster.adopted_link(0, 1, 1, words));
+}
+
+fn a_prefix_has_landed<H: Harness>(link: impl Fn(&mut Cluster<H>, usize) -> Link) {
     const WORDS: usize = 600;
     const SLOTS: usize = 40;
     for rounds in [0, 1, 3, 10] {
         let mut cluster = Cluster::<H>::new(2);
-        let link = cluster.link(0, 1, 1, SLOTS * WORDS);
+        let link = link(&mut cluster, SLOTS * WORDS);
         let source = cluster.node(0).register(SLOTS * WORDS);
         (0..SLOTS * WORDS).for_each(|word| source.store_relaxed(word, 1));
         for slot in 0..SLOTS {

@@ -1,7 +1,7 @@
 //! Grants: who may write where (F8).
 
 use super::{Cluster, Harness, Link};
-use crate::{Event, Fabric, Grant, NodeId, PostError, Token, Write};
+use crate::{Event, Fabric, Grant, NodeId, PostError, Region, Token, Write};
 
 /// F8: a grant is plain data; its offsets count from the beginning of its range.
 pub fn f8_a_grant_travels_as_plain_data<H: Harness>() {
@@ -51,7 +51,18 @@ pub fn f8_neighbours_write_one_region<H: Harness>() {
 pub fn f8_a_forged_grant_is_refused<H: Harness>() {
     let mut cluster = Cluster::<H>::new(2);
     let target = cluster.node(1).register(64);
-    let grant = cluster.node(1).grant(&target, 8..16, NodeId(0));
+    refuse_forgeries(&mut cluster, &target);
+}
+
+/// F13: nor are they of any use with adopted memory.
+pub fn f13_a_forged_grant_of_adopted_memory_is_refused<H: Harness>() {
+    let mut cluster = Cluster::<H>::new(2);
+    let target = cluster.adopt(1, 64);
+    refuse_forgeries(&mut cluster, &target);
+}
+
+fn refuse_forgeries<H: Harness>(cluster: &mut Cluster<H>, target: &Region) {
+    let grant = cluster.node(1).grant(target, 8..16, NodeId(0));
     let forgeries = [
         Grant { key: grant.key.wrapping_add(1), ..grant },
         Grant { key: grant.key ^ 1 << 63, ..grant },
@@ -63,11 +74,11 @@ pub fn f8_a_forged_grant_is_refused<H: Harness>() {
     for (channel, forged) in (1..).zip(forgeries) {
         let (conn, owner_conn) = cluster.connect(0, 1, channel);
         let link = Link { writer: 0, owner: 1, conn, owner_conn, target: target.clone(), grant: forged };
-        refused(&mut cluster, &link, forged.words as usize);
+        refused(cluster, &link, forged.words as usize);
         assert!((0..64).all(|word| target.load(word) == 0), "a write under {forged:?} landed");
     }
     let (conn, owner_conn) = cluster.connect(0, 1, 100);
-    let link = Link { writer: 0, owner: 1, conn, owner_conn, target, grant };
+    let link = Link { writer: 0, owner: 1, conn, owner_conn, target: target.clone(), grant };
     cluster.write(0, conn, &link.value(0, &[1; 8]));
     cluster.until("a write under the true grant", |_| link.target.load(15) == 1);
 }

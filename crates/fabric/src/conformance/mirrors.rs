@@ -1,7 +1,7 @@
 //! Mirrors, one writer and many readers: M1 to M5.
 
 use super::{Cluster, Harness};
-use crate::{Event, Fabric, MirrorId, MirrorKey, NodeId, Region};
+use crate::{Event, Fabric, MirrorId, MirrorKey, NodeId, Region, Source};
 
 /// M1, with the pattern of every protocol: payload, counter, push payload, push counter. All readers, small
 /// and large payloads.
@@ -68,6 +68,35 @@ pub fn m1_values_are_captured_at_push_time<H: Harness>() {
         }
     }
     cluster.until("the last value", |_| mirror.views[0].load(3) >= 4_000);
+}
+
+/// M1, F5: what `push_values` brings are the values at the time of the push, after what was pushed before.
+pub fn m1_few_words_are_pushed_by_value<H: Harness>() {
+    let mut cluster = Cluster::<H>::new(3);
+    let mirror = Mirror::new(&mut cluster, 32, 2);
+    let early = cluster.node(0).capabilities().early_sight;
+    for k in 1..=1_000u64 {
+        mirror.region.store(0, 2 * k);
+        cluster.node(0).push_word(mirror.id, 0);
+        (8..8 + Source::VALUE_WORDS_MAX).for_each(|word| mirror.region.store(word, 2 * k));
+        cluster.node(0).push_values(mirror.id, 8..8 + Source::VALUE_WORDS_MAX);
+        (8..8 + Source::VALUE_WORDS_MAX).for_each(|word| mirror.region.store(word, 2 * k + 1));
+        for view in &mirror.views {
+            for word in 8..8 + Source::VALUE_WORDS_MAX {
+                let seen = view.load(word);
+                assert!(early || seen.is_multiple_of(2), "{seen} was stored, but never pushed");
+                assert!(
+                    view.load(0) + 1 >= seen,
+                    "word {word} with {seen} came before what was pushed before it"
+                );
+            }
+        }
+        if k % 7 == 0 {
+            cluster.round();
+        }
+    }
+    let last = |view: &Region| (8..8 + Source::VALUE_WORDS_MAX).all(|word| view.load(word) >= 2_000);
+    cluster.until("the last values", |_| mirror.views.iter().all(last));
 }
 
 /// M2: stored words are seen early in store order, or not at all; after the push in any case.

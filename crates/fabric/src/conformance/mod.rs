@@ -5,6 +5,7 @@
 //! without it. What the axioms say about order and visibility is tested by litmus tests: the writer repeats a
 //! pattern many times while readers look between any two steps of the cluster.
 
+pub mod adopted;
 pub mod bounds;
 mod cluster;
 pub mod completion;
@@ -88,9 +89,17 @@ macro_rules! conformance_axioms {
             failure::f11_opening_to_the_dead_breaks,
             failure::f11_close_breaks_the_other_end,
             failure::f12_writes_land_without_the_target,
+            adopted::f13_adopted_memory_is_source_and_target,
+            adopted::f13_writes_of_all_kinds_land_in_post_order,
+            adopted::f13_arrivals_show_adopted_memory,
+            grants::f13_a_forged_grant_of_adopted_memory_is_refused,
+            revocation::f13_adopted_memory_is_fenced,
+            failure::f13_a_prefix_of_a_dead_writer_has_landed,
+            adopted::f14_released_memory_is_given_back,
             mirrors::m1_pushes_arrive_in_order_at_every_reader,
             mirrors::m1_order_holds_across_mirrors,
             mirrors::m1_values_are_captured_at_push_time,
+            mirrors::m1_few_words_are_pushed_by_value,
             mirrors::m2_sight_follows_store_order,
             mirrors::m3_a_frozen_view_never_changes,
             mirrors::m3_other_readers_do_not_freeze,

@@ -57,10 +57,30 @@ pub fn f10_done_means_placed_before_the_revocation<H: Harness>() {
 /// grant it is refused again.
 pub fn f10_a_refusal_breaks_until_opened_again<H: Harness>() {
     let mut cluster = Cluster::<H>::new(2);
-    let mut link = cluster.link(0, 1, 1, WORDS);
-    for lap in 0..3 {
+    let link = cluster.link(0, 1, 1, WORDS);
+    refuse_again_and_again(&mut cluster, link);
+}
+
+/// F13: adopted memory is fenced like any other; what was done was placed, and what is refused breaks.
+pub fn f13_adopted_memory_is_fenced<H: Harness>() {
+    for warm_up in [0, 1, 7, 40] {
+        let mut cluster = Cluster::<H>::new(2);
+        let link = cluster.adopted_link(0, 1, 1, WORDS);
         let mut writer = Persistent::new(&mut cluster, &link);
-        fence(&mut cluster, &link, &mut writer, 5);
+        let placed = fence(&mut cluster, &link, &mut writer, warm_up);
+        cluster.rounds(50);
+        writer.collect(&mut cluster);
+        assert!(writer.done <= placed[COUNTER], "write {} was done, but {placed:?} was placed", writer.done);
+    }
+    let mut cluster = Cluster::<H>::new(2);
+    let link = cluster.adopted_link(0, 1, 1, WORDS);
+    refuse_again_and_again(&mut cluster, link);
+}
+
+fn refuse_again_and_again<H: Harness>(cluster: &mut Cluster<H>, mut link: Link) {
+    for lap in 0..3 {
+        let mut writer = Persistent::new(cluster, &link);
+        fence(cluster, &link, &mut writer, 5);
         let ended = |event: &Event| matches!(event, Event::Broken { conn, .. } if *conn == link.owner_conn);
         cluster.expect(1, "Broken at the owner", ended);
         assert_eq!(cluster.node(0).write(link.conn, link.value(0, &[1])), Err(PostError::NotConnected));

@@ -56,6 +56,11 @@ impl Grants {
         (valid && ends && inside).then(|| usize::try_from(first).expect("inside a region"))
     }
 
+    /// Whether somebody may, or might, write words of the region.
+    pub(super) fn is_granted(&self, region: RegionId) -> bool {
+        self.entries.iter().any(|entry| entry.grant.region == region && entry.state != State::Revoked)
+    }
+
     fn index(grant: &Grant) -> GrantIndex {
         u32::try_from(grant.key & 0xffff_ffff).expect("masked")
     }

@@ -12,7 +12,7 @@ use super::link::{LaneId, Payload, Post, Target};
 use super::trace::Happening;
 use super::{Memory, World};
 use crate::atomics::{AtomicU64, Ordering};
-use crate::{BreakReason, Event, MirrorId, MirrorKey, NodeId, Region};
+use crate::{BreakReason, Event, MirrorId, MirrorKey, NodeId, Region, Source};
 
 pub(super) type ViewId = usize;
 
@@ -133,7 +133,7 @@ impl World {
         self.push_event(owner, Event::Attached { key, reader: NodeId(reader) });
     }
 
-    /// Pushes words of `range` by reference, or with `value` that one word by value.
+    /// Pushes words of `range` by reference, or with `by_value` these few words by value.
     pub(super) fn push(&mut self, node: u32, mirror: MirrorId, range: Range<usize>, by_value: bool) {
         let id = self.mirror_of(node, mirror);
         let memory = self.mirrors[id].memory;
@@ -151,7 +151,7 @@ impl World {
                 return;
             }
             let source = match by_value {
-                true => Payload::Value([self.memories[memory].region.load(range.start), 0, 0, 0, 0, 0, 0, 0]),
+                true => Payload::Value(values(&self.memories[memory].region, range.clone())),
                 false => Payload::Reference { memory, first: range.start },
             };
             let lane = self.views[view].lane.expect("attached");
@@ -272,6 +272,17 @@ impl World {
             self.agenda.enter(at, Action::Lose { node, peer, reason });
         }
     }
+}
+
+/// The present values of a few words.
+///
+/// # Panics
+/// If they are too many to go by value.
+fn values(region: &Region, words: Range<usize>) -> [u64; Source::VALUE_WORDS_MAX] {
+    let mut values = [0; Source::VALUE_WORDS_MAX];
+    assert!(words.len() <= values.len(), "{} words by value", words.len());
+    values.iter_mut().zip(words).for_each(|(value, word)| *value = region.load(word));
+    values
 }
 
 /// Copies what differs; true if anything did. Most of it is equal most of the time, so it looks at eight words at once.

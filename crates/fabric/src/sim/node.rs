@@ -173,6 +173,14 @@ impl Fabric for SimFabric {
         self.world.borrow_mut().register(self.node, words)
     }
 
+    fn adopt(&mut self, memory: &Region) -> Region {
+        self.world.borrow_mut().adopt(self.node, memory)
+    }
+
+    fn release(&mut self, region: &Region) {
+        self.world.borrow_mut().release(self.node, region);
+    }
+
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
         self.world.borrow_mut().open(self.node, peer.0, channel)
     }
@@ -252,6 +260,10 @@ impl Fabric for SimFabric {
 
     fn push_word(&mut self, mirror: MirrorId, word: usize) {
         self.world.borrow_mut().push(self.node, mirror, word..word + 1, true);
+    }
+
+    fn push_values(&mut self, mirror: MirrorId, words: Range<usize>) {
+        self.world.borrow_mut().push(self.node, mirror, words, true);
     }
 
     fn freeze(&mut self, view: &Region) {

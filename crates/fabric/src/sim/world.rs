@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use super::agenda::{Action, Agenda};
 use super::connection::{End, EndId};
 use super::grants::Grants;
-use super::link::{Lane, LaneId};
+use super::link::{Lane, LaneId, Payload, Post};
 use super::mirror::{Mirror, View, ViewId};
 use super::node::{Node, NodeState};
 use super::rule::Counted;
 use super::trace::{Happening, Trace};
 use super::{Prng, Rule, SimConfig};
+use crate::region::Access;
 use crate::{Duration, Event, Region, RegionId};
 
 #[derive(Debug)]
@@ -159,6 +160,25 @@ impl World {
         let region = Region::heap(id, words);
         self.memories.push(Memory { owner, region: region.clone(), view: None });
         region
+    }
+
+    /// Takes memory of somebody else [F13].
+    pub(super) fn adopt(&mut self, owner: u32, memory: &Region) -> Region {
+        assert!(memory.access() == Access::ReadWrite, "{memory:?} cannot be adopted: it is read-only");
+        let region = memory.clone().renamed(RegionId(self.memories.len() as u64));
+        self.memories.push(Memory { owner, region: region.clone(), view: None });
+        region
+    }
+
+    /// Forgets adopted memory [F14].
+    pub(super) fn release(&mut self, owner: u32, region: &Region) {
+        let memory = self.memory_of(region);
+        assert!(self.memories[memory].owner == owner, "node {owner} can release its own regions only");
+        assert!(!self.grants.is_granted(region.id()), "{region:?} is granted: wait for `Revoked`");
+        let reads = |post: &Post| matches!(post.source, Payload::Reference { memory: source, .. } if source == memory);
+        let is_read = self.lanes.iter().any(|lane| lane.posts.iter().any(reads));
+        assert!(!is_read, "{region:?} is the source of a post: wait for `Done`");
+        self.memories[memory].region = Region::heap(region.id(), 0);
     }
 
     /// The index of a region that this world has registered.

@@ -39,6 +39,8 @@ pub(crate) enum Breach {
     CloseAllAtLoss,
     /// Says that targets need not poll, though they must [F12].
     ClaimOneSidedProgress,
+    /// `release` does nothing [F14].
+    KeepAdopted,
     /// Of two pushes, the second arrives first [M1].
     SwapPushes,
     /// Of two pushed words, the second arrives first [M1].

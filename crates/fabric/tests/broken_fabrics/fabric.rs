@@ -322,6 +322,19 @@ impl Fabric for Broken {
         region
     }
 
+    fn adopt(&mut self, memory: &Region) -> Region {
+        let region = self.inner.adopt(memory);
+        self.shared.borrow_mut().regions.push(region.clone());
+        region
+    }
+
+    fn release(&mut self, region: &Region) {
+        if self.breach != Breach::KeepAdopted {
+            self.inner.release(region);
+            self.shared.borrow_mut().regions.retain(|other| other.id() != region.id());
+        }
+    }
+
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
         let conn = self.inner.open(peer, channel);
         self.conns.push(conn);

@@ -9,9 +9,9 @@
 //! **Step order** of one evaluation ([`Subgroup`]):
 //! 1. *Send*: give committed messages their indexes, push their words, announce.
 //! 2. *Receive*: load each sender's announcement once; if this sender has to fill rounds that others have begun,
-//!    raise the announcement by nulls; publish `received`.
+//!    raise the announcement by nulls; store `received`.
 //! 3. *Deliver*: everything below the least `received` of all members is stable; hand it over, in order, nulls
-//!    left out; publish `delivered`.
+//!    left out; store `delivered`, and tell the others what they do not know of both (`acknowledgement`).
 //! 4. *Free*: messages below the least `delivered` of all members give their words back to the writer.
 //! 5. Post all that was stored, in the order in which it was stored; no lock is held (Spindle §3.4).
 //!
@@ -35,6 +35,7 @@
 //! `Deviation:` (Spindle §3.3) a null takes no slot: the sender raises its announcement past it. (Derecho §3.4)
 //! counts begin at 0, not at −1. Both are collected in docs/papers/.
 
+mod acknowledgement;
 mod bodies;
 mod consumer;
 mod counters;

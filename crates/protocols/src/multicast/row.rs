@@ -4,7 +4,7 @@ use squall_fabric::layout::Columns;
 use squall_fabric::window::{Announcement, Geometry};
 use squall_fabric::{Column, Layout};
 
-use super::{BodyColumns, Settings};
+use super::{BodyColumns, Mode, Settings};
 
 /// Where things are in the row of each member. Columns that are polled for different reasons lie in cache lines
 /// of their own.
@@ -14,7 +14,8 @@ pub struct Row {
     pub announced: Column<Announcement>,
     /// Sequences that are here without a gap.
     pub received: Column<u64>,
-    /// Sequences delivered (one lane, total order), or indexes delivered of each sender (a lane each).
+    /// Sequences delivered (one lane, total order, behind `received`), or indexes delivered of each sender (a lane
+    /// each).
     pub delivered: Columns<u64>,
     /// The window.
     pub window: Geometry,
@@ -30,8 +31,13 @@ impl Row {
     pub fn new(settings: &Settings) -> Self {
         let mut layout = Layout::new();
         let announced = layout.column();
-        let received = layout.column();
-        let delivered = layout.columns(settings.lanes());
+        let (received, delivered) = match settings.mode {
+            Mode::Atomic => {
+                let both = layout.list(2);
+                (both.column(0), both.part(1..2))
+            }
+            Mode::Unordered | Mode::Raw => (layout.column(), layout.columns(settings.lanes())),
+        };
         let empty = Geometry::new(0, settings.window, settings.message_max, settings.window_bytes);
         let first = layout.block(empty.words());
         let window = Geometry { first, ..empty };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use squall_fabric::window::{Announcement, INDEXES_MAX, Publisher, Writer, window_with_bodies};
 use squall_fabric::{Core, Event, Fabric, MirrorKey, NodeId};
 
+use super::acknowledgement::Told;
 use super::bodies::Bodies;
 use super::pull::{Handoff, NoUpcall, Offer, Pull};
 use super::{
@@ -32,9 +33,12 @@ pub struct Subgroup<D> {
     pub(super) announced: Vec<Announcement>,
     /// Their indexes, as far as they count as received: `indexes[i] <= announced[i].indexes`.
     pub(super) indexes: Vec<u64>,
+    /// The rank of each member among the senders.
+    pub(super) sender_ranks: Vec<Option<usize>>,
     /// `0 <= delivered <= stable <= received` in total order.
-    received: u64,
+    pub(super) received: u64,
     stable: u64,
+    pub(super) told: Told,
     pub(super) outlet: Outlet<D>,
     /// The least `delivered` of all members that was last freed up to.
     freed: u64,
@@ -112,6 +116,8 @@ impl<D: Deliver> Subgroup<D> {
         };
         let outlet = outlet(Consumer::new(&table, &row, &settings, &start, bodies.as_ref()));
         let senders = settings.senders.len();
+        let sender_rank = |rank| settings.senders.iter().position(|member| *member == rank);
+        let sender_ranks = (0..members.len()).map(sender_rank).collect();
         let subgroup = Self {
             start,
             table,
@@ -121,8 +127,10 @@ impl<D: Deliver> Subgroup<D> {
             bodies,
             announced: vec![Announcement::default(); senders],
             indexes: vec![0; senders],
+            sender_ranks,
             received: 0,
             stable: 0,
+            told: Told::default(),
             outlet,
             freed: 0,
             failure: None,
@@ -224,7 +232,7 @@ impl<D: Deliver> Subgroup<D> {
         sent
     }
 
-    /// Looks at all announcements, fills rounds by nulls, publishes `received`.
+    /// Looks at all announcements, fills rounds by nulls, stores `received`.
     fn receive(&mut self, sent: u64) -> usize {
         let mut work = 0;
         for sender in 0..self.announced.len() {
@@ -239,6 +247,7 @@ impl<D: Deliver> Subgroup<D> {
                 self.fail(Failure::Corrupt(Corrupt::Announcement { member, index: seen }));
                 return work;
             }
+            self.note_announced(sender, self.announced[sender], announced);
             self.announced[sender] = announced;
             work = 1;
         }
@@ -281,6 +290,7 @@ impl<D: Deliver> Subgroup<D> {
                 self.indexes[sender] += 1;
                 self.fill_rounds(sent);
                 self.acknowledge();
+                self.tell();
                 work = 1;
             }
         }
@@ -314,7 +324,7 @@ impl<D: Deliver> Subgroup<D> {
         self.indexes[*sender] = announcement.indexes;
     }
 
-    /// Publishes `received` if it has grown. Without a total order nobody waits for it.
+    /// Stores `received` if it has grown. Without a total order nobody waits for it.
     #[inline]
     fn acknowledge(&mut self) {
         if self.settings.mode != Mode::Atomic {
@@ -325,7 +335,7 @@ impl<D: Deliver> Subgroup<D> {
             self.counters.sequences_received += complete - self.received;
             self.counters.receive_batches += 1;
             self.received = complete;
-            self.table.raise(self.row.received, complete);
+            self.table.note(self.row.received, complete);
         }
     }
 
@@ -337,18 +347,18 @@ impl<D: Deliver> Subgroup<D> {
         }
         let mut stable = self.received;
         let last = self.table.members().len() - 1;
-        for (rank, row) in self.table.rows().iter().enumerate() {
+        for rank in 0..=last {
             let skipped =
                 is_on(Mutation::DeliverUnstable) || (is_on(Mutation::StableWithoutLast) && rank == last);
             if rank != self.table.rank() && !skipped {
-                stable = stable.min(self.row.received.load(row));
+                stable = stable.min(self.received_by(rank));
             }
         }
         self.counters.words_polled += self.table.members().len() as u64 - 1;
         self.stable = self.stable.max(stable);
     }
 
-    /// Hands over what is stable and publishes `delivered`.
+    /// Hands over what is stable and stores `delivered`.
     fn deliver(&mut self) -> usize {
         if self.settings.mode == Mode::Atomic {
             self.update_stable();
@@ -395,7 +405,11 @@ impl<D: Deliver> Subgroup<D> {
             return Ok(usize::from(news && !is_on(Mutation::SilentWork)));
         }
         self.counters.delivery_batches += 1;
-        self.table.raise(column, delivered);
+        self.table.note(column, delivered);
+        let own = self.publisher.as_ref().is_some_and(|(_, own)| *own == lane);
+        if self.settings.mode != Mode::Atomic && !own {
+            self.table.tell(column.word()..column.word() + 1);
+        }
         Ok(1)
     }
 
@@ -465,6 +479,7 @@ impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
         self.counters.polls += 1;
         let sent = self.send();
         let mut work = usize::from(sent > 0) + self.receive(sent) + self.deliver();
+        self.tell();
         work += self.free(work == 0);
         let posts = self.table.flush(fabric);
         self.counters.posts += posts as u64;

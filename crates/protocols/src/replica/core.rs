@@ -136,6 +136,9 @@ pub struct Replica<M: Machine> {
     seen: Position,
     /// In which view this member has come into the shard.
     since: u64,
+    /// Who has been asked for the state and has yet to answer: what was given may be on its way, also to a member that has
+    /// left the shard meanwhile, and come back.
+    open: Option<NodeId>,
 }
 
 /// A state and how far it has come.
@@ -204,6 +207,7 @@ impl<M: Machine> Replica<M> {
             settled: BTreeSet::new(),
             seen: Position::default(),
             since: 0,
+            open: None,
         }
     }
 
@@ -290,14 +294,13 @@ impl<M: Machine> Replica<M> {
         let (Standing::Waiting { search, .. }, Some(view)) = (&mut self.standing, &self.view) else {
             return None;
         };
-        Some((search.next(view, self.node)?, view.id, Position::start_of(self.since)))
+        self.open = search.next(view, self.node);
+        Some((self.open?, view.id, Position::start_of(self.since)))
     }
 
     /// Who was asked has not come so far, or is not heard of any more: ask the next.
     pub fn handle_no_answer(&mut self) {
-        if let Standing::Waiting { search, .. } = &mut self.standing {
-            search.end_question();
-        }
+        self.open = None;
     }
 
     /// `node` was asked in `view`, and has nothing.
@@ -309,6 +312,11 @@ impl<M: Machine> Replica<M> {
             search.refuse(node);
             self.look_for_loss();
         }
+    }
+
+    /// Whether somebody else than `node` may be giving the state.
+    fn is_asking_other_than(&self, node: NodeId) -> bool {
+        self.open.is_some_and(|open| open != node) && !is_on(Mutation::RefuseWhileAsking)
     }
 
     fn look_for_loss(&mut self) {
@@ -331,7 +339,7 @@ impl<M: Machine> Replica<M> {
             (Standing::Holding(held), _) if is_on(Mutation::TakeOlderState) => Give::State(held.gift()),
             (_, Some(kept)) if kept.position >= since => Give::State(kept.gift()),
             (Standing::Holding(_), _) => Give::NotYet,
-            (Standing::Waiting { search, .. }, _) if search.is_asking_other_than(asker) => Give::NotYet,
+            (Standing::Waiting { .. }, _) if self.is_asking_other_than(asker) => Give::NotYet,
             (Standing::Waiting { .. }, _) if self.since < since.view && !is_on(Mutation::RefuseLater) => {
                 Give::NotYet
             }

@@ -14,8 +14,6 @@ pub(super) struct Search {
     refused: BTreeSet<NodeId>,
     /// How many have been asked.
     asked: usize,
-    /// Who has been asked and has yet to answer: what was given may be on its way.
-    open: Option<NodeId>,
 }
 
 impl Search {
@@ -38,17 +36,7 @@ impl Search {
         let open: Vec<NodeId> = others.filter(|node| !self.refused.contains(node)).collect();
         let next = open.get(self.asked.checked_rem(open.len())?).copied();
         self.asked += 1;
-        self.open = next;
         next
-    }
-
-    /// Whether somebody else than `node` may be giving the state.
-    pub(super) fn is_asking_other_than(&self, node: NodeId) -> bool {
-        self.open.is_some_and(|open| open != node) && !is_on(Mutation::RefuseWhileAsking)
-    }
-
-    pub(super) const fn end_question(&mut self) {
-        self.open = None;
     }
 
     /// Whether nobody is left who may have the state [A7].

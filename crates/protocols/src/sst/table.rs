@@ -32,6 +32,8 @@ enum Post {
     List(Range<usize>),
     /// One word by value.
     Guard(usize),
+    /// Adjacent words by value, without order among them.
+    Guards(Range<usize>),
 }
 
 impl Table {
@@ -136,6 +138,16 @@ impl Table {
     /// If not all readers are attached [S4], or if the value is below the present one [S1].
     #[inline]
     pub fn raise<T: Word>(&mut self, column: Column<T>, value: T) {
+        self.note(column, value);
+        self.posts.push(Post::Guard(column.word()));
+    }
+
+    /// Stores `value` into the own row, for this member and for [`Table::tell`]; readers may see it at once, or never.
+    ///
+    /// # Panics
+    /// As [`Table::raise`].
+    #[inline]
+    pub fn note<T: Word>(&mut self, column: Column<T>, value: T) {
         assert!(self.is_ready(), "[S4] a store before all readers are attached");
         let row = &self.rows[self.rank];
         let before = row.load_relaxed(column.word());
@@ -146,7 +158,13 @@ impl Table {
             value.to_word()
         );
         column.store(row, value);
-        self.posts.push(Post::Guard(column.word()));
+    }
+
+    /// Readers get the present values of adjacent columns that were noted, at the next [`Table::flush`], after all that
+    /// was stored before. There is no order among them [F2].
+    #[inline]
+    pub fn tell(&mut self, words: Range<usize>) {
+        self.posts.push(Post::Guards(words));
     }
 
     /// Queues words of the own row that the caller has stored and that a later [`Table::raise`] announces.
@@ -180,6 +198,8 @@ impl Table {
                     fabric.push(self.mirror, word..word + 1)
                 }
                 Post::Guard(word) => fabric.push_word(self.mirror, word),
+                Post::Guards(words) if is_on(Mutation::GuardByReference) => fabric.push(self.mirror, words),
+                Post::Guards(words) => fabric.push_values(self.mirror, words),
             }
         }
         count

@@ -8,7 +8,16 @@ use squall_fabric::Region;
 ///
 /// # Panics
 /// If a range ends beyond its region.
+#[inline]
 pub(super) fn copy_bytes(to: &Region, to_byte: usize, from: &Region, from_byte: usize, length: usize) {
+    if (to_byte | from_byte | length).is_multiple_of(8) {
+        return to.copy_words(to_byte / 8, from, from_byte / 8..(from_byte + length) / 8);
+    }
+    copy_parts(to, to_byte, from, from_byte, length);
+}
+
+/// As [`copy_bytes`], of words that are not whole.
+fn copy_parts(to: &Region, to_byte: usize, from: &Region, from_byte: usize, length: usize) {
     let head = if to_byte.is_multiple_of(8) { 0 } else { (8 - to_byte % 8).min(length) };
     if head > 0 {
         merge(to, to_byte, read(from, from_byte, head), head);

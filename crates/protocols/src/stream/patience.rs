@@ -2,15 +2,17 @@
 //!
 //! `Deviation:` (EXS fig. 2) the paper's sender never waits: without an advert it goes through the ring at once, and a
 //! sender that is faster than the peer's copies then never comes out of the ring again (EXS table III, equal numbers
-//! of sends and receives). Here two rules weigh what a wait costs against the copies that it saves:
+//! of sends and receives). Here three rules weigh what a wait costs against the copies that it saves:
 //!
 //! - *Stay.* In a direct phase the sender waits for an advert if direct transfer with such waits has been faster than
 //!   the peer copies: from the end of one wait to the end of the next, less time than copying what was sent in it.
 //! - *Turn.* In an indirect phase the sender stops and lets the ring drain, so that the peer advertises again, if
 //!   draining takes several times as long as an advert: the peer copies meanwhile anyway. If what was gained by that
 //!   does not outweigh it, the next turn must be worth twice as much.
+//! - *Try.* A sender that is not ahead of the peer's copies never sees a full ring. So if what it sends is long beside an
+//!   advert, it turns as well when so much has gone through the ring that letting it drain in vain costs little.
 //!
-//! Over long distances the wire is slower than copies and an advert takes longer than any of them: neither applies.
+//! Over long distances the wire is slower than copies and an advert takes longer than any of them: none applies.
 
 use squall_fabric::{Duration, Instant};
 
@@ -18,7 +20,7 @@ use squall_fabric::{Duration, Instant};
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct Patience {
-    /// How fast the peer copies; 0 switches both rules off.
+    /// How fast the peer copies; 0 switches all rules off.
     copy_bytes_per_us: u64,
     /// There and back on the wire: no advert that is asked for now comes earlier.
     round_trip: Duration,
@@ -38,6 +40,8 @@ pub(super) struct Patience {
     backlog: (u64, Instant),
     /// Bytes that have gone through the ring since the clock was looked at.
     unclocked: u64,
+    /// Bytes that have gone through the ring since the last turn.
+    ringed: u64,
     /// Until when the sender lets the ring drain.
     turn: Option<Instant>,
     /// How many times longer than an advert draining must take; `TURN_FACTOR_MIN..=TURN_FACTOR_MAX`.
@@ -49,6 +53,16 @@ pub(super) struct Patience {
     drained_last: u64,
     /// Bytes that must go through the ring before a turn in vain is forgotten.
     to_forget: u64,
+}
+
+/// What a turn costs.
+struct Worth {
+    /// How long the ring drains.
+    draining: Duration,
+    /// What could be copied meanwhile: direct transfer must gain several times as much.
+    drained: u64,
+    /// A turn in vain is remembered for some times as many bytes.
+    remembered: u64,
 }
 
 impl Patience {
@@ -66,6 +80,7 @@ impl Patience {
             cycles: 0,
             backlog: (0, Instant::from_nanos(0)),
             unclocked: 0,
+            ringed: 0,
             turn: None,
             turn_factor: TURN_FACTOR_MIN,
             drained: 0,
@@ -180,6 +195,7 @@ impl Patience {
             let is_new = now > self.backlog.1;
             self.unclocked = if is_new { bytes } else { self.unclocked + bytes };
             self.backlog = (self.backlog(now) + bytes, now);
+            self.ringed += bytes;
             if !self.cycle.is_zero() {
                 self.cycle -= self.cycle / FORGETTING;
             }
@@ -193,13 +209,16 @@ impl Patience {
 
     fn backlog(&self, now: Instant) -> u64 {
         let (bytes, at) = self.backlog;
+        if now == at {
+            return bytes;
+        }
         let nanos = now.as_nanos().saturating_sub(at.as_nanos());
         bytes.saturating_sub(nanos.saturating_mul(self.copy_bytes_per_us) / 1000)
     }
 
-    /// Whether the sender sends nothing through the ring, of which `in_use` bytes are in use, so that an indirect phase
-    /// ends.
-    pub(super) fn turns(&mut self, now: Instant, in_use: u64) -> bool {
+    /// Whether the sender, which has `bytes` to send, sends nothing through the ring, of which `in_use` bytes are in use,
+    /// so that an indirect phase ends.
+    pub(super) fn turns(&mut self, now: Instant, bytes: u64, in_use: u64) -> bool {
         if let Some(until) = self.turn {
             if now < until {
                 return true;
@@ -208,19 +227,44 @@ impl Patience {
             self.on_turn_in_vain();
             return false;
         }
+        let advert = self.waited.max(self.round_trip).max(ADVERT_MIN);
+        let drain = self.drain(now, advert, in_use).filter(|_| self.is_direct_faster());
+        let Some(worth) = drain.or_else(|| self.trial(advert, bytes, in_use)) else { return false };
+        let Worth { draining, drained, remembered } = worth;
+        self.turn = Some(now + 2 * draining + 2 * advert);
+        (self.drained, self.drained_last, self.gained, self.ringed) = (drained, remembered, 0, 0);
+        true
+    }
+
+    /// A turn because the ring is full, if draining it is worth several adverts.
+    fn drain(&self, now: Instant, advert: Duration, in_use: u64) -> Option<Worth> {
         // Mostly so little is in use that it is not worth the shortest advert.
         if in_use.min(self.backlog.0) < self.copy_bytes_per_us * TURN_MIN_US {
-            return false;
+            return None;
         }
         // What is in use may have been copied, because the peer tells it late or because it travels.
         let draining = self.copying(in_use.min(self.backlog(now))).saturating_sub(self.round_trip);
-        let advert = self.waited.max(self.round_trip).max(ADVERT_MIN);
-        let is_worth_it = draining >= self.turn_factor * advert && self.is_direct_faster();
-        if is_worth_it {
-            self.turn = Some(now + 2 * draining + 2 * advert);
-            (self.drained, self.drained_last, self.gained) = (in_use, in_use, 0);
+        let worth = Worth { draining, drained: in_use, remembered: in_use };
+        (draining >= self.turn_factor * advert).then_some(worth)
+    }
+
+    /// A turn to try whether an advert comes, if it is time for that.
+    fn trial(&mut self, advert: Duration, bytes: u64, in_use: u64) -> Option<Worth> {
+        let draining = self.copying(in_use);
+        if self.ringed < TRIAL_MIN || self.copying(bytes) < TRIAL_FACTOR * advert {
+            return None;
         }
-        is_worth_it
+        let cost = in_use + advert.as_nanos() as u64 * self.copy_bytes_per_us / 1000;
+        // The first trials come soon, further ones in vain less and less often.
+        let spacing = 2 * u64::from(self.turn_factor).pow(2);
+        if self.ringed < spacing * cost {
+            return None;
+        }
+        if self.cycles < CYCLES_MIN {
+            // The first ones meet cold memory and processes that are still waking: no reason to give up for ever.
+            (self.cycle, self.served, self.cycles) = (Duration::ZERO, 0, 0);
+        }
+        self.is_direct_faster().then_some(Worth { draining, drained: cost, remembered: self.ringed })
     }
 
     fn on_turn_in_vain(&mut self) {
@@ -257,6 +301,10 @@ const TURN_MIN_US: u64 = (TURN_FACTOR_MIN as u64 * ADVERT_MIN.as_nanos() as u64)
 /// A turn in vain is forgotten, in part, when so many times as much as was drained has gone through the ring: times change,
 /// and with so few tries more they cost little.
 const TURN_SPACING: u64 = 32;
+/// To copy a send that is worth a trial takes at least so many adverts.
+const TRIAL_FACTOR: u32 = 4;
+/// No trial costs less than what goes through the ring meanwhile.
+const TRIAL_MIN: u64 = 1 << 16;
 /// A time so many times as long as the average counts as that.
 const OUTLIER: u32 = 4;
 /// One part in so many of the average cycle is forgotten with each indirect transfer.
@@ -340,14 +388,37 @@ mod tests {
     fn a_sender_far_ahead_lets_the_ring_drain() {
         let mut near = patience(40);
         near.on_indirect(at(0), MIB);
-        assert!(!near.turns(at(0), 64 * KIB), "not far ahead");
-        assert!(near.turns(at(0), MIB) && near.turns(at(500), MIB / 2));
+        assert!(!near.turns(at(0), 0, 64 * KIB), "not far ahead");
+        assert!(near.turns(at(0), 0, MIB) && near.turns(at(500), 0, MIB / 2));
         near.on_direct(at(600), MIB);
-        assert!(!near.turns(at(601), 64 * KIB));
+        assert!(!near.turns(at(601), 0, 64 * KIB));
         let mut far = patience(48_000);
         far.on_indirect(at(0), 64 * MIB);
-        assert!(!far.turns(at(0), 64 * MIB), "too far away");
-        assert!(!Patience::new(0).turns(at(0), 64 * MIB), "switched off");
+        assert!(!far.turns(at(0), 0, 64 * MIB), "too far away");
+        assert!(!Patience::new(0).turns(at(0), 0, 64 * MIB), "switched off");
+    }
+
+    /// One send after the other, each copied before the next: the ring is never full, but after some are tried another way.
+    #[test]
+    fn a_sender_that_is_not_ahead_tries_direct_transfer() {
+        let (mut patience, mut turns) = (patience(4), Vec::new());
+        for i in 0..10_000 {
+            let now = at(1_000 * i);
+            if patience.turns(now, MIB, 0) {
+                turns.push(i);
+                assert!(!patience.turns(at(1_000 * i + 100), MIB, 0), "no advert comes");
+            }
+            patience.on_indirect(now, MIB);
+        }
+        assert!(turns.first().is_some_and(|first| *first < 10), "{turns:?}");
+        assert!(turns.len() < 10_000 / 20, "{} turns in vain", turns.len());
+        for i in 0..10_000 {
+            patience.on_indirect(at(10_000_000 + i), 512);
+            assert!(
+                !patience.turns(at(10_000_000 + i), 512, 0),
+                "512 bytes are copied sooner than an advert comes"
+            );
+        }
     }
 
     /// What was sent long ago is copied, although the peer has not said so.
@@ -356,7 +427,7 @@ mod tests {
         let mut patience = patience(4);
         for i in 0..1000 {
             patience.on_indirect(at(i), 64);
-            assert!(!patience.turns(at(i), 64 * i), "{i} messages of 64 bytes, one in a microsecond");
+            assert!(!patience.turns(at(i), 0, 64 * i), "{i} messages of 64 bytes, one in a microsecond");
         }
     }
 
@@ -379,8 +450,8 @@ mod tests {
         patience.on_indirect(at(0), MIB);
         while patience.turn_factor < TURN_FACTOR_MAX {
             patience.on_indirect(at(0), MIB);
-            patience.turns(at(0), 64 * MIB);
-            patience.turns(at(1_000_000), 64 * MIB);
+            patience.turns(at(0), 0, 64 * MIB);
+            patience.turns(at(1_000_000), 0, 64 * MIB);
         }
         let tries = (0..100_000).take_while(|i| {
             patience.on_indirect(at(1_000_000 + 350 * i), MIB);
@@ -393,13 +464,13 @@ mod tests {
     fn turns_in_vain_become_rare() {
         let mut patience = patience(40);
         patience.on_indirect(at(0), 64 * MIB);
-        assert!(patience.turns(at(0), MIB));
+        assert!(patience.turns(at(0), 0, MIB));
         for i in 1..4 {
             patience.on_direct(at(i), MIB / 2);
             patience.on_phase_end();
-            patience.turns(at(i), MIB);
+            patience.turns(at(i), 0, MIB);
         }
-        assert!(!patience.turns(at(10), MIB), "draining is not worth 16 adverts");
-        assert!(patience.turns(at(10), 8 * MIB));
+        assert!(!patience.turns(at(10), 0, MIB), "draining is not worth 16 adverts");
+        assert!(patience.turns(at(10), 0, 8 * MIB));
     }
 }

@@ -76,6 +76,7 @@ impl<R: Borrow<Region>> Posting<R> {
     }
 
     /// Posts as much as there is room for; true when all is posted.
+    #[inline]
     pub(super) fn post<F: Fabric>(&mut self, wire: &mut Wire<'_, F>) -> Result<bool, PostError> {
         loop {
             let left = self.words() - self.posted;
@@ -95,6 +96,7 @@ impl<R: Borrow<Region>> Posting<R> {
     }
 
     /// Posts the last few words by value, with the immediate.
+    #[inline]
     fn post_last<F: Fabric>(&mut self, wire: &mut Wire<'_, F>, count: usize) -> Result<(), PostError> {
         let mut words = [0; Source::VALUE_WORDS_MAX];
         if self.is_whole() {
@@ -163,6 +165,7 @@ impl<R: Borrow<Region>> Posting<R> {
         read(self.source(), self.from_byte + skipped, (self.length - skipped).min(8))
     }
 
+    #[inline]
     fn write<F: Fabric>(
         &self,
         wire: &mut Wire<'_, F>,
@@ -207,6 +210,7 @@ impl Signals {
     }
 
     /// The post with [`Signals::next_token`] was taken, and is small: its round trip may be measured.
+    #[inline]
     pub(super) fn expect_small<F: Fabric>(&mut self, fabric: &F, signal: Signal) {
         if self.probe.is_none() && self.next_token().0.is_multiple_of(PROBE_INTERVAL) {
             self.probe = Some((self.next_token(), fabric.now()));

@@ -138,6 +138,7 @@ impl Receiver {
     }
 
     /// Whether nothing more will come: the peer has ended its stream and all of it is delivered.
+    #[inline]
     pub(super) fn is_at_end(&self) -> bool {
         self.ended && self.ring.stored() == 0
     }
@@ -155,6 +156,7 @@ impl Receiver {
     /// Whether a receive may be advertised now (fig. 3, line 1, and renewal).
     ///
     /// `Deviation:` (fig. 3) a receive with little room is not, nor are those behind it before it is filled.
+    #[inline]
     pub(super) fn wants_to_advertise(&self) -> bool {
         // Mostly there is none.
         if self.receives.get(self.advertised).is_none_or(|next| next.room() < self.advert_bytes_min) {
@@ -229,6 +231,7 @@ impl Receiver {
     }
 
     /// An indirect transfer has arrived (fig. 4, lines 7–12): adverts that are out are void.
+    #[inline]
     pub(super) fn on_indirect(&mut self, skip: u64, length: u64) -> Result<(), Violation> {
         if !self.has_ring {
             return Err(Violation::RingOverrun);
@@ -244,6 +247,7 @@ impl Receiver {
         Ok(())
     }
 
+    #[inline]
     fn void_adverts(&mut self) {
         if self.phase.is_direct() {
             self.phase = self.phase.next();
@@ -263,6 +267,7 @@ impl Receiver {
     }
 
     /// The next bytes to copy from the ring to the head receive (fig. 5), at most `length_max`.
+    #[inline]
     pub(super) fn next_copy(&self, length_max: u64) -> Option<RingCopy> {
         let (from, stored) = self.ring.next()?;
         let head = self.receives.front()?;
@@ -271,6 +276,7 @@ impl Receiver {
     }
 
     /// These bytes are copied.
+    #[inline]
     pub(super) fn on_copied(&mut self, length: u64) -> Option<Completed> {
         self.ring.consume(length);
         self.sequence += length;
@@ -288,12 +294,15 @@ impl Receiver {
         is_done.then(|| self.complete_head(ReceiveOutcome::Filled))
     }
 
+    #[inline]
     fn complete_head(&mut self, outcome: ReceiveOutcome) -> Completed {
-        let head = self.receives.pop_front().expect("the caller saw it");
+        let head = self.receives.front().expect("the caller saw it");
+        let completed = (head.id, head.filled, outcome);
         self.cancelled -= usize::from(head.is_cancelled);
+        self.receives.pop_front();
         self.advertised = self.advertised.saturating_sub(1);
         self.voided = self.voided.saturating_sub(1);
-        (head.id, head.filled, outcome)
+        completed
     }
 
     /// The peer has ended its stream.
@@ -305,6 +314,7 @@ impl Receiver {
     }
 
     /// The next receive that can get nothing more.
+    #[inline]
     pub(super) fn next_starved(&mut self, outcome: ReceiveOutcome) -> Option<Completed> {
         let is_starved = self.ring.stored() == 0 && !self.receives.is_empty();
         is_starved.then(|| self.complete_head(outcome))
@@ -360,6 +370,7 @@ impl Receiver {
     }
 
     /// The next receive that was cancelled and that the peer can no longer write to.
+    #[inline]
     pub(super) fn next_cancelled(&mut self) -> Option<Completed> {
         if self.cancelled == 0 || self.withdrawal != Withdrawal::None {
             return None;

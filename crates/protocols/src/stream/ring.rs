@@ -41,6 +41,7 @@ impl RingWriter {
     }
 
     /// Takes `words` of the room; returns the first.
+    #[inline]
     pub(super) fn take(&mut self, words: u64) -> u64 {
         assert!(words <= self.room(), "[E5] {words} words where {} are free in a row", self.room());
         let first = self.next;
@@ -121,6 +122,7 @@ impl RingReader {
     }
 
     /// A transfer has landed.
+    #[inline]
     pub(super) fn store(&mut self, skip: u64, length: u64) -> Result<(), Violation> {
         if length == 0 {
             return Err(Violation::EmptyTransfer);
@@ -143,6 +145,7 @@ impl RingReader {
     }
 
     /// The first `length` of the next bytes are copied out.
+    #[inline]
     pub(super) fn consume(&mut self, length: u64) {
         let parcel = self.parcels.front_mut().expect("bytes were there to copy");
         assert!(length <= parcel.length, "{length} bytes of {}", parcel.length);

@@ -90,6 +90,7 @@ impl Sender {
         self.sends.len()
     }
 
+    #[inline]
     pub(super) fn post(&mut self, id: SendId, length: u64) {
         self.sends.push_back(Waiting { id, length, sent: 0 });
     }
@@ -176,6 +177,7 @@ impl Sender {
     }
 
     /// Whether [`Sender::next`] looks at the time, or would if it were called.
+    #[inline]
     pub(super) fn needs_clock(&self) -> bool {
         if self.policy != Policy::Dynamic || self.kind == Kind::Packets {
             return false;
@@ -188,6 +190,7 @@ impl Sender {
     }
 
     /// Matches the head send to an advert or to the ring (fig. 2); `None` if it must wait.
+    #[inline]
     pub(super) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<Step> {
         let send = self.sends.front()?;
         let left = send.length - send.sent;
@@ -212,7 +215,7 @@ impl Sender {
         match self.policy {
             Policy::Direct | Policy::Indirect => false,
             Policy::Dynamic if self.phase.is_direct() => self.patience.stays(now, left),
-            Policy::Dynamic => self.peer_renews && self.patience.turns(now, 8 * self.ring.in_use()),
+            Policy::Dynamic => self.peer_renews && self.patience.turns(now, left, 8 * self.ring.in_use()),
         }
     }
 
@@ -247,6 +250,7 @@ impl Sender {
     }
 
     /// Fig. 2, lines 17–24.
+    #[inline]
     fn send_indirect(&mut self, now: Instant, statistics: &mut Statistics) -> Transfer {
         if self.phase.is_direct() {
             self.phase = self.phase.next();
@@ -266,6 +270,7 @@ impl Sender {
     }
 
     /// Takes `length` bytes from the head send.
+    #[inline]
     fn advance(&mut self, length: u64, route: Route) -> Transfer {
         self.sequence += if self.kind == Kind::Packets { 1 } else { length };
         let send = self.sends.front_mut().expect("the caller saw it");

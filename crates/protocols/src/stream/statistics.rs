@@ -23,6 +23,11 @@ pub struct Statistics {
     pub shifted: u64,
     /// Messages sent.
     pub messages: u64,
+    /// Bytes that this end read from the peer's memory into adopted memory of its own, which only shared memory needs.
+    pub fetched_bytes: u64,
+    /// Bytes for such memory that took two copies instead, because they were few or the kernel lets this end not read the
+    /// peer's memory.
+    pub relayed_bytes: u64,
 }
 
 impl Statistics {

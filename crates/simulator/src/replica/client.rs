@@ -81,16 +81,6 @@ impl Client {
         (worked, at.map(|at| self.shared.by_clock(at, self.fabric.now())))
     }
 
-    fn now(&self) -> Instant {
-        self.shared.office.borrow().now()
-    }
-
-    fn pause(&self, most: Duration) -> Instant {
-        let mut office = self.shared.office.borrow_mut();
-        let pause = office.pause(most);
-        office.now() + pause
-    }
-
     fn take_letters(&mut self) -> bool {
         let mut worked = false;
         loop {
@@ -107,7 +97,7 @@ impl Client {
     }
 
     fn act(&mut self, prng: &mut Prng) -> bool {
-        let now = self.now();
+        let now = self.shared.now();
         let Some(mut job) = self.job else { return self.begin(now, prng) };
         match job.asked {
             _ if now >= job.until => self.give_up(job),
@@ -151,7 +141,7 @@ impl Client {
             }
         };
         self.calls += 1;
-        job.asked = Some((asked, view, self.pause(self.shared.plan.patience)));
+        job.asked = Some((asked, view, self.shared.pause(self.shared.plan.patience)));
         self.job = Some(job);
         self.shared.post(self.node, asked, self.calls, Body::Ask(job.shard, what));
     }
@@ -172,7 +162,7 @@ impl Client {
             (Answer::Lost, _) => self.end(job),
             (Answer::Opened(session), Task::Update(_)) => {
                 self.sessions.insert(shard, (session, 0));
-                job.next = self.now();
+                job.next = self.shared.now();
                 self.job = Some(job);
             }
             (Answer::Applied(place, at), Task::Update(id)) => {
@@ -186,7 +176,7 @@ impl Client {
                 if job.is_open {
                     self.give_up(job);
                 } else {
-                    job.next = self.now();
+                    job.next = self.shared.now();
                     self.job = Some(job);
                 }
             }
@@ -208,12 +198,12 @@ impl Client {
         self.turn += 1;
         self.failures += 1;
         self.shared.history.borrow_mut().tally.repeated += 1;
-        (job.asked, job.next) = (None, self.now());
+        (job.asked, job.next) = (None, self.shared.now());
         if self.failures.is_multiple_of(self.members(job.shard).len().max(1)) {
             let found = self.shared.office.borrow_mut().inquire(self.node).cloned();
             let known = self.view.as_ref().map(|view| view.id);
             self.view = found.filter(|view| Some(view.id) >= known).or(self.view.take());
-            job.next = self.pause(ROUND_PAUSE);
+            job.next = self.shared.pause(ROUND_PAUSE);
         }
         self.job = Some(job);
     }
@@ -237,7 +227,7 @@ impl Client {
             *last += 1;
         }
         self.job = None;
-        self.next_job = self.pause(self.shared.plan.gap_max);
+        self.next_job = self.shared.pause(self.shared.plan.gap_max);
     }
 }
 

@@ -39,6 +39,18 @@ impl Shared {
         self.office.borrow_mut().post(from, to, call, body);
     }
 
+    /// The world's time.
+    pub(super) fn now(&self) -> Instant {
+        self.office.borrow().now()
+    }
+
+    /// A point of the world's time, at most so far from now.
+    pub(super) fn pause(&self, most: Duration) -> Instant {
+        let mut office = self.office.borrow_mut();
+        let pause = office.pause(most);
+        office.now() + pause
+    }
+
     /// A point of the world's time by the clock of a node, at which it is `now`.
     pub(super) fn by_clock(&self, at: Instant, now: Instant) -> Instant {
         now + at.since(self.office.borrow().now().min(at))
@@ -95,16 +107,6 @@ impl Member {
         }
     }
 
-    fn now(&self) -> Instant {
-        self.shared.office.borrow().now()
-    }
-
-    fn pause(&self, most: Duration) -> Instant {
-        let mut office = self.shared.office.borrow_mut();
-        let pause = office.pause(most);
-        office.now() + pause
-    }
-
     fn part(&mut self, shard: u32) -> &mut Part {
         &mut self.parts[shard as usize]
     }
@@ -134,12 +136,12 @@ impl Member {
                 return self.part(shard).queue.push_back(Submission { from, id: update, waiter });
             }
             What::Query { view } => {
-                let until = self.pause(QUERY_PATIENCE);
+                let until = self.shared.pause(QUERY_PATIENCE);
                 return self.desk.queries.push_back(Query { shard, view, asker, call, until });
             }
             What::State { view, since } => match self.part(shard).replica.give(NodeId(asker), view, since) {
                 Give::State(gift) => {
-                    let done_at = self.pause(self.shared.plan.transfer_max);
+                    let done_at = self.shared.pause(self.shared.plan.transfer_max);
                     return self.desk.giving.push(Giving { to: asker, call, gift, done_at });
                 }
                 Give::NotYet => Answer::NotYet,
@@ -179,7 +181,7 @@ impl Member {
     fn on_answer(&mut self, call: u64, answer: Answer) {
         let Some(place) = self.questions.iter().position(|question| question.call == call) else { return };
         let Question { shard, asked, view, .. } = self.questions.swap_remove(place);
-        let next = self.pause(ASK_PAUSE);
+        let next = self.shared.pause(ASK_PAUSE);
         self.next_question.insert(shard, next);
         let part = self.part(shard);
         match answer {
@@ -203,7 +205,7 @@ impl Member {
         if now < self.next_own || self.unsent == 0 || self.has_ended || self.view.is_none() {
             return false;
         }
-        self.next_own = self.pause(self.shared.plan.gap_max);
+        self.next_own = self.shared.pause(self.shared.plan.gap_max);
         let shard = u32::try_from(prng.index(self.parts.len())).expect("few");
         self.unsent -= 1;
         if prng.chance(300) {
@@ -256,7 +258,7 @@ impl Member {
             told.into_iter().for_each(|(waiter, answer)| self.tell(waiter, shard, answer));
         }
         if worked {
-            self.next_take = self.pause(self.shared.plan.take_pause_max);
+            self.next_take = self.shared.pause(self.shared.plan.take_pause_max);
             self.check_states();
         } else if self.has_ended {
             self.stop();
@@ -324,7 +326,7 @@ impl Member {
                 continue;
             };
             self.calls += 1;
-            let (call, until) = (self.calls, self.pause(self.shared.plan.patience));
+            let (call, until) = (self.calls, self.shared.pause(self.shared.plan.patience));
             self.questions.push(Question { shard, asked, view, call, until });
             self.shared.post(self.node, asked, call, Body::Ask(shard, what));
             worked = true;
@@ -336,7 +338,7 @@ impl Member {
     fn give_up(&mut self, now: Instant) -> bool {
         let over: Vec<Question> = self.questions.extract_if(.., |question| question.until <= now).collect();
         for Question { shard, asked, .. } in &over {
-            let next = self.pause(ASK_PAUSE);
+            let next = self.shared.pause(ASK_PAUSE);
             self.next_question.insert(*shard, next);
             let part = self.part(*shard);
             if part.replica.is_waiting() {
@@ -401,7 +403,7 @@ impl Application for Member {
 
 impl Program for Member {
     fn send(&mut self, _now: Instant, prng: &mut Prng) -> bool {
-        let now = self.now();
+        let now = self.shared.now();
         let mut worked = self.take_letters();
         if worked {
             self.take_stock();
@@ -411,7 +413,7 @@ impl Program for Member {
     }
 
     fn consume(&mut self, _now: Instant, prng: &mut Prng) -> bool {
-        let now = self.now();
+        let now = self.shared.now();
         let mut worked = self.take(now, prng);
         let answers = self.desk.answers(now, &self.parts);
         worked |= !answers.is_empty();
@@ -428,7 +430,7 @@ impl Program for Member {
     }
 
     fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let world = self.now();
+        let world = self.shared.now();
         let letters = self.shared.office.borrow().next_at(self.node);
         let own = Some(self.next_own).filter(|_| self.unsent > 0 && !self.has_ended && self.view.is_some());
         let take = Some(self.next_take).filter(|next| *next > world);

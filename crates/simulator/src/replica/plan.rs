@@ -88,8 +88,11 @@ impl Plan {
             patience: micros(&mut prng, 1500) + Duration::from_micros(2 * letters + long),
             waiting_bytes_max: if prng.chance(200) { 100 } else { 1 << 20 },
         };
-        if prng.chance(300) {
+        if prng.chance(600) {
             plan.hand_over(&mut prng);
+            if prng.chance(600) {
+                plan.bequeath(&mut prng);
+            }
         }
         plan
     }
@@ -114,6 +117,21 @@ impl Plan {
         };
         group.rules = (0..1 + prng.below(3)).map(|nth| death(prng, 300 + nth * 600)).collect();
         (group.suspicion_after, group.partition_safety) = (None, PartitionSafety::Off);
+    }
+
+    /// Those who have the states at first go, one soon after the other, while two or three newcomers ask them and each other
+    /// for many of them: what one has from the dead, another must not take for lost.
+    fn bequeath(&mut self, prng: &mut Prng) {
+        self.shards = 8;
+        let group = &mut self.group;
+        group.members = 1 + u32::try_from(prng.index(2)).expect("few");
+        group.joins = (0..2 + prng.below(2)).map(|_| Duration::from_micros(1 + prng.below(50))).collect();
+        let begin = 200 + prng.below(3_000);
+        let death = |victim| {
+            let at = Instant::from_nanos(0) + Duration::from_micros(begin + prng.below(200));
+            Rule { when: When::At(at), what: Verdict::Crash(victim) }
+        };
+        group.rules = (0..group.members).map(death).collect();
     }
 
     /// The members of a shard in a view.

@@ -3,8 +3,8 @@
 //! - [`Shape::Partition`]: the network parts, in every way in which it can, and heals soon, late or never. A part with a
 //!   majority goes on, of just its members; all others stop \[V5\]. If it heals soon, nothing happens.
 //! - [`Shape::Pause`]: a member stops for longer than the others wait. They go on without it, and it stops \[V4\].
-//! - [`Shape::Mute`]: what a member says comes too late, but it hears the others. They go on without it, and it learns from
-//!   them that it is excluded \[V4\].
+//! - [`Shape::Mute`]: what a member says comes too late, but it hears the others, or all but the leader, whose decision
+//!   it would find itself left out of. They go on without it, and it learns from them that it is excluded \[V4\].
 //! - [`Shape::Storm`]: eight nodes join, at once or one after the other, and perhaps the leader dies meanwhile. All are let
 //!   in, together as far as they came together \[V9\].
 //!
@@ -61,6 +61,8 @@ pub enum Shape {
     Mute {
         /// Which.
         node: u32,
+        /// It does not hear the leader in time either.
+        misses_leader: bool,
     },
     /// Eight nodes join.
     Storm {
@@ -117,13 +119,16 @@ impl Case {
                 plan.suspicion_after = Some(SUSPICION_AFTER);
                 plan.rules.push(rule(When::At(begin), Verdict::Pause { node: *node, span: *span }));
             }
-            Shape::Mute { node } => {
+            Shape::Mute { node, misses_leader } => {
                 plan.suspicion_after = Some(SUSPICION_AFTER);
                 // Who shares memory sees what is not yet said.
                 plan.early_sight = false;
                 let others = (0..self.members).filter(|other| other != node);
-                let slow = |to| Verdict::Slow { from: *node, to, extra: 10 * SUSPICION_AFTER };
-                plan.rules.extend(others.map(|to| rule(When::At(begin), slow(to))));
+                let slow =
+                    |from, to| rule(When::At(begin), Verdict::Slow { from, to, extra: 10 * SUSPICION_AFTER });
+                plan.rules.extend(others.map(|to| slow(*node, to)));
+                let leader = u32::from(*node == 0);
+                plan.rules.extend(misses_leader.then(|| slow(leader, *node)));
             }
             Shape::Storm { gap, death } => {
                 plan.joins = (0..JOINERS).map(|i| BEGIN + *gap * i).collect();
@@ -138,7 +143,7 @@ impl Case {
         match &self.shape {
             Shape::Partition { parts, heal_after } => self.check_parts(fates, parts, *heal_after),
             Shape::Pause { node, .. } => self.check_pause(fates, *node),
-            Shape::Mute { node } => self.check_mute(fates, *node),
+            Shape::Mute { node, .. } => self.check_mute(fates, *node),
             Shape::Storm { gap, death } => self.check_storm(fates, *gap, *death),
         }
     }
@@ -249,8 +254,11 @@ fn draw(seed: u64) -> Case {
             (members, Shape::Pause { node, span: Duration::from_micros(2_000 + prng.below(6_000)) })
         }
         2 => {
-            let members = members.max(3);
-            (members, Shape::Mute { node: u32::try_from(prng.below(u64::from(members))).expect("few") })
+            let misses_leader = prng.chance(500);
+            // Who hears a single other one may part with that one before it reads what it thinks.
+            let members = members.max(if misses_leader { 4 } else { 3 });
+            let node = u32::try_from(prng.below(u64::from(members))).expect("few");
+            (members, Shape::Mute { node, misses_leader })
         }
         _ => {
             let gap = Duration::from_micros(if prng.chance(500) { 0 } else { prng.below(1_000) });

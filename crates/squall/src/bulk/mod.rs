@@ -110,7 +110,7 @@ impl Session {
         let mut config = config.clone();
         config.subgroups.clear();
         config.check().map_err(crate::JoinError::from)?;
-        options.check(config.members)?;
+        options.check(config.members, config.transport)?;
         let (mut fabric, nodes) = assemble(&config, on_progress)?;
         let (rank, members) = (fabric.node().0 as usize, nodes.len());
         let idle = fabric.idle_at_most(config.idle_for(members));
@@ -118,7 +118,8 @@ impl Session {
             let core = Local::new(&mut fabric, MirrorKey(1), &nodes, options.host_block_bytes());
             Engine::Host(Host::new(fabric, core, idle))
         } else {
-            Engine::Network(Box::new(Network::new(fabric, nodes, options, idle)))
+            let settings = options.settings(members, config.transport);
+            Engine::Network(Box::new(Network::new(fabric, nodes, settings, idle)))
         };
         Ok(Self { engine, rank, members })
     }

@@ -16,7 +16,7 @@ use squall_protocols::rdmc::{
 use squall_transports::runner::{Driven, Idle, Runner};
 
 use super::control::{Control, Message};
-use super::{BulkError, Incoming, Options, rank};
+use super::{BulkError, Incoming, rank};
 use crate::transport::AnyFabric;
 
 #[derive(Debug)]
@@ -103,8 +103,8 @@ impl Application<AnyFabric> for Upcalls {
 }
 
 impl Network {
-    pub(super) fn new(mut fabric: AnyFabric, members: Vec<NodeId>, options: &Options, idle: Idle) -> Self {
-        let (own, root, settings) = (fabric.node(), members[0], options.settings());
+    pub(super) fn new(mut fabric: AnyFabric, members: Vec<NodeId>, settings: Settings, idle: Idle) -> Self {
+        let (own, root) = (fabric.node(), members[0]);
         let mut core = Rdmc::new(own, OBJECTS, Upcalls::default());
         let peers = if own == root { members[1..].to_vec() } else { vec![root] };
         let control = Control::new(&mut fabric, CONTROL, &peers);

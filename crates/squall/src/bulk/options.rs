@@ -1,7 +1,9 @@
 //! What the members of a session agree on (RDMC §3, "configuration parameters like block size").
 
-use squall_protocols::rdmc::schedule::{Algorithm, Schedule};
+use squall_protocols::rdmc::schedule::{self, Algorithm, Choice, Schedule, choose};
 use squall_protocols::rdmc::{Settings, SettingsError};
+
+use crate::config::Transport;
 
 /// The options of a session, the same at all members; what is `None` is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,17 +12,25 @@ pub struct Options {
     pub block_bytes: Option<u64>,
     /// How blocks travel between hosts.
     pub schedule: Option<Schedule>,
+    /// About how large objects are: block size and schedule are chosen for this size, the number of members and a
+    /// network of the transport's kind (`schedule::choose`). Without it they are those that were measured to be best
+    /// among members of one host, for objects from 1 MB to 256 MB: blocks of 1 MiB along the binomial pipeline.
+    pub object_bytes: Option<u64>,
 }
 
 impl Options {
-    pub(super) fn check(&self, members: usize) -> Result<(), SettingsError> {
-        self.settings().check(members)
+    pub(super) fn check(&self, members: usize, transport: Transport) -> Result<(), SettingsError> {
+        self.settings(members, transport).check(members)
     }
 
     /// The settings between hosts.
-    pub(super) fn settings(&self) -> Settings {
-        let schedule = self.schedule.clone().unwrap_or(Algorithm::Pipeline.into());
-        let block_bytes = self.block_bytes.unwrap_or(NETWORK_BLOCK_BYTES);
+    pub(super) fn settings(&self, members: usize, transport: Transport) -> Settings {
+        let chosen = match self.object_bytes {
+            Some(bytes) => choose(bytes.max(1), members, network(transport)),
+            None => Choice { schedule: Algorithm::Pipeline.into(), block_bytes: NETWORK_BLOCK_BYTES },
+        };
+        let schedule = self.schedule.clone().unwrap_or(chosen.schedule);
+        let block_bytes = self.block_bytes.unwrap_or(chosen.block_bytes);
         Settings { block_bytes, schedule, ..Settings::default() }
     }
 
@@ -34,3 +44,31 @@ impl Options {
 const NETWORK_BLOCK_BYTES: u64 = 1 << 20;
 /// A fraction of a core's second cache; measured in docs/results/rdmc.md.
 const HOST_BLOCK_BYTES: u64 = 256 << 10;
+
+/// What the chooser knows of a transport. Members that each go their own way count as the slowest of them.
+const fn network(transport: Transport) -> schedule::Transport {
+    match transport {
+        Transport::Verbs => schedule::Transport::VERBS,
+        Transport::Shm => schedule::Transport::SHM,
+        Transport::Tcp | Transport::Auto => schedule::Transport::TCP,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is given is taken, what is not is chosen: smaller blocks for smaller objects, and a tree for the smallest.
+    #[test]
+    fn what_is_not_given_is_chosen_by_the_size_of_objects() {
+        let of = |object_bytes| Options { object_bytes, ..Options::default() }.settings(8, Transport::Tcp);
+        assert_eq!((of(None).block_bytes, of(None).schedule), (1 << 20, Algorithm::Pipeline.into()));
+        assert_eq!(of(Some(1 << 10)).schedule, Algorithm::Tree.into());
+        assert_eq!(of(Some(256 << 20)).schedule, Algorithm::Pipeline.into());
+        assert!(of(Some(1 << 20)).block_bytes < of(Some(256 << 20)).block_bytes);
+        assert!(of(Some(0)).check(8).is_ok());
+        let given = Options { block_bytes: Some(8), object_bytes: Some(1 << 10), ..Options::default() };
+        let settings = given.settings(8, Transport::Verbs);
+        assert_eq!((settings.block_bytes, settings.schedule), (8, Algorithm::Tree.into()));
+    }
+}

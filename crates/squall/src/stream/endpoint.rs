@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use squall_fabric::{Channel, Core as _, Event, Fabric as _, Instant, NodeId, Region};
 use squall_protocols::stream as core;
-use squall_transports::Transport as _;
+use squall_transports::Transport;
 use squall_transports::bootstrap::pair::Meeting;
 use squall_transports::runner::{Driven, Runner};
-use squall_transports::shm::ShmFabric;
+use squall_transports::shm::{Placed, ShmFabric};
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::VerbsFabric;
 
@@ -18,7 +18,8 @@ use crate::transport::AnyFabric;
 
 /// One end of a connection that posts ranges of registered memory.
 ///
-/// **Law.** Post, then [`Endpoint::poll`] or [`Endpoint::wait`]: that moves what was posted and tells what is done.
+/// **Law.** Post, then [`Endpoint::poll`] or [`Endpoint::wait`]: that moves what was posted and tells what is done. On TCP
+/// the peer learns that its send is placed with what this end posts or asks for next, or after 0.2 s.
 /// Memory of a post must stay alone until its completion, and the memory of a receive whole words long.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -63,7 +64,9 @@ impl Endpoint {
         let transport = StreamError::Transport;
         let mut fabric = match meeting {
             Meeting::Shm(stream) => {
-                AnyFabric::Shm(ShmFabric::new(node, vec![(peer, stream)]).map_err(transport)?)
+                let mut fabric = ShmFabric::new(node, vec![(peer, stream)]).map_err(transport)?;
+                fabric.set_fetching(options.fetching);
+                AnyFabric::Shm(fabric)
             }
             Meeting::Tcp(stream) => {
                 AnyFabric::Tcp(TcpFabric::new(node, vec![(peer, stream)]).map_err(transport)?)
@@ -98,6 +101,30 @@ impl Endpoint {
         self.stack.fabric.register(words)
     }
 
+    /// Lets this endpoint move memory of the user's own: what `memory` names, which its maker ([`Region::from_raw`]) has
+    /// promised to be valid as long as it is held. Give it back with [`Endpoint::release`].
+    ///
+    /// Nothing is copied on its way that would not be copied with memory of [`Endpoint::register`]. On shared memory an end
+    /// that receives into adopted memory fetches the bytes from the sender's memory, when it polls; if the kernel does
+    /// not let it ([`Statistics::relayed_bytes`]), there is one more copy.
+    ///
+    /// # Panics
+    /// If `memory` is read-only.
+    pub fn adopt(&mut self, memory: &Region) -> Region {
+        self.stack.fabric.adopt(memory)
+    }
+
+    /// Forgets a region that [`Endpoint::adopt`] has returned: afterwards this endpoint and its peer touch the memory no
+    /// more. False, and nothing has changed, while an operation on it is outstanding: cancel it and wait for its completion.
+    #[must_use]
+    pub fn release(&mut self, memory: &Region) -> bool {
+        let released = self.stack.socket.release(&mut self.stack.fabric, memory);
+        while released && self.stack.socket.is_releasing() {
+            self.stack.poll();
+        }
+        released
+    }
+
     /// A buffer of so many bytes, of memory of its own.
     ///
     /// # Panics
@@ -126,6 +153,7 @@ impl Endpoint {
         bytes: Range<usize>,
         wait_all: bool,
     ) -> Result<ReceiveId, PostRefused> {
+        self.stack.has_posts = true;
         self.stack.socket.post_receive(&mut self.stack.fabric, memory, bytes, wait_all)
     }
 
@@ -152,6 +180,7 @@ impl Endpoint {
     }
 
     /// Whether something is done that nobody has asked for yet.
+    #[inline]
     #[must_use]
     pub fn has_completion(&self) -> bool {
         self.stack.socket.has_completion()
@@ -164,8 +193,11 @@ impl Endpoint {
 
     /// What has been done so far.
     #[must_use]
-    pub fn statistics(&self) -> &Statistics {
-        self.stack.socket.statistics()
+    pub fn statistics(&self) -> Statistics {
+        let statistics = *self.stack.socket.statistics();
+        let AnyFabric::Shm(fabric) = &self.stack.fabric else { return statistics };
+        let Placed { fetched_bytes, relayed_bytes } = fabric.placed();
+        Statistics { fetched_bytes, relayed_bytes, ..statistics }
     }
 
     /// Why the connection has failed, if it has; the event comes when the peer can write no more.
@@ -183,10 +215,10 @@ impl Endpoint {
     /// The next thing that is done, without waiting.
     #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
-        self.stack.socket.poll_completion().or_else(|| {
+        if !self.has_completion() {
             self.stack.poll();
-            self.stack.socket.poll_completion()
-        })
+        }
+        self.stack.socket.poll_completion()
     }
 
     /// The next thing that is done, waiting for up to `timeout` (`None`: for ever). `None` if nothing is.
@@ -213,9 +245,10 @@ impl Endpoint {
     pub fn flush(&mut self) {
         for _ in 0..FLUSH_POLLS_MAX {
             if self.stack.poll() == 0 {
-                return;
+                break;
             }
         }
+        self.stack.fabric.flush();
     }
 
     /// Whether all that was posted to be sent has left this process: it arrives though nobody polls here any more.
@@ -288,32 +321,55 @@ impl Driven for Stack {
 
     #[inline]
     fn poll(&mut self) -> usize {
-        let mut work = 0;
-        if std::mem::take(&mut self.has_posts) {
-            // At once, since somebody waits for it. On TCP it goes out at the beginning of the next line.
-            work += self.socket.poll(&mut self.fabric);
-        }
+        let has_posts = std::mem::take(&mut self.has_posts);
         let (socket, events) = (&mut self.socket, &mut self.events);
-        work += self.fabric.poll(&mut |event| {
-            // Those before it go first.
-            if !events.is_empty() || !socket.absorb(&event) {
-                events.push(event);
-            }
-        });
-        for event in &self.events {
-            self.socket.handle_event(&mut self.fabric, event);
+        // Found out once, not at each call: what a small message costs is calls.
+        match &mut self.fabric {
+            AnyFabric::Shm(fabric) => turn(fabric, socket, events, has_posts),
+            AnyFabric::Tcp(fabric) => turn(fabric, socket, events, has_posts),
+            AnyFabric::Verbs(fabric) => turn(&mut **fabric, socket, events, has_posts),
+            AnyFabric::Auto(fabric) => turn(&mut **fabric, socket, events, has_posts),
         }
-        self.events.clear();
-        let posted = self.socket.poll(&mut self.fabric);
-        // The user may be busy with other things for long after this.
-        self.fabric.flush();
-        work + posted
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let core = squall_fabric::Core::<AnyFabric>::next_deadline(&self.socket);
         [core, self.until].into_iter().flatten().min()
     }
+}
+
+/// Moves what can be moved; returns the amount of work done.
+#[inline]
+fn turn<T: Transport>(
+    fabric: &mut T,
+    socket: &mut core::Socket,
+    events: &mut Vec<Event>,
+    has_posts: bool,
+) -> usize {
+    let mut work = 0;
+    if has_posts {
+        // At once, since somebody waits for it. On TCP it goes out at the beginning of the next line.
+        work += socket.poll(fabric);
+    }
+    work += fabric.poll(&mut |event| {
+        // Those before it go first.
+        if !events.is_empty() || !socket.absorb(&event) {
+            events.push(event);
+        }
+    });
+    for event in &*events {
+        socket.handle_event(fabric, event);
+    }
+    events.clear();
+    let posted = socket.poll(fabric);
+    // The user may be busy with other things for long after this. Who gets something mostly answers it, though, or asks for
+    // more: then what the peer must know of its own posts goes along.
+    if socket.has_completion() {
+        fabric.flush_own_posts()
+    } else {
+        fabric.flush()
+    }
+    work + posted
 }
 
 /// Waits until one of `endpoints` has something to do, for up to `timeout`. Nobody's completions are taken.

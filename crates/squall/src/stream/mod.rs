@@ -7,7 +7,8 @@
 //! - [`Socket`] is asynchronous: post buffers to be sent and to be filled, and take events. Nothing is copied on the way
 //!   unless the receiver is late.
 //! - [`Stream`] reads and writes like a TCP connection, and blocks; with the feature `tokio`, `AsyncStream` does not.
-//! - [`Endpoint`] is below both: it posts ranges of registered memory.
+//! - [`Endpoint`] is below both: it posts ranges of registered memory, or of memory of the user's own
+//!   ([`Endpoint::adopt`]).
 //!
 //! **Who drives.** There is no thread behind a socket: it moves when its user polls, waits, reads or writes. On shared
 //! memory and by RDMA the peer's direct transfers land meanwhile all the same; over TCP they wait.
@@ -47,7 +48,8 @@ mod error;
 mod options;
 mod socket;
 
-pub use squall_fabric::Buffer;
+pub use squall_fabric::region::Access;
+pub use squall_fabric::{Buffer, Region, RegionId};
 pub use squall_protocols::stream::{
     Completion, Failure, Kind, Policy, PostRefused, ReceiveId, ReceiveOutcome, SendId, SendOutcome, Settings,
     Statistics,

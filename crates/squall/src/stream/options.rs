@@ -16,12 +16,15 @@ pub struct Options {
     pub cluster: String,
     /// What both ends prove to each other to have.
     pub secret: Secret,
-    /// Shared memory on one host and TCP else, unless the other end asks for RDMA; or one of them always.
+    /// Shared memory on one host, RDMA between devices of one network, and TCP else; or one of them always.
     pub transport: Choice,
     /// This end's RDMA device.
     pub verbs: VerbsSettings,
     /// Kind and policy, the same at both ends; ring, credits and limits, each end as it likes.
     pub settings: Settings,
+    /// On shared memory: whether this end reads the peer's memory for what it receives into adopted memory
+    /// ([`super::Endpoint::adopt`]), if the kernel lets it. Else such bytes take one more copy.
+    pub fetching: bool,
     /// What a waiting socket does: spin, yield, park. On an RDMA device in software it yields instead of spinning.
     pub idle: Idle,
     /// How long to try to connect.
@@ -44,6 +47,7 @@ impl Options {
             transport: Choice::Auto,
             verbs: VerbsSettings::default(),
             settings: Settings::default(),
+            fetching: true,
             idle: Idle::auto(2),
             timeout: Duration::from_secs(10),
             linger: Duration::from_secs(2),
@@ -64,15 +68,22 @@ impl Options {
     pub(super) fn check(&self) -> Result<(), StreamError> {
         self.settings.check()?;
         if self.transport == Choice::Verbs {
-            verbs::check(&self.verbs, &[])?;
+            verbs::check_for(&self.verbs, &[], self.locked_bytes())?;
         }
         Ok(())
+    }
+
+    /// The memory that an RDMA device needs of this end: its ring, and the buffers of a [`super::Stream`]. Who registers
+    /// buffers of its own needs those beside.
+    fn locked_bytes(&self) -> usize {
+        let ring = usize::try_from(8 * self.settings.ring_words).unwrap_or(usize::MAX);
+        ring.saturating_add(self.buffer_bytes.saturating_mul(2 * self.buffers))
     }
 
     pub(super) fn terms(&self) -> Terms {
         let mut terms = Terms::new(&self.cluster, &self.secret);
         (terms.choice, terms.timeout) = (self.transport, self.timeout);
-        terms.verbs = self.verbs.clone();
+        (terms.verbs, terms.locked_bytes) = (self.verbs.clone(), self.locked_bytes());
         terms
     }
 }

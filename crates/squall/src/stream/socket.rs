@@ -193,7 +193,7 @@ impl Socket {
 
     /// What has been done so far.
     #[must_use]
-    pub fn statistics(&self) -> &Statistics {
+    pub fn statistics(&self) -> Statistics {
         self.endpoint.statistics()
     }
 

@@ -53,6 +53,10 @@ pub trait Link: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 's
     #[doc(hidden)]
     fn peer_ip(&self) -> Option<IpAddr>;
 
+    /// The address of this end.
+    #[doc(hidden)]
+    fn local_ip(&self) -> Option<IpAddr>;
+
     /// The user who runs the peer, where the kernel vouches for it and it is not ours.
     #[doc(hidden)]
     fn foreign_user(&self) -> io::Result<Option<u32>>;
@@ -107,6 +111,10 @@ impl Link for TcpStream {
 
     fn peer_ip(&self) -> Option<IpAddr> {
         self.peer_addr().ok().map(|address| address.ip())
+    }
+
+    fn local_ip(&self) -> Option<IpAddr> {
+        self.local_addr().ok().map(|address| address.ip())
     }
 
     fn foreign_user(&self) -> io::Result<Option<u32>> {
@@ -164,6 +172,10 @@ impl Link for UnixStream {
     }
 
     fn peer_ip(&self) -> Option<IpAddr> {
+        None
+    }
+
+    fn local_ip(&self) -> Option<IpAddr> {
         None
     }
 

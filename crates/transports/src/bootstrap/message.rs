@@ -40,6 +40,8 @@ pub(super) enum Wish {
     Rdma,
     /// Either, as the door likes.
     Any,
+    /// The control stream of two RDMA devices if the door has one, too, that it would use, else what moves the data.
+    RdmaIfYouToo,
 }
 
 /// The answer to a request.

@@ -7,10 +7,14 @@
 //!
 //! **RDMA** is used if one end asks for it and the other may: a door that leaves the choice open looks for a device when
 //! a caller asks, and a caller that leaves it open does as the door says. Otherwise either is refused, with the reason.
+//! If both leave it open, RDMA is used where both have a device on the network by which they meet, or both name one, and
+//! may lock the memory that a stream needs; else TCP, which the log explains.
 //!
 //! **One host.** A door at `host:port` listens at a Unix socket too, whose name in the abstract namespace says the
 //! same address. A caller looks there first if the address is one of its own host; where nobody of its user listens,
 //! it goes by TCP.
+
+mod rdma;
 
 use std::io;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
@@ -29,7 +33,8 @@ use super::member::{CallError, Caller};
 use super::message::{Answer, Refusal, Request, Wish};
 use super::reception::{Reception, Visitor};
 use super::{Address, BootstrapError, Listener, Plan, Progress, Proof, Secret};
-use crate::verbs::{self, VerbsSettings};
+use crate::verbs::VerbsSettings;
+use rdma::local_address;
 
 /// Who may meet, and how long it may take.
 #[derive(Clone, Debug)]
@@ -42,6 +47,8 @@ pub struct Terms {
     pub choice: Choice,
     /// This end's RDMA device.
     pub verbs: VerbsSettings,
+    /// The bytes of memory that this end will lock for an RDMA device: they are tried before RDMA is chosen.
+    pub locked_bytes: usize,
     /// How long a caller tries.
     pub timeout: Duration,
     /// The time for one connection to prove the secret.
@@ -53,7 +60,8 @@ pub struct Terms {
 /// How two ends may be joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// By shared memory if both are on one host and of one user, else by TCP, unless the other end asks for RDMA.
+    /// By shared memory if both are on one host and of one user, else by RDMA if both have it on the network by which
+    /// they meet or the other end asks for it, else by TCP.
     #[default]
     Auto,
     /// By shared memory only.
@@ -70,23 +78,31 @@ impl Choice {
         matches!(self, Self::Auto | Self::Shm)
     }
 
-    /// What a caller with this choice asks for at a TCP address.
-    const fn wish(self) -> Wish {
+    /// What a caller with this choice asks for at a TCP address; `would_use_rdma` is asked where it matters.
+    fn wish(self, would_use_rdma: impl FnOnce() -> bool) -> Wish {
         match self {
+            Self::Auto if would_use_rdma() => Wish::RdmaIfYouToo,
             Self::Auto => Wish::Any,
             Self::Shm | Self::Tcp => Wish::Stream,
             Self::Verbs => Wish::Rdma,
         }
     }
 
-    /// What a door with this choice says to a wish that comes by TCP; `has_rdma` is asked where it matters.
-    fn answer(self, wish: Wish, has_rdma: impl FnOnce() -> bool) -> Answer {
+    /// What a door with this choice says to a wish that comes by TCP. Where it matters, `has_rdma` is asked, and
+    /// `would_use_rdma` for callers that do not insist on it.
+    fn answer(
+        self,
+        wish: Wish,
+        has_rdma: impl FnOnce() -> bool,
+        would_use_rdma: impl FnOnce() -> bool,
+    ) -> Answer {
         match (self, wish) {
-            (Self::Verbs, Wish::Rdma | Wish::Any) => Answer::AcceptedByRdma,
+            (Self::Verbs, Wish::Rdma | Wish::Any | Wish::RdmaIfYouToo) => Answer::AcceptedByRdma,
             (Self::Verbs, Wish::Stream) => Answer::Refused(Refusal::RdmaOnly),
             (Self::Auto, Wish::Rdma) if has_rdma() => Answer::AcceptedByRdma,
+            (Self::Auto, Wish::RdmaIfYouToo) if would_use_rdma() => Answer::AcceptedByRdma,
             (_, Wish::Rdma) => Answer::Refused(Refusal::NoRdma),
-            (_, Wish::Stream | Wish::Any) => Answer::Accepted,
+            (_, Wish::Stream | Wish::Any | Wish::RdmaIfYouToo) => Answer::Accepted,
         }
     }
 }
@@ -130,6 +146,7 @@ impl Terms {
             secret: secret.clone(),
             choice: Choice::Auto,
             verbs: VerbsSettings::default(),
+            locked_bytes: 0,
             timeout: Duration::from_secs(10),
             handshake_timeout: plan.handshake_timeout,
             unauthenticated_max: plan.unauthenticated_max,
@@ -145,14 +162,6 @@ impl Terms {
 
     fn proof(&self) -> Proof {
         Proof::new(&self.secret, &self.cluster, PURPOSE)
-    }
-
-    fn has_rdma(&self) -> bool {
-        let found = verbs::check(&self.verbs, &[]);
-        if let Err(error) = &found {
-            tracing::warn!("a caller asks for RDMA, in vain: {error}");
-        }
-        found.is_ok()
     }
 }
 
@@ -317,7 +326,8 @@ impl Reporter {
             visitor.turn_away(Refusal::Unusable, log);
             return;
         };
-        let answer = terms.choice.answer(wish, || terms.has_rdma());
+        let local = visitor.wire.stream().local_ip();
+        let answer = terms.choice.answer(wish, || terms.has_rdma(), || terms.would_use_rdma(local));
         if let Answer::Refused(refusal) = answer {
             visitor.turn_away(refusal, log);
             return;
@@ -355,8 +365,14 @@ pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError>
         _ => twins(address),
     };
     let mut pause = PAUSE_MIN;
+    // Looked for once, and only by who cannot share memory.
+    let mut would_use_rdma = None;
+    let mut wish = || {
+        let answer = || *would_use_rdma.get_or_insert_with(|| terms.would_use_rdma(local_address(address)));
+        terms.choice.wish(answer)
+    };
     loop {
-        let cause = match caller.try_doors(address, &twins, terms.choice) {
+        let cause = match caller.try_doors(address, &twins, terms.choice, &mut wish) {
             Ok(meeting) => return Ok(meeting),
             Err(CallError::Never(error)) => return Err(error),
             Err(CallError::Again(cause)) => cause,
@@ -371,7 +387,13 @@ pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError>
 }
 
 impl Caller<'_> {
-    fn try_doors(&self, address: &Address, twins: &[Address], choice: Choice) -> Result<Meeting, CallError> {
+    fn try_doors(
+        &self,
+        address: &Address,
+        twins: &[Address],
+        choice: Choice,
+        wish: &mut dyn FnMut() -> Wish,
+    ) -> Result<Meeting, CallError> {
         let by_tcp = choice != Choice::Shm && !address.is_unix();
         let mut cause = format!("{address} is not on this host, and shared memory is asked for");
         for twin in twins {
@@ -386,7 +408,7 @@ impl Caller<'_> {
         if !by_tcp {
             return Err(CallError::Again(cause));
         }
-        self.try_door::<TcpStream>(address, choice.wish())
+        self.try_door::<TcpStream>(address, wish())
     }
 
     fn try_door<S: Meet>(&self, address: &Address, wish: Wish) -> Result<Meeting, CallError> {

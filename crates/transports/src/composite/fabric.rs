@@ -54,6 +54,20 @@ impl Fabric for CompositeFabric {
         self.shm.register(words)
     }
 
+    fn adopt(&mut self, memory: &Region) -> Region {
+        self.shm.adopt(memory)
+    }
+
+    fn release(&mut self, region: &Region) {
+        self.shm.release(region);
+        if let Some(part) = &mut self.verbs {
+            part.release(region);
+        }
+        if let Some(part) = &mut self.tcp {
+            part.release(region);
+        }
+    }
+
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
         let way = self.way_to(peer);
         named(part!(self, way, part => part.open(peer, channel)), way)
@@ -154,6 +168,20 @@ impl Fabric for CompositeFabric {
         }
         if let (Some(part), Some(mirror)) = (&mut self.tcp, tcp) {
             part.push_word(mirror, word);
+        }
+    }
+
+    #[inline]
+    fn push_values(&mut self, mirror: MirrorId, words: Range<usize>) {
+        let [shm, verbs, tcp] = self.mirror(mirror);
+        if let Some(mirror) = shm {
+            self.shm.push_values(mirror, words.clone());
+        }
+        if let (Some(part), Some(mirror)) = (&mut self.verbs, verbs) {
+            part.push_values(mirror, words.clone());
+        }
+        if let (Some(part), Some(mirror)) = (&mut self.tcp, tcp) {
+            part.push_values(mirror, words);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use squall_fabric::{Channel, ConnId, Event, Grant, PostError, Region, Source, Token, Write};
+use squall_fabric::{Channel, ConnId, Event, Grant, PostError, Region, Shelf, Source, Token, Write};
 
 use super::ring::{Incoming, Outgoing, Post};
 use super::wire::Violation;
@@ -17,12 +17,16 @@ pub(super) struct Connection {
     /// The how-manyeth opening of the channel it is.
     pub(super) index: u64,
     pub(super) outgoing: Outgoing,
+    /// Writes that the peer has to place and has not, as far as this end has looked, and what is done only after them.
+    /// Behind `outgoing`, whose end keeps the peer from using these sources.
+    pub(super) placing: VecDeque<Placing>,
+    /// Words placed of the peer's request at the front of its ring.
+    pub(super) fetched: usize,
     /// The peer's ring; `None` until connected.
     pub(super) incoming: Option<Incoming>,
     receives: VecDeque<Receive>,
-    /// The region of the last receive that was taken: mostly the next one is posted in it again, and to count references
-    /// to a region takes as long as the rest of a post.
-    spare: Option<Region>,
+    /// The regions of the receives.
+    regions: Shelf,
     /// Receives posted ever.
     receives_posted: u64,
     /// Posts that wait because the first of them found no receive; they keep their order [F1].
@@ -34,7 +38,8 @@ pub(super) struct Connection {
 /// Memory for one incoming send.
 #[derive(Debug)]
 struct Receive {
-    region: Region,
+    /// Its number among the regions.
+    region: u32,
     range: Range<usize>,
     token: Token,
 }
@@ -62,12 +67,24 @@ enum WaitingSource {
     Value(Box<[u64]>),
 }
 
+/// A write that the peer has to place, or a post behind one.
+#[derive(Debug)]
+pub(super) struct Placing {
+    /// It is done when the peer has consumed the ring up to here.
+    pub(super) end: u64,
+    pub(super) signal: Option<Token>,
+    /// Held until then.
+    pub(super) _source: Option<Region>,
+}
+
 /// What became of the peer's posts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
     All,
     /// A send was longer than its receive: the connection breaks.
     TooLong,
+    /// All before a write that this node has to place.
+    UntilPlace,
 }
 
 impl Connection {
@@ -78,9 +95,11 @@ impl Connection {
             channel,
             index,
             outgoing: Outgoing::new()?,
+            placing: VecDeque::new(),
+            fetched: 0,
             incoming: None,
             receives: VecDeque::new(),
-            spare: None,
+            regions: Shelf::default(),
             receives_posted: 0,
             waiting: VecDeque::new(),
             waiting_since: 0,
@@ -97,8 +116,7 @@ impl Connection {
         if self.receives.len() == RECEIVES_MAX {
             return Err(PostError::Full);
         }
-        let spare = self.spare.take_if(|spare| spare.is_same(region));
-        let region = spare.unwrap_or_else(|| region.clone());
+        let region = self.regions.put(region);
         self.receives.push_back(Receive { region, range, token });
         self.receives_posted += 1;
         self.outgoing.publish_receives(self.receives_posted);
@@ -110,30 +128,51 @@ impl Connection {
     pub(super) fn drain(&mut self, mut sink: impl FnMut(Event)) -> Result<Drained, Violation> {
         let Some(incoming) = &mut self.incoming else { return Ok(Drained::All) };
         while let Some(post) = incoming.front()? {
-            let receive =
-                self.receives.pop_front().ok_or(Violation("a post for which there is no receive"))?;
-            let Receive { region, range, token } = receive;
+            if matches!(post, Post::Place { .. }) {
+                return Ok(Drained::UntilPlace);
+            }
+            let Some(&Receive { region, ref range, token }) = self.receives.front() else {
+                return Err(Violation("a post for which there is no receive"));
+            };
             let conn = self.id;
             let event = match post {
                 Post::Send { bytes } if bytes > range.len() * 8 => return Ok(Drained::TooLong),
                 Post::Send { bytes } => {
-                    incoming.copy_to(bytes.div_ceil(8), &region, range.start);
+                    incoming.copy_to(bytes.div_ceil(8), self.regions.at(region), range.start);
                     Event::Received { conn, token, length: bytes }
                 }
                 Post::Immediate(immediate) => Event::Arrived { conn, token, immediate },
+                Post::Place { .. } => unreachable!("left above"),
             };
+            self.receives.pop_front();
             incoming.consume(post, &self.outgoing);
+            self.regions.take(region);
             sink(event);
-            if self.spare.is_none() {
-                self.spare = Some(region);
-            }
         }
         Ok(Drained::All)
     }
 
+    /// The peer's write at the front is placed: the event for it, if it has an immediate.
+    pub(super) fn on_placed(&mut self, post: Post) -> Option<Event> {
+        let (Some(incoming), Post::Place { immediate, .. }) = (&mut self.incoming, post) else {
+            unreachable!("a request that has come")
+        };
+        self.fetched = 0;
+        incoming.consume(post, &self.outgoing);
+        let immediate = immediate?;
+        let Receive { region, token, .. } = self.receives.pop_front().expect("checked before it was placed");
+        self.regions.take(region);
+        Some(Event::Arrived { conn: self.id, token, immediate })
+    }
+
+    /// Whether a receive is posted here.
+    pub(super) fn has_receive(&self) -> bool {
+        !self.receives.is_empty()
+    }
+
     /// Lets a post wait behind others.
     pub(super) fn wait(&mut self, post: Waiting, now_ns: u64) -> Result<(), PostError> {
-        if self.waiting.len() == WAITING_MAX {
+        if self.waiting.len() >= WAITING_MAX {
             return Err(PostError::Full);
         }
         if self.waiting.is_empty() {
@@ -152,6 +191,15 @@ impl WaitingWrite {
         };
         let Write { grant, offset, immediate, signal, .. } = *write;
         Self { source, grant: *grant, offset, immediate, signal }
+    }
+
+    /// Its first words are on their way.
+    pub(super) fn advance(&mut self, words: usize) {
+        self.offset += words;
+        match &mut self.source {
+            WaitingSource::Region(_, range) => range.start += words,
+            WaitingSource::Value(value) => *value = value[words..].into(),
+        }
     }
 
     pub(super) fn as_write(&self) -> Write<'_> {
@@ -217,6 +265,12 @@ impl Connections {
     #[inline]
     pub(super) fn at(&mut self, index: usize) -> Option<&mut Connection> {
         self.slots[index].connection.as_mut()
+    }
+
+    /// Holds a region no longer that no receive names.
+    pub(super) fn forget(&mut self, region: &Region) {
+        let connections = self.slots.iter_mut().filter_map(|slot| slot.connection.as_mut());
+        connections.for_each(|connection| connection.regions.forget(region));
     }
 
     /// Where the connection `id` is, if it has not ended.

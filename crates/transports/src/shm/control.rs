@@ -6,6 +6,7 @@ use squall_fabric::{BreakReason, Channel, Event, Grant, MirrorKey, NodeId, Regio
 use super::ShmFabric;
 use super::connection::Drained;
 use super::link::Life;
+use super::placing::Going;
 use super::ring::Incoming;
 use super::socket::{Fill, Gone};
 use super::wire::{Message, Violation};
@@ -74,8 +75,10 @@ impl ShmFabric {
     ) -> Result<(), Violation> {
         let greeting = self.links[link].life == Life::Greeting;
         match (message, file) {
-            (Message::Hello { node, expedited }, Some(file)) if greeting => {
-                return self.on_hello(link, NodeId(node), expedited, &file);
+            (Message::Hello { node, expedited, witness }, Some(file)) if greeting => {
+                self.on_hello(link, NodeId(node), expedited, &file)?;
+                self.on_witness(link, &witness);
+                return Ok(());
             }
             _ if greeting => return Err(Violation("something before its greeting")),
             (Message::Doorbell, _) => self.parking.on_doorbell(),
@@ -88,6 +91,7 @@ impl ShmFabric {
             (Message::Mirror { key, words }, Some(file)) => {
                 self.on_mirror(link, MirrorKey(key), words, file)?;
             }
+            (Message::Refused { channel, index }, _) => self.on_refused(link, channel, index)?,
             (Message::Attached { key }, _) => self.on_attached(link, MirrorKey(key))?,
             (Message::Retire { key }, _) => self.on_retire(link, MirrorKey(key)),
             (Message::Retired { key }, _) => self.on_retired(link, MirrorKey(key))?,
@@ -117,20 +121,47 @@ impl ShmFabric {
         self.links[link].on_greeting(file)
     }
 
-    /// Takes what the peer has posted on all connections of a link.
+    /// Takes what the peer has posted on all connections of a link; returns how much was done. What is left for the next poll
+    /// counts, too.
     #[inline]
-    pub(super) fn drain_link(&mut self, link: usize, mut sink: impl FnMut(Event)) {
+    pub(super) fn drain_link(&mut self, link: usize, sink: &mut dyn FnMut(Event)) -> usize {
+        let mut work = 0;
         for turn in (0..self.links[link].connections.len()).rev() {
             let Some(&slot) = self.links[link].connections.get(turn) else { continue };
-            let Some(connection) = self.connections.at(slot) else { continue };
-            match connection.drain(&mut sink) {
-                Ok(Drained::All) => {}
-                Ok(Drained::TooLong) => self.break_connection(slot, BreakReason::Protocol),
-                Err(violation) => return self.disconnect(link, violation),
+            let drained = self.drain_slot(slot, &mut |event| {
+                work += 1;
+                sink(event);
+            });
+            match drained {
+                Ok(is_done) => work += usize::from(!is_done),
+                Err(violation) => {
+                    self.disconnect(link, violation);
+                    break;
+                }
             }
         }
+        work
     }
 
+    /// As [`ShmFabric::drain_link`], of one connection.
+    #[inline]
+    fn drain_slot(&mut self, slot: usize, sink: &mut impl FnMut(Event)) -> Result<bool, Violation> {
+        while let Some(connection) = self.connections.at(slot) {
+            match connection.drain(&mut *sink)? {
+                Drained::All => break,
+                Drained::TooLong => self.break_connection(slot, BreakReason::Protocol),
+                Drained::UntilPlace => match self.serve_requests(slot, sink)? {
+                    Going::On => {}
+                    Going::Over => break,
+                    Going::Later => return Ok(false),
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes what the peer has posted before it ended the connection, up to the first write that this node would have to
+    /// place: its words are the peer's own again.
     pub(super) fn drain_connection(&mut self, slot: usize) -> Result<(), Violation> {
         let Some(connection) = self.connections.at(slot) else { return Ok(()) };
         if connection.drain(|event| self.events.push_back(event))? == Drained::TooLong {

@@ -16,12 +16,16 @@ use squall_fabric::{Grant, NodeId, Region};
 use super::ShmFabric;
 use super::link::GRANTS_MAX;
 use super::memory::{Segment, map_peer_file};
+use super::placing::GivenAdopted;
 use super::wire::{Message, Violation};
+use crate::adopted::Adopted;
 
 /// The grants that this node gave to one peer, by slot.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     grants: Vec<Option<GivenGrant>>,
+    /// Over memory that the peer cannot map.
+    pub(super) adopted: GivenAdopted,
 }
 
 /// A grant that this node gave.
@@ -150,6 +154,9 @@ impl Taken {
 impl ShmFabric {
     /// Gives `peer` the right to write `range` of `region`.
     pub(super) fn give(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+        if Adopted::is_behind(region) {
+            return self.give_adopted(region, range, peer);
+        }
         region.check(&range);
         let segment = self.own_segment(region);
         segment.seal_for_writers().expect("files can be sealed");
@@ -196,6 +203,7 @@ impl ShmFabric {
 #[inline]
 pub(super) fn assert_own(region: &Region) {
     assert!(region.access() == Access::ReadWrite, "{region:?} is a view of another node's mirror");
+    assert!(!Adopted::is_behind(region), "{region:?} is adopted: others cannot map it");
     assert!(Segment::is_behind(region), "{region:?} was not registered with this fabric");
 }
 

@@ -12,9 +12,9 @@ use squall_fabric::{
 use super::ShmFabric;
 use super::link;
 use super::memory::{INTERNAL, Segment};
-use super::ring::{self, HEAD, IMMEDIATE, RECEIVES, RING, SEND};
+use super::ring::{self, HEAD, IMMEDIATE, INLINE_WORDS_MAX, PLACE, PLACE_AND_TELL, RECEIVES, RING, SEND};
 use super::socket::Socket;
-use super::wire::Message;
+use super::wire::{Message, Witness};
 
 /// A fabric with one honest peer and one that does what a test says.
 struct Stage {
@@ -28,7 +28,8 @@ struct Stage {
 
 const HONEST: NodeId = NodeId(1);
 const INTRUDER: NodeId = NodeId(2);
-const GREETING: Message = Message::Hello { node: INTRUDER.0, expedited: true };
+const WITNESS: Witness = Witness { pid: 1, address: 8, word: 7 };
+const GREETING: Message = Message::Hello { node: INTRUDER.0, expedited: true, witness: WITNESS };
 
 impl Stage {
     /// The intruder has not greeted.
@@ -120,7 +121,7 @@ fn a_wrong_greeting_disconnects() {
     let good = plain_file(link::PAGE_WORDS as u64 * 8, SealFlags::SHRINK);
     let shrinking = plain_file(link::PAGE_WORDS as u64 * 8, SealFlags::empty());
     let small = plain_file(8, SealFlags::SHRINK);
-    let another = Message::Hello { node: 9, expedited: true };
+    let another = Message::Hello { node: 9, expedited: true, witness: WITNESS };
     for (message, file) in [(another, &good), (GREETING, &shrinking), (GREETING, &small)] {
         let mut stage = Stage::silent();
         stage.says(message, Some(file));
@@ -180,7 +181,9 @@ fn a_mirror_with_too_small_a_file_disconnects() {
 
 #[test]
 fn a_ring_that_lies_disconnects() {
-    let lies: [&dyn Fn(&Region); 4] = [
+    let lies: [&dyn Fn(&Region); 5] = [
+        // A request with more words than fit.
+        &|page| page.store(RING, (INLINE_WORDS_MAX as u64 + 1) << 40 | PLACE_AND_TELL),
         // A kind that does not exist.
         &|page| page.store(RING, 99),
         // An immediate of more than 32 bits.
@@ -198,6 +201,56 @@ fn a_ring_that_lies_disconnects() {
         let memory = stage.fabric.register(1 << 14);
         stage.fabric.post_receive(conn, &memory, 0..1 << 14, Token(1)).expect("room");
         lie(&page);
+        stage.posts();
+        stage.settle();
+        let broken = Event::Broken { conn, reason: BreakReason::Protocol };
+        assert!(stage.events.contains(&broken), "{:?}", stage.events);
+        stage.assert_disconnected();
+    }
+}
+
+/// Requests to place a write that cannot be served end their connection, and nothing else.
+#[test]
+fn a_bad_request_breaks_its_connection_only() {
+    for (change, reason) in [
+        // Another key, region, first word, number of words.
+        ([1, 0, 0, 0, 0, 0, 0], BreakReason::Refused),
+        ([0, 1, 0, 0, 0, 0, 0], BreakReason::Refused),
+        ([0, 0, 1, 0, 0, 0, 0], BreakReason::Refused),
+        ([0, 0, 0, 1, 0, 0, 0], BreakReason::Refused),
+        // Beyond the grant, in three ways.
+        ([0, 0, 0, 0, 1, 0, 0], BreakReason::Refused),
+        ([0, 0, 0, 0, 0, 1, 0], BreakReason::Refused),
+        ([0, 0, 0, 0, u64::MAX, 0, 0], BreakReason::Refused),
+        // From a process whose memory cannot be read.
+        ([0; 7], BreakReason::Unreachable),
+    ] {
+        let (mut stage, conn, page) = Stage::connected();
+        let target = stage.fabric.adopt(&Region::heap(INTERNAL, 8));
+        let grant = stage.fabric.grant(&target, 0..8, INTRUDER);
+        let right = [grant.key, grant.region.0, 0, 8, 0, 8, 8];
+        for (word, (right, change)) in (RING + 1..).zip(right.into_iter().zip(change)) {
+            page.store(word, right.wrapping_add(change));
+        }
+        page.store(RING, PLACE);
+        stage.posts();
+        stage.settle();
+        assert!(stage.events.contains(&Event::Broken { conn, reason }), "{change:?}: {:?}", stage.events);
+        assert!(!stage.events.iter().any(|event| matches!(event, Event::PeerLost { .. })));
+        assert!((0..8).all(|word| target.load(word) == 0), "{change:?} landed");
+    }
+}
+
+/// A request that comes with some of its words, or that has an immediate and finds no receive.
+#[test]
+fn a_request_that_lies_disconnects() {
+    for header in [1 << 40 | PLACE, PLACE_AND_TELL] {
+        let (mut stage, conn, page) = Stage::connected();
+        let target = stage.fabric.adopt(&Region::heap(INTERNAL, 8));
+        let grant = stage.fabric.grant(&target, 0..8, INTRUDER);
+        let request = [grant.key, grant.region.0, 0, 8, 0, 8, 8];
+        (RING + 1..).zip(request).for_each(|(word, value)| page.store(word, value));
+        page.store(RING, header);
         stage.posts();
         stage.settle();
         let broken = Event::Broken { conn, reason: BreakReason::Protocol };

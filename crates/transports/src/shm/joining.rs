@@ -47,7 +47,11 @@ impl ShmFabric {
         let segment = self.links[number].segment().clone();
         let file = segment.file();
         let expedited = barrier::expedited();
-        self.tell(number, Message::Hello { node: self.node.0, expedited }, Some(file.as_fd()));
+        self.tell(
+            number,
+            Message::Hello { node: self.node.0, expedited, witness: self.witness.shown() },
+            Some(file.as_fd()),
+        );
         drop(file);
         if let Some(views) = self.awaited_views.remove(&node) {
             self.links[number].views = views;

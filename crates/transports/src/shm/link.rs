@@ -14,6 +14,7 @@ use rustix::fd::OwnedFd;
 use squall_fabric::region::Access;
 use squall_fabric::{Channel, MirrorKey, NodeId, Region};
 
+use super::fetching::PeerMemory;
 use super::grants::{Given, Taken};
 use super::memory::{INTERNAL, Segment, map_peer_file};
 use super::mirrors::View;
@@ -40,6 +41,8 @@ pub(super) struct Link {
     posts_seen: u64,
     /// Look at all connections, whatever the number of posts says.
     pub(super) look_again: bool,
+    /// Where the peer's memory is, if this node may read it.
+    pub(super) memory: Option<PeerMemory>,
     /// Writes begun ever.
     writes: Cell<u64>,
     /// The parking of the peer for which it has been rung.
@@ -116,6 +119,7 @@ impl Link {
             posts: 0,
             posts_seen: 0,
             look_again: false,
+            memory: None,
             writes: Cell::new(0),
             rung: 0,
             connections: Vec::new(),
@@ -142,6 +146,7 @@ impl Link {
         self.removed = true;
         self.channels.clear();
         self.taken = Taken::default();
+        self.given.adopted.clear();
         self.published.clear();
         self.views.clear();
         self.offers.clear();
@@ -174,6 +179,17 @@ impl Link {
     /// Tells the peer that this node is parked for the `parking`-th time, or awake again.
     pub(super) fn mark_parked(&self, parking: u64, parked: bool) {
         self.own.store_relaxed(PARKED, parking * 2 + u64::from(parked));
+    }
+
+    /// Tells the peer whether this node fetches words from its memory.
+    pub(super) fn announce_fetching(&self, fetches: bool) {
+        self.own.store(FETCHES, u64::from(fetches));
+    }
+
+    /// Whether the peer fetches words from this node's memory.
+    #[inline]
+    pub(super) fn peer_fetches(&self) -> bool {
+        self.theirs.as_ref().is_some_and(|theirs| theirs.load(FETCHES) != 0)
     }
 
     /// Rings the peer if it is parked and has not been rung since it parked. The caller has passed
@@ -222,6 +238,8 @@ impl Link {
 // The page range: words of different purpose lie in lines of their own.
 /// Odd while parked; each parking has its own value.
 const PARKED: usize = 0;
+/// Not 0: the node may read the peer's memory, and does where that is the shortest way.
+const FETCHES: usize = 8;
 /// Posts made ever, over all connections of the link.
 const POSTS: usize = 16;
 /// Writes begun ever << 16 | slot of the grant + 1 while one is under way, 0 between them.

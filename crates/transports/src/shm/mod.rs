@@ -10,6 +10,7 @@
 //! | mirrors | readers map the owner's pages read-only | `mirrors`, `freeze` |
 //! | one-sided writes | stores into the owner's pages, between two looks at the grant | `writes`, `grants` |
 //! | revocation | a cleared word and a barrier; other pages if the writer is stopped | `revocation` |
+//! | writes into the user's own memory | its owner fetches and places them | `placing`, `fetching` |
 //! | sends, immediates | a ring per direction, only for posts that have a receive | `ring`, `connection` |
 //! | wake-ups | a mark in shared memory, a byte on the socket | `park` |
 //! | peers that come and go | awaited mirrors, revoked grants, numbers used again | `joining`, `links` |
@@ -22,6 +23,7 @@
 mod connection;
 mod control;
 mod copy;
+mod fetching;
 mod freeze;
 mod grants;
 #[cfg(test)]
@@ -34,6 +36,7 @@ mod mirrors;
 mod opening;
 mod park;
 mod peers;
+mod placing;
 mod revocation;
 mod ring;
 mod socket;
@@ -54,14 +57,19 @@ use squall_fabric::{
 
 use self::connection::Connections;
 use self::grants::assert_own;
+pub use self::placing::Placed;
+
+use self::fetching::OwnWitness;
 use self::joining::AwaitedViews;
 use self::links::Links;
 use self::memory::Segment;
 use self::mirrors::Mirror;
 use self::park::{Pace, Parking};
 use self::peers::PeerSet;
+use self::placing::FETCHED_WORDS_MIN;
 use self::revocation::{Move, Revocation};
 use self::writes::EVENTS_MAX;
+use crate::adopted::{self, Adopted};
 use crate::slots::Slots;
 use crate::{Waker, barrier};
 
@@ -80,8 +88,16 @@ pub struct ShmFabric {
     events: VecDeque<Event>,
     /// Peers for which something was stored since the last look at their marks.
     to_ring: PeerSet,
-    /// Connections with posts that wait for a receive.
+    /// Connections with posts that wait for a receive, or behind writes that their peer has to place.
     waiting: Vec<usize>,
+    /// Connections with writes that their peer has to place.
+    placing: Vec<usize>,
+    placed: Placed,
+    /// Whether peers' memory is read where the kernel lets us.
+    fetches: bool,
+    /// From how many words on peers fetch this node's words.
+    fetched_words_min: usize,
+    witness: OwnWitness,
     revocations: Vec<Revocation>,
     moves: Vec<Move>,
     /// Moves wait for [`ShmFabric::release_moves`]: a device writes the regions, too.
@@ -125,6 +141,11 @@ impl ShmFabric {
             events: VecDeque::with_capacity(2 * EVENTS_MAX),
             to_ring: PeerSet::default(),
             waiting: Vec::new(),
+            placing: Vec::new(),
+            placed: Placed::default(),
+            fetches: true,
+            fetched_words_min: FETCHED_WORDS_MIN,
+            witness: OwnWitness::new(),
             revocations: Vec::new(),
             moves: Vec::new(),
             holds_moves: false,
@@ -142,10 +163,10 @@ impl ShmFabric {
         Ok(fabric)
     }
 
-    /// Whether posts wait here for a receive of their peer.
+    /// Whether posts wait here for a receive of their peer, or for their peer to place them.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || !self.placing.is_empty()
     }
 
     /// The number of the link to `peer`.
@@ -165,6 +186,9 @@ impl ShmFabric {
     /// Yields the events that wait; returns their number.
     #[inline]
     fn yield_events(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+        if self.events.is_empty() {
+            return 0;
+        }
         let mut count = 0;
         while let Some(event) = self.events.pop_front() {
             count += 1;
@@ -202,6 +226,17 @@ impl Fabric for ShmFabric {
         segment.region(self.next_region_id(), words)
     }
 
+    fn adopt(&mut self, memory: &Region) -> Region {
+        adopted::gather_pages(memory);
+        let number = self.next_region_id();
+        Adopted::region(memory, number.0)
+    }
+
+    fn release(&mut self, region: &Region) {
+        // Grants and posts hold it, and the shelf of a connection after the last of its receives.
+        self.connections.forget(region);
+    }
+
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
         self.open_channel(peer, channel)
     }
@@ -234,7 +269,9 @@ impl Fabric for ShmFabric {
         token: Token,
     ) -> Result<(), PostError> {
         region.check(&range);
-        assert_own(region);
+        if !Adopted::is_behind(region) {
+            assert_own(region);
+        }
         let index = self.connections.find(conn).ok_or(PostError::NotConnected)?;
         let connection = self.connections.at(index).ok_or(PostError::NotConnected)?;
         connection.post_receive(region, range, token)?;
@@ -262,6 +299,11 @@ impl Fabric for ShmFabric {
         self.push_words(mirror, word + 1);
     }
 
+    #[inline]
+    fn push_values(&mut self, mirror: MirrorId, words: Range<usize>) {
+        self.push_words(mirror, words.end);
+    }
+
     fn freeze(&mut self, view: &Region) {
         self.freeze_view(view);
     }
@@ -280,11 +322,11 @@ impl Fabric for ShmFabric {
                 None => self.links.take_posts(link),
             };
             if has_posts {
-                self.drain_link(link, |event| {
-                    work += 1;
-                    sink(event);
-                });
+                work += self.drain_link(link, sink);
             }
+        }
+        if !self.placing.is_empty() {
+            self.collect_placed();
         }
         if !self.waiting.is_empty() {
             self.retry_waiting();

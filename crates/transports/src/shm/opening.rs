@@ -79,10 +79,7 @@ impl ShmFabric {
         index: u64,
         reason: BreakReason,
     ) -> Result<(), Violation> {
-        let opened = self.links[link].channels.get_mut(&channel);
-        let opened = opened.filter(|opened| opened.there == index).ok_or(Violation("a close out of turn"))?;
-        opened.ring = None;
-        let Some(slot) = opened.connection.filter(|_| opened.here == index) else { return Ok(()) };
+        let Some(slot) = self.end_of_peer(link, channel.0, index)? else { return Ok(()) };
         // What the peer posted before it closed has arrived.
         self.drain_connection(slot)?;
         if let Some(connection) = self.connections.at(slot) {
@@ -90,6 +87,19 @@ impl ShmFabric {
             self.end(slot, event);
         }
         Ok(())
+    }
+
+    /// The peer's opening has ended: the connection here that belongs to it, if it is still open.
+    pub(super) fn end_of_peer(
+        &mut self,
+        link: usize,
+        channel: u32,
+        index: u64,
+    ) -> Result<Option<usize>, Violation> {
+        let opened = self.links[link].channels.get_mut(&Channel(channel));
+        let opened = opened.filter(|opened| opened.there == index).ok_or(Violation("a close out of turn"))?;
+        opened.ring = None;
+        Ok(opened.connection.filter(|_| opened.here == index))
     }
 
     /// Ends a connection from this side and tells the peer.
@@ -118,7 +128,8 @@ impl ShmFabric {
     pub(super) fn break_impatient(&mut self) {
         let now_ns = self.now_ns();
         for slot in self.waiting.clone() {
-            let connection = self.connections.at(slot);
+            // What the peer has to place first waits for its poll, however long that takes [F12].
+            let connection = self.connections.at(slot).filter(|connection| connection.placing.is_empty());
             if connection.is_some_and(|waiting| now_ns - waiting.waiting_since > RECEIVER_NOT_READY_NS) {
                 self.break_connection(slot, BreakReason::ReceiverNotReady);
             }
@@ -149,6 +160,7 @@ impl ShmFabric {
             opened.connection = None;
         }
         self.waiting.retain(|other| *other != slot);
+        self.placing.retain(|other| *other != slot);
     }
 }
 

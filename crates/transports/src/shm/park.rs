@@ -111,6 +111,7 @@ impl Transport for ShmFabric {
         self.pace.look_at_clock();
     }
 
+    #[inline]
     fn flush(&mut self) {
         self.ring_peers();
     }
@@ -152,9 +153,12 @@ impl ShmFabric {
     /// Rings the peers that are parked and for which something was stored or pushed since the last call.
     #[inline]
     pub(super) fn ring_peers(&mut self) {
-        if self.to_ring.is_empty() {
-            return;
+        if !self.to_ring.is_empty() {
+            self.ring_all();
         }
+    }
+
+    fn ring_all(&mut self) {
         // Our stores before the look at the marks: either we see the mark, or the parking peer sees the words.
         barrier::light_if(self.fenced);
         while let Some(link) = self.to_ring.pop() {

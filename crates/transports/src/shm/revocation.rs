@@ -20,6 +20,7 @@ use squall_fabric::{Event, Grant};
 use super::ShmFabric;
 use super::grants::{GivenState, validity};
 use super::memory::Segment;
+use super::placing::is_adopted;
 use super::wire::Message;
 use crate::barrier;
 
@@ -56,6 +57,9 @@ impl Move {
 impl ShmFabric {
     /// Takes a grant back.
     pub(super) fn take_back(&mut self, grant: &Grant) {
+        if is_adopted(grant) {
+            return self.take_back_adopted(grant);
+        }
         let Some(link) = self.links.find(grant.peer) else { return self.take_back_from_removed(grant) };
         let slot = self.links[link].given.find(grant);
         let slot = slot.unwrap_or_else(|| panic!("{grant:?} was not given, or was revoked before"));

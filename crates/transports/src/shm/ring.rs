@@ -2,7 +2,8 @@
 //!
 //! Each end of a connection owns one page range that it alone writes and the other reads: the ring of its posts, how
 //! far it has consumed the other's ring, and how many receives it has posted. An end posts nothing that has no receive
-//! waiting at the other, so a ring never stalls; what must wait waits at its sender.
+//! waiting at the other, so a ring never stalls; what must wait waits at its sender. A write that its reader has to place
+//! (`placing`) needs a receive only if it has an immediate.
 //!
 //! **Announcement.** A post's header, which is never 0, announces it: the word behind a post is cleared before its
 //! header is stored with release, so who finds a header finds either 0 or the next header behind the post. So a reader
@@ -11,8 +12,9 @@
 use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
+use squall_fabric::atomics::{Ordering, fence};
 use squall_fabric::region::Access;
-use squall_fabric::{Region, SEND_BYTES_MAX};
+use squall_fabric::{Region, SEND_BYTES_MAX, Source};
 
 use super::copy::copy_words;
 use super::memory::{INTERNAL, Segment, map_peer_file};
@@ -25,6 +27,20 @@ pub(super) enum Post {
     Send { bytes: usize },
     /// The immediate value of a write that has been placed.
     Immediate(u32),
+    /// A write that the reader has to place: a request, and this many words of it, unless the reader fetches them.
+    Place { inline: usize, immediate: Option<u32> },
+}
+
+/// What a [`Post::Place`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    /// Of the grant: key, region, first word, words.
+    pub(super) grant: [u64; 4],
+    /// Where to write, counted from the beginning of the granted range.
+    pub(super) offset: u64,
+    pub(super) words: u64,
+    /// Where the words are in the writer's memory; of no meaning if they come with the request.
+    pub(super) address: u64,
 }
 
 /// The end's own page range and what it has posted.
@@ -36,7 +52,7 @@ pub(super) struct Outgoing {
     tail: u64,
     /// Words that the peer had consumed at the last look.
     head_seen: u64,
-    /// Posts ever, each of which consumes a receive: posts <= receives_seen.
+    /// Posts ever that consume a receive: posts <= receives_seen.
     posts: u64,
     /// Receives that the peer had posted at the last look.
     receives_seen: u64,
@@ -64,6 +80,7 @@ impl Outgoing {
     }
 
     /// Whether a receive waits at the peer for one more post.
+    #[inline]
     pub(super) fn has_receive(&mut self, peer: &Incoming) -> bool {
         if self.posts == self.receives_seen {
             self.receives_seen = peer.page.load(RECEIVES).max(self.receives_seen);
@@ -72,6 +89,7 @@ impl Outgoing {
     }
 
     /// Whether there is room for `post`.
+    #[inline]
     pub(super) fn has_room(&mut self, peer: &Incoming, post: Post) -> Result<bool, Violation> {
         // One more for the cleared word behind it.
         let needed = self.tail + post.words() + 1;
@@ -86,19 +104,62 @@ impl Outgoing {
     }
 
     /// Posts, after `has_receive` and `has_room`; `bytes` are those of a send, else none.
+    #[inline]
     pub(super) fn post(&mut self, post: Post, bytes: &[u8]) {
         let begin = RING + place(self.tail);
         self.page.store_relaxed(RING + place(self.tail + post.words()), 0);
-        let (first, rest) = bytes.split_at(bytes.len().min((RING_SIZE - place(self.tail + 1)) * 8));
-        self.page.copy_bytes_in(RING + place(self.tail + 1), first);
-        self.page.copy_bytes_in(RING, rest);
+        if !bytes.is_empty() {
+            let (first, rest) = bytes.split_at(bytes.len().min((RING_SIZE - place(self.tail + 1)) * 8));
+            self.page.copy_bytes_in(RING + place(self.tail + 1), first);
+            self.page.copy_bytes_in(RING, rest);
+        }
         self.tail += post.words();
-        self.posts += 1;
+        self.posts += u64::from(post.needs_receive());
         // SYNC: pairs with the acquiring load in `Incoming::front`.
         self.page.store(begin, post.header());
     }
 
+    /// Posts a request to place a write, with `inline` words of `source` from its word `skip`; after `has_room`, and
+    /// `has_receive` if it has an immediate. Returns the count of words at which it ends.
+    pub(super) fn post_request(
+        &mut self,
+        post: Post,
+        request: &Request,
+        source: &Source<'_>,
+        skip: usize,
+    ) -> u64 {
+        let Post::Place { inline, .. } = post else { unreachable!("a request") };
+        self.put(self.tail + 1, &Source::Value(&request.to_words()), 0, REQUEST_WORDS);
+        self.put(self.tail + 1 + REQUEST_WORDS as u64, source, skip, inline);
+        self.post(post, &[]);
+        self.tail
+    }
+
+    /// Stores words of `source` behind the ring's word number `at`.
+    fn put(&self, at: u64, source: &Source<'_>, skip: usize, words: usize) {
+        let begin = place(at);
+        let until_wrap = words.min(RING_SIZE - begin);
+        for (to, from, words) in
+            [(RING + begin, skip, until_wrap), (RING, skip + until_wrap, words - until_wrap)]
+        {
+            match source {
+                Source::Region(region, range) => {
+                    copy_words(region, range.start + from, &self.page, to, words)
+                }
+                Source::Value(value) => self.page.copy_in(to, &value[from..from + words]),
+            }
+        }
+    }
+
+    /// Up to which of the words posted ever the peer has consumed: what it had to place there is placed.
+    pub(super) fn consumed(&self, peer: &Incoming) -> Result<u64, Violation> {
+        // SYNC: pairs with the releasing store in `Incoming::consume`.
+        let head = peer.page.load(HEAD);
+        if head > self.tail { Err(Violation("it has consumed posts that were never made")) } else { Ok(head) }
+    }
+
     /// Tells the peer how many receives have been posted here.
+    #[inline]
     pub(super) fn publish_receives(&self, count: u64) {
         self.page.store(RECEIVES, count);
     }
@@ -118,6 +179,7 @@ impl Incoming {
 
     /// The next post, if there is one. A peer that lies about its length shows its own words only, at most as many as
     /// the longest send has.
+    #[inline]
     pub(super) fn front(&self) -> Result<Option<Post>, Violation> {
         // Loaded once: what is checked is what is used. SYNC: pairs with the releasing store in `Outgoing::post`.
         let header = self.page.load(RING + place(self.head));
@@ -126,26 +188,75 @@ impl Incoming {
 
     /// Copies the words of the send at the front to `target`.
     pub(super) fn copy_to(&self, words: usize, target: &Region, first: usize) {
-        let begin = place(self.head + 1);
+        self.copy_from(self.head + 1, words, target, first);
+    }
+
+    /// What the request at the front asks for.
+    pub(super) fn request(&self) -> Request {
+        let word = |i: u64| self.page.load_relaxed(RING + place(self.head + 1 + i));
+        Request::from_words([0, 1, 2, 3, 4, 5, 6].map(word))
+    }
+
+    /// Copies the words that came with the request at the front to `target`.
+    pub(super) fn copy_inline_to(&self, words: usize, target: &Region, first: usize) {
+        self.copy_from(self.head + 1 + REQUEST_WORDS as u64, words, target, first);
+    }
+
+    /// Whether the peer has ended the connection: its memory may hold anything.
+    pub(super) fn has_ended(&self) -> bool {
+        // SYNC: pairs with the fence in `Outgoing::drop`: who has read what its user stored later sees this, too.
+        fence(Ordering::Acquire);
+        self.page.load(ENDED) != 0
+    }
+
+    fn copy_from(&self, at: u64, words: usize, target: &Region, first: usize) {
+        let begin = place(at);
         let until_wrap = words.min(RING_SIZE - begin);
         copy_words(&self.page, RING + begin, target, first, until_wrap);
         copy_words(&self.page, RING, target, first + until_wrap, words - until_wrap);
     }
 
     /// Gives the room of the front post back to the peer.
+    #[inline]
     pub(super) fn consume(&mut self, post: Post, own: &Outgoing) {
         self.head += post.words();
         own.page.store(HEAD, self.head);
     }
 }
 
+impl Drop for Outgoing {
+    /// What the peer still has to fetch is not to be shown to its user: from now on this one's memory is its own.
+    fn drop(&mut self) {
+        self.page.store(ENDED, 1);
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Request {
+    const fn to_words(self) -> [u64; REQUEST_WORDS] {
+        let [key, region, first, words] = self.grant;
+        [key, region, first, words, self.offset, self.words, self.address]
+    }
+
+    const fn from_words(words: [u64; REQUEST_WORDS]) -> Self {
+        let [key, region, first, granted, offset, words, address] = words;
+        Self { grant: [key, region, first, granted], offset, words, address }
+    }
+}
+
 impl Post {
+    /// Whether it consumes a receive.
+    const fn needs_receive(self) -> bool {
+        !matches!(self, Self::Place { immediate: None, .. })
+    }
+
     /// The words that it takes in the ring.
     #[inline]
     const fn words(self) -> u64 {
         match self {
             Self::Send { bytes } => 1 + bytes.div_ceil(8) as u64,
             Self::Immediate(_) => 1,
+            Self::Place { inline, .. } => (1 + REQUEST_WORDS + inline) as u64,
         }
     }
 
@@ -153,6 +264,10 @@ impl Post {
         match self {
             Self::Send { bytes } => (bytes as u64) << 8 | SEND,
             Self::Immediate(value) => (value as u64) << 8 | IMMEDIATE,
+            Self::Place { inline, immediate: None } => (inline as u64) << 40 | PLACE,
+            Self::Place { inline, immediate: Some(value) } => {
+                (inline as u64) << 40 | (value as u64) << 8 | PLACE_AND_TELL
+            }
         }
     }
 
@@ -164,6 +279,14 @@ impl Post {
                 Ok(value) => Ok(Self::Immediate(value)),
                 Err(_) => Err(Violation("an immediate of more than 32 bits")),
             },
+            kind @ (PLACE | PLACE_AND_TELL) => {
+                let inline = (value >> 32) as usize;
+                if inline > INLINE_WORDS_MAX {
+                    return Err(Violation("a request with more words than there can be"));
+                }
+                let immediate = (kind == PLACE_AND_TELL).then_some((value & u64::from(u32::MAX)) as u32);
+                Ok(Self::Place { inline, immediate })
+            }
             _ => Err(Violation("an unknown kind of post")),
         }
     }
@@ -174,9 +297,11 @@ const fn place(count: u64) -> usize {
     (count % RING_WORDS) as usize
 }
 
-// The page range: two words, each in lines of its own, then the ring.
+// The page range: words of different purpose lie in lines of their own, then the ring.
 /// Words of the other's ring consumed ever.
 pub(super) const HEAD: usize = 0;
+/// Not 0: this end of the connection has ended.
+const ENDED: usize = 8;
 /// Receives posted ever.
 pub(super) const RECEIVES: usize = 16;
 pub(super) const RING: usize = 32;
@@ -188,3 +313,9 @@ const _: () = assert!(RING_SIZE > 2 + SEND_BYTES_MAX / 8, "the longest send fits
 
 pub(super) const SEND: u64 = 1;
 pub(super) const IMMEDIATE: u64 = 2;
+pub(super) const PLACE: u64 = 3;
+pub(super) const PLACE_AND_TELL: u64 = 4;
+const REQUEST_WORDS: usize = 7;
+/// The most words that come with one request: some of them fit the ring, so that one is copied in while another is
+/// copied out.
+pub(super) const INLINE_WORDS_MAX: usize = RING_SIZE / 8;

@@ -27,6 +27,8 @@ pub(super) enum Message {
         node: u32,
         /// Whether `membarrier` of others reaches this process.
         expedited: bool,
+        /// Where to try whether you may read my memory.
+        witness: Witness,
     },
     /// I have opened `channel` for the `index`-th time (from 1); with the file of my ring.
     Open { channel: u32, index: u64 },
@@ -45,6 +47,18 @@ pub(super) enum Message {
     Retire { key: u64 },
     /// I had not attached it, and never will.
     Retired { key: u64 },
+    /// A write of yours, on my `index`-th opening of `channel`, which I should have placed, is refused. That opening has
+    /// ended.
+    Refused { channel: u32, index: u64 },
+}
+
+/// A word in a process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Witness {
+    pub(super) pid: u32,
+    pub(super) address: u64,
+    /// What it holds: nobody guesses it.
+    pub(super) word: u64,
 }
 
 impl Message {
@@ -58,10 +72,11 @@ impl Message {
         let frame = Frame::new(self.kind());
         match *self {
             Self::Doorbell => frame,
-            Self::Hello { node, expedited } => {
-                frame.u64(MAGIC).u16(VERSION).u16(u16::from(expedited)).u32(node)
+            Self::Hello { node, expedited, witness: Witness { pid, address, word } } => {
+                let frame = frame.u64(MAGIC).u16(VERSION).u16(u16::from(expedited)).u32(node);
+                frame.u32(pid).u64(address).u64(word)
             }
-            Self::Open { channel, index } => frame.u32(channel).u64(index),
+            Self::Open { channel, index } | Self::Refused { channel, index } => frame.u32(channel).u64(index),
             Self::Close { channel, index, reason } => frame.u32(channel).u64(index).u8(reason_code(reason)),
             Self::Mirror { key, words } => frame.u64(key).u64(words),
             Self::Attached { key }
@@ -99,7 +114,8 @@ impl Message {
             },
             7 => Self::Withdrawn { key: body.u64() },
             8 => Self::Retire { key: body.u64() },
-            _ => Self::Retired { key: body.u64() },
+            9 => Self::Retired { key: body.u64() },
+            _ => Self::Refused { channel: body.u32(), index: body.u64() },
         };
         Ok(Some((message, 1 + length)))
     }
@@ -111,7 +127,9 @@ impl Message {
         if body.u16() != VERSION {
             return Err(Violation("another version of this transport"));
         }
-        Ok(Self::Hello { expedited: body.u16() & 1 == 1, node: body.u32() })
+        let (expedited, node) = (body.u16() & 1 == 1, body.u32());
+        let witness = Witness { pid: body.u32(), address: body.u64(), word: body.u64() };
+        Ok(Self::Hello { node, expedited, witness })
     }
 
     const fn kind(&self) -> u8 {
@@ -126,6 +144,7 @@ impl Message {
             Self::Withdrawn { .. } => 7,
             Self::Retire { .. } => 8,
             Self::Retired { .. } => 9,
+            Self::Refused { .. } => 10,
         }
     }
 }
@@ -199,6 +218,7 @@ const fn reason_code(reason: BreakReason) -> u8 {
         BreakReason::ReceiverNotReady => 2,
         BreakReason::Refused => 3,
         BreakReason::Protocol => 4,
+        BreakReason::Shortage => 5,
     }
 }
 
@@ -209,24 +229,25 @@ fn reason_of(code: u8) -> Result<BreakReason, Violation> {
         2 => BreakReason::ReceiverNotReady,
         3 => BreakReason::Refused,
         4 => BreakReason::Protocol,
+        5 => BreakReason::Shortage,
         _ => return Err(Violation("an unknown reason of a close")),
     })
 }
 
 /// Bytes after the kind, by kind.
-const BODY_BYTES: [usize; 10] = [0, 16, 12, 13, 16, 8, 34, 8, 8, 8];
-const FRAME_BYTES_MAX: usize = 35;
+const BODY_BYTES: [usize; 11] = [0, 36, 12, 13, 16, 8, 34, 8, 8, 8, 12];
+const FRAME_BYTES_MAX: usize = 37;
 /// "squall-m" and a version: both ends of a link are of one build of one group, this finds mistakes.
 const MAGIC: u64 = u64::from_le_bytes(*b"squall-m");
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ALL: [Message; 10] = [
+    const ALL: [Message; 11] = [
         Message::Doorbell,
-        Message::Hello { node: 7, expedited: true },
+        Message::Hello { node: 7, expedited: true, witness: Witness { pid: 1, address: 2, word: 3 } },
         Message::Open { channel: 1, index: u64::MAX },
         Message::Close { channel: u32::MAX, index: 2, reason: BreakReason::Refused },
         Message::Mirror { key: 3, words: 4 },
@@ -235,6 +256,7 @@ mod tests {
         Message::Withdrawn { key: 11 },
         Message::Retire { key: 12 },
         Message::Retired { key: 13 },
+        Message::Refused { channel: 14, index: 15 },
     ];
 
     #[test]
@@ -268,9 +290,9 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Message::decode(&[10]), Err(Violation("a message of an unknown kind")));
+        assert_eq!(Message::decode(&[11]), Err(Violation("a message of an unknown kind")));
         assert_eq!(
-            Message::decode(b"\x01GET / HTTP/1.1\r\n\r\n"),
+            Message::decode(b"\x01GET / HTTP/1.1\r\nHost: nobody.invalid\r\n\r\n"),
             Err(Violation("a greeting that is not ours"))
         );
     }

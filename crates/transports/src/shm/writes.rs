@@ -4,18 +4,23 @@ use squall_fabric::atomics::{Ordering, fence};
 use squall_fabric::{ConnId, Event, Grant, PostError, Region, SEND_BYTES_MAX, Source, Token, Write};
 
 use super::ShmFabric;
-use super::connection::{Waiting, WaitingWrite};
+use super::connection::{Placing, Waiting, WaitingWrite};
 use super::copy::copy_words;
 use super::grants::{TakenGrant, serial, slot_of};
 use super::link::Link;
+use super::placing::is_adopted;
 use super::ring::Post;
 use super::wire::Violation;
 use crate::barrier;
 
 /// What became of an attempt to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempt {
+pub(super) enum Attempt {
     Posted,
+    /// The first so many words are.
+    Part(usize),
+    /// Writes that the peer has to place come first.
+    Behind,
     /// It consumes a receive, and the peer has posted none.
     NoReceive,
     Full,
@@ -44,12 +49,19 @@ impl ShmFabric {
                 Source::VALUE_WORDS_MAX
             ),
         }
-        let index = self.connected(conn)?;
-        if !self.is_waiting(index) {
+        let (index, is_free) = self.connected(conn)?;
+        if is_free {
             match self.try_write(index, write) {
                 Attempt::Posted | Attempt::Ended => return Ok(()),
                 Attempt::Full => return Err(PostError::Full),
-                Attempt::NoReceive => {}
+                Attempt::NoReceive | Attempt::Behind => {}
+                Attempt::Part(words) => {
+                    return self.wait(index, || {
+                        let mut rest = WaitingWrite::new(write);
+                        rest.advance(words);
+                        Waiting::Write(rest)
+                    });
+                }
             }
         }
         self.wait(index, || Waiting::Write(WaitingWrite::new(write)))
@@ -62,12 +74,12 @@ impl ShmFabric {
         signal: Option<Token>,
     ) -> Result<(), PostError> {
         assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes, at most {SEND_BYTES_MAX}", bytes.len());
-        let index = self.connected(conn)?;
-        if !self.is_waiting(index) {
+        let (index, is_free) = self.connected(conn)?;
+        if is_free {
             match self.try_send(index, bytes, signal) {
                 Attempt::Posted | Attempt::Ended => return Ok(()),
                 Attempt::Full => return Err(PostError::Full),
-                Attempt::NoReceive => {}
+                Attempt::NoReceive | Attempt::Behind | Attempt::Part(_) => {}
             }
         }
         self.wait(index, || Waiting::Send { bytes: bytes.into(), signal })
@@ -86,7 +98,7 @@ impl ShmFabric {
     fn retry_connection(&mut self, index: usize) -> bool {
         loop {
             let Some(connection) = self.connections.at(index) else { return false };
-            let Some(post) = connection.waiting.pop_front() else { return false };
+            let Some(mut post) = connection.waiting.pop_front() else { return false };
             let attempt = match &post {
                 Waiting::Write(write) => self.try_write(index, &write.as_write()),
                 Waiting::Send { bytes, signal } => self.try_send(index, bytes, *signal),
@@ -98,7 +110,10 @@ impl ShmFabric {
                     connection.waiting_since = now_ns;
                 }
                 Attempt::Ended => return false,
-                Attempt::Full | Attempt::NoReceive => {
+                Attempt::Part(_) | Attempt::Full | Attempt::NoReceive | Attempt::Behind => {
+                    if let (Attempt::Part(words), Waiting::Write(write)) = (attempt, &mut post) {
+                        write.advance(words);
+                    }
                     let Some(connection) = self.connections.at(index) else { return false };
                     connection.waiting.push_front(post);
                     return true;
@@ -107,14 +122,13 @@ impl ShmFabric {
         }
     }
 
-    fn connected(&mut self, conn: ConnId) -> Result<usize, PostError> {
+    /// Where the connection is, and whether nothing waits there.
+    #[inline]
+    fn connected(&mut self, conn: ConnId) -> Result<(usize, bool), PostError> {
         let index = self.connections.find(conn).ok_or(PostError::NotConnected)?;
-        let connected = self.connections.at(index).is_some_and(|connection| connection.incoming.is_some());
-        connected.then_some(index).ok_or(PostError::NotConnected)
-    }
-
-    fn is_waiting(&mut self, index: usize) -> bool {
-        self.connections.at(index).is_some_and(|connection| !connection.waiting.is_empty())
+        let connection = self.connections.at(index).filter(|connection| connection.incoming.is_some());
+        let connection = connection.ok_or(PostError::NotConnected)?;
+        Ok((index, connection.waiting.is_empty()))
     }
 
     fn wait(&mut self, index: usize, post: impl FnOnce() -> Waiting) -> Result<(), PostError> {
@@ -130,6 +144,12 @@ impl ShmFabric {
 
     #[inline]
     fn try_write(&mut self, index: usize, write: &Write<'_>) -> Attempt {
+        if is_adopted(write.grant) {
+            return self.try_place(index, write);
+        }
+        if !self.connections.at(index).expect("connected").placing.is_empty() {
+            return Attempt::Behind;
+        }
         if write.signal.is_some() && self.events.len() >= EVENTS_MAX {
             return Attempt::Full;
         }
@@ -176,39 +196,55 @@ impl ShmFabric {
         let connection = self.connections.at(index).expect("connected");
         let (link, conn) = (connection.link, connection.id);
         connection.outgoing.post(post, bytes);
+        let behind = connection.placing.back().map(|last| last.end);
+        match (signal, behind) {
+            (Some(token), None) => self.events.push_back(Event::Done { conn, token }),
+            (Some(_), Some(end)) => connection.placing.push_back(Placing { end, signal, _source: None }),
+            (None, _) => {}
+        }
         self.links[link].announce_post();
         self.to_ring.insert(link);
-        if let Some(token) = signal {
-            self.events.push_back(Event::Done { conn, token });
-        }
         Attempt::Posted
     }
 
     /// Whether the peer has a receive and room for `post`: `Posted` stands for yes.
-    fn room_for(&mut self, index: usize, post: Post) -> Result<Attempt, Violation> {
+    #[inline]
+    pub(super) fn room_for(&mut self, index: usize, post: Post) -> Result<Attempt, Violation> {
         let connection = self.connections.at(index).expect("connected");
         let incoming = connection.incoming.as_ref().expect("connected");
         if !connection.outgoing.has_receive(incoming) {
             return Ok(Attempt::NoReceive);
         }
+        self.ring_room_for(index, post)
+    }
+
+    /// As [`ShmFabric::room_for`], for a post that needs no receive.
+    pub(super) fn ring_room_for(&mut self, index: usize, post: Post) -> Result<Attempt, Violation> {
+        let connection = self.connections.at(index).expect("connected");
+        let incoming = connection.incoming.as_ref().expect("connected");
         Ok(if connection.outgoing.has_room(incoming, post)? { Attempt::Posted } else { Attempt::Full })
     }
 
-    fn end_by_violation(&mut self, index: usize, violation: Violation) -> Attempt {
+    pub(super) fn end_by_violation(&mut self, index: usize, violation: Violation) -> Attempt {
         let link = self.connections.at(index).expect("connected").link;
         self.disconnect(link, violation);
         Attempt::Ended
     }
 
     /// Stores the words of a write where its grant says, if the grant is valid.
+    #[inline]
     fn place(&mut self, link: usize, write: &Write<'_>) -> Placement {
-        let mut placement = store_words(&self.links[link], write, self.fenced);
-        if placement == Placement::PagesUnderWay {
-            // The pages were handed over before the grant was told to anybody: they wait in the socket.
-            self.read_link(link);
-            placement = store_words(&self.links[link], write, self.fenced);
+        match store_words(&self.links[link], write, self.fenced) {
+            Placement::PagesUnderWay => self.place_again(link, write),
+            placement => placement,
         }
-        placement
+    }
+
+    #[cold]
+    fn place_again(&mut self, link: usize, write: &Write<'_>) -> Placement {
+        // The pages were handed over before the grant was told to anybody: they wait in the socket.
+        self.read_link(link);
+        store_words(&self.links[link], write, self.fenced)
     }
 }
 

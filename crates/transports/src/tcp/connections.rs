@@ -247,7 +247,7 @@ impl Connections {
     pub(super) fn flush_acks(&mut self, output: &mut Output) {
         for number in self.acks_due.drain(..) {
             if let Some(ack) = self.live.get_mut(&number).and_then(Connection::take_ack) {
-                output.push_frame(ack);
+                output.push_answer(ack);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use squall_fabric::region::Access;
 use squall_fabric::{
     Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId, PostError,
     Region, SEND_BYTES_MAX, Source, Token, Write,
@@ -30,6 +31,15 @@ impl Fabric for TcpFabric {
 
     fn register(&mut self, words: usize) -> Region {
         memory::allocate(self.region_id(), words)
+    }
+
+    fn adopt(&mut self, memory: &Region) -> Region {
+        assert!(memory.access() == Access::ReadWrite, "{memory:?} cannot be adopted: it is read-only");
+        memory.clone().renamed(self.region_id())
+    }
+
+    fn release(&mut self, _region: &Region) {
+        // Grants and posts alone hold it.
     }
 
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {

@@ -1,6 +1,11 @@
 //! Memory of regions and views: zeroed and touched, so that the data path meets no page fault, and in huge pages
 //! where it is large. (The same bytes cost the kernel and us fewer address translations: copies of 10 KiB to 1 MiB
 //! run 10 to 25 % faster.)
+//!
+//! Memory that long payloads may lie in begins at the edge of a page. The kernel copies what is sent into pages of its own,
+//! by `rep movsb`, and an AMD EPYC does that at a twelfth of its speed (3.5 instead of 43 GB/s) where the target lies 1 to
+//! 15 bytes above the source modulo 4096. A write's header has 40 bytes and mostly begins such a page; and what `malloc`
+//! gives for a megabyte begins, as a region, 32 bytes into one.
 
 use std::alloc::Layout;
 use std::ffi::c_void;
@@ -20,7 +25,7 @@ use super::TcpFabric;
 /// # Panics
 /// If the memory cannot be had.
 pub(super) fn allocate(id: RegionId, words: usize) -> Region {
-    if words < HUGE_PAGE_BYTES / 8 {
+    if words < PAGE_BYTES / 8 {
         return Region::heap(id, words);
     }
     let block = Block::new(8 * words);
@@ -85,7 +90,7 @@ impl Drop for FilePages {
     }
 }
 
-/// Memory that begins at the edge of a huge page.
+/// Memory that begins at the edge of a page: of a huge one, if it fills half of it or more.
 struct Block {
     start: NonNull<u8>,
     layout: Layout,
@@ -98,14 +103,17 @@ unsafe impl Sync for Block {}
 
 impl Block {
     fn new(bytes: usize) -> Self {
-        let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
-        let layout = Layout::from_size_align(bytes, HUGE_PAGE_BYTES).expect("fits the address space");
+        let page = if bytes < HUGE_PAGE_BYTES / 2 { PAGE_BYTES } else { HUGE_PAGE_BYTES };
+        let bytes = bytes.next_multiple_of(page);
+        let layout = Layout::from_size_align(bytes, page).expect("fits the address space");
         // SAFETY: the size is not 0.
         let start = NonNull::new(unsafe { std::alloc::alloc(layout) });
         let start = start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
-        // Only a wish: not every machine has huge pages to give.
-        // SAFETY: our own memory, which holds nothing yet; the advice changes no content.
-        let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+        if page == HUGE_PAGE_BYTES {
+            // Only a wish: not every machine has huge pages to give.
+            // SAFETY: our own memory, which holds nothing yet; the advice changes no content.
+            let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+        }
         // SAFETY: our own memory, of this size.
         unsafe { start.write_bytes(0, bytes) };
         Self { start, layout }
@@ -119,6 +127,8 @@ impl Drop for Block {
     }
 }
 
+const PAGE_BYTES: usize = 4 << 10;
+
 /// Of x86-64, and of most others with pages of 4 KiB.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -128,12 +138,31 @@ mod tests {
 
     #[test]
     fn large_and_small_memory_is_zeroed_and_ours() {
-        for words in [0, 1, HUGE_PAGE_BYTES / 8 - 1, HUGE_PAGE_BYTES / 8, HUGE_PAGE_BYTES / 8 + 1, 1 << 20] {
+        for words in [
+            0,
+            1,
+            PAGE_BYTES / 8 - 1,
+            PAGE_BYTES / 8,
+            1000,
+            HUGE_PAGE_BYTES / 8 - 1,
+            HUGE_PAGE_BYTES / 8,
+            HUGE_PAGE_BYTES / 8 + 1,
+            1 << 20,
+        ] {
             let region = allocate(RegionId(7), words);
             assert_eq!((region.id(), region.words()), (RegionId(7), words));
             assert!((0..words).all(|word| region.load(word) == 0));
             (0..words).for_each(|word| region.store(word, word as u64));
             assert!((0..words).all(|word| region.load(word) == word as u64));
+        }
+    }
+
+    /// Where it did not, sending a megabyte took three times as long.
+    #[test]
+    fn memory_for_long_payloads_begins_at_a_page() {
+        for words in [PAGE_BYTES / 8, 10_000, 100_000, 1 << 17, 1 << 20] {
+            let region = allocate(RegionId(7), words);
+            assert!(region.pointer(0).addr().get().is_multiple_of(PAGE_BYTES), "{words} words");
         }
     }
 }

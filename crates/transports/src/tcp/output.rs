@@ -30,6 +30,8 @@ pub(super) struct Output {
     split: Split,
     /// The last frame, if it is a single word of a mirror.
     tail: Option<Tail>,
+    /// Something else than answers waits.
+    has_posts: bool,
 }
 
 /// Words that are read when they are sent.
@@ -63,6 +65,11 @@ impl Output {
         self.next == self.end() && self.references.is_empty() && self.split.rest.is_empty()
     }
 
+    /// Whether something waits that is no answer to what came.
+    pub(super) fn has_posts(&self) -> bool {
+        self.has_posts
+    }
+
     /// Whether posts on connections must wait.
     pub(super) fn is_full(&self) -> bool {
         self.copied_bytes() >= POSTED_BYTES_MAX || self.references.len() >= POSTED_REFERENCES_MAX
@@ -73,8 +80,14 @@ impl Output {
         self.copied_bytes() >= QUEUE_BYTES_MAX || self.references.len() >= QUEUE_REFERENCES_MAX
     }
 
-    /// Queues a frame without payload.
+    /// Queues a frame without payload, or the header of one with payload.
     pub(super) fn push_frame(&mut self, frame: Frame) {
+        self.has_posts = true;
+        self.push_answer(frame);
+    }
+
+    /// Queues a frame that answers what came.
+    pub(super) fn push_answer(&mut self, frame: Frame) {
         let (words, count) = frame.encode();
         self.tail = None;
         self.copied.extend_from_slice(&words[..count]);
@@ -108,7 +121,7 @@ impl Output {
 
     /// Queues a range of a mirror for the peer's view `view`.
     pub(super) fn push_mirror(&mut self, view: u32, region: &Region, range: Range<usize>) {
-        self.tail = None;
+        (self.tail, self.has_posts) = (None, true);
         self.copied.extend_from_slice(&mirror_header(view, narrow(range.start), narrow(range.len())));
         self.push_range(region, range);
     }
@@ -125,7 +138,7 @@ impl Output {
             *self.copied.last_mut().expect("the frame at the tail") = value;
             return false;
         }
-        self.tail = Some(Tail { view, word, at: self.end() });
+        (self.tail, self.has_posts) = (Some(Tail { view, word, at: self.end() }), true);
         let [head, tail] = mirror_header(view, word, 1);
         self.copied.extend_from_slice(&[head, tail, value]);
         true
@@ -139,13 +152,11 @@ impl Output {
 
     /// Names the memory to be sent next; returns the number of pieces. They are valid until the next change.
     pub(super) fn gather(&self, pieces: &mut [Piece]) -> usize {
-        let (mut count, mut room) = (0, SENT_BYTES_MAX);
+        let mut count = 0;
         let mut add = |start: NonNull<u8>, length: usize| {
-            let length = length.min(room);
             if length > 0 && count < pieces.len() {
                 pieces[count] = Piece::new(start, length);
                 count += 1;
-                room -= length;
             }
         };
         let split = &self.split.bytes[self.split.rest.clone()];
@@ -188,6 +199,7 @@ impl Output {
                 self.references.pop_front();
             }
         }
+        self.has_posts &= !self.is_empty();
         self.reclaim();
     }
 
@@ -251,11 +263,9 @@ fn narrow(words: usize) -> u32 {
     u32::try_from(words).expect("mirrors are checked when they are published")
 }
 
-/// The most pieces that one system call takes; the kernel's limit is 1024.
+/// The most pieces that one system call takes; the kernel's limit is 1024. Its bytes are bounded by the socket's buffer
+/// only: the kernel moves a megabyte faster in one call than in four.
 pub(super) const PIECES_MAX: usize = 128;
-
-/// The most bytes that one system call takes: between two of them the node reads what has come.
-const SENT_BYTES_MAX: usize = 256 << 10;
 
 /// Shorter payloads are copied: below 1 KiB a copy costs less than a piece of its own.
 const REFERENCE_WORDS_MIN: usize = 128;

@@ -42,6 +42,8 @@ pub(super) struct Peer {
     pub(super) readable: bool,
     /// The socket may take more.
     pub(super) writable: bool,
+    /// The kernel has answers that wait for something to go with them.
+    held: bool,
     /// The peer has ended its half, or the stream failed: receive until the end shows.
     pub(super) ended: bool,
     /// Why sending failed, which says more than the end of the stream.
@@ -110,6 +112,7 @@ impl Peer {
             lost: None,
             readable: true,
             writable: true,
+            held: false,
             ended: false,
             failure: None,
             output: Output::default(),
@@ -121,11 +124,40 @@ impl Peer {
 
     /// Sends what waits, as far as the socket takes it in one call. Returns the number of bytes.
     pub(super) fn poll_output(&mut self, counters: &mut TcpCounters) -> usize {
+        if self.held {
+            self.held = false;
+            if self.output.is_empty() {
+                self.socket().push();
+            }
+        }
+        self.transmit(counters, Self::send)
+    }
+
+    /// As [`Peer::poll_output`], but if nothing waits except answers to what came, the kernel keeps them for a moment.
+    pub(super) fn poll_own_output(&mut self, counters: &mut TcpCounters) -> usize {
+        if self.output.is_empty() {
+            return 0;
+        }
+        if self.output.has_posts() {
+            return self.poll_output(counters);
+        }
+        self.held = true;
+        self.transmit(counters, |peer| match peer.output.plain() {
+            Some(bytes) => Ok((peer.socket().send_with_more(bytes)?, bytes.len())),
+            None => peer.send(),
+        })
+    }
+
+    fn transmit(
+        &mut self,
+        counters: &mut TcpCounters,
+        send: impl FnOnce(&Self) -> io::Result<(usize, usize)>,
+    ) -> usize {
         if !self.writable || self.output.is_empty() {
             return 0;
         }
         counters.send_calls += 1;
-        match self.send() {
+        match send(self) {
             Ok((sent, wanted)) => {
                 counters.bytes_sent += sent as u64;
                 self.writable = sent == wanted;
@@ -325,7 +357,7 @@ impl Peer {
         self.socket = None;
         self.output.clear();
         self.input = Input::new();
-        (self.readable, self.writable) = (false, false);
+        (self.readable, self.writable, self.held) = (false, false, false);
         local.mirrors.unsubscribe(self.index);
     }
 

@@ -95,6 +95,12 @@ impl Transport for TcpFabric {
         self.poll_output();
     }
 
+    fn flush_own_posts(&mut self) {
+        for peer in &mut self.peers {
+            peer.poll_own_output(&mut self.local.counters);
+        }
+    }
+
     fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
         (self.poller.set.as_fd(), self.patience())
     }

@@ -56,6 +56,18 @@ impl Socket {
         Ok(rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL)?)
     }
 
+    /// As [`Socket::send`], of bytes that may wait for others, but not for long: the kernel sends them when more is sent, the
+    /// peer's kernel answers something, [`Socket::push`] is called, or after 0.2 s.
+    pub(super) fn send_with_more(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL | SendFlags::MORE)?)
+    }
+
+    /// Lets nothing wait any longer.
+    pub(super) fn push(&self) {
+        // It is set already; to set it again is how a stream is told to send. If it is dead, the next read says so.
+        let _ = self.stream.set_nodelay(true);
+    }
+
     /// Sends some prefix of the pieces; returns its length in bytes.
     ///
     /// # Safety

@@ -43,7 +43,8 @@ impl Loss {
     pub(super) fn reason(&self) -> BreakReason {
         match self {
             Self::Violation(_) | Self::Goodbye => BreakReason::Protocol,
-            Self::Overrun | Self::Unreachable(_) | Self::Shortage(_) => BreakReason::Unreachable,
+            Self::Overrun | Self::Unreachable(_) => BreakReason::Unreachable,
+            Self::Shortage(_) => BreakReason::Shortage,
             Self::End => BreakReason::PeerClosed,
             Self::Io(error) => match error.kind() {
                 ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use squall_fabric::atomics::AtomicU64;
 use squall_fabric::{PostError, Region, SEND_BYTES_MAX, Source, Token};
 
+use super::VerbsError;
 use super::domain::Domain;
 use super::ffi;
 use super::post::{CHAIN_MAX, Chain, Payload, Post, Release, Target};
@@ -112,22 +113,35 @@ impl Endpoint {
         self.posts.push_back(post);
     }
 
-    /// Replaces the value of the newest post, if it still waits and brings one word by value to the same place of a
-    /// view: nobody would see the older value.
-    pub(super) fn replace_newest(&mut self, target: Target, value: u64) -> bool {
+    /// Replaces the newest post, if it still waits and brings as many words by value to the same place of a view:
+    /// nobody would see the older values.
+    pub(super) fn replace_newest(&mut self, target: Target, payload: &Payload) -> bool {
         if self.waiting() == 0 {
             return false;
         }
-        match self.posts.back_mut() {
-            Some(Post { target: of, payload: Payload::Inline { words, bytes: 8 }, .. }) if *of == target => {
-                words[0] = value;
-                true
-            }
-            _ => false,
+        let (Some(newest), Payload::Inline { bytes, .. }) = (self.posts.back_mut(), payload) else {
+            return false;
+        };
+        let same = matches!(&newest.payload, Payload::Inline { bytes: of, .. } if of == bytes);
+        if newest.target != target || !same {
+            return false;
         }
+        newest.payload = payload.clone();
+        true
     }
 
-    /// A payload of captured bytes, and what it holds.
+    /// Makes sure that there is memory for so many captured bytes.
+    ///
+    /// # Errors
+    /// If it cannot be locked.
+    pub(super) fn prepare_capture(&mut self, bytes: usize) -> Result<(), VerbsError> {
+        if bytes > 8 * Source::VALUE_WORDS_MAX && self.staging.is_none() {
+            self.staging = Some(Staging::new(&self.domain)?);
+        }
+        Ok(())
+    }
+
+    /// A payload of captured bytes, for which [`Endpoint::prepare_capture`] has made sure, and what it holds.
     ///
     /// # Errors
     /// [`PostError::Full`], if there is no room for them until earlier posts are done.
@@ -136,7 +150,7 @@ impl Endpoint {
         if bytes.len() <= 8 * Source::VALUE_WORDS_MAX {
             return Ok((Payload::bytes(bytes), Release::Nothing));
         }
-        let staging = self.staging.get_or_insert_with(|| Staging::new(&self.domain));
+        let staging = self.staging.as_mut().expect("prepared");
         let staged = staging.take(bytes).ok_or(PostError::Full)?;
         let payload = Payload::Memory { address: staged.address, bytes: bytes.len(), key: staged.key };
         Ok((payload, Release::Staged(staged.charge)))

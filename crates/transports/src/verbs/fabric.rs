@@ -8,11 +8,12 @@ use squall_fabric::{
     Region, SEND_BYTES_MAX, Source, Token, Write,
 };
 
-use super::VerbsFabric;
+use super::control::Loss;
 use super::endpoint::{Receive, State};
 use super::grants::target;
 use super::order;
 use super::post::{Payload, Post, Release, Remote, Target};
+use super::{VerbsError, VerbsFabric};
 
 impl Fabric for VerbsFabric {
     fn node(&self) -> NodeId {
@@ -32,6 +33,14 @@ impl Fabric for VerbsFabric {
         self.regions.allocate(words)
     }
 
+    fn adopt(&mut self, memory: &Region) -> Region {
+        self.regions.take_in(memory)
+    }
+
+    fn release(&mut self, region: &Region) {
+        self.regions.forget(region);
+    }
+
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
         self.open_channel(peer, channel)
     }
@@ -45,9 +54,11 @@ impl Fabric for VerbsFabric {
         self.regions.place(region);
         let first = self.grants.count(place, None) == 0;
         let domain = &self.peers[place].domain;
-        let grant = self.grants.give(self.node, region, range, (place, peer), domain);
-        if first {
-            self.set_writable(place, true);
+        let (grant, shortage) = self.grants.give(self.node, region, range, (place, peer), domain);
+        match shortage {
+            Some(error) => self.lose(place, &Loss::Shortage(error)),
+            None if first => self.set_writable(place, true),
+            None => {}
         }
         grant
     }
@@ -87,9 +98,13 @@ impl Fabric for VerbsFabric {
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
         assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes", bytes.len());
-        let (number, _) = self.connections.connected(conn)?;
+        let (number, peer) = self.connections.connected(conn)?;
         self.check_room(number, 1)?;
         let endpoint = self.endpoints.live(number).expect("of a live connection");
+        if let Err(error) = endpoint.prepare_capture(bytes.len()) {
+            return Err(self.run_short(peer, error));
+        }
+        let endpoint = self.endpoints.live(number).expect("as before");
         let (payload, release) = endpoint.capture(bytes)?;
         self.endpoints.push(number, Post { target: Target::Receive, payload, signal, release });
         Ok(())
@@ -106,7 +121,7 @@ impl Fabric for VerbsFabric {
         assert!(region.access() == Access::ReadWrite, "a view of another node's mirror receives nothing");
         let (number, peer) = self.connections.live(conn)?;
         let place = self.regions.place(region);
-        let key = self.regions.local_key(place, peer, &self.peers[peer].domain);
+        let key = self.key_of(place, peer)?;
         let endpoint = self.endpoints.live(number).expect("of a live connection");
         endpoint.post_receive(number, Receive { region: region.clone(), range, token, key })
     }
@@ -124,7 +139,11 @@ impl Fabric for VerbsFabric {
     }
 
     fn push_word(&mut self, mirror: MirrorId, word: usize) {
-        self.push_value(mirror, word);
+        self.push_value(mirror, word..word + 1);
+    }
+
+    fn push_values(&mut self, mirror: MirrorId, words: Range<usize>) {
+        self.push_value(mirror, words);
     }
 
     fn freeze(&mut self, view: &Region) {
@@ -165,6 +184,20 @@ impl VerbsFabric {
         }
     }
 
+    /// The key of the region at `place` for posts of the peer at `peer`. If its memory cannot be locked the peer is lost:
+    /// the connection is broken, and says why.
+    fn key_of(&mut self, place: usize, peer: usize) -> Result<u32, PostError> {
+        let key = self.regions.local_key(place, peer, &self.peers[peer].domain);
+        key.map_err(|error| self.run_short(peer, error))
+    }
+
+    /// There is no memory to work with the peer at `peer`.
+    #[cold]
+    fn run_short(&mut self, peer: usize, error: VerbsError) -> PostError {
+        self.lose(peer, &Loss::Shortage(error));
+        PostError::NotConnected
+    }
+
     fn check_room(&mut self, number: u32, posts: usize) -> Result<(), PostError> {
         let endpoint = self.endpoints.live(number).expect("of a live connection");
         match endpoint.state {
@@ -200,7 +233,7 @@ impl VerbsFabric {
         self.check_room(number, range.len().div_ceil(longest))?;
         let place = self.regions.place(region);
         let peer = self.endpoints.live(number).expect("checked above").peer;
-        let key = self.regions.local_key(place, peer, &self.peers[peer].domain);
+        let key = self.key_of(place, peer)?;
         let mut first = range.start;
         while first < range.end {
             let last = range.end.min(first + longest);

@@ -16,9 +16,11 @@ use squall_fabric::atomics::AtomicU64;
 use squall_fabric::region::Access as RegionAccess;
 use squall_fabric::{Grant, NodeId, Region, RegionId};
 
+use super::VerbsError;
 use super::domain::{Access, Domain, MemoryKey};
-use super::memory::{REGION_WORDS_MAX, memory_lock};
+use super::memory::REGION_WORDS_MAX;
 use super::post::Remote;
+use crate::adopted::skip_words;
 
 /// The grants that a node gave and has not revoked.
 pub(super) struct Grants {
@@ -34,7 +36,8 @@ struct Given {
     peer: usize,
     /// Where its region begins.
     base: NonNull<AtomicU64>,
-    /// None if the range is empty: writes without words need no right. None also if the memory has moved away.
+    /// None if the range is empty: writes without words need no right. None also if the memory has moved away, or could
+    /// not be registered.
     memory: Option<MemoryKey>,
 }
 
@@ -58,10 +61,11 @@ impl Grants {
         self.counts[peer] = 0;
     }
 
-    /// Lets the peer at `peer`, whose name and domain these are, write `range` of `region`.
+    /// Lets the peer at `peer`, whose name and domain these are, write `range` of `region`. If the memory cannot be
+    /// registered, the error comes too, and every write under the grant is refused.
     ///
     /// # Panics
-    /// If the range lies outside the region, this process may not store there, or the memory cannot be registered.
+    /// If the range lies outside the region, or this process may not store there.
     pub(super) fn give(
         &mut self,
         owner: NodeId,
@@ -69,18 +73,22 @@ impl Grants {
         range: Range<usize>,
         (peer, node): (usize, NodeId),
         domain: &Arc<Domain>,
-    ) -> Grant {
+    ) -> (Grant, Option<VerbsError>) {
         region.check(&range);
         let writable = region.access() == RegionAccess::ReadWrite;
         assert!(writable, "a view of another node's mirror cannot be granted");
         let number = self.next;
         self.next = number.checked_add(1).expect("fewer than 2^32 grants");
-        let memory = (!range.is_empty()).then(|| register(domain, region, &range, number));
+        let memory = (!range.is_empty()).then(|| register(domain, region, &range, number)).transpose();
+        let (memory, shortage) = match memory {
+            Ok(memory) => (memory, None),
+            Err(error) => (None, Some(error)),
+        };
         let key = u64::from(number) << 32 | u64::from(memory.as_ref().map_or(0, MemoryKey::remote));
         self.given.insert(key, Given { peer, base: region.pointer(0), memory });
         self.counts[peer] += 1;
         let (first, words) = (range.start as u64, range.len() as u64);
-        Grant { owner, peer: node, region: region.id(), first, words, key }
+        (Grant { owner, peer: node, region: region.id(), first, words, key }, shortage)
     }
 
     /// Takes a grant back: when this returns, no write under it lands any more [F9]. If the device fails to take the
@@ -106,14 +114,19 @@ impl Grants {
     }
 }
 
-fn register(domain: &Arc<Domain>, region: &Region, range: &Range<usize>, number: u32) -> MemoryKey {
+fn register(
+    domain: &Arc<Domain>,
+    region: &Region,
+    range: &Range<usize>,
+    number: u32,
+) -> Result<MemoryKey, VerbsError> {
     let bytes = 8 * range.len();
     let address = address(number, region.id(), range.start as u64);
     // SAFETY: inside the region, checked by the caller. The region's words are atomics; pages that are unmapped while
     // they are registered stay with the device.
     let memory =
         unsafe { domain.register(region.pointer(range.start).cast(), bytes, address, Access::Remote) };
-    memory.unwrap_or_else(|error| memory_lock(bytes, error))
+    memory.map_err(|source| VerbsError::MemoryLock { bytes, source })
 }
 
 /// Where a write of `writer` to `owner` under `grant` goes, `offset` words behind the beginning of its range. A grant
@@ -121,17 +134,19 @@ fn register(domain: &Arc<Domain>, region: &Region, range: &Range<usize>, number:
 pub(super) fn target(grant: &Grant, offset: usize, words: usize, writer: NodeId, owner: NodeId) -> Remote {
     let [low, high] = [grant.key, grant.key >> 32].map(|half| (half & u64::from(u32::MAX)) as u32);
     let first = grant.first.saturating_add(offset as u64);
-    let fits = first.saturating_add(words as u64) <= REGION_WORDS_MAX as u64;
+    let fits = first.saturating_add(skip_words(grant.region)).saturating_add(words as u64)
+        <= REGION_WORDS_MAX as u64;
     let ours = grant.owner == owner && grant.peer == writer;
     let address = if fits && ours { address(high, grant.region, first) } else { NOWHERE };
     Remote { address, key: low }
 }
 
-/// The address of a granted word: a tag, and the word's place in its region, which keeps the place within its page.
+/// The address of a granted word: a tag, and the word's place behind the beginning of its region's first page, which keeps
+/// the place within its page.
 fn address(number: u32, region: RegionId, word: u64) -> u64 {
     let mixed = (u64::from(number) ^ region.0.wrapping_mul(MIX)).wrapping_mul(MIX);
     let tag = (mixed ^ mixed >> 32).wrapping_mul(MIX) >> 42;
-    ((tag + 1) << OFFSET_BITS) | (8 * word)
+    ((tag + 1) << OFFSET_BITS) | (8 * (skip_words(region) + word))
 }
 
 /// An odd number without pattern: 2^64 divided by the golden ratio.

@@ -14,8 +14,10 @@ use squall_fabric::region::Access as RegionAccess;
 use squall_fabric::{Region, RegionId};
 
 use super::VerbsError;
+use super::device::Device;
 use super::domain::{Access, Domain, MemoryKey};
 use super::post::{Post, Release};
+use crate::adopted::Adopted;
 
 /// Whole pages of zeroed memory, which child processes do not share.
 pub(super) struct Mapping {
@@ -94,6 +96,13 @@ struct Entry {
     posts: usize,
 }
 
+impl Entry {
+    /// Whether it is that of the region, which begins at `base`.
+    fn is(&self, region: &Region, base: NonNull<u8>) -> bool {
+        self.base == base && std::ptr::addr_eq(Arc::as_ptr(&self.memory), Arc::as_ptr(region.memory()))
+    }
+}
+
 impl Regions {
     pub(super) fn new() -> Self {
         let (places, free, adopted) = (Vec::new(), Vec::new(), BTreeMap::new());
@@ -120,6 +129,46 @@ impl Regions {
         // SAFETY: the mapping is page-aligned, large enough, zeroed and kept alive; it is accessed by regions and by
         // the device only.
         unsafe { Region::from_raw(id, base.cast::<AtomicU64>(), words, RegionAccess::ReadWrite, memory) }
+    }
+
+    /// Memory of the user under a name of this fabric [F13]. A child process that is made meanwhile has pages of its own:
+    /// kernels since 5.12 copy those that a device knows.
+    ///
+    /// # Panics
+    /// If it is read-only, or larger than grants can name.
+    pub(super) fn take_in(&mut self, memory: &Region) -> Region {
+        let words = memory.words();
+        assert!(words <= REGION_WORDS_MAX / 2, "a region of {words} words");
+        let base = memory.pointer(0).cast();
+        let place = self.insert(memory.memory().clone(), base, 8 * words.max(1));
+        let uses = self.places[place].uses & ADOPTED_USES_MAX;
+        let region = Adopted::region(memory, u64::from(uses) << 32 | place as u64);
+        self.entry(place).memory = region.memory().clone();
+        region
+    }
+
+    /// Gives memory back that nothing names any more [F14].
+    ///
+    /// # Panics
+    /// If a post reads it.
+    pub(super) fn forget(&mut self, region: &Region) {
+        let base = region.pointer(0).cast();
+        let is_it = |place: &Place| place.entry.as_ref().is_some_and(|entry| entry.is(region, base));
+        let Some(place) = self.places.iter().position(is_it) else { return };
+        assert!(self.entry(place).posts == 0, "{region:?} is the source of a post: wait for `Done`");
+        self.empty(place);
+    }
+
+    fn empty(&mut self, place: usize) {
+        let Place { uses, entry } = &mut self.places[place];
+        let Some(entry) = entry.take() else { return };
+        let base = entry.base.as_ptr().addr();
+        if self.adopted.get(&base) == Some(&place) {
+            self.adopted.remove(&base);
+        }
+        self.free.push(place);
+        *uses = uses.wrapping_add(1);
+        self.live -= 1;
     }
 
     /// Takes a region that another fabric of this node has made.
@@ -153,9 +202,11 @@ impl Regions {
         let own = usize::try_from(region.id().0 & u64::from(u32::MAX)).unwrap_or(usize::MAX);
         let is_there = |place: &usize| {
             let entry = self.places.get(*place).and_then(|place| place.entry.as_ref());
-            entry.is_some_and(|entry| entry.base == base)
+            entry.is_some_and(|entry| entry.is(region, base))
         };
-        match Some(own).filter(is_there).or_else(|| self.adopted_at(base)) {
+        // Other memory may have lain there before.
+        let adopted = || self.adopted_at(base).filter(is_there);
+        match Some(own).filter(is_there).or_else(adopted) {
             Some(place) => place,
             None if self.adopts => self.adopt(region),
             None => panic!("{region:?} was not registered with this fabric"),
@@ -183,17 +234,9 @@ impl Regions {
 
     /// The key by which posts to the peer `peer`, or receives from it, name the region at `place`.
     ///
-    /// # Panics
-    /// If the memory cannot be registered.
-    pub(super) fn local_key(&mut self, place: usize, peer: usize, domain: &Arc<Domain>) -> u32 {
-        self.try_local_key(place, peer, domain).unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// As [`Regions::local_key`].
-    ///
     /// # Errors
     /// If the memory cannot be registered.
-    pub(super) fn try_local_key(
+    pub(super) fn local_key(
         &mut self,
         place: usize,
         peer: usize,
@@ -240,25 +283,30 @@ impl Regions {
 
     /// Gives back what only this table holds.
     fn sweep(&mut self) {
-        for (place, Place { uses, entry }) in self.places.iter_mut().enumerate() {
-            let unused = |entry: &mut Entry| entry.posts == 0 && Arc::strong_count(&entry.memory) == 1;
-            if let Some(entry) = entry.take_if(unused) {
-                self.adopted.remove(&entry.base.as_ptr().addr());
-                self.free.push(place);
-                *uses = uses.wrapping_add(1);
-                self.live -= 1;
+        for place in 0..self.places.len() {
+            let unused = |entry: &Entry| entry.posts == 0 && Arc::strong_count(&entry.memory) == 1;
+            if self.places[place].entry.as_ref().is_some_and(unused) {
+                self.empty(place);
             }
         }
         self.sweep_at = (2 * self.live).max(SWEEP_MIN);
     }
 }
 
-/// Memory that cannot be registered.
+/// Locks so many bytes for the device, and gives them back.
 ///
-/// # Panics
-/// That is its purpose: protocols cannot go on without their memory.
-pub(super) fn memory_lock(bytes: usize, source: std::io::Error) -> ! {
-    panic!("{}", VerbsError::MemoryLock { bytes, source })
+/// # Errors
+/// If this process may not.
+pub(super) fn try_lock(device: &Arc<Device>, bytes: usize) -> Result<(), VerbsError> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let domain = Domain::new(device).map_err(VerbsError::system("ibv_alloc_pd"))?;
+    let mapping = Mapping::new(bytes).map_err(VerbsError::system("mmap"))?;
+    let (base, bytes) = (mapping.base(), mapping.bytes());
+    // SAFETY: all of the mapping, which outlives the key; nobody accesses it.
+    let key = unsafe { domain.register(base, bytes, base.as_ptr().addr() as u64, Access::Local) };
+    key.map(drop).map_err(|source| VerbsError::MemoryLock { bytes, source })
 }
 
 /// x86-64's.
@@ -266,6 +314,9 @@ const PAGE_BYTES: usize = 4096;
 
 /// 1 TiB: offsets in the addresses of grants have 40 bits.
 pub(super) const REGION_WORDS_MAX: usize = 1 << 37;
+
+/// Names of adopted regions tell more than those of others, so places are used less often before names repeat.
+const ADOPTED_USES_MAX: u32 = (1 << 23) - 1;
 
 const SWEEP_MIN: usize = 64;
 
@@ -315,6 +366,22 @@ mod tests {
         drop(other);
         regions.sweep();
         assert_eq!(regions.adopted_at(base), None, "given back");
+    }
+
+    /// Memory of the user that lies where other memory of the user lay before is not taken for that.
+    #[test]
+    fn memory_of_the_user_is_released() {
+        let mut regions = Regions::new();
+        let memory = Region::heap(RegionId(0), 4);
+        let first = regions.take_in(&memory);
+        let place = regions.place(&first);
+        regions.forget(&first);
+        let second = regions.take_in(&memory);
+        assert_eq!((place, regions.place(&second), regions.live), (0, 0, 1));
+        assert_ne!(first.id(), second.id());
+        assert_eq!(Arc::strong_count(first.memory()), 1, "nothing but this test holds it");
+        let lookup = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| regions.place(&first)));
+        assert!(lookup.is_err(), "it was released");
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl VerbsFabric {
         if !fits || self.peers[peer].lost.is_some() {
             return Ok(());
         }
-        let key = self.regions.try_local_key(mirror.place, peer, &self.peers[peer].domain);
+        let key = self.regions.local_key(mirror.place, peer, &self.peers[peer].domain);
         let key = key.map_err(Loss::Shortage)?;
         if self.peers[peer].mirror_out.is_none() {
             self.open_mirror_out(peer)?;
@@ -229,25 +229,24 @@ impl VerbsFabric {
         }
     }
 
-    /// Brings the present value of a word to all readers.
+    /// Brings the present values of a few words to all readers, by one write each.
     ///
     /// # Panics
-    /// If the mirror is not this node's or the word lies outside it.
-    pub(super) fn push_value(&mut self, mirror: MirrorId, word: usize) {
+    /// If the mirror is not this node's, the words lie outside it, or are too many to go by value.
+    pub(super) fn push_value(&mut self, mirror: MirrorId, words: Range<usize>) {
         let Self { mirrors, peers, endpoints, counters, .. } = self;
         let mirror = mirrors.mirror(mirror);
-        let value = mirror.region.load(word);
+        let payload = captured(&mirror.region, words.clone()).expect("few enough to go by value");
         let mut overrun = false;
         for subscriber in &mirror.subscribers {
             let number = peers[subscriber.peer].mirror_out.expect("made with the first subscriber");
-            let target = subscriber.target(word);
+            let target = subscriber.target(words.start);
             let endpoint = endpoints.live(number).expect("it lives as long as its peer");
-            if endpoint.replace_newest(target, value) {
-                counters.words_coalesced += 1;
+            if endpoint.replace_newest(target, &payload) {
+                counters.words_coalesced += words.len() as u64;
                 continue;
             }
-            let payload = Payload::words(&[value]);
-            let post = Post { target, payload, signal: None, release: Release::Nothing };
+            let post = Post { target, payload: payload.clone(), signal: None, release: Release::Nothing };
             overrun |= endpoints.push(number, post) > PUSHES_MAX;
         }
         if overrun {
@@ -255,14 +254,20 @@ impl VerbsFabric {
         }
     }
 
-    /// The region at `place` has moved: pushes of it name its new pages.
+    /// The region at `place` has moved: pushes of it name its new pages. A reader for which these cannot be locked is
+    /// lost.
     pub(super) fn renew_mirror_keys(&mut self, place: usize) {
         let Self { mirrors, regions, peers, .. } = self;
+        let mut losses = Vec::new();
         for mirror in mirrors.mirrors.iter_mut().filter(|mirror| mirror.place == place) {
             for subscriber in &mut mirror.subscribers {
-                subscriber.key = regions.local_key(place, subscriber.peer, &peers[subscriber.peer].domain);
+                match regions.local_key(place, subscriber.peer, &peers[subscriber.peer].domain) {
+                    Ok(key) => subscriber.key = key,
+                    Err(error) => losses.push((subscriber.peer, Loss::Shortage(error))),
+                }
             }
         }
+        losses.iter().for_each(|(peer, loss)| self.lose(*peer, loss));
     }
 
     /// Gives up readers that do not take what is pushed to them.

@@ -301,6 +301,21 @@ pub fn check(settings: &VerbsSettings, addresses: &[IpAddr]) -> Result<DeviceSum
     Ok(TriedDevice::choose(settings, addresses)?.summary())
 }
 
+/// As [`check`], and locks `bytes` bytes of memory for the device for a moment: so that who will need so much finds out
+/// before it begins.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_for(
+    settings: &VerbsSettings,
+    addresses: &[IpAddr],
+    bytes: usize,
+) -> Result<DeviceSummary, VerbsError> {
+    let device = TriedDevice::choose(settings, addresses)?;
+    memory::try_lock(&device.0, bytes)?;
+    Ok(device.summary())
+}
+
 /// All devices of this machine, each with what would be used of it or why it cannot be used. None is tried out.
 ///
 /// # Errors

@@ -31,7 +31,7 @@ pub(super) fn try_out(device: &Arc<Device>) -> Result<(), VerbsError> {
         refusals: vec![(device.name().to_owned(), Unsuitable::Broken(detail))],
     };
     let mut trial = Trial::new(device).map_err(|failure| match failure {
-        Failure::Memory(bytes, source) => VerbsError::MemoryLock { bytes, source },
+        Failure::Shortage(error) => error,
         Failure::Device(error) => broken(format!("no connection with itself: {error}")),
     })?;
     trial.order().map_err(broken)?;
@@ -56,8 +56,8 @@ struct Trial {
 }
 
 enum Failure {
-    /// So many bytes could not be locked.
-    Memory(usize, io::Error),
+    /// Memory could not be locked.
+    Shortage(VerbsError),
     Device(io::Error),
 }
 
@@ -76,10 +76,10 @@ impl Trial {
         let address = base.as_ptr().addr() as u64;
         // SAFETY: the region lives in the trial as long as the key, and its words are atomics.
         let memory = unsafe { domain.register(base, bytes, address, Access::Remote) };
-        let memory = memory.map_err(|error| Failure::Memory(bytes, error))?;
+        let memory = memory.map_err(|source| Failure::Shortage(VerbsError::MemoryLock { bytes, source }))?;
         let remote = Remote { address, key: memory.remote() };
         let place = regions.place(&source);
-        let source_key = regions.local_key(place, 0, &domain);
+        let source_key = regions.local_key(place, 0, &domain).map_err(Failure::Shortage)?;
         let channel = CompletionChannel::new(device)?;
         let completions = CompletionQueue::new(&channel, 4 * DEPTH.posts)?;
         let [writer, reader] = [(); 2].map(|()| QueuePair::new(&domain, &completions, DEPTH));

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use squall_fabric::SEND_BYTES_MAX;
 
+use super::VerbsError;
 use super::domain::{Access, Domain, MemoryKey};
-use super::memory::{Mapping, memory_lock};
+use super::memory::Mapping;
 
 /// A ring of bytes. What is taken is given back in the same order, because posts complete in order.
 pub(super) struct Staging {
@@ -32,16 +33,16 @@ pub(super) struct Staged {
 }
 
 impl Staging {
-    /// # Panics
+    /// # Errors
     /// If the memory cannot be had.
-    pub(super) fn new(domain: &Arc<Domain>) -> Self {
-        let mapping = Mapping::new(CAPACITY).unwrap_or_else(|error| panic!("{CAPACITY} bytes: {error}"));
+    pub(super) fn new(domain: &Arc<Domain>) -> Result<Self, VerbsError> {
+        let mapping = Mapping::new(CAPACITY).map_err(VerbsError::system("mmap"))?;
         let (base, bytes) = (mapping.base(), mapping.bytes());
         // SAFETY: all of the mapping, which is unmapped after the queue pair whose posts name it is gone; only the
         // thread that posts stores into it, and never into a piece that is in use.
         let key = unsafe { domain.register(base, bytes, base.as_ptr().addr() as u64, Access::Local) };
-        let key = key.unwrap_or_else(|error| memory_lock(bytes, error));
-        Self { ring: Ring { capacity: CAPACITY, head: 0, used: 0 }, key, mapping }
+        let key = key.map_err(|source| VerbsError::MemoryLock { bytes, source })?;
+        Ok(Self { ring: Ring { capacity: CAPACITY, head: 0, used: 0 }, key, mapping })
     }
 
     /// Captures bytes; `None` if there is no room until earlier posts are done.

@@ -4,6 +4,24 @@ use squall_fabric::{Channel, Event, MirrorKey, NodeId, PostError, Region, Source
 
 use crate::backend::{Backend, Nodes};
 
+/// Gives the names of all scenes to a macro.
+macro_rules! each {
+    ($take:ident) => {
+        $take! {
+            who_comes_later_is_like_any_other,
+            what_was_published_and_attached_before_waits,
+            a_removed_peer_is_forgotten,
+            grants_of_a_removed_peer_end,
+            names_of_connections_are_not_used_again,
+            who_will_not_come_is_forgotten,
+            a_node_is_taken_in_once,
+            a_peer_that_dies_on_the_way_is_lost,
+            a_retired_mirror_is_not_shown_to_who_comes_later,
+        }
+    };
+}
+pub(crate) use each;
+
 /// A message each way, a write under a grant each way, a word in a mirror each way.
 fn assert_joined<F: Backend>(all: &mut Nodes<F>, a: u32, b: u32) {
     let key = MirrorKey(u64::from(a + 1) << 32 | u64::from(b));

@@ -2,4 +2,5 @@
 
 mod mutations;
 mod random;
+mod returning;
 mod world;

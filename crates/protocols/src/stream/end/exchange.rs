@@ -28,6 +28,7 @@ impl End {
     ///
     /// # Errors
     /// If the peer broke the protocol.
+    #[inline]
     pub fn handle_arrival(&mut self, arrival: Arrival) -> Result<(), Violation> {
         self.credits.on_arrival()?;
         match arrival {
@@ -93,13 +94,19 @@ impl End {
 
     /// The next post, if there is one and credits allow it \[E6\]. A message is written into `message`.
     pub fn poll_output(&mut self, now: Instant, message: &mut Message) -> Option<Output> {
-        if self.failure.is_some() {
-            return None;
-        }
-        if self.owes_message() {
-            return self.credits.allow_message().then(|| self.fill(message));
-        }
-        if !self.credits.allow_transfer() {
+        if self.owes_message() { self.poll_message(message) } else { self.poll_transfer(now, message) }
+    }
+
+    /// The next post if [`End::owes_message`].
+    pub(in crate::stream) fn poll_message(&mut self, message: &mut Message) -> Option<Output> {
+        let is_allowed = self.failure.is_none() && self.credits.allow_message();
+        is_allowed.then(|| self.fill(message))
+    }
+
+    /// The next post if it is not that [`End::owes_message`].
+    #[inline]
+    pub(in crate::stream) fn poll_transfer(&mut self, now: Instant, message: &mut Message) -> Option<Output> {
+        if self.failure.is_some() || !self.credits.allow_transfer() {
             return None;
         }
         match self.sender.waiting() {
@@ -128,19 +135,22 @@ impl End {
     }
 
     /// Whether [`End::poll_output`] has nothing to do until something happens.
+    #[inline]
     pub(in crate::stream) fn is_quiet(&mut self) -> bool {
-        let rests = !self.under_way.is_empty() || self.sender.patience().is_idle();
-        self.sender.waiting() == 0 && rests && !self.owes_message()
+        self.sender.waiting() == 0
+            && (!self.under_way.is_empty() || self.sender.patience().is_idle())
+            && !self.owes_message()
     }
 
-    /// Whether the next [`Output::Message`] may be one that returns credits.
-    pub(in crate::stream) fn may_return_credits(&mut self) -> bool {
-        self.settings.kind == Kind::Packets || self.owes_message()
+    /// Whether a message may take the place of a transfer: that the packet is too long.
+    #[inline]
+    pub(in crate::stream) fn has_packets(&self) -> bool {
+        self.settings.kind == Kind::Packets
     }
 
     /// Whether something has to be said now; what can wait travels with it.
     #[inline]
-    fn owes_message(&mut self) -> bool {
+    pub(in crate::stream) fn owes_message(&mut self) -> bool {
         self.credits.is_due()
             || self.receiver.ring().unreturned() >= self.settings.ring_words.div_ceil(ACKNOWLEDGED_PART)
             || self.receiver.wants_to_advertise()

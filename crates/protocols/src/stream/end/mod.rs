@@ -175,15 +175,23 @@ impl End {
     }
 
     /// Whether [`End::poll_completion`] has something.
+    #[inline]
     #[must_use]
     pub fn has_completion(&self) -> bool {
         !self.completions.is_empty()
+    }
+
+    /// What [`End::poll_completion`] has.
+    #[inline]
+    pub(super) fn next_completion(&self) -> Option<&Completion> {
+        self.completions.front()
     }
 
     /// Offers `length` bytes to the peer.
     ///
     /// # Errors
     /// [`PostRefused`]; nothing has been posted then.
+    #[inline]
     pub fn post_send(&mut self, length: u64) -> Result<SendId, PostRefused> {
         let is_packet = self.settings.kind == Kind::Packets;
         match () {
@@ -264,12 +272,14 @@ impl End {
     }
 
     /// The next bytes to copy out of the ring, at most `length_max`.
+    #[inline]
     #[must_use]
     pub fn poll_copy(&self, length_max: u64) -> Option<RingCopy> {
         self.receiver.next_copy(length_max)
     }
 
     /// The copy that [`End::poll_copy`] asked for is made.
+    #[inline]
     pub fn on_copied(&mut self, copy: RingCopy) {
         self.statistics.copied_bytes += copy.length;
         let completed = self.receiver.on_copied(copy.length);
@@ -278,6 +288,7 @@ impl End {
     }
 
     /// The next thing that is done.
+    #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
@@ -303,6 +314,7 @@ impl End {
     }
 
     /// Completes receives that can get nothing more.
+    #[inline]
     fn settle(&mut self) {
         while let Some(completed) = self.receiver.next_cancelled() {
             self.complete(completed);
@@ -317,6 +329,7 @@ impl End {
         }
     }
 
+    #[inline]
     fn complete(&mut self, (id, bytes, outcome): Completed) {
         self.completions.push_back(Completion::Receive { id, bytes, outcome });
     }

@@ -109,13 +109,14 @@ impl Socket {
     }
 
     /// Copies from the ring to receives, for one evaluation; returns the number of copies.
+    #[inline]
     fn copy(&mut self) -> usize {
         let (mut left, mut copies) = (COPY_BYTES_MAX, 0);
         while left > 0 {
             let Some(copy) = self.end.poll_copy(left) else { break };
             let [from, offset, length] = [copy.from, copy.offset, copy.length].map(bytes);
-            let piece = self.receives.find(copy.receive);
-            copy_bytes(&piece.region, piece.first_byte + offset, &self.ring, from, length);
+            let (region, first_byte) = self.receives.find(copy.receive);
+            copy_bytes(region, first_byte + offset, &self.ring, from, length);
             self.end.on_copied(copy);
             left -= copy.length;
             copies += 1;
@@ -136,15 +137,21 @@ impl Socket {
                 Ok(false) | Err(PostError::NotConnected) => return posts,
                 Err(PostError::Full) => return posts + 1,
             }
-            // What a message returns must be posted.
-            if !self.spent.is_empty() && self.end.may_return_credits() {
+            let owes_message = self.end.owes_message();
+            if owes_message || self.end.has_packets() {
+                // What a message returns must be posted.
                 self.post_spent(fabric);
             }
-            // Looking at the clock takes as long as all the rest of a small post.
-            if !is_timed && self.end.needs_clock() {
-                (self.now, is_timed) = (fabric.now(), true);
-            }
-            match self.end.poll_output(self.now, &mut self.out.message) {
+            let output = if owes_message {
+                self.end.poll_message(&mut self.out.message)
+            } else {
+                // Looking at the clock takes as long as all the rest of a small post.
+                if !is_timed && self.end.needs_clock() {
+                    (self.now, is_timed) = (fabric.now(), true);
+                }
+                self.end.poll_transfer(self.now, &mut self.out.message)
+            };
+            match output {
                 None => return posts,
                 Some(Output::Message) => self.out.put_message(),
                 Some(Output::Transfer(transfer)) => self.put_transfer(fabric, &transfer),
@@ -160,9 +167,10 @@ impl Socket {
         }
     }
 
+    #[inline]
     fn put_transfer<F: Fabric>(&mut self, fabric: &mut F, transfer: &Transfer) {
-        let piece = self.sends.find(transfer.send);
-        let from_byte = piece.first_byte + bytes(transfer.offset);
+        let (source, first_byte) = self.sends.find(transfer.send);
+        let from_byte = first_byte + bytes(transfer.offset);
         let length = bytes(transfer.length);
         let history = self.out.history;
         let (grant, to_byte, before) = match transfer.route {
@@ -171,7 +179,6 @@ impl Socket {
                 (self.peer_ring.expect("the peer is there"), bytes(8 * word + skip), 0)
             }
         };
-        let source = &piece.region;
         self.end.count_shifted(from_byte % 8 != to_byte % 8 && length > 0);
         let immediate = transfer.arrival().to_immediate();
         let ends = transfer.is_last.then_some(transfer.send);
@@ -275,14 +282,26 @@ impl<F: Fabric> Core<F> for Socket {
             Event::Broken { conn, reason } if conn == self.conn => self.on_broken(fabric, reason),
             Event::Refused { conn } if conn == self.conn => self.on_broken(fabric, BreakReason::Refused),
             Event::PeerLost { peer, reason } if peer == self.peer => self.on_broken(fabric, reason),
-            Event::Revoked { ref grant } => self.on_revoked(grant),
+            Event::Revoked { ref grant } => {
+                for (_, memory) in self.releasing.extract_if(.., |(of, _)| of == grant) {
+                    fabric.release(&memory);
+                }
+                self.on_revoked(grant);
+            }
             _ => {}
         }
     }
 
     #[inline]
     fn poll(&mut self, fabric: &mut F) -> usize {
-        if self.rests { 0 } else { self.evaluate(fabric) }
+        if self.rests {
+            // The first line or two of what comes next: they are here when its arrival is seen.
+            let next = self.end.next_arrival();
+            self.ring.prefetch(next);
+            self.ring.prefetch(next + 7);
+            return 0;
+        }
+        self.evaluate(fabric)
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -24,7 +24,7 @@ use super::{
 /// **Memory** is named by bytes of a region, and begins at a word. The words of a receive belong to it whole: bytes
 /// behind its last one, up to the next word, may become zeros. The first receive in a region grants the peer the
 /// right to write all of that region, until the socket is closed: keep apart what the peer must not touch. The socket
-/// holds the region of the last send and of the last receive that are done, until others are.
+/// holds the region of the last send and of the last receive that are done, until others are done.
 #[derive(Debug)]
 pub struct Socket {
     peer: NodeId,
@@ -38,6 +38,8 @@ pub struct Socket {
     ring: Region,
     /// Rights of the peer on memory of this node; the first is the ring.
     grants: Vec<Grant>,
+    /// Adopted memory that is given back when the peer's right on it is revoked.
+    releasing: Vec<(Grant, Region)>,
     /// The peer's ring, once it has introduced itself.
     peer_ring: Option<Grant>,
     /// When this end gives up if the peer has not introduced itself.
@@ -96,6 +98,7 @@ impl Socket {
             spent: Vec::with_capacity(count),
             ring,
             grants: vec![grant],
+            releasing: Vec::new(),
             peer_ring: None,
             connect_by,
             sends: Pieces::default(),
@@ -135,6 +138,7 @@ impl Socket {
     }
 
     /// Whether [`Socket::poll_completion`] has something.
+    #[inline]
     #[must_use]
     pub fn has_completion(&self) -> bool {
         self.end.has_completion() || self.closed.is_some()
@@ -156,6 +160,7 @@ impl Socket {
     ///
     /// # Errors
     /// [`PostRefused`]; nothing has been posted then.
+    #[inline]
     pub fn post_send(&mut self, memory: &Region, bytes: Range<usize>) -> Result<SendId, PostRefused> {
         check_memory(memory, &bytes)?;
         if self.is_over() {
@@ -203,6 +208,34 @@ impl Socket {
         grant
     }
 
+    /// Gives adopted memory back: takes the peer's right on it, if it has one, and lets the fabric release it then, which
+    /// [`Socket::is_releasing`] tells. False, and nothing has changed, while an outstanding operation names the memory.
+    pub fn release<F: Fabric>(&mut self, fabric: &mut F, memory: &Region) -> bool {
+        if self.sends.name(memory) || self.receives.name(memory) {
+            return false;
+        }
+        self.sends.forget(memory);
+        self.receives.forget(memory);
+        let granted = self.grants.iter().position(|grant| grant.region == memory.id());
+        match granted.filter(|_| self.state != State::Closed) {
+            None => fabric.release(memory),
+            // On the way to its end it revokes all.
+            Some(at) if self.is_over() => self.releasing.push((self.grants[at], memory.clone())),
+            Some(at) => {
+                let grant = self.grants.remove(at);
+                fabric.revoke(&grant);
+                self.releasing.push((grant, memory.clone()));
+            }
+        }
+        true
+    }
+
+    /// Whether released memory may still be written.
+    #[must_use]
+    pub fn is_releasing(&self) -> bool {
+        !self.releasing.is_empty()
+    }
+
     /// Takes back a send of which nothing has been sent; false if it is too late.
     pub fn cancel_send(&mut self, id: SendId) -> bool {
         self.rests = false;
@@ -230,17 +263,16 @@ impl Socket {
     }
 
     /// The next thing that is done.
+    #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        let completion = match self.end.poll_completion() {
-            Some(completion) => completion,
-            None => self.closed.take()?,
-        };
-        match completion {
-            Completion::Send { id, .. } => self.sends.remove(id),
-            Completion::Receive { id, .. } => self.receives.remove(id),
-            Completion::Connected | Completion::Closed { .. } => {}
+        // Looked at in place: what was just written field by field waits for its stores when it is moved.
+        match self.end.next_completion() {
+            None => return self.closed.take(),
+            Some(&Completion::Send { id, .. }) => self.sends.remove(id),
+            Some(&Completion::Receive { id, .. }) => self.receives.remove(id),
+            Some(Completion::Connected | Completion::Closed { .. }) => {}
         }
-        Some(completion)
+        self.end.poll_completion()
     }
 
     fn is_over(&self) -> bool {

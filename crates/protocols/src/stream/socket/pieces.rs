@@ -2,64 +2,83 @@
 
 use std::collections::VecDeque;
 
-use squall_fabric::Region;
+use squall_fabric::{Region, Shelf};
 
 /// Which memory belongs to which operation. Operations are added with ascending names and mostly done in order.
 #[derive(Debug)]
 pub(super) struct Pieces<I> {
-    pieces: VecDeque<(I, Piece)>,
-    /// The region of the last operation that was done: mostly the next one names it again, and to count references to a
-    /// region takes as long as the rest of a small post.
-    spare: Option<Region>,
+    pieces: VecDeque<Piece<I>>,
+    regions: Shelf,
 }
 
 /// Memory of one operation.
-#[derive(Debug)]
-pub(super) struct Piece {
-    pub(super) region: Region,
-    pub(super) first_byte: usize,
+#[derive(Clone, Copy, Debug)]
+struct Piece<I> {
+    id: I,
+    /// Its number among the regions.
+    region: u32,
+    first_byte: usize,
 }
 
 impl<I> Default for Pieces<I> {
     fn default() -> Self {
-        Self { pieces: VecDeque::new(), spare: None }
+        Self { pieces: VecDeque::new(), regions: Shelf::default() }
     }
 }
 
 impl<I: Ord + Copy> Pieces<I> {
     #[inline]
     pub(super) fn add(&mut self, id: I, region: &Region, first_byte: usize) {
-        let spare = self.spare.take_if(|spare| spare.is_same(region));
-        let region = spare.unwrap_or_else(|| region.clone());
-        self.pieces.push_back((id, Piece { region, first_byte }));
+        let region = self.regions.put(region);
+        self.pieces.push_back(Piece { id, region, first_byte });
     }
 
-    /// The memory of an outstanding operation.
+    /// The memory of an outstanding operation: the region, and the first byte there.
     #[inline]
-    pub(super) fn find(&self, id: I) -> &Piece {
-        match self.pieces.front() {
-            Some((first, piece)) if *first == id => piece,
+    pub(super) fn find(&self, id: I) -> (&Region, usize) {
+        let piece = match self.pieces.front() {
+            Some(first) if first.id == id => first,
             _ => self.find_later(id),
-        }
+        };
+        (self.regions.at(piece.region), piece.first_byte)
     }
 
     #[cold]
-    fn find_later(&self, id: I) -> &Piece {
-        let at = self.pieces.binary_search_by_key(&id, |(id, _)| *id).expect("it is outstanding");
-        &self.pieces[at].1
+    fn find_later(&self, id: I) -> &Piece<I> {
+        let at = self.pieces.binary_search_by_key(&id, |piece| piece.id).expect("it is outstanding");
+        &self.pieces[at]
+    }
+
+    /// Whether an outstanding operation names the region.
+    pub(super) fn name(&self, region: &Region) -> bool {
+        self.regions.has_in_use(region)
+    }
+
+    /// Holds the region no longer, which no outstanding operation names.
+    pub(super) fn forget(&mut self, region: &Region) {
+        self.regions.forget(region);
     }
 
     /// The operation is done.
     #[inline]
     pub(super) fn remove(&mut self, id: I) {
-        let first = self.pieces.pop_front_if(|(first, _)| *first == id);
-        let Some((_, piece)) = first.or_else(|| self.remove_later(id)) else { return };
-        self.spare = Some(piece.region);
+        let region = match self.pieces.front() {
+            Some(first) if first.id == id => {
+                let region = first.region;
+                self.pieces.pop_front();
+                region
+            }
+            _ => match self.remove_later(id) {
+                Some(piece) => piece.region,
+                None => return,
+            },
+        };
+        self.regions.take(region);
     }
 
     #[cold]
-    fn remove_later(&mut self, id: I) -> Option<(I, Piece)> {
-        let at = self.pieces.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+    fn remove_later(&mut self, id: I) -> Option<Piece<I>> {
+        let at = self.pieces.binary_search_by_key(&id, |piece| piece.id).ok()?;
         self.pieces.remove(at)
     }
 }

@@ -34,7 +34,9 @@ fn on_one_host_they_meet_in_shared_memory() {
 #[test]
 fn rdma_is_used_if_one_end_asks_and_the_other_may() {
     use Answer::{Accepted, AcceptedByRdma, Refused};
-    let answer = |door: Choice, caller: Choice, device| door.answer(caller.wish(), || device);
+    let answer = |door: Choice, caller: Choice, device| {
+        door.answer(caller.wish(|| false), || device, || panic!("the caller has none"))
+    };
     for caller in [Choice::Auto, Choice::Verbs] {
         assert_eq!(answer(Choice::Verbs, caller, true), AcceptedByRdma);
     }
@@ -45,6 +47,20 @@ fn rdma_is_used_if_one_end_asks_and_the_other_may() {
     for caller in [Choice::Auto, Choice::Tcp] {
         assert_eq!(answer(Choice::Auto, caller, true), Accepted);
     }
+}
+
+/// Nobody asks: both have to have a device by which they would go.
+#[test]
+fn rdma_is_used_if_both_leave_it_open_and_would() {
+    let answer = |door: Choice, caller: Choice, (here, there)| {
+        door.answer(caller.wish(|| there), || panic!("nobody asks"), || here)
+    };
+    assert_eq!(answer(Choice::Auto, Choice::Auto, (true, true)), Answer::AcceptedByRdma);
+    for devices in [(true, false), (false, true), (false, false)] {
+        assert_eq!(answer(Choice::Auto, Choice::Auto, devices), Answer::Accepted);
+    }
+    assert_eq!(answer(Choice::Tcp, Choice::Auto, (true, true)), Answer::Accepted);
+    assert_eq!(answer(Choice::Auto, Choice::Tcp, (true, true)), Answer::Accepted);
 }
 
 #[test]

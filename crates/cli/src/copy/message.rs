@@ -1,0 +1,110 @@
+//! What `squall cp` and `squall serve` say to each other: lines of JSON, which come from elsewhere. Pure: the fuzzers
+//! include this file, too.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::parcel::{Way, way};
+
+/// What shall be copied.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// Where, below the folder that is served.
+    pub(crate) path: String,
+    /// `path` is a folder into which the sources go, even if it does not exist.
+    pub(crate) into: bool,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Request {
+    /// Whether an answer is about these entries: a number of blocks for each file, which it may have.
+    pub(crate) fn fits(&self, held: &[u64]) -> bool {
+        let files = self.entries.iter().filter_map(|entry| entry.file);
+        files.clone().count() == held.len() && files.zip(held).all(|(file, held)| *held <= blocks(file.bytes))
+    }
+
+    /// How files travel that are to be sent as one parcel, named by their entries; `None` if they cannot be.
+    pub(crate) fn way(&self, parcel: &[usize]) -> Option<Way> {
+        let size = |entry: &usize| Some(self.entries.get(*entry)?.file?.bytes);
+        way(&parcel.iter().map(size).collect::<Option<Vec<u64>>>()?)
+    }
+}
+
+/// A file or a folder of the source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// Its name and those of the folders above it, from the source's own name on.
+    pub(crate) path: Vec<String>,
+    /// Permission bits.
+    pub(crate) mode: u32,
+    /// `None`: a folder.
+    pub(crate) file: Option<FileEntry>,
+}
+
+/// By what a file is known again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileEntry {
+    pub(crate) bytes: u64,
+    pub(crate) modified_ns: i128,
+}
+
+/// What a host has, or why it takes nothing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// For each file in the order of the entries: how many of its blocks are there.
+    Ready {
+        held: Vec<u64>,
+    },
+    Refused {
+        message: String,
+    },
+}
+
+/// All is prepared: the session begins.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Begin {
+    /// Of this one session.
+    pub(crate) name: String,
+    /// Where `cp` listens, on the host from which it is connected.
+    pub(crate) port: u16,
+    pub(crate) members: usize,
+    pub(crate) rank: usize,
+    /// The entries that are sent: parcel by parcel, in this order.
+    pub(crate) send: Vec<Vec<usize>>,
+    #[serde(default)]
+    pub(crate) transport: Transport,
+}
+
+/// How the files travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Transport {
+    #[default]
+    Tcp,
+    Verbs,
+}
+
+/// What a host says to a file's digest.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Judgement {
+    Good,
+    Bad { message: String },
+}
+
+/// What a line says.
+///
+/// # Errors
+/// If it is not what was expected.
+pub(crate) fn parse<T: DeserializeOwned>(line: &str) -> serde_json::Result<T> {
+    serde_json::from_str(line)
+}
+
+/// How many blocks a file has.
+pub(crate) const fn blocks(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK_BYTES)
+}
+
+/// The size of a block: what is lost of a file when a host dies, at most, for each block under way.
+pub(crate) const BLOCK_BYTES: u64 = 1 << 20;

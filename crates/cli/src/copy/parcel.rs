@@ -1,0 +1,94 @@
+//! Parcels: what travels as one object. Each object costs some round trips, so small files travel together; a file of more
+//! than a block travels alone, from pages to pages.
+
+use super::BLOCK_BYTES;
+
+/// How the files of a parcel travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// One file, which can be resumed block by block.
+    Alone,
+    /// One behind the other, through memory: so many bytes.
+    Together(usize),
+}
+
+/// Which files make a parcel: for each the places of its files in `sizes`. The small ones come first.
+pub(crate) fn parcels(sizes: &[u64]) -> Vec<Vec<usize>> {
+    let (small, large): (Vec<usize>, Vec<usize>) = (0..sizes.len()).partition(|file| is_small(sizes[*file]));
+    let mut parcels: Vec<Vec<usize>> = Vec::new();
+    let mut bytes = 0;
+    for file in small {
+        match parcels.last_mut() {
+            Some(last) if bytes + sizes[file] <= BYTES_MAX && last.len() < FILES_MAX => last.push(file),
+            _ => {
+                parcels.push(vec![file]);
+                bytes = 0;
+            }
+        }
+        bytes += sizes[file];
+    }
+    parcels.extend(large.into_iter().map(|file| vec![file]));
+    parcels
+}
+
+/// How files of these sizes travel; `None` if they are no parcel.
+pub(crate) fn way(sizes: &[u64]) -> Option<Way> {
+    match sizes {
+        [] => None,
+        [size] if !is_small(*size) => Some(Way::Alone),
+        _ if sizes.len() > FILES_MAX || !sizes.iter().all(|size| is_small(*size)) => None,
+        _ => {
+            let bytes = sizes.iter().sum::<u64>();
+            (bytes <= BYTES_MAX).then_some(Way::Together(usize::try_from(bytes).expect("some megabytes")))
+        }
+    }
+}
+
+/// Of such a file nothing is kept when it comes in part.
+const fn is_small(bytes: u64) -> bool {
+    bytes <= BLOCK_BYTES
+}
+
+/// Memory that each host takes for a parcel.
+const BYTES_MAX: u64 = 8 * BLOCK_BYTES;
+/// So that the hosts tell now and then that they go on.
+const FILES_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Each file is in one parcel, and each parcel is one for who receives it.
+        #[test]
+        fn all_files_are_in_parcels(sizes in proptest::collection::vec(0..3 * BLOCK_BYTES, 0..100)) {
+            let parcels = parcels(&sizes);
+            let mut files: Vec<usize> = parcels.concat();
+            files.sort_unstable();
+            prop_assert_eq!(files, (0..sizes.len()).collect::<Vec<_>>());
+            for parcel in parcels {
+                let sizes: Vec<u64> = parcel.iter().map(|file| sizes[*file]).collect();
+                prop_assert!(way(&sizes).is_some(), "{sizes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn small_files_travel_together() {
+        assert_eq!(parcels(&[1 << 10; 2000]).len(), 2);
+        assert_eq!(parcels(&[5, BLOCK_BYTES + 1, 7]), [vec![0, 2], vec![1]]);
+        assert_eq!(parcels(&[BLOCK_BYTES; 9]).len(), 2);
+        assert_eq!(way(&[5, 7]), Some(Way::Together(12)));
+        assert_eq!(way(&[BLOCK_BYTES + 1]), Some(Way::Alone));
+    }
+
+    #[test]
+    fn what_no_source_sends_is_no_parcel() {
+        for sizes in [&[][..], &[1, BLOCK_BYTES + 1], &[BLOCK_BYTES; 9], &[0; FILES_MAX + 1], &[u64::MAX; 2]]
+        {
+            assert_eq!(way(sizes), None);
+        }
+    }
+}

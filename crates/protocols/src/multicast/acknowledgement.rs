@@ -1,0 +1,132 @@
+//! Acknowledgements: what a member tells the others about what it has, and what they know without being told
+//! (Derecho §3.4, Spindle §2.3 and table 1).
+//!
+//! - *Received.* Who has announced a message has it. So an announcement acknowledges the sender's own sequences, as
+//!   far as no sequence of another comes between, and `received` is pushed only where it says more: [`acknowledged`].
+//! - *Delivered* frees messages of others, and is pushed only while there may be any.
+//! - If both rise in one evaluation they go by one write: nothing depends on which of them is seen first.
+//!
+//! Both are stored in the own row in any case. With one sender and one receiver a message costs three writes: record,
+//! announcement, and one back.
+//!
+//! `Deviation:` (Spindle §2.3) each member pushes both counts whenever they rise.
+
+use squall_fabric::window::Announcement;
+
+use super::{Deliver, Mode, Subgroup};
+use crate::mutation::{Mutation, is_on};
+
+/// What the others have been told, in total order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    /// `told.received <= received`, as pushed or as the announcement says.
+    received: u64,
+    /// `told.delivered <= delivered`
+    delivered: u64,
+    /// All messages of other members that were announced lie below this sequence.
+    awaited: u64,
+}
+
+/// How far a member has received everything, if it has published `received`, and announced `indexes` as the sender with
+/// rank `sender` among `senders`.
+#[inline]
+pub(super) fn acknowledged(received: u64, sender: usize, indexes: u64, senders: usize) -> u64 {
+    if is_on(Mutation::AnnouncementCoversOthers) {
+        return received.max(indexes * senders as u64);
+    }
+    if senders == 1 {
+        return received.max(indexes);
+    }
+    let (round, turn) = (received / senders as u64, received % senders as u64);
+    received + u64::from(turn == sender as u64 && round < indexes)
+}
+
+impl<D: Deliver> Subgroup<D> {
+    /// The sender with rank `sender` has announced something.
+    #[inline]
+    pub(super) fn note_announced(&mut self, sender: usize, before: Announcement, now: Announcement) {
+        let own = self.publisher.as_ref().is_some_and(|(_, own)| *own == sender);
+        // Nulls take no memory: nobody waits for it.
+        if own || before.records == now.records || is_on(Mutation::KeepDelivered) {
+            return;
+        }
+        let behind = (now.indexes - 1) * self.announced.len() as u64 + sender as u64 + 1;
+        self.told.awaited = self.told.awaited.max(behind);
+    }
+
+    /// How far the member with rank `rank` has received everything, as far as this one knows.
+    #[inline]
+    pub(super) fn received_by(&self, rank: usize) -> u64 {
+        let received = self.row.received.load(self.table.row(rank));
+        match self.sender_ranks[rank] {
+            // What nobody waits for is not worth a division.
+            Some(sender) if received < self.received => {
+                acknowledged(received, sender, self.announced[sender].indexes, self.announced.len())
+            }
+            _ => received,
+        }
+    }
+
+    /// Queues what the others do not know.
+    #[inline]
+    pub(super) fn tell(&mut self) {
+        if self.settings.mode != Mode::Atomic {
+            return;
+        }
+        if let Some((publisher, sender)) = &self.publisher {
+            let indexes = publisher.announcement().indexes;
+            let known = acknowledged(self.told.received, *sender, indexes, self.announced.len());
+            self.told.received = known.min(self.received);
+        }
+        let delivered_column = self.row.delivered.column(0).word();
+        let delivered = self.table.own().load_relaxed(delivered_column);
+        let says_received = self.told.received < self.received;
+        let says_delivered = self.told.delivered < delivered.min(self.told.awaited);
+        let words = match (says_received, says_delivered) {
+            (false, false) => return,
+            (true, false) => self.row.received.word()..delivered_column,
+            (false, true) => delivered_column..delivered_column + 1,
+            (true, true) => self.row.received.word()..delivered_column + 1,
+        };
+        if says_received {
+            self.told.received = self.received;
+        }
+        if says_delivered {
+            self.told.delivered = delivered;
+        }
+        self.table.tell(words);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::acknowledged;
+    use crate::multicast::sequences_complete;
+
+    /// Against the definition: who has everything below `received`, and its own indexes.
+    #[test]
+    fn an_announcement_acknowledges_the_own_messages_only() {
+        for senders in 1..5 {
+            for sender in 0..senders {
+                for received in 0..20 {
+                    for indexes in 0..8 {
+                        let here = |s: u64| {
+                            s < received
+                                || (s % senders as u64 == sender as u64 && s / (senders as u64) < indexes)
+                        };
+                        let complete = (0..).find(|s| !here(*s)).expect("it ends");
+                        assert_eq!(acknowledged(received, sender, indexes, senders), complete);
+                    }
+                }
+            }
+        }
+    }
+
+    /// With one sender nothing is left to acknowledge.
+    #[test]
+    fn a_single_sender_need_not_acknowledge() {
+        for indexes in 0..5 {
+            assert_eq!(acknowledged(0, 0, indexes, 1), sequences_complete(&[indexes]));
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Placing: writes into memory that its owner has adopted, which the owner executes [F13].
+//!
+//! Such memory cannot be mapped by others, and the kernel's write into another process (`process_vm_writev`) is no way to
+//! it: a writer that is stopped between its look at the grant and the write would write after the revocation [F9], and
+//! the owner could not move the memory away from it as it does with shared pages (see `revocation`). So the owner
+//! fetches: the writer posts a *request* into the ring of the connection, and the owner, in its poll,
+//! 1. looks whether its own grant is valid: a revocation holds from the call on [F9];
+//! 2. copies: short writes come with the request, the words of long ones are read from the writer's memory
+//!    (`fetching`), as many in one poll as take about the time of a system call that others wait for;
+//! 3. looks whether the writer lives and has not ended the connection, since else its memory holds anything [F11];
+//! 4. consumes the request, which tells the writer that it is done [F6], and shows the immediate's event [F7].
+//!
+//! Requests of one connection follow each other in its ring, like sends [F1]. A write that the writer's own processor
+//! would store waits until all requests before it are placed. Where the kernel lets the owner not read the writer, long
+//! writes come with their requests too, in pieces: two copies instead of one.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use squall_fabric::{BreakReason, Event, Grant, NodeId, Region, Source, Write};
+
+use super::ShmFabric;
+use super::connection::{Connection, Placing};
+use super::fetching::PeerMemory;
+use super::link::GRANTS_MAX;
+use super::ring::{INLINE_WORDS_MAX, Post, Request};
+use super::wire::{Message, Violation, Witness};
+use super::writes::{Attempt, EVENTS_MAX};
+
+/// Grants over adopted memory that this node gave to one peer, by key. There is nothing to hand over: they are plain
+/// data, and the owner alone checks them.
+pub(super) type GivenAdopted = BTreeMap<u64, (Grant, Region)>;
+
+/// Bytes that this node has placed for its peers, in memory that it has adopted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// Read from the writer's memory: one copy.
+    pub fetched_bytes: u64,
+    /// Through the ring of the connection, because they were few or the kernel lets this process not read the writer:
+    /// two copies.
+    pub relayed_bytes: u64,
+}
+
+/// What to do about a connection whose requests were served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Going {
+    /// Other posts may be there.
+    On,
+    /// There is more to fetch, in the next poll.
+    Later,
+    /// The connection has ended.
+    Over,
+}
+
+/// What became of the peer's request.
+enum Served {
+    Placed(Option<Event>),
+    /// There is more to fetch, in the next poll.
+    Unfinished,
+    /// It ended the connection.
+    Ended,
+}
+
+/// Whether a grant is over adopted memory.
+#[inline]
+pub(super) const fn is_adopted(grant: &Grant) -> bool {
+    grant.key & ADOPTED != 0
+}
+
+// The writer.
+impl ShmFabric {
+    /// Posts a request to place the words of a write, or as many of them as there is room for.
+    #[cold]
+    pub(super) fn try_place(&mut self, index: usize, write: &Write<'_>) -> Attempt {
+        if write.signal.is_some() && self.events.len() >= EVENTS_MAX {
+            return Attempt::Full;
+        }
+        let words = write.source.words();
+        let link = self.connections.at(index).expect("connected").link;
+        let is_fetched = words >= self.fetched_words_min && self.links[link].peer_fetches();
+        let piece_max = if is_fetched { words } else { INLINE_WORDS_MAX };
+        let mut posted = 0;
+        loop {
+            let piece = (words - posted).min(piece_max);
+            let is_last = posted + piece == words;
+            let immediate = write.immediate.filter(|_| is_last);
+            let inline = if is_fetched { 0 } else { piece };
+            let post = Post::Place { inline, immediate };
+            let room = match immediate {
+                Some(_) => self.room_for(index, post),
+                None => self.ring_room_for(index, post),
+            };
+            match room {
+                Ok(Attempt::Posted) => {}
+                Ok(_) if posted > 0 => return Attempt::Part(posted),
+                Ok(other) => return other,
+                Err(violation) => return self.end_by_violation(index, violation),
+            }
+            let connection = self.connections.at(index).expect("connected");
+            let request = request(write, posted, piece);
+            let end = connection.outgoing.post_request(post, &request, &write.source, posted);
+            let source = match &write.source {
+                Source::Region(region, _) if is_fetched => Some((*region).clone()),
+                _ => None,
+            };
+            let signal = write.signal.filter(|_| is_last);
+            if connection.placing.is_empty() {
+                self.placing.push(index);
+            }
+            connection.placing.push_back(Placing { end, signal, _source: source });
+            self.links[link].announce_post();
+            self.to_ring.insert(link);
+            posted += piece;
+            if is_last {
+                return Attempt::Posted;
+            }
+        }
+    }
+
+    /// Yields what peers have placed by now.
+    pub(super) fn collect_placed(&mut self) {
+        for index in std::mem::take(&mut self.placing) {
+            match self.collect_placed_on(index) {
+                Ok(true) => {}
+                Ok(false) => self.placing.push(index),
+                Err(violation) => _ = self.end_by_violation(index, violation),
+            }
+        }
+    }
+
+    /// As [`ShmFabric::collect_placed`], of one connection; returns whether nothing is left.
+    fn collect_placed_on(&mut self, index: usize) -> Result<bool, Violation> {
+        let now_ns = self.now_ns();
+        let Some(connection) = self.connections.at(index) else { return Ok(true) };
+        let Some(incoming) = &connection.incoming else { return Ok(true) };
+        let consumed = connection.outgoing.consumed(incoming)?;
+        let conn = connection.id;
+        while let Some(placed) = connection.placing.pop_front_if(|placing| placing.end <= consumed) {
+            self.events.extend(placed.signal.map(|token| Event::Done { conn, token }));
+        }
+        // What waits for these could not go before.
+        connection.waiting_since = now_ns;
+        Ok(connection.placing.is_empty())
+    }
+
+    /// The peer has refused a write that it should have placed [F10].
+    pub(super) fn on_refused(&mut self, link: usize, channel: u32, index: u64) -> Result<(), Violation> {
+        let Some(slot) = self.end_of_peer(link, channel, index)? else { return Ok(()) };
+        self.collect_placed_on(slot)?;
+        let Some(conn) = self.connections.at(slot).map(|connection| connection.id) else { return Ok(()) };
+        self.end(slot, Event::Refused { conn });
+        Ok(())
+    }
+}
+
+fn request(write: &Write<'_>, posted: usize, words: usize) -> Request {
+    let Grant { key, region, first, words: granted, .. } = *write.grant;
+    let address = match &write.source {
+        Source::Region(region, range) => region.pointer(range.start + posted).as_ptr().addr() as u64,
+        Source::Value(_) => 0,
+    };
+    let offset = (write.offset as u64).saturating_add(posted as u64);
+    Request { grant: [key, region.0, first, granted], offset, words: words as u64, address }
+}
+
+// The owner.
+impl ShmFabric {
+    /// Gives `peer` the right to have words placed in `range` of an adopted region.
+    pub(super) fn give_adopted(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+        region.check(&range);
+        let link = self.link_to(peer);
+        self.grants_given += 1;
+        let (first, words) = (range.start as u64, range.len() as u64);
+        let (owner, key) = (self.node, ADOPTED | self.grants_given);
+        let grant = Grant { owner, peer, region: region.id(), first, words, key };
+        let given = &mut self.links[link].given.adopted;
+        assert!(given.len() < GRANTS_MAX, "at most {GRANTS_MAX} grants to one peer: revoke some");
+        given.insert(key, (grant, region.clone()));
+        grant
+    }
+
+    /// Takes a grant over adopted memory back: nothing is placed under it any more.
+    pub(super) fn take_back_adopted(&mut self, grant: &Grant) {
+        // With a peer that was removed its grants went, too.
+        if let Some(link) = self.links.find(grant.peer) {
+            let given = self.links[link].given.adopted.remove(&grant.key);
+            let is_it = given.is_some_and(|(given, _)| given == *grant);
+            assert!(is_it, "{grant:?} was not given, or was revoked before");
+        }
+        self.events.push_back(Event::Revoked { grant: *grant });
+    }
+
+    /// Whether this node reads its peers' memory, where the kernel lets it, when it places their writes. It does unless it
+    /// is told not to; then these words take the way of two copies.
+    pub fn set_fetching(&mut self, fetches: bool) {
+        self.fetches = fetches;
+        for link in self.links.numbers() {
+            let link = &self.links[link];
+            link.announce_fetching(fetches && link.memory.is_some());
+        }
+    }
+
+    /// From how many words on a write of this node is left in its memory for the owner to fetch. For tests.
+    #[doc(hidden)]
+    pub const fn set_fetched_words_min(&mut self, words: usize) {
+        self.fetched_words_min = words;
+    }
+
+    /// Tries whether this node may read the peer's memory.
+    pub(super) fn on_witness(&mut self, link: usize, witness: &Witness) {
+        match PeerMemory::of(witness) {
+            Ok(memory) => {
+                self.links[link].memory = Some(memory);
+                self.links[link].announce_fetching(self.fetches);
+            }
+            Err(error) => {
+                let peer = self.links[link].peer;
+                tracing::debug!(%peer, %error, "its memory cannot be read: writes into adopted memory take two copies");
+            }
+        }
+    }
+
+    /// What this node has placed for its peers so far.
+    #[must_use]
+    pub const fn placed(&self) -> Placed {
+        self.placed
+    }
+
+    /// Serves the peer's requests at the front of a connection's ring until another post is there, or none.
+    #[cold]
+    pub(super) fn serve_requests(
+        &mut self,
+        slot: usize,
+        sink: &mut dyn FnMut(Event),
+    ) -> Result<Going, Violation> {
+        let mut budget = FETCHED_WORDS_PER_POLL;
+        loop {
+            let Some(connection) = self.connections.at(slot) else { return Ok(Going::Over) };
+            let link = connection.link;
+            let Some(incoming) = &connection.incoming else { return Ok(Going::Over) };
+            let Some(post @ Post::Place { .. }) = incoming.front()? else { return Ok(Going::On) };
+            match self.serve(slot, post, &mut budget)? {
+                Served::Placed(event) => {
+                    // It may have parked, waiting for this.
+                    self.to_ring.insert(link);
+                    event.into_iter().for_each(&mut *sink);
+                }
+                Served::Unfinished => {
+                    self.links[link].look_again = true;
+                    return Ok(Going::Later);
+                }
+                Served::Ended => return Ok(Going::Over),
+            }
+        }
+    }
+
+    fn serve(&mut self, slot: usize, post: Post, budget: &mut usize) -> Result<Served, Violation> {
+        let Post::Place { inline, immediate } = post else { unreachable!("the caller has looked") };
+        let connection = self.connections.at(slot).expect("the caller has looked");
+        if immediate.is_some() && !connection.has_receive() {
+            return Err(Violation("a post for which there is no receive"));
+        }
+        let request = connection.incoming.as_ref().expect("the caller has looked").request();
+        let link = connection.link;
+        let Some((target, first)) = admit(&self.links[link].given.adopted, &request) else {
+            self.refuse_peer(slot);
+            return Ok(Served::Ended);
+        };
+        let words = usize::try_from(request.words).expect("admitted");
+        if inline == words {
+            let incoming = connection.incoming.as_ref().expect("the caller has looked");
+            incoming.copy_inline_to(inline, &target, first);
+            self.placed.relayed_bytes += 8 * words as u64;
+        } else if inline != 0 {
+            return Err(Violation("a request with some of its words"));
+        } else if connection.fetched < words {
+            let fetched = connection.fetched;
+            let piece = (words - fetched).min(*budget);
+            *budget -= piece;
+            let address = request.address.wrapping_add(8 * fetched as u64);
+            if !self.fetch(link, address, (&target, first + fetched), piece) {
+                self.break_connection(slot, BreakReason::Unreachable);
+                return Ok(Served::Ended);
+            }
+            let connection = self.connections.at(slot).expect("it was there");
+            connection.fetched += piece;
+            if connection.fetched < words {
+                return Ok(Served::Unfinished);
+            }
+        }
+        let is_good = inline == words || self.writer_stands(slot);
+        let connection = self.connections.at(slot).expect("it was there");
+        if !is_good {
+            self.break_connection(slot, BreakReason::PeerClosed);
+            return Ok(Served::Ended);
+        }
+        Ok(Served::Placed(connection.on_placed(post)))
+    }
+
+    fn fetch(&mut self, link: usize, address: u64, (target, first): (&Region, usize), words: usize) -> bool {
+        let Some(memory) = &self.links[link].memory else { return false };
+        match memory.fetch(address, target, first, words) {
+            Ok(()) => {
+                self.placed.fetched_bytes += 8 * words as u64;
+                true
+            }
+            Err(error) => {
+                let peer = self.links[link].peer;
+                tracing::debug!(%peer, %error, "a write's words cannot be fetched: its connection breaks");
+                false
+            }
+        }
+    }
+
+    /// Whether the writer's memory held its words when they were fetched.
+    fn writer_stands(&mut self, slot: usize) -> bool {
+        let Some(Connection { link, incoming: Some(incoming), .. }) = self.connections.at(slot) else {
+            return false;
+        };
+        !incoming.has_ended() && self.links[*link].memory.as_ref().is_some_and(|memory| memory.is_alive())
+    }
+
+    /// Refuses the peer's request at the front and ends the connection [F10].
+    fn refuse_peer(&mut self, slot: usize) {
+        let Some(connection) = self.connections.at(slot) else { return };
+        let Connection { id: conn, link, channel, index, .. } = *connection;
+        self.tell(link, Message::Refused { channel: channel.0, index }, None);
+        self.end(slot, Event::Broken { conn, reason: BreakReason::Refused });
+    }
+}
+
+/// The region and its word at which the request writes, if there is a valid grant for all of it.
+fn admit(given: &GivenAdopted, request: &Request) -> Option<(Region, usize)> {
+    let [key, region, first, words] = request.grant;
+    let (grant, target) = given.get(&key)?;
+    let is_it = (grant.region.0, grant.first, grant.words) == (region, first, words);
+    let end = request.offset.checked_add(request.words)?;
+    let at = usize::try_from(first + request.offset.min(words)).ok()?;
+    (is_it && end <= words).then(|| (target.clone(), at))
+}
+
+/// The bit of a key that says that its grant is over adopted memory.
+const ADOPTED: u64 = 1 << 63;
+/// From here on, 32 KiB, one copy by the kernel takes less time than two by two processors (measured: docs/results/stream.md).
+pub(super) const FETCHED_WORDS_MIN: usize = 4096;
+/// What one poll fetches for one connection, 2 MiB: some hundred microseconds.
+const FETCHED_WORDS_PER_POLL: usize = 1 << 18;

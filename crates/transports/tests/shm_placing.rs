@@ -1,0 +1,285 @@
+//! Adopted memory on shared memory between real processes: a writer that is killed or stopped while its words are
+//! fetched, one that closes before, and a kernel that lets nobody fetch [F9, F11, F13].
+
+#[path = "shm/child.rs"]
+mod child;
+
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use rustix::process::Signal;
+use squall_fabric::{
+    Channel, ConnId, Event, Fabric, Grant, NodeId, PostError, Region, RegionId, Source, Token, Write,
+};
+use squall_transports::shm::ShmFabric;
+
+use child::{PATIENCE, Process, fabric_of_child, poll_until, poll_until_alone, role};
+
+/// Not a test of its own: what the children of the tests below do.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn child() {
+    match role().expect("started by another test").as_str() {
+        "write" => write_blocks(),
+        "own" => own_without_rights(),
+        other => panic!("no such role: {other}"),
+    }
+}
+
+/// F11: what a killed writer had posted and was not fetched in whole is never shown.
+#[test]
+fn a_writer_killed_in_the_middle_shows_nothing_more() {
+    let (process, mut owner) = Owner::of_writer();
+    owner.poll_into_a_block();
+    process.signal(Signal::KILL);
+    poll_until_lost(&mut owner);
+    owner.assert_at_rest();
+}
+
+/// F9: a writer that is stopped is served all the same, and revoking its grant waits for nothing; it is refused when it
+/// goes on.
+#[test]
+fn a_stopped_writer_is_fenced_at_once() {
+    let (mut process, mut owner) = Owner::of_writer();
+    owner.poll_into_a_block();
+    process.signal(Signal::STOP);
+    let before = owner.fabric.placed().fetched_bytes;
+    owner.fabric.poll(&mut |event| assert!(!matches!(event, Event::Arrived { .. }), "{event:?}"));
+    assert!(owner.fabric.placed().fetched_bytes > before, "its words are fetched while it is stopped");
+    let grant = owner.grant;
+    owner.fabric.revoke(&grant);
+    let mut events = Vec::new();
+    owner.fabric.poll(&mut |event| events.push(event));
+    assert!(events.contains(&Event::Revoked { grant }), "{events:?}");
+    assert!(!events.iter().any(|event| matches!(event, Event::Arrived { .. })), "{events:?}");
+    owner.assert_at_rest();
+    process.signal(Signal::CONT);
+    poll_until(&mut owner.fabric, "the end of the refused writer", |_, _| process.has_ended());
+    assert!(process.wait().success(), "the writer was not refused");
+    owner.assert_at_rest();
+}
+
+/// F9: a peer that is removed in the middle of a fetch writes nothing more either.
+#[test]
+fn a_removed_writer_is_fenced_at_once() {
+    let (process, mut owner) = Owner::of_writer();
+    owner.poll_into_a_block();
+    owner.fabric.remove_peer(NodeId(1));
+    owner.assert_at_rest();
+    drop(process);
+}
+
+/// The kernel lets the owner not read the writer's memory: everything lands, by two copies.
+#[test]
+fn without_the_right_to_read_words_come_through_the_ring() {
+    let (process, socket) = Process::start("own");
+    if !rustix::process::geteuid().is_root() {
+        // The child cannot give up a right that it has not: so this process denies it.
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+            .expect("a process may");
+    }
+    let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
+    let (conn, grant) = receive_order(&mut fabric, NodeId(1));
+    let source = fabric.register(SHORT_WORDS);
+    for k in 1..=ROUNDS {
+        (0..SHORT_WORDS).for_each(|word| source.store_relaxed(word, k + word as u64));
+        poll_until(&mut fabric, "a place", |fabric, _| {
+            fabric.write(conn, block(&grant, &source, k)) != Err(PostError::Full)
+        });
+        let done = Event::Done { conn, token: Token(k) };
+        poll_until(&mut fabric, "Done", |_, events| events.contains(&done));
+    }
+    drop(fabric);
+    assert!(process.wait().success(), "the owner missed something, or read what it must not");
+}
+
+/// F11, F5: what a writer has posted before it closed is not shown when its memory may hold something else by now.
+#[test]
+fn a_writer_that_closes_shows_nothing_more() {
+    let (ours, theirs) = UnixStream::pair().expect("sockets");
+    let mut owner = ShmFabric::new(NodeId(0), vec![(NodeId(1), ours)]).expect("a fabric");
+    let mut writer = ShmFabric::new(NodeId(1), vec![(NodeId(0), theirs)]).expect("a fabric");
+    let target = owner.adopt(&Region::heap(RegionId(0), SHORT_WORDS));
+    let grant = owner.grant(&target, 0..SHORT_WORDS, NodeId(1));
+    let conns = [owner.open(NodeId(1), Channel(1)), writer.open(NodeId(0), Channel(1))];
+    let mut connected = false;
+    while !connected {
+        owner.poll(&mut |_| ());
+        writer.poll(&mut |event| connected |= matches!(event, Event::Connected { .. }));
+    }
+    owner.post_receive(conns[0], &target, 0..1, Token(0)).expect("room");
+    let source = writer.adopt(&Region::heap(RegionId(0), SHORT_WORDS));
+    poll_until(&mut writer, "a receive", |writer, _| {
+        let all = Source::Region(&source, 0..SHORT_WORDS);
+        let write = Write { source: all, grant: &grant, offset: 0, immediate: Some(1), signal: None };
+        writer.write(conns[1], write).is_ok()
+    });
+    writer.close(conns[1]);
+    // From now on it is the user's again.
+    (0..SHORT_WORDS).for_each(|word| source.store(word, u64::MAX));
+    poll_until(&mut owner, "the end", |_, events| {
+        assert!(!events.iter().any(|event| matches!(event, Event::Arrived { .. })), "{events:?}");
+        events.iter().any(|event| matches!(event, Event::Broken { .. }))
+    });
+}
+
+/// A node whose writer is a child that writes block after block into adopted memory.
+struct Owner {
+    fabric: ShmFabric,
+    target: Region,
+    grant: Grant,
+    conn: ConnId,
+    last: u64,
+}
+
+impl Owner {
+    fn of_writer() -> (Process, Self) {
+        let (process, socket) = Process::start("write");
+        let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
+        let target = fabric.adopt(&Region::heap(RegionId(0), BLOCK_WORDS));
+        let grant = fabric.grant(&target, 0..BLOCK_WORDS, NodeId(1));
+        let conn = order(&mut fabric, NodeId(1), &grant);
+        let inbox = fabric.register(1);
+        (0..500).for_each(|k| fabric.post_receive(conn, &inbox, 0..1, Token(k)).expect("room"));
+        (process, Self { fabric, target, grant, conn, last: 0 })
+    }
+
+    /// Polls until a part of a block is there; each block before is whole when it is shown.
+    fn poll_into_a_block(&mut self) {
+        let begin = Instant::now();
+        for polls in 0.. {
+            let (target, last) = (&self.target, &mut self.last);
+            self.fabric.poll(&mut |event| {
+                if let Event::Arrived { immediate, .. } = event {
+                    assert_eq!(u64::from(immediate), *last + 1);
+                    *last += 1;
+                    assert!(
+                        (0..BLOCK_WORDS).all(|word| target.load(word) == *last),
+                        "block {last} is not whole"
+                    );
+                }
+            });
+            let [first, end] = [0, BLOCK_WORDS - 1].map(|word| self.target.load(word));
+            if first > end && end > 0 && polls > 3 {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "never in the middle: {first} {end}");
+        }
+    }
+
+    /// Nothing lands any more, and nothing is shown.
+    fn assert_at_rest(&mut self) {
+        let mut before = vec![0; BLOCK_WORDS];
+        self.target.copy_out(0, &mut before);
+        let begin = Instant::now();
+        while begin.elapsed().as_millis() < 20 {
+            let conn = self.conn;
+            self.fabric
+                .poll(&mut |event| assert!(!matches!(event, Event::Arrived { conn: of, .. } if of == conn)));
+        }
+        assert!((0..BLOCK_WORDS).all(|word| self.target.load(word) == before[word]), "a word landed");
+    }
+}
+
+fn poll_until_lost(owner: &mut Owner) {
+    poll_until(&mut owner.fabric, "the news of the death", |_, events| {
+        assert!(!events.iter().any(|event| matches!(event, Event::Arrived { .. })), "{events:?}");
+        events.iter().any(|event| matches!(event, Event::PeerLost { .. }))
+    });
+}
+
+/// Sends a grant to the peer, which waits for it on channel 1.
+fn order(fabric: &mut ShmFabric, peer: NodeId, grant: &Grant) -> ConnId {
+    let conn = fabric.open(peer, Channel(1));
+    poll_until(fabric, "Connected", |_, events| events.contains(&Event::Connected { conn, peer }));
+    poll_until(fabric, "a receive", |fabric, _| fabric.send(conn, &grant.to_bytes(), None).is_ok());
+    conn
+}
+
+fn receive_order(fabric: &mut ShmFabric, peer: NodeId) -> (ConnId, Grant) {
+    let memory = fabric.register(64);
+    let conn = fabric.open(peer, Channel(1));
+    fabric.post_receive(conn, &memory, 0..64, Token(0)).expect("room");
+    let mut bytes = Vec::new();
+    poll_until(fabric, "its order", |_, events| {
+        for event in events {
+            if let Event::Received { length, .. } = event {
+                bytes.resize(*length, 0);
+                memory.copy_bytes_out(0, &mut bytes);
+            }
+        }
+        !bytes.is_empty()
+    });
+    (conn, Grant::from_bytes(&bytes).expect("a grant"))
+}
+
+/// A write of all of `source`, the `k`-th.
+fn block<'a>(grant: &'a Grant, source: &'a Region, k: u64) -> Write<'a> {
+    let signal = Some(Token(k));
+    let immediate = u32::try_from(k).ok();
+    Write { source: Source::Region(source, 0..source.words()), grant, offset: 0, immediate, signal }
+}
+
+/// Writes two blocks in turn until it is refused, as it must be.
+fn write_blocks() {
+    let mut fabric = fabric_of_child(1);
+    let (conn, grant) = receive_order(&mut fabric, NodeId(0));
+    let sources = [0, 1].map(|_| fabric.adopt(&Region::heap(RegionId(0), BLOCK_WORDS)));
+    let (mut posted, mut done) = (0, 0);
+    loop {
+        if posted < done + 2 {
+            let source = &sources[posted as usize % 2];
+            (0..BLOCK_WORDS).for_each(|word| source.store_relaxed(word, posted + 1));
+            match fabric.write(conn, block(&grant, source, posted + 1)) {
+                Ok(()) => posted += 1,
+                Err(PostError::Full) => {}
+                Err(PostError::NotConnected) => panic!("closed, but not refused"),
+            }
+        }
+        let mut refused = false;
+        fabric.poll(&mut |event| match event {
+            Event::Refused { .. } => refused = true,
+            Event::Done { token, .. } => done = token.0,
+            _ => {}
+        });
+        if refused {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Owns memory that its parent writes, and may not read the parent's.
+fn own_without_rights() {
+    let mut fabric = fabric_of_child(1);
+    if rustix::process::geteuid().is_root() {
+        // SAFETY: it takes numbers; no other thread of this process cares for its user.
+        let dropped = unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) };
+        assert_eq!(dropped, 0, "root may become anybody");
+    }
+    let target = fabric.adopt(&Region::heap(RegionId(0), SHORT_WORDS));
+    let grant = fabric.grant(&target, 0..SHORT_WORDS, NodeId(0));
+    let conn = order(&mut fabric, NodeId(0), &grant);
+    let inbox = fabric.register(1);
+    (0..ROUNDS).for_each(|k| fabric.post_receive(conn, &inbox, 0..1, Token(k)).expect("room"));
+    let mut arrived = 0;
+    poll_until(&mut fabric, "all blocks", |_, events| {
+        for event in events {
+            let Event::Arrived { immediate, .. } = event else { continue };
+            let base = u64::from(*immediate);
+            assert!((0..SHORT_WORDS).all(|word| target.load(word) == base + word as u64), "block {base}");
+            arrived += 1;
+        }
+        arrived == ROUNDS
+    });
+    let placed = fabric.placed();
+    assert_eq!((placed.fetched_bytes, placed.relayed_bytes), (0, ROUNDS * 8 * SHORT_WORDS as u64));
+    poll_until_alone(&mut fabric, |_| ());
+}
+
+/// Several polls' worth of words.
+const BLOCK_WORDS: usize = 1 << 20;
+/// More than fits the ring of a connection at once.
+const SHORT_WORDS: usize = 40_001;
+const ROUNDS: u64 = 20;
+const NOBODY: libc::uid_t = 65534;
