@@ -28,12 +28,16 @@
 //! is marked. Bodies are taken in the order of their records, so nothing says where a body lies: readers follow both
 //! rings. How bodies reach the readers is up to the caller ([`Publisher::publish_bodies`]).
 //!
+//! **Express.** A short message that is alone in its window reaches the readers by one write instead of two: see
+//! `express`.
+//!
 //! **Invariants.** `freed <= published <= ready <= freed + records_max`. The words of a record are written only
 //! between reservation and publication, and again only when it has been freed, which is when all members of
 //! the view have delivered it [O5]. That is what makes handing out `&[u8]` of these words sound: in this process
 //! the [`Writer`] keeps off until [`Publisher::free`]; other processes are trusted to keep the same rule, as
 //! members that have proved the cluster's secret.
 
+mod express;
 mod publisher;
 mod reader;
 mod remains;
@@ -47,6 +51,7 @@ use crate::atomics::{AtomicBool, AtomicU64, Ordering};
 use crate::layout::Word;
 use crate::region::Access;
 
+pub use express::Express;
 pub use publisher::{Body, Publisher};
 pub use reader::{CorruptRecord, Reader, Record};
 pub use remains::Remains;
@@ -75,6 +80,8 @@ pub struct Geometry {
     pub message_max: usize,
     /// The most records at a time; `1 <= records_max <= RECORDS_MAX`.
     pub records_max: usize,
+    /// The slot in the same region for messages that are alone, if there is one.
+    pub express: Option<Express>,
 }
 
 impl Geometry {
@@ -89,7 +96,7 @@ impl Geometry {
         assert!(u32::try_from(message_max).is_ok(), "messages of {message_max} bytes");
         let longest = record_words(message_max);
         let capacity = (records_max * longest).min((bytes_max / 8).max(2 * longest));
-        Self { first, capacity, message_max, records_max }
+        Self { first, capacity, message_max, records_max, express: None }
     }
 
     /// A ring of up to `records_max` bodies of large messages of up to `message_max` bytes each, but of at most
@@ -150,6 +157,15 @@ pub struct Announcement {
     pub indexes: u64,
     /// The low bits of the number of records sent.
     pub records: u16,
+}
+
+impl Announcement {
+    /// The later one.
+    #[inline]
+    #[must_use]
+    pub const fn max(self, other: Self) -> Self {
+        if other.indexes > self.indexes { other } else { self }
+    }
 }
 
 impl Word for Announcement {

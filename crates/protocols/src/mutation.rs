@@ -27,6 +27,8 @@ mutations! {
         ReuseAfterOwnDelivery,
         /// \[O5\] A pulled message counts as delivered when it is stable, though the consumer may still read it.
         ReleaseUnread,
+        /// \[O6\] An express record counts as received before all of it is here.
+        PartOfExpress,
         /// A batch that wraps pushes its first part only.
         HalfOfWrappedBatch,
         /// \[N3\] Rounds that others have begun are not filled.

@@ -152,7 +152,7 @@ impl Builder {
     pub fn join_polled(mut self) -> Result<(Group, Node), JoinError> {
         self.config.check()?;
         self.config = self.config.with_shards();
-        self.config.choose_carriers();
+        self.config.choose_ways();
         let named = self.upcalls.keys().chain(self.places.keys());
         let unknown = named.into_iter().find(|name| !self.config.subgroups.contains_key(*name));
         if let Some(name) = unknown {

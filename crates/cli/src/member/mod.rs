@@ -184,6 +184,7 @@ impl GroupMember {
                 ("polls", multicast.polls),
                 ("send_batches", multicast.send_batches),
                 ("messages_sent", multicast.messages_sent),
+                ("express", multicast.express),
                 ("nulls_sent", multicast.nulls_sent),
                 ("receive_batches", multicast.receive_batches),
                 ("delivery_batches", multicast.delivery_batches),

@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Announcement, Geometry, INDEXES_MAX, LARGE, Remains, Shared, low_bits, words_of_record};
+use super::{
+    Announcement, Express, Geometry, HEADER_WORDS, INDEXES_MAX, LARGE, Remains, Shared, low_bits,
+    words_of_record,
+};
 use crate::Region;
 use crate::atomics::Ordering;
 
@@ -132,6 +135,37 @@ impl Publisher {
         self.published = to;
         assert!(self.announcement().indexes < INDEXES_MAX, "a view ends before its indexes do");
         count
+    }
+
+    /// Whether the next message could go by the express slot, once everything before it is freed.
+    #[inline]
+    #[must_use]
+    pub fn wants_express(&self) -> bool {
+        self.geometry.express.is_some() && self.ready() == 1
+    }
+
+    /// Publishes a committed message by the express slot, if there is just one, short enough, and everything before it
+    /// is freed [O5]. Returns the words that must reach the readers, in one write; they are the announcement, too.
+    #[inline]
+    pub fn publish_express(&mut self) -> Option<Range<usize>> {
+        let express = self.geometry.express?;
+        if self.outstanding() > 0 || self.ready() != 1 {
+            return None;
+        }
+        let place = self.geometry.first + self.shared.start(self.published);
+        let length = usize::try_from(self.region.load_relaxed(place + 1)).ok()?;
+        if length > Express::BYTES_MAX {
+            return None;
+        }
+        if self.doubtful {
+            self.correct_indexes(self.published..self.published + 1);
+        }
+        self.published += 1;
+        if let Some(bodies) = &mut self.bodies {
+            bodies.looked = self.published;
+        }
+        assert!(self.announcement().indexes < INDEXES_MAX, "a view ends before its indexes do");
+        Some(express.store(&self.region, self.announcement(), place + HEADER_WORDS, length))
     }
 
     /// Calls `publish` for each body of the messages that have been published and not been looked at by this before.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Announcement, Geometry, HEADER_WORDS, LARGE, low_bits, record_words};
+use super::{Announcement, Express, Geometry, HEADER_WORDS, LARGE, low_bits, record_words};
 use crate::Region;
 
 /// A record that is not what its place and announcement require: the memory or the transport is at fault.
@@ -55,6 +55,7 @@ impl Reader {
     #[must_use]
     pub fn new(region: &Region, geometry: Geometry) -> Self {
         region.check(&(geometry.first..geometry.first + geometry.words()));
+        geometry.express.iter().for_each(|express| region.check(&express.words()));
         Self { region: region.clone(), geometry, head: 0, records: 0, bodies: None }
     }
 
@@ -77,6 +78,13 @@ impl Reader {
         let waiting = announced.records.wrapping_sub(low_bits(self.records));
         if waiting == 0 {
             return Ok(None);
+        }
+        if let Some(express) = self.geometry.express {
+            let last = express.announcement(&self.region);
+            if last.indexes > index {
+                // Neither delivered everywhere nor beyond the next record: it is the next record.
+                return self.take_express(express, index, last.indexes - 1);
+            }
         }
         let place = self.geometry.first + self.head;
         // SAFETY: `head` is below the capacity, behind which a whole record has room; `new` checked the region.
@@ -103,6 +111,27 @@ impl Reader {
         self.head = self.geometry.behind(self.head, words);
         self.records += 1;
         Ok(Some(Record { first: place + HEADER_WORDS, length: bytes }))
+    }
+
+    /// Takes index `index`, where the next record lies in the express slot and has index `there`.
+    #[cold]
+    fn take_express(
+        &mut self,
+        express: Express,
+        index: u64,
+        there: u64,
+    ) -> Result<Option<Record>, CorruptRecord> {
+        if index < there {
+            return Ok(None);
+        }
+        let length = express.length(&self.region);
+        if !express.is_whole(&self.region) || length > self.geometry.message_max {
+            let word = express.words().start;
+            return Err(CorruptRecord { word, expected: index, found: there, length: length as u64 });
+        }
+        self.head = self.geometry.behind(self.head, record_words(length));
+        self.records += 1;
+        Ok(Some(Record { first: express.payload(), length }))
     }
 
     /// Takes the record of a large message, and its body, which is whole when a message counts as received.

@@ -6,8 +6,8 @@
 //! - *Delivered* frees messages of others, and is pushed only while there may be any.
 //! - If both rise in one evaluation they go by one write: nothing depends on which of them is seen first.
 //!
-//! Both are stored in the own row in any case. With one sender and one receiver a message costs three writes: record,
-//! announcement, and one back.
+//! Both are stored in the own row in any case. With one sender and one receiver a message costs three writes, record,
+//! announcement and one back, or two, if record and announcement are one.
 //!
 //! `Deviation:` (Spindle §2.3) each member pushes both counts whenever they rise.
 

@@ -7,9 +7,10 @@
 //! which counts its indexes. `taken[lane]` says how far the walk has come.
 
 use std::fmt;
+use std::sync::Arc;
 
 use squall_fabric::window::{Announcement, CorruptRecord, Reader, Record};
-use squall_fabric::{Column, NodeId, Region};
+use squall_fabric::{NodeId, Region};
 
 use super::bodies::Bodies;
 use super::{Mode, Row, Settings, ViewStart};
@@ -138,7 +139,7 @@ struct Source {
     /// Rank among the members.
     member: usize,
     row: Region,
-    column: Column<Announcement>,
+    columns: Arc<Row>,
     announced: Announcement,
     reader: Reader,
     /// Messages that this member has delivered in an earlier view and that come once more.
@@ -165,10 +166,11 @@ impl Consumer {
                 None => reader,
             }
         };
+        let columns = Arc::new(row.clone());
         let senders = settings.senders.iter().enumerate().map(|(sender, member)| Source {
             member: *member,
             row: table.row(*member).clone(),
-            column: row.announced,
+            columns: Arc::clone(&columns),
             announced: Announcement::default(),
             reader: reader((sender, member)),
             known: start.known(table.members()[*member]),
@@ -363,7 +365,7 @@ impl Source {
     #[inline(always)]
     fn take(&mut self, index: u64) -> Result<Option<Record>, Corrupt> {
         if self.announced.indexes <= index {
-            self.announced = self.column.load(&self.row);
+            self.announced = self.columns.announcement(&self.row);
             if self.announced.indexes <= index {
                 return Err(Corrupt::Announcement { member: self.member, index });
             }

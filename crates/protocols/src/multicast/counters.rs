@@ -11,6 +11,8 @@ pub struct Counters {
     pub send_batches: u64,
     /// Messages sent.
     pub messages_sent: u64,
+    /// Of these, messages that took one write: record and announcement in one.
+    pub express: u64,
     /// Nulls sent.
     pub nulls_sent: u64,
     /// Times that `received` was published.

@@ -7,7 +7,8 @@
 //! counts are numbers of sequences (or indexes): "received = s" means that sequences `0..s` are here.
 //!
 //! **Step order** of one evaluation ([`Subgroup`]):
-//! 1. *Send*: give committed messages their indexes, push their words, announce.
+//! 1. *Send*: give committed messages their indexes, push their words, announce; a short one that is alone goes with its
+//!    announcement (`Express`).
 //! 2. *Receive*: load each sender's announcement once; if this sender has to fill rounds that others have begun,
 //!    raise the announcement by nulls; store `received`.
 //! 3. *Deliver*: everything below the least `received` of all members is stable; hand it over, in order, nulls
@@ -23,7 +24,8 @@
 //!   one, and each names one index of one sender.
 //! - \[O4\] delivered means received by all members: `delivered <= min received` in mode `Atomic`.
 //! - \[O5\] a record is reused only when *all* members have delivered it and no lease is held.
-//! - \[O6\] a record carries its index; another one than expected stops the subgroup ([`Failure::Corrupt`]).
+//! - \[O6\] a record carries its index; another one than expected stops the subgroup ([`Failure::Corrupt`]). A record that
+//!   announces itself counts when all of it is here.
 //! - \[N1\] a null never takes the place of a reserved message; \[N2\] nulls are counts, so no ring wraps over them;
 //!   \[N3\] one active sender among many runs at its own speed; \[N4\] without messages only finitely many nulls are
 //!   sent; \[N5\] the whole gap is filled at once; \[N6\] a message of size 0 is a message; \[N7\] nulls in flight at a

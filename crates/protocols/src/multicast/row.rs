@@ -1,16 +1,18 @@
 //! The row of a member in a subgroup's table: counts, and the window if it sends (Spindle §2.2–2.3, Table 1).
 
 use squall_fabric::layout::Columns;
-use squall_fabric::window::{Announcement, Geometry};
-use squall_fabric::{Column, Layout};
+use squall_fabric::window::{Announcement, Express, Geometry};
+use squall_fabric::{Column, Layout, Region};
 
 use super::{BodyColumns, Mode, Settings};
+use crate::mutation::{Mutation, is_on};
 
 /// Where things are in the row of each member. Columns that are polled for different reasons lie in cache lines
 /// of their own.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What this member has sent: the guard of its window.
+    /// What this member has sent: the guard of its window. The window's express slot fills the rest of its line, so that
+    /// who polls both polls one line.
     pub announced: Column<Announcement>,
     /// Sequences that are here without a gap.
     pub received: Column<u64>,
@@ -30,7 +32,8 @@ impl Row {
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         let mut layout = Layout::new();
-        let announced = layout.column();
+        let announced = layout.list(1 + Express::WORDS).column(0);
+        let express = settings.express.then(|| Express::at(announced.word() + 1));
         let (received, delivered) = match settings.mode {
             Mode::Atomic => {
                 let both = layout.list(2);
@@ -40,8 +43,27 @@ impl Row {
         };
         let empty = Geometry::new(0, settings.window, settings.message_max, settings.window_bytes);
         let first = layout.block(empty.words());
-        let window = Geometry { first, ..empty };
+        let window = Geometry { first, express, ..empty };
         let bodies = settings.large.as_ref().map(|large| BodyColumns::new(&mut layout, large));
         Self { announced, received, delivered, window, bodies, words: layout.words() }
+    }
+
+    /// What a member has sent, if its announcement says `said`: the express record behind that counts, too, if all of it
+    /// is in `row`.
+    #[inline]
+    pub(super) fn with_express(&self, row: &Region, said: Announcement) -> Announcement {
+        let Some(express) = self.window.express else { return said };
+        let claimed = express.announcement(row);
+        if claimed.indexes <= said.indexes {
+            return said;
+        }
+        if express.is_whole(row) || is_on(Mutation::PartOfExpress) { claimed } else { said }
+    }
+
+    /// What a member has sent, as far as `row` shows. It may be less than what was seen before, while the express slot is
+    /// written anew: then all members have delivered what lay in it.
+    #[must_use]
+    pub fn announcement(&self, row: &Region) -> Announcement {
+        self.with_express(row, self.announced.load(row))
     }
 }

@@ -77,6 +77,9 @@ pub struct Settings {
     pub large: Option<Large>,
     /// Whether a sender without messages fills the rounds that others have begun (Spindle §3.3).
     pub null_sends: bool,
+    /// Whether a short message that is alone in its window goes by one write ([`Express`](squall_fabric::window::Express)).
+    /// That pays where a push is a transfer; in shared memory two stores are cheaper than a check.
+    pub express: bool,
     /// The ranks of the members that send, ascending; not empty.
     pub senders: Vec<usize>,
 }
@@ -94,6 +97,7 @@ impl Settings {
             batching: Batching::ALL,
             large: None,
             null_sends: true,
+            express: true,
             senders: (0..members).collect(),
         }
     }

@@ -31,6 +31,8 @@ pub struct Subgroup<D> {
     pub(super) bodies: Option<Bodies>,
     /// Announcements as last seen, by sender.
     pub(super) announced: Vec<Announcement>,
+    /// The indexes that the announcements' own words said last, express records left out.
+    said: Vec<u64>,
     /// Their indexes, as far as they count as received: `indexes[i] <= announced[i].indexes`.
     pub(super) indexes: Vec<u64>,
     /// The rank of each member among the senders.
@@ -126,6 +128,7 @@ impl<D: Deliver> Subgroup<D> {
             publisher,
             bodies,
             announced: vec![Announcement::default(); senders],
+            said: vec![0; senders],
             indexes: vec![0; senders],
             sender_ranks,
             received: 0,
@@ -207,6 +210,9 @@ impl<D: Deliver> Subgroup<D> {
 
     /// Sends what the application has committed; returns how many messages.
     fn send(&mut self) -> u64 {
+        if self.send_express() {
+            return 1;
+        }
         let Some((publisher, _)) = &mut self.publisher else { return 0 };
         let count = if self.settings.batching.send { u64::MAX } else { 1 };
         let table = &mut self.table;
@@ -223,30 +229,51 @@ impl<D: Deliver> Subgroup<D> {
         if let Some(bodies) = &mut self.bodies {
             bodies.send(publisher, table);
         }
-        table.raise(self.row.announced, publisher.announcement());
+        let announcement = publisher.announcement();
+        table.raise(self.row.announced, announcement);
+        self.note_sent(sent, announcement);
+        sent
+    }
+
+    /// Sends a message that is alone, and short enough, by one write that is record and announcement in one.
+    #[inline]
+    fn send_express(&mut self) -> bool {
+        let Some((publisher, _)) = &self.publisher else { return false };
+        if !publisher.wants_express() {
+            return false;
+        }
+        if publisher.outstanding() == 1 {
+            self.free(true);
+        }
+        let Some((publisher, _)) = &mut self.publisher else { return false };
+        let Some(words) = publisher.publish_express() else { return false };
+        let announcement = publisher.announcement();
+        self.table.tell(words);
+        self.counters.express += 1;
+        self.note_sent(1, announcement);
+        true
+    }
+
+    fn note_sent(&mut self, messages: u64, announcement: Announcement) {
         self.counters.send_batches += 1;
-        self.counters.messages_sent += sent;
-        if publisher.announcement().indexes >= INDEXES_MAX - self.settings.window as u64 {
+        self.counters.messages_sent += messages;
+        if announcement.indexes >= INDEXES_MAX - self.settings.window as u64 {
             self.fail(Failure::Exhausted);
         }
-        sent
     }
 
     /// Looks at all announcements, fills rounds by nulls, stores `received`.
     fn receive(&mut self, sent: u64) -> usize {
         let mut work = 0;
         for sender in 0..self.announced.len() {
-            let row = self.table.row(self.settings.senders[sender]);
-            let announced = self.row.announced.load(row);
-            let seen = self.announced[sender].indexes;
-            if announced.indexes == seen {
-                continue;
-            }
-            if announced.indexes < seen || announced.indexes >= INDEXES_MAX {
-                let member = self.settings.senders[sender];
-                self.fail(Failure::Corrupt(Corrupt::Announcement { member, index: seen }));
-                return work;
-            }
+            let announced = match self.look_at(sender) {
+                Ok(announced) if announced == self.announced[sender] => continue,
+                Ok(announced) => announced,
+                Err(corrupt) => {
+                    self.fail(Failure::Corrupt(corrupt));
+                    return work;
+                }
+            };
             self.note_announced(sender, self.announced[sender], announced);
             self.announced[sender] = announced;
             work = 1;
@@ -264,6 +291,20 @@ impl<D: Deliver> Subgroup<D> {
             work = work.max(self.receive_singly(sent));
         }
         work
+    }
+
+    /// What a sender has announced by now.
+    #[inline]
+    pub(super) fn look_at(&mut self, sender: usize) -> Result<Announcement, Corrupt> {
+        let member = self.settings.senders[sender];
+        let row = self.table.row(member);
+        let said = self.row.announced.load(row);
+        let announced = self.row.with_express(row, self.announced[sender].max(said));
+        if said.indexes < self.said[sender] || announced.indexes >= INDEXES_MAX {
+            return Err(Corrupt::Announcement { member, index: self.said[sender] });
+        }
+        self.said[sender] = said.indexes;
+        Ok(announced)
     }
 
     /// Counts all that is announced and whole as received; false if the subgroup has failed.

@@ -10,11 +10,11 @@
 //!   In mode `Unordered` some members have delivered it already; there it is passed over ([`ViewStart::known`]).
 //!   In mode `Raw` only what was not sent at all goes on.
 
-use squall_fabric::window::{Announcement, INDEXES_MAX, Remains};
+use squall_fabric::window::Remains;
 use squall_fabric::{Fabric, MirrorId, NodeId};
 
 use super::subgroup::Outlet;
-use super::{Corrupt, Deliver, Failure, Mode, Subgroup};
+use super::{Deliver, Failure, Mode, Subgroup};
 use crate::mutation::{Mutation, is_on};
 
 /// How a view begins for a subgroup.
@@ -80,15 +80,14 @@ impl<D: Deliver> Subgroup<D> {
 
     /// Takes what has been announced, and no more: nothing is acknowledged.
     fn take_announcements(&mut self) {
-        for (sender, member) in self.settings.senders.iter().enumerate() {
-            let announced: Announcement = self.row.announced.load(self.table.row(*member));
-            let seen = self.announced[sender].indexes;
-            if announced.indexes < seen || announced.indexes >= INDEXES_MAX {
-                let corrupt = Corrupt::Announcement { member: *member, index: seen };
-                self.failure.get_or_insert(Failure::Corrupt(corrupt));
-                return;
+        for sender in 0..self.announced.len() {
+            match self.look_at(sender) {
+                Ok(announced) => self.announced[sender] = announced,
+                Err(corrupt) => {
+                    self.failure.get_or_insert(Failure::Corrupt(corrupt));
+                    return;
+                }
             }
-            self.announced[sender] = announced;
         }
         self.take_announced();
     }

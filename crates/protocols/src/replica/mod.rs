@@ -14,6 +14,8 @@
 //!    in has to be given the state.
 //! 2. A newcomer keeps what is delivered, so that senders never wait for it, and asks one member after the other
 //!    ([`Replica::ask`]) for a state at or behind the start of its first view. If a giver dies, the next one is asked.
+//!    It pauses between two questions, and longer each time: while it asks it does not refuse other newcomers, and some
+//!    that only ever asked one another would not find out that the state is lost.
 //! 3. A giver that holds such a state gives it with its position and goes on ([`Replica::give`]); one that has not come
 //!    so far says so when it has; one that has nothing refuses.
 //! 4. The newcomer takes the state ([`Replica::take_over`]), skips what is in it, applies the rest, and holds it from

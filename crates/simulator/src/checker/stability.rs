@@ -1,9 +1,8 @@
 //! Stability before delivery [O4]: when anybody delivers a message, every member has it in its own memory. The
 //! checker looks into all members' memories; it does not believe what they publish.
 
-use squall_fabric::layout::Word;
-use squall_fabric::window::Announcement;
-use squall_fabric::{Column, Region};
+use squall_fabric::Region;
+use squall_protocols::multicast::Row;
 
 use super::Delivery;
 use crate::run::Violation;
@@ -11,7 +10,7 @@ use crate::run::Violation;
 /// What each member can see of each sender.
 #[derive(Debug)]
 pub struct Stability {
-    announced: Column<Announcement>,
+    row: Row,
     /// `views[member][sender]`: the member's own copy of the sender's row.
     views: Vec<Vec<Region>>,
 }
@@ -19,8 +18,8 @@ pub struct Stability {
 impl Stability {
     /// A checker that looks into `views[member][sender]`.
     #[must_use]
-    pub const fn new(announced: Column<Announcement>, views: Vec<Vec<Region>>) -> Self {
-        Self { announced, views }
+    pub const fn new(row: Row, views: Vec<Vec<Region>>) -> Self {
+        Self { row, views }
     }
 
     /// Checks a delivery in total order.
@@ -29,8 +28,7 @@ impl Stability {
     /// If some member has not received the message yet.
     pub fn on_delivery(&self, delivery: &Delivery<'_>) -> Result<(), Violation> {
         for (member, views) in self.views.iter().enumerate() {
-            let word = views[delivery.sender].load(self.announced.word());
-            if Announcement::from_word(word).indexes <= delivery.index {
+            if self.row.announcement(&views[delivery.sender]).indexes <= delivery.index {
                 return Err(Violation {
                     checker: "stability",
                     text: format!(

@@ -279,14 +279,17 @@ fn draw_subgroups(seed: u64, prng: &mut Prng) -> Vec<SubgroupPlan> {
 fn draw_settings(prng: &mut Prng) -> Settings {
     let windows = [3, 10, 40][prng.index(3)];
     let stage = |prng: &mut Prng| prng.chance(800);
+    let mode = [Mode::Atomic, Mode::Atomic, Mode::Atomic, Mode::Unordered, Mode::Raw][prng.index(5)];
+    let (window, window_bytes) = (1 + prng.index(windows), 1 + prng.index(1000));
     Settings {
-        mode: [Mode::Atomic, Mode::Atomic, Mode::Atomic, Mode::Unordered, Mode::Raw][prng.index(5)],
-        window: 1 + prng.index(windows),
+        mode,
+        window,
         message_max: MESSAGE_MAX,
-        window_bytes: 1 + prng.index(1000),
+        window_bytes,
         batching: Batching { send: stage(prng), receive: stage(prng), delivery: stage(prng) },
         large: None,
         null_sends: true,
+        express: !window_bytes.is_multiple_of(4),
         senders: Vec::new(),
     }
 }

@@ -103,9 +103,9 @@ impl<'a> Cluster<'a> {
         if plan.settings.mode == Mode::Atomic {
             let views =
                 nodes.iter().map(|node| either!(&node.core, core => core.table().rows().to_vec())).collect();
-            let announced = either!(&nodes[0].core, core => core.row().announced);
+            let row = either!(&nodes[0].core, core => core.row().clone());
             watch.borrow_mut().order = Some(Order::new(members));
-            watch.borrow_mut().stability = Some(Stability::new(announced, views));
+            watch.borrow_mut().stability = Some(Stability::new(row, views));
         }
         Self { plan, world, nodes, watch, prng: Prng::new(plan.seed ^ 0xc105) }
     }

@@ -89,14 +89,17 @@ fn draw_settings(prng: &mut Prng, members: usize) -> Settings {
     }
     let windows = [3, 10, 40][prng.index(3)];
     let stage = |prng: &mut Prng| prng.chance(750);
+    let mode = [Mode::Atomic, Mode::Atomic, Mode::Atomic, Mode::Unordered, Mode::Raw][prng.index(5)];
+    let (window, window_bytes) = (1 + prng.index(windows), 1 + prng.index(4000));
     Settings {
-        mode: [Mode::Atomic, Mode::Atomic, Mode::Atomic, Mode::Unordered, Mode::Raw][prng.index(5)],
-        window: 1 + prng.index(windows),
+        mode,
+        window,
         message_max,
-        window_bytes: 1 + prng.index(4000),
+        window_bytes,
         batching: Batching { send: stage(prng), receive: stage(prng), delivery: stage(prng) },
         large: None,
         null_sends: true,
+        express: !window_bytes.is_multiple_of(4),
         senders,
     }
 }

@@ -81,6 +81,8 @@ pub(super) struct Member {
     /// For each shard at most one.
     questions: Vec<Question>,
     next_question: BTreeMap<u32, Instant>,
+    /// How long the next pause between two questions may be.
+    pauses: BTreeMap<u32, Duration>,
     desk: Desk,
     has_ended: bool,
 }
@@ -102,6 +104,7 @@ impl Member {
             calls: 0,
             questions: Vec::new(),
             next_question: BTreeMap::new(),
+            pauses: BTreeMap::new(),
             desk: Desk::default(),
             has_ended: false,
         }
@@ -181,12 +184,14 @@ impl Member {
     fn on_answer(&mut self, call: u64, answer: Answer) {
         let Some(place) = self.questions.iter().position(|question| question.call == call) else { return };
         let Question { shard, asked, view, .. } = self.questions.swap_remove(place);
-        let next = self.shared.pause(ASK_PAUSE);
-        self.next_question.insert(shard, next);
+        self.pause(shard);
         let part = self.part(shard);
         match answer {
             Answer::State(gift) => match part.take_over(gift) {
-                Ok(TakeOver::Taken) => self.shared.history.borrow_mut().tally.transfers += 1,
+                Ok(TakeOver::Taken) => {
+                    self.shared.history.borrow_mut().tally.transfers += 1;
+                    self.pauses.remove(&shard);
+                }
                 Ok(TakeOver::NotWanted) => {}
                 Err(error) => {
                     self.shared.check(Err(Violation { checker: "objects", text: error.to_string() }));
@@ -334,12 +339,20 @@ impl Member {
         worked
     }
 
+    /// Waits before the next question. Pauses grow, as in `squall::object`: newcomers that ask one another do not refuse
+    /// while they are asking, and if they did so all the time, none would find out that the state is lost.
+    fn pause(&mut self, shard: u32) {
+        let most = self.pauses.entry(shard).or_insert(ASK_PAUSE);
+        let next = self.shared.pause(*most);
+        *most = (*most * 2).min(ASK_PAUSE_MAX);
+        self.next_question.insert(shard, next);
+    }
+
     /// Gives up questions that are not answered.
     fn give_up(&mut self, now: Instant) -> bool {
         let over: Vec<Question> = self.questions.extract_if(.., |question| question.until <= now).collect();
         for Question { shard, asked, .. } in &over {
-            let next = self.shared.pause(ASK_PAUSE);
-            self.next_question.insert(*shard, next);
+            self.pause(*shard);
             let part = self.part(*shard);
             if part.replica.is_waiting() {
                 part.replica.handle_no_answer();
@@ -453,3 +466,4 @@ impl Program for Member {
 const QUERY_PATIENCE: Duration = Duration::from_micros(300);
 /// Between two questions about a shard.
 const ASK_PAUSE: Duration = Duration::from_micros(100);
+const ASK_PAUSE_MAX: Duration = Duration::from_micros(6_400);

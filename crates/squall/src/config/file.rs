@@ -255,6 +255,7 @@ fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
         large_carrier,
         batching,
         null_sends,
+        express,
         shards,
         replicas,
     ] = table.take([
@@ -269,6 +270,7 @@ fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
         "large_carrier",
         "batching",
         "null_sends",
+        "express",
         "shards",
         "replicas",
     ])?;
@@ -289,6 +291,7 @@ fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
         large_carrier: large_carrier.map(|value| value.choice(&CARRIERS)).transpose()?,
         batching: batching.map_or(Ok(usual.batching), |value| read_batching(&value))?,
         null_sends: null_sends.map_or(Ok(usual.null_sends), |value| value.flag())?,
+        express: express.map(|value| value.flag()).transpose()?,
         shards: shards.map_or(Ok(usual.shards), |value| value.count(1..=SHARDS_MAX))?,
         replicas: replicas.map_or(Ok(usual.replicas), |value| value.count(0..=MEMBERS_MAX))?,
         shard: 0,

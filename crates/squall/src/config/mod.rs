@@ -209,11 +209,13 @@ impl Config {
         self
     }
 
-    /// Settles how large messages travel, where that is left open: on one host they are read in place.
-    pub(crate) fn choose_carriers(&mut self) {
-        let usual = if self.transport == Transport::Shm { Carrier::Pushed } else { Carrier::Relayed };
+    /// Settles how messages travel, where that is left open: on one host they are read in place.
+    pub(crate) fn choose_ways(&mut self) {
+        let is_shared = self.transport == Transport::Shm;
         for subgroup in self.subgroups.values_mut() {
+            let usual = if is_shared { Carrier::Pushed } else { Carrier::Relayed };
             subgroup.large_carrier.get_or_insert(usual);
+            subgroup.express.get_or_insert(!is_shared);
         }
     }
 

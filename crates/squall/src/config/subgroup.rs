@@ -62,6 +62,9 @@ pub struct SubgroupConfig {
     pub batching: Batching,
     /// Whether a sender without messages fills the rounds that others have begun.
     pub null_sends: bool,
+    /// Whether a message of up to 40 bytes that is alone goes with its announcement by one write; `None`: not on one host,
+    /// where memory is shared and writes cost next to nothing.
+    pub express: Option<bool>,
     /// How many shards there are, each a subgroup of its own, `NAME/0` and so on; with one, it is called `NAME`.
     pub shards: usize,
     /// At how many of the members a shard lies, chosen by weight, so that few shards move when members come and go; 0: at
@@ -87,6 +90,7 @@ impl Default for SubgroupConfig {
             large_carrier: None,
             batching: usual.batching,
             null_sends: usual.null_sends,
+            express: None,
             shards: 1,
             replicas: 0,
             shard: 0,
@@ -121,6 +125,7 @@ impl SubgroupConfig {
             batching: self.batching,
             large: self.large(),
             null_sends: self.null_sends,
+            express: self.express.unwrap_or(true),
             senders: self.senders.among(&ranks).iter().map(place).collect(),
         }
     }
@@ -169,6 +174,7 @@ impl SubgroupConfig {
             batching: self.batching,
             large: self.large(),
             null_sends: self.null_sends,
+            express: self.express.unwrap_or(true),
             senders,
         };
         (!settings.senders.is_empty()).then_some((members, settings))

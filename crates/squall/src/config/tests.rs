@@ -92,6 +92,7 @@ fn every_key_is_read() {
         large_carrier = "relayed"
         batching = { send = false, delivery = false }
         null_sends = false
+        express = true
     "#;
     let config = Config::parse(text).unwrap();
     assert_eq!(config.contacts, ["unix:@a".parse().unwrap(), "unix:@b".parse().unwrap()]);
@@ -113,6 +114,7 @@ fn every_key_is_read() {
         large_carrier: Some(Carrier::Relayed),
         batching: Batching { send: false, receive: true, delivery: false },
         null_sends: false,
+        express: Some(true),
         ..SubgroupConfig::default()
     };
     assert_eq!(config.subgroups["log"], expected);

@@ -1,0 +1,208 @@
+//! Express records: a short message and its announcement in one write (Spindle §2.3).
+//!
+//! `Deviation:` Spindle pushes every message and its counter by writes of their own.
+//!
+//! A record in the ring costs two writes, since nothing keeps order within one \[F2\]: the record, and the word that
+//! announces it. A short message that is alone in its window goes by the *express slot* instead, a few words beside
+//! the announcement: the announcement as it would be pushed, a check word, and the payload. The check covers all of
+//! them, so a reader that sees only a part of the write takes it for nothing yet, and looks again.
+//!
+//! **The slot.** Word 0 the announcement behind the record, word 1 the check (56 bits) and the length in bytes (8 bits),
+//! then the payload. A part of one write and the rest of the one before pass for whole with probability 2^-56.
+//!
+//! **Invariant.** The slot is written only when all members have delivered everything that was published before
+//! (\[O5\], `freed == published`): so what lies in it is either delivered everywhere or the last record. The record also
+//! lies in its owner's ring, where the words that it takes stay unused in the others' copies; so readers count them.
+
+use std::ops::Range;
+
+use super::{Announcement, record_words};
+use crate::Region;
+use crate::layout::Word;
+
+/// Words of the slot before the payload: announcement, check and length.
+const HEADER_WORDS: usize = 2;
+const PAYLOAD_WORDS: usize = 5;
+
+/// The express slot of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Express {
+    first: usize,
+}
+
+impl Express {
+    /// The words of a slot. With the announcement's own they fill a cache line.
+    pub const WORDS: usize = HEADER_WORDS + PAYLOAD_WORDS;
+    /// The longest message that fits, in bytes.
+    pub const BYTES_MAX: usize = 8 * PAYLOAD_WORDS;
+
+    /// The slot that begins at word `first` of its sender's region.
+    #[must_use]
+    pub const fn at(first: usize) -> Self {
+        Self { first }
+    }
+
+    /// The words of the slot.
+    #[must_use]
+    pub const fn words(self) -> Range<usize> {
+        self.first..self.first + Self::WORDS
+    }
+
+    /// What the slot announces, if it is whole ([`Express::is_whole`]).
+    #[inline]
+    #[must_use]
+    pub fn announcement(self, row: &Region) -> Announcement {
+        Announcement::from_word(row.load(self.first))
+    }
+
+    /// Whether all of the last write to the slot is here.
+    #[must_use]
+    pub fn is_whole(self, row: &Region) -> bool {
+        let stored = row.load(self.first + 1);
+        length(stored) <= Self::BYTES_MAX && stored == self.check(row, length(stored))
+    }
+
+    /// The length in bytes of the message in a slot that is whole.
+    #[inline]
+    pub(super) fn length(self, row: &Region) -> usize {
+        length(row.load_relaxed(self.first + 1))
+    }
+
+    /// The first word of the payload.
+    #[inline]
+    pub(super) const fn payload(self) -> usize {
+        self.first + HEADER_WORDS
+    }
+
+    /// Stores the message of `length` bytes whose words begin at `payload` of the same region; returns the words that
+    /// must reach the readers.
+    pub(super) fn store(
+        self,
+        row: &Region,
+        announcement: Announcement,
+        payload: usize,
+        length: usize,
+    ) -> Range<usize> {
+        for word in 0..length.div_ceil(8) {
+            row.store_relaxed(self.payload() + word, row.load_relaxed(payload + word));
+        }
+        row.store_relaxed(self.first, announcement.to_word());
+        // SYNC: pairs with the acquire in `is_whole`: in shared memory, who sees this check sees all that it covers.
+        row.store(self.first + 1, self.check(row, length));
+        self.first..self.payload() + length.div_ceil(8)
+    }
+
+    /// The check word of a slot that holds `length` bytes.
+    fn check(self, row: &Region, length: usize) -> u64 {
+        let payload = (0..length.div_ceil(8)).map(|word| row.load(self.payload() + word));
+        let sum = payload.fold(mix(row.load(self.first)), |sum, word| mix(sum ^ word));
+        mix(sum ^ length as u64) & !LENGTH_MASK | length as u64
+    }
+}
+
+const LENGTH_MASK: u64 = 0xff;
+
+const fn length(check: u64) -> usize {
+    (check & LENGTH_MASK) as usize
+}
+
+/// Spreads the bits of a word over a word: the halves of a product, one over the other.
+#[expect(clippy::cast_possible_truncation, reason = "the halves of the product")]
+const fn mix(word: u64) -> u64 {
+    let product = (word ^ 0x9e37_79b9_7f4a_7c15) as u128 * 0xd6e8_feb8_6659_fd93_u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+// The ring's record is what the writer fills; the slot must be able to hold its payload.
+const _: () = assert!(record_words(Express::BYTES_MAX) <= Express::WORDS);
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Geometry, Reader, window};
+    use super::*;
+    use crate::RegionId;
+
+    /// Of every message over every other one, each choice of the words that have arrived: only the whole is whole.
+    #[test]
+    fn a_part_of_a_write_is_not_whole() {
+        let (sender, reader) = (Region::heap(RegionId(1), 16), Region::heap(RegionId(2), 16));
+        let slot = Express::at(3);
+        let mut parts = 0;
+        for (index, length) in (1..).zip((0..=Express::BYTES_MAX).chain((0..=Express::BYTES_MAX).rev())) {
+            let before: Vec<u64> = slot.words().map(|word| reader.load(word)).collect();
+            (0..5).for_each(|word| sender.store(11 + word, (index << 8) + word as u64 % 2));
+            let announcement = Announcement { indexes: index, records: 7 };
+            let words = slot.store(&sender, announcement, 11, length);
+            let changed: Vec<usize> =
+                words.clone().filter(|word| sender.load(*word) != reader.load(*word)).collect();
+            for arrived in 0..1u32 << changed.len() {
+                slot.words().zip(&before).for_each(|(word, value)| reader.store(word, *value));
+                for (bit, word) in changed.iter().enumerate() {
+                    if arrived >> bit & 1 == 1 {
+                        reader.store(*word, sender.load(*word));
+                    }
+                }
+                let whole = slot.is_whole(&reader) && slot.announcement(&reader) == announcement;
+                assert_eq!(whole, arrived + 1 == 1 << changed.len(), "{length} bytes, {arrived:b}");
+                parts += 1;
+            }
+            assert_eq!(slot.length(&reader), length);
+        }
+        assert!(parts > 1000, "{parts}");
+    }
+
+    #[test]
+    fn memory_that_was_never_written_announces_nothing() {
+        let row = Region::heap(RegionId(1), 8);
+        assert_eq!(Express::at(1).announcement(&row), Announcement::default());
+    }
+
+    /// A reader with memory of its own, to which only what is pushed comes: messages of all lengths, alone and in batches,
+    /// nulls among them, over many laps.
+    #[test]
+    fn readers_follow_both_ways() {
+        let slot = Express::at(1);
+        let geometry = Geometry { express: Some(slot), ..Geometry::new(8, 5, 60, 300) };
+        let words = 8 + geometry.words();
+        let (sender, copy) = (Region::heap(RegionId(1), words), Region::heap(RegionId(2), words));
+        let (mut writer, mut publisher) = window(&sender, geometry);
+        let (mut reader, mut own) = (Reader::new(&copy, geometry), Reader::new(&sender, geometry));
+        let push = |words: Range<usize>| words.for_each(|word| copy.store(word, sender.load(word)));
+        let (mut draw, mut express, mut index, mut taken) = (1_u64, 0, 0, 0_u8);
+        for round in 0..20_000_u64 {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
+            let pick = usize::try_from(draw >> 33).expect("31 bits");
+            for message in 0..pick % 3 {
+                let length = (pick / 8 + 7 * message) % 61;
+                let _full_or_sent = writer.send(length, |bytes| bytes.fill(taken));
+            }
+            let nulls = publisher.announcement().indexes + u64::from(pick % 32 == 7);
+            publisher.raise(nulls);
+            if let Some(words) = publisher.publish_express() {
+                express += 1;
+                push(words);
+                assert!(slot.is_whole(&copy), "round {round}");
+                assert_eq!(slot.announcement(&copy), publisher.announcement());
+            } else {
+                publisher.publish(u64::MAX, push);
+            }
+            while index < publisher.announcement().indexes {
+                let record = reader.take(index, publisher.announcement()).expect("in order");
+                let here = own.take(index, publisher.announcement()).expect("in order");
+                assert_eq!(
+                    record.map(|record| reader.bytes(record).to_vec()),
+                    here.map(|record| own.bytes(record).to_vec()),
+                );
+                if let Some(record) = record {
+                    assert!(reader.bytes(record).iter().all(|byte| *byte == taken), "round {round}");
+                }
+                index += 1;
+            }
+            taken = taken.wrapping_add(1);
+            if pick % 5 > 0 {
+                publisher.free(index);
+            }
+        }
+        assert!(express > 1000, "{express}");
+    }
+}
