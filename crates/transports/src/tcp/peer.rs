@@ -255,6 +255,10 @@ impl Peer {
         // references, and the kernel stores into them as another process does into shared memory.
         let read = |socket: &Socket| unsafe { socket.receive_pieces(&pieces) };
         let received = self.receive_into(wanted, &mut local.counters, read)?;
+        if whole < words - begun && available - 8 * whole < 8 {
+            // Only a part of a word is left, which goes with the next read: the poller tells when the rest has come.
+            self.readable = self.ended;
+        }
         let lead = &lead[..received.min(missing)];
         if let Some(word) = self.input.on_missing(lead) {
             region.store_relaxed(first, word);
