@@ -56,7 +56,8 @@ pub enum Answer {
 /// The application, as one member's RDMC calls it, on the thread that polls.
 pub trait Application<F: Fabric> {
     /// An object comes: where shall it go? (The paper's first upcall.) Asked once for each object, in order; not at
-    /// the root. An empty object is asked for too.
+    /// the root, and not where it fits into memory that was offered ([`super::Rdmc::offer`]). An empty object is asked
+    /// for too.
     fn memory(&mut self, fabric: &mut F, object: &Object) -> Answer;
 
     /// A block of the object has arrived: it lies in the memory that was given. For who keeps account of what it holds;
@@ -83,7 +84,8 @@ pub struct Failure {
     pub group: GroupId,
     /// Why.
     pub cause: Cause,
-    /// The objects that were not released here, by number. What follows them in the group is not known here.
+    /// The objects that were not released here, by number, also one in memory that was offered. What follows them in the
+    /// group is not known here.
     pub unfinished: Vec<Unfinished>,
 }
 

@@ -7,6 +7,7 @@ use squall_fabric::NodeId;
 use super::group::Group;
 use super::link::Links;
 use super::message::Message;
+use super::offer::Offered;
 use super::outgoing::Ready;
 use super::{Cause, GroupId};
 
@@ -83,7 +84,7 @@ fn on_unknown_group(early: &mut Early, links: &mut Links, peer: NodeId, message:
             links.say(peer, Message::Stopped { group });
         }
         // Late answers to what we said before we destroyed the group.
-        Message::Ready { .. } | Message::Stopped { .. } | Message::Hello { .. } => {}
+        Message::Offer { .. } | Message::Ready { .. } | Message::Stopped { .. } | Message::Hello { .. } => {}
     }
     true
 }
@@ -98,8 +99,13 @@ impl Group {
                 self.on_join(links, peer, digest);
                 Ok(())
             }
-            Message::Announce { number, bytes, slot, .. } if self.is_running() => {
+            Message::Announce { number, bytes, slot, .. }
+                if self.is_running() || self.has_offered(peer, number) =>
+            {
                 self.on_announce(peer, number, bytes, slot)
+            }
+            Message::Offer { number, slot, grant, .. } if self.is_running() => {
+                self.on_offer(peer, Offered { number, slot, grant })
             }
             Message::Ready { number, slot, grant, bound, held, .. } if self.is_running() => {
                 self.on_ready(peer, number, Ready { grant, slot, held, bound })
@@ -112,7 +118,10 @@ impl Group {
                 self.on_stopped(peer);
                 Ok(())
             }
-            Message::Announce { .. } | Message::Ready { .. } | Message::Hello { .. } => Ok(()),
+            Message::Announce { .. }
+            | Message::Offer { .. }
+            | Message::Ready { .. }
+            | Message::Hello { .. } => Ok(()),
         };
         if let Err(cause) = result {
             self.wedge(links, cause);

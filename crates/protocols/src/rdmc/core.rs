@@ -211,6 +211,18 @@ impl<A> Rdmc<A> {
         }
     }
 
+    /// Offers memory for object `number`, the next that will be announced, from [`Memory::first`] to the end of its region:
+    /// its first block need not wait until it has been announced and answered. Returns whether the memory is taken.
+    /// Then the object comes into it without an upcall for memory, if it fits; if it does not, the application is asked,
+    /// and the memory is its own again, as it is when the group has failed. Otherwise nothing has happened: the object is
+    /// announced or resumed, the one before it is not yet open, or another offer stands.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn offer(&mut self, group: GroupId, number: u64, memory: Memory) -> Result<bool, SendError> {
+        Ok(self.running(group)?.offer(number, memory))
+    }
+
     /// Gives memory to an object for which the application has answered [`super::Answer::Later`].
     ///
     /// # Errors
@@ -260,7 +272,7 @@ impl<A> Rdmc<A> {
         Ok(())
     }
 
-    /// Forgets a group that is idle, or whose failure has been reported.
+    /// Forgets a group that is idle and has no offer that stands, or whose failure has been reported.
     ///
     /// # Errors
     /// [`SendError::Unfinished`] or [`SendError::NoGroup`].

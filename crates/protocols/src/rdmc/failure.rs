@@ -47,6 +47,7 @@ impl Group {
         for multicast in self.multicasts.values_mut() {
             lost.extend(multicast.on_lost(peer));
         }
+        lost.extend(self.take_offered_right(peer));
         self.wedge(links, cause);
         lost.iter().for_each(|grant| fabric.revoke(grant));
         if let State::Wedged { fences, .. } = &mut self.state {
@@ -110,6 +111,7 @@ impl Group {
 
     /// What is left of all objects, by number.
     fn unfinished<F: Fabric>(&mut self, fabric: &mut F, slots: &mut Slots) -> Vec<Unfinished> {
+        self.end_offer(fabric, slots);
         let mut unfinished: Vec<_> = std::mem::take(&mut self.resumed).into_values().collect();
         for mut multicast in std::mem::take(&mut self.multicasts).into_values() {
             multicast.take_grants().for_each(|grant| fabric.revoke(&grant));

@@ -7,6 +7,7 @@ use squall_fabric::{Fabric, Grant, Instant, NodeId};
 use super::link::{Links, Posted};
 use super::multicast::Multicast;
 use super::mutation::{Mutation, is_on};
+use super::offer::{Offer, Offered};
 use super::outgoing::Ready;
 use super::schedule::Plan;
 use super::settings::{BLOCKS_MAX, OBJECTS_AHEAD, Settings};
@@ -25,6 +26,9 @@ pub(super) struct Group {
     pub(super) neighbours: Vec<Neighbour>,
     /// Objects from `finished` on that are known here; a number may lack for a while.
     pub(super) multicasts: BTreeMap<u64, Multicast>,
+    /// Memory for an object that has not been announced, and who it is offered to: the source of all first blocks \[B6\].
+    pub(super) offer: Option<Offer>,
+    pub(super) first_source: Option<NodeId>,
     /// Left over from a failed group, until the root sends it again [B7].
     pub(super) resumed: BTreeMap<u64, Unfinished>,
     /// Objects below are released.
@@ -40,6 +44,10 @@ pub(super) struct Neighbour {
     pub(super) has_joined: bool,
     /// The group has failed, and no block of it comes from there any more.
     pub(super) has_stopped: bool,
+    /// Its first block of an object comes from here \[B6\].
+    pub(super) is_first_target: bool,
+    /// Memory for an object that has not been announced to it.
+    pub(super) offered: Option<Offered>,
 }
 
 #[derive(Debug)]
@@ -69,8 +77,15 @@ impl Group {
     ) -> Option<Self> {
         let rank = members.iter().position(|member| *member == node)?;
         let ranks = neighbours(&settings, members.len(), rank);
-        let neighbour =
-            |rank: usize| Neighbour { node: members[rank], has_joined: false, has_stopped: false };
+        let tree = Plan::new(&settings.schedule, members.len(), 1);
+        let first_targets = tree.targets(rank);
+        let neighbour = |rank: usize| Neighbour {
+            node: members[rank],
+            has_joined: false,
+            has_stopped: false,
+            is_first_target: first_targets.contains(&rank),
+            offered: None,
+        };
         let mut neighbours: Vec<_> = ranks.into_iter().map(neighbour).collect();
         neighbours.sort_by_key(|neighbour| neighbour.node);
         Some(Self {
@@ -81,6 +96,8 @@ impl Group {
             settings,
             neighbours,
             multicasts: BTreeMap::new(),
+            offer: None,
+            first_source: tree.sources(rank).first().map(|source| members[*source]),
             resumed: BTreeMap::new(),
             finished: first,
             state: State::Running,
@@ -107,7 +124,7 @@ impl Group {
     /// Whether it can be forgotten.
     pub(super) fn is_idle(&self) -> bool {
         match self.state {
-            State::Running => self.multicasts.is_empty(),
+            State::Running => self.multicasts.is_empty() && self.offer.is_none(),
             State::Wedged { .. } => false,
             State::Reported { .. } => true,
         }
@@ -138,9 +155,12 @@ impl Group {
             return breach;
         }
         let object = Object { group: self.id, number, bytes };
-        let (settings, members, rank) = (&self.settings, &self.members, self.rank);
-        let multicast =
-            self.multicasts.entry(number).or_insert_with(|| Multicast::new(object, settings, members, rank));
+        if !self.multicasts.contains_key(&number) {
+            let mut multicast = Multicast::new(object, &self.settings, &self.members, self.rank);
+            self.take_offer(&mut multicast);
+            self.multicasts.insert(number, multicast);
+        }
+        let multicast = self.multicasts.get_mut(&number).expect("it is here now");
         match multicast.incoming.source_mut(peer) {
             Some(source) if source.slot.is_none() => source.slot = Some(slot),
             _ => return breach,
@@ -180,7 +200,8 @@ impl Group {
         Ok(())
     }
 
-    /// Gives memory to the next objects, announces them and says ready; returns the work done.
+    /// Gives memory to the next objects, announces them and says ready, of one more perhaps beforehand; returns the work
+    /// done.
     pub(super) fn open<F: Fabric, A: Application<F>>(
         &mut self,
         fabric: &mut F,
@@ -188,14 +209,14 @@ impl Group {
         links: &mut Links,
         slots: &mut Slots,
     ) -> Result<usize, Cause> {
-        let mut work = 0;
+        let mut work = self.tend_offer(fabric, links, slots);
         for number in self.finished..self.finished + OBJECTS_AHEAD {
             let Some(multicast) = self.multicasts.get_mut(&number) else { break };
             if multicast.slot.is_none() {
                 multicast.slot = slots.take(self.id, number);
                 work += 1;
             }
-            work += multicast.announce(links, |node| has_joined(&self.neighbours, node));
+            work += multicast.announce(links, &mut self.neighbours);
             if !multicast.ask(fabric, application) {
                 return Err(Cause::Refused(self.members[self.rank]));
             }
@@ -279,10 +300,10 @@ impl Multicast {
     }
 }
 
-/// Whether the neighbour `node` has created the group.
-fn has_joined(neighbours: &[Neighbour], node: NodeId) -> bool {
+/// The neighbour `node`.
+pub(super) fn neighbour_of(neighbours: &mut [Neighbour], node: NodeId) -> &mut Neighbour {
     let at = neighbours.binary_search_by_key(&node, |neighbour| neighbour.node);
-    neighbours[at.expect("a neighbour")].has_joined
+    &mut neighbours[at.expect("a neighbour")]
 }
 
 /// With whom a member ever exchanges blocks: some only if there are several blocks, some only if there is one.

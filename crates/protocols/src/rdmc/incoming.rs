@@ -35,7 +35,7 @@ pub(super) struct Source {
     /// The slot of the object there, once it has announced it.
     pub(super) slot: Option<Slot>,
     pub(super) is_answered: bool,
-    /// Given with the answer.
+    /// Given with the answer, or offered before.
     pub(super) grant: Option<Grant>,
     /// It may send in steps below, and knows of those below `told`: `told <= bound`.
     pub(super) bound: u64,
@@ -82,6 +82,23 @@ impl Incoming {
         }
     }
 
+    /// Whether all sources have announced the object and been answered.
+    pub(super) fn are_all_heard(&self) -> bool {
+        self.sources.iter().all(|source| source.slot.is_some() && source.is_answered)
+    }
+
+    /// The source of the first block was told that it may send it, before the object was announced.
+    pub(super) fn on_told_first(&mut self, node: NodeId, grant: Grant) {
+        let first = self.open.front().map(|transfer| transfer.step);
+        let source = self.source_mut(node).expect("the source of the first block is a source");
+        (source.is_answered, source.grant) = (true, Some(grant));
+        if let Some(step) = first {
+            source.told = step + 1;
+            source.waiting += 1;
+            source.untold -= 1;
+        }
+    }
+
     /// A block has come; false if it was not expected from there.
     pub(super) fn on_block(&mut self, node: NodeId, block: u64) -> bool {
         let expected = self.open.iter().position(|transfer| transfer.block == block);
@@ -122,7 +139,7 @@ impl Incoming {
         let mut work = 0;
         for source in self.sources.iter_mut().filter(|source| source.is_answered && source.untold > 0) {
             let is_worth_it = source.untold >= batch || source.waiting < batch;
-            let slot = source.slot.expect("answered");
+            let Some(slot) = source.slot else { continue };
             if is_worth_it && links.tell_bound(fabric, source.node, slot, source.bound) == Posted::Yes {
                 source.has_told();
                 work += 1;

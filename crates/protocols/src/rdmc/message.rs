@@ -32,6 +32,17 @@ pub enum Message {
         /// Its slot at the sender: where targets tell how far it may go.
         slot: Slot,
     },
+    /// *Ready for block* before the object is announced: for its first block, if it fits.
+    Offer {
+        /// The group.
+        group: GroupId,
+        /// The object's number.
+        number: u64,
+        /// As in `Ready`.
+        slot: u8,
+        /// As in `Ready`; how much memory there is.
+        grant: Grant,
+    },
     /// *Ready for block*: the answer to `Announce`.
     Ready {
         /// The group.
@@ -105,6 +116,7 @@ impl Message {
             Self::Hello { .. } => None,
             Self::Join { group, .. }
             | Self::Announce { group, .. }
+            | Self::Offer { group, .. }
             | Self::Ready { group, .. }
             | Self::Failed { group, .. }
             | Self::Stopped { group } => Some(*group),
@@ -121,6 +133,9 @@ impl Message {
             Self::Announce { group, number, bytes, slot } => {
                 writer.kind(ANNOUNCE).word(group.0).word(*number).word(*bytes);
                 writer.bytes(&[slot.index]).bytes(&slot.uses.to_le_bytes())
+            }
+            Self::Offer { group, number, slot, grant } => {
+                writer.kind(OFFER).word(group.0).word(*number).bytes(&[*slot]).bytes(&grant.to_bytes())
             }
             Self::Ready { group, number, slot, grant, bound, held } => {
                 writer.kind(READY).word(group.0).word(*number).bytes(&[*slot]).bytes(&grant.to_bytes());
@@ -148,6 +163,7 @@ impl Message {
             HELLO => Self::Hello { credits: reader.grant()? },
             JOIN => Self::Join { group: GroupId(reader.word()?), digest: reader.word()? },
             ANNOUNCE => reader.announce()?,
+            OFFER => reader.offer()?,
             READY => reader.ready()?,
             FAILED => Self::Failed { group: GroupId(reader.word()?), cause: reader.cause()? },
             STOPPED => Self::Stopped { group: GroupId(reader.word()?) },
@@ -205,6 +221,12 @@ impl Reader<'_> {
         Ok(Message::Announce { group, number, bytes, slot })
     }
 
+    fn offer(&mut self) -> Result<Message, MalformedMessage> {
+        let (group, number) = (GroupId(self.word()?), self.word()?);
+        let [slot] = self.array()?;
+        Ok(Message::Offer { group, number, slot, grant: self.grant()? })
+    }
+
     fn ready(&mut self) -> Result<Message, MalformedMessage> {
         let (group, number) = (GroupId(self.word()?), self.word()?);
         let [slot] = self.array()?;
@@ -244,6 +266,7 @@ const ANNOUNCE: u8 = 3;
 const READY: u8 = 4;
 const FAILED: u8 = 5;
 const STOPPED: u8 = 6;
+const OFFER: u8 = 7;
 
 #[cfg(test)]
 mod tests {
@@ -262,6 +285,7 @@ mod tests {
             Message::Join { group, digest: 9 },
             Message::Announce { group, number: 10, bytes: 11, slot: Slot { index: 7, uses: 8 } },
             Message::Ready { group, number: 12, slot: 255, grant, bound: 3, held },
+            Message::Offer { group, number: 14, slot: 15, grant },
             Message::Stopped { group },
         ];
         messages.extend(CAUSES.map(|cause| Message::Failed { group, cause: cause(NodeId(13)) }));

@@ -7,15 +7,18 @@
 //!
 //! **State.** A *link* is the connection to a peer, with credits for its receives. A *group* has its neighbours: the
 //! members with which it ever exchanges blocks. A *multicast* is one object on its way through this member: memory,
-//! the blocks that it holds, for each target what the target is ready for, and the next transfer of the schedule.
+//! the blocks that it holds, for each target what the target is ready for, and the next transfer of the schedule. An
+//! *offer* is memory for an object that has not been announced; a group has at most one that stands.
 //!
 //! **An object's way.** The root announces number and size to its targets in the schedule. Who hears of an object
 //! asks the application for memory (an upcall) and announces it to its own targets; with memory, it answers each
 //! announcement by *ready for blocks*: a grant over the object's memory, and what it holds already. Then blocks flow:
-//! each is one write, whose immediate value names the object (as the receiver said) and the block.
+//! each is one write, whose immediate value names the object (as the receiver said) and the block. A member that has
+//! offered memory for the object before, and to whom it fits, is ready for its first block without an answer: the block
+//! follows the announcement at once (`offer.rs`).
 //!
 //! **Step order** of one evaluation ([`squall_fabric::Core::poll`]), after all events have been taken:
-//! 1. *Open*: give memory to the next objects, announce, say ready.
+//! 1. *Open*: tell of an offer, or end it; give memory to the next objects, announce, say ready.
 //! 2. *Post blocks*: multicasts take turns, one block each; none has more than its share in flight.
 //! 3. *Finish*: objects that are complete are handed over, in order; those that all targets have been given are
 //!    released.
@@ -31,6 +34,10 @@
 //!   of the schedule's steps, and objects of a group one after the other.
 //! - `finished <= received`: an object is released when it is complete here, everything is posted *and placed*, and
 //!   every source and target has been heard; until then the fabric may read its memory \[F5\].
+//! - \[B9\] An offer is for one number of one group, and neither is ever used again. The object that has this number comes
+//!   into its memory if it fits, else the offer is void; source and target see this alike, whichever of offer and
+//!   announcement arrives first. The application has the memory again when nobody will write there any more: when the object
+//!   is released, the offer void, or the failure reported.
 //! - At most [`OBJECTS_AHEAD`] objects of a group are open at a member, so neighbours differ by a bounded number.
 //! - \[B7\] When a member is lost, its neighbours stop and tell their neighbours, and so on: every member learns of it,
 //!   since a group less its dead falls into parts each of which has a neighbour of a dead one. A member reports the
@@ -43,7 +50,7 @@
 //! `Deviation:` (RDMC §3.2) size and number travel in an announcement, not in the immediate value of the first block:
 //! 32 bits do not hold the size of a large object, the first block would have to land elsewhere and be copied, and
 //! every source needs the target's grant before its first write anyway. The price is one round trip for each object,
-//! not for each level of the schedule.
+//! not for each level of the schedule, and none where memory was offered before.
 //! `Deviation:` (§3) blocks are one-sided writes with immediate, not two-sided sends, so a slow receiver processor
 //! does not hold up its sources; *ready for block* is a grant, once for each object, and credits for receives.
 //! `Deviation:` (§2, property 5) after a failure the survivors resume \[B7\]; the paper leaves it to the application to
@@ -61,6 +68,7 @@ pub mod local;
 mod message;
 mod multicast;
 pub mod mutation;
+mod offer;
 mod outgoing;
 pub mod schedule;
 mod settings;

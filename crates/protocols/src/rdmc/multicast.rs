@@ -2,11 +2,12 @@
 
 use squall_fabric::{Fabric, Grant, NodeId};
 
+use super::group::{Neighbour, neighbour_of};
 use super::incoming::Incoming;
 use super::link::{Links, Posted};
 use super::message::Message;
 use super::mutation::{Mutation, is_on};
-use super::outgoing::{Outgoing, Stock};
+use super::outgoing::{Outgoing, Stock, Target};
 use super::schedule::Plan;
 use super::settings::Settings;
 use super::slots::Slot;
@@ -72,8 +73,7 @@ impl Multicast {
 
     /// Whether this member has nothing more to do with the object.
     pub(super) fn is_finished(&self) -> bool {
-        let sources_are_done = self.incoming.sources.iter().all(|source| source.is_answered);
-        self.is_complete() && sources_are_done && self.outgoing.is_finished(self.held.blocks())
+        self.is_complete() && self.incoming.are_all_heard() && self.outgoing.is_finished(self.held.blocks())
     }
 
     /// Takes memory, and with it what is known to lie there.
@@ -97,18 +97,35 @@ impl Multicast {
     }
 
     /// Tells the targets that have created the group.
-    pub(super) fn announce(&mut self, links: &mut Links, has_joined: impl Fn(NodeId) -> bool) -> usize {
+    pub(super) fn announce(&mut self, links: &mut Links, neighbours: &mut [Neighbour]) -> usize {
         let Object { group, number, bytes } = self.object;
         let Some(slot) = self.slot else { return 0 };
         let mut work = 0;
         for target in self.outgoing.targets.iter_mut().filter(|target| !target.is_announced) {
-            if has_joined(target.node) {
+            if neighbour_of(neighbours, target.node).has_joined {
                 target.is_announced = true;
                 links.say(target.node, Message::Announce { group, number, bytes, slot });
                 work += 1;
             }
         }
+        if work > 0 {
+            self.use_offers(neighbours);
+        }
         work
+    }
+
+    /// Targets that know of the object and have offered memory for it are ready for their first block, if it fits.
+    pub(super) fn use_offers(&mut self, neighbours: &mut [Neighbour]) {
+        let Object { number, .. } = self.object;
+        let unready = |target: &&mut Target| target.is_announced && target.ready.is_none();
+        for target in self.outgoing.targets.iter_mut().filter(unready) {
+            let offered = &mut neighbour_of(neighbours, target.node).offered;
+            // Those for earlier objects have come too late.
+            let offered = offered.take_if(|o| o.number <= number || is_on(Mutation::WrongOffer));
+            if let Some(offered) = offered.filter(|o| o.number == number || is_on(Mutation::WrongOffer)) {
+                target.use_offer(&offered, &self.plan, &self.object);
+            }
+        }
     }
 
     /// Asks the application for memory, once; false if it refuses.

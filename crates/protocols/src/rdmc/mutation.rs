@@ -1,4 +1,4 @@
-//! Mistakes in bulk multicast (RDMC §3.2; invariants [B1]–[B8]).
+//! Mistakes in bulk multicast (RDMC §3.2; invariants [B1]–[B9]).
 
 mutations! {
     /// A mistake.
@@ -27,6 +27,12 @@ mutations! {
         ReportUnsettled,
         /// \[B7\] The last block that was held is reported as not held.
         ForgetHeld,
+        /// \[B9\] An offer is used for whatever object is announced next.
+        WrongOffer,
+        /// \[B9\] An offer is used for an object that it has no room for.
+        OverfillOffer,
+        /// \[B7\] A group that has failed does not hear an announcement behind which blocks may follow at once.
+        DeafWhenWedged,
         /// \[B7\] What a target holds is sent all the same.
         SendHeld,
         /// \[B7\] A target is believed to hold more than it says.

@@ -7,6 +7,7 @@ use squall_fabric::{Fabric, Grant, NodeId, Source as Words, Write};
 use super::link::{Links, Posted};
 use super::message::Summary;
 use super::mutation::{Mutation, is_on};
+use super::offer::Offered;
 use super::schedule::{Plan, Transfer};
 use super::slots::{self, Slot};
 use super::{Held, Memory, Object};
@@ -198,6 +199,19 @@ impl Outgoing {
     fn mutated_target(&self, at: usize) -> usize {
         let other = (at + 1) % self.targets.len();
         if is_on(Mutation::WrongPartner) && self.targets[other].ready.is_some() { other } else { at }
+    }
+}
+
+impl Target {
+    /// It is ready for the first block, if the object has any and fits.
+    pub(super) fn use_offer(&mut self, offered: &Offered, plan: &Plan, object: &Object) {
+        let Offered { slot, grant, .. } = *offered;
+        let first = plan.next_receive(self.rank, 0).expect("each object has a way to each target");
+        let words = object.words() as u64;
+        let fits = words <= grant.words || is_on(Mutation::OverfillOffer);
+        if words > 0 && fits {
+            self.ready = Some(Ready { grant, slot, held: Summary::default(), bound: first.step + 1 });
+        }
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct App {
     prng: Prng,
     /// How often it answers `Later`, and never again before [`App::take_asked`].
     pub(super) later_per_mille: u32,
+    /// How often it offers memory beforehand, of those times when it could.
+    pub(super) offers_per_mille: u32,
     /// The object for which it has no memory.
     pub(super) refused: Option<(GroupId, u64)>,
     asked: Vec<Object>,
@@ -39,6 +41,8 @@ pub(super) struct Stream {
     pub(super) next_released: u64,
     /// Released objects keep their memory instead of being spoilt, since somebody may have to resume from them.
     pub(super) kept: Option<BTreeMap<u64, (Object, Memory)>>,
+    /// Memory for an object that has not been asked for, until it is received.
+    pub(super) offered: Option<(u64, Memory)>,
     pub(super) failure: Option<Failure>,
     /// What lay in the memory of the remains when the failure was reported.
     remains: Vec<Vec<u64>>,
@@ -52,6 +56,7 @@ impl App {
             streams: BTreeMap::new(),
             prng: Prng::new(seed ^ u64::from(node) << 32),
             later_per_mille: 0,
+            offers_per_mille: 0,
             refused: None,
             asked: Vec::new(),
             received: Vec::new(),
@@ -65,6 +70,27 @@ impl App {
     /// Objects for which memory was promised.
     pub(super) fn take_asked(&mut self) -> Vec<Object> {
         std::mem::take(&mut self.asked)
+    }
+
+    /// Memory to be offered, and for which objects.
+    pub(super) fn draw_offers(&mut self, fabric: &mut SimFabric) -> Vec<(Object, Memory)> {
+        let Self { streams, prng, offers_per_mille, .. } = self;
+        let mut offers = Vec::new();
+        let idle = |stream: &Stream| stream.offered.is_none() && stream.failure.is_none();
+        for (group, stream) in streams.iter().filter(|(_, stream)| *offers_per_mille > 0 && idle(stream)) {
+            if prng.chance(*offers_per_mille) {
+                let (number, words) =
+                    (stream.next_asked.max(stream.next_received), [1, 6, 40, 800][prng.index(4)]);
+                let object = Object { group: *group, number, bytes: 8 * words as u64 };
+                offers.push((object, contents::empty(fabric, words)));
+            }
+        }
+        offers
+    }
+
+    /// RDMC has taken what was offered.
+    pub(super) fn on_offered(&mut self, object: Object, memory: Memory) {
+        self.streams.get_mut(&object.group).expect("known").offered = Some((object.number, memory));
     }
 
     pub(super) fn note(&self, result: Result<(), String>) {
@@ -89,6 +115,7 @@ impl Stream {
             next_received: first,
             next_released: first,
             kept: keeps.then(BTreeMap::new),
+            offered: None,
             failure: None,
             remains: Vec::new(),
         }
@@ -115,6 +142,30 @@ impl Stream {
         Ok(())
     }
 
+    /// The memory that was offered for the object is not: it is too small, and nothing has landed there.
+    fn check_refused(&mut self, object: &Object) -> Result<(), String> {
+        let Some((_, memory)) = self.offered.take_if(|(number, _)| *number == object.number) else {
+            return Ok(());
+        };
+        if object.words() <= memory.region.words() - memory.first {
+            return Err(format!("asked for memory for {object:?}, which fits what was offered"));
+        }
+        let clean = contents::snapshot(&memory).iter().all(|word| *word == contents::POISON);
+        if clean { Ok(()) } else { Err(format!("{object:?} has landed in memory that was too small")) }
+    }
+
+    /// Of an object that did not become known nothing is known to be held, but some of it may have landed.
+    fn check_offered(&self) -> Result<(), String> {
+        let Some((group, (number, memory))) =
+            self.failure.as_ref().map(|failure| failure.group).zip(self.offered.as_ref())
+        else {
+            return Ok(());
+        };
+        let object =
+            Object { group, number: *number, bytes: 8 * (memory.region.words() - memory.first) as u64 };
+        self.check(&object, memory, &Held::none(object.bytes.div_ceil(self.block_bytes)))
+    }
+
     /// Since the failure was reported nothing has changed.
     pub(super) fn check_at_rest(&self) -> Result<(), String> {
         match self.remains == self.snapshot() {
@@ -125,7 +176,8 @@ impl Stream {
 
     fn snapshot(&self) -> Vec<Vec<u64>> {
         let unfinished = self.failure.iter().flat_map(|failure| &failure.unfinished);
-        unfinished.filter_map(|left| Some(contents::snapshot(left.memory.as_ref()?))).collect()
+        let left = unfinished.filter_map(|left| left.memory.as_ref());
+        left.chain(self.offered.as_ref().map(|(_, memory)| memory)).map(contents::snapshot).collect()
     }
 }
 
@@ -134,6 +186,8 @@ impl Application<SimFabric> for App {
         let stream = self.streams.get_mut(&object.group).expect("known");
         let expected = stream.next_asked.max(object.number);
         stream.next_asked = object.number + 1;
+        let refused = stream.check_refused(object);
+        self.note(refused);
         self.expect("asked for memory for", expected, object);
         if self.refused == Some((object.group, object.number)) {
             return Answer::Refuse;
@@ -149,6 +203,7 @@ impl Application<SimFabric> for App {
         let stream = self.streams.get_mut(&object.group).expect("known");
         let expected = stream.next_received;
         stream.next_received += 1;
+        stream.offered.take_if(|(number, _)| *number == object.number);
         let result = stream.check_whole(object, memory);
         self.received.push(*object);
         self.expect("received", expected, object);
@@ -173,7 +228,7 @@ impl Application<SimFabric> for App {
         assert!(stream.failure.is_none(), "a failure is reported once");
         stream.failure = Some(failure);
         stream.remains = stream.snapshot();
-        let result = stream.check_remains();
+        let result = stream.check_remains().and_then(|()| stream.check_offered());
         self.note(result);
     }
 }

@@ -62,7 +62,8 @@ impl Cluster {
         for group in &plan.groups {
             for member in &group.members {
                 let node = &mut cluster.nodes[*member as usize];
-                node.core.application_mut().later_per_mille = plan.later_per_mille;
+                let app = node.core.application_mut();
+                (app.later_per_mille, app.offers_per_mille) = (plan.later_per_mille, plan.offers_per_mille);
                 let delay = node.prng.below(1 + plan.create_within.as_nanos() as u64);
                 let at = node.fabric.now() + Duration::from_nanos(delay);
                 node.agenda.push((at, Task::Create(group.clone(), Vec::new(), plan.keeps)));
@@ -175,6 +176,7 @@ impl Node {
         for event in &events {
             self.core.handle_event(&mut self.fabric, event);
         }
+        self.offer();
         worked |= self.core.poll(&mut self.fabric) > 0;
         let now = self.fabric.now();
         let received = std::mem::take(&mut self.core.application_mut().received);
@@ -184,6 +186,15 @@ impl Node {
             self.agenda.push((at, Task::Supply(object)));
         }
         worked
+    }
+
+    /// Offers memory for objects that have not come.
+    fn offer(&mut self) {
+        for (object, memory) in self.core.application_mut().draw_offers(&mut self.fabric) {
+            if self.core.offer(object.group, object.number, memory.clone()) == Ok(true) {
+                self.core.application_mut().on_offered(object, memory);
+            }
+        }
     }
 
     fn run_agenda(&mut self) -> bool {

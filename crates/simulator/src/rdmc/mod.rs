@@ -2,7 +2,7 @@
 //!
 //! Checked: every byte at every receiver, in order [B1] [B5], nothing around it touched; memory left alone while it is
 //! another's [F5]; after deaths at any step all are told, what they report as held is exactly what has arrived, and the
-//! survivors resume from there [B7].
+//! survivors resume from there [B7]; memory that was offered takes the right object or none [B9].
 
 mod application;
 mod cluster;

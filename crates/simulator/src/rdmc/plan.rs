@@ -45,6 +45,7 @@ pub struct Plan {
     /// How long members wait before they create a group, at most.
     pub(super) create_within: Duration,
     pub(super) later_per_mille: u32,
+    pub(super) offers_per_mille: u32,
     /// Released memory is kept, to resume from.
     pub(super) keeps: bool,
     pub(super) rules: Vec<Rule>,
@@ -66,7 +67,8 @@ impl Plan {
         let create_within = Duration::from_nanos(prng.below(200_000));
         let later_per_mille = [0, 0, 300, 1000][prng.index(4)];
         let rules = (0..prng.below(4)).map(|_| hindrance(&mut prng, nodes)).collect();
-        Self { seed, nodes, groups, create_within, later_per_mille, keeps: false, rules }
+        let offers_per_mille = drawn_offers(&mut prng);
+        Self { seed, nodes, groups, create_within, later_per_mille, offers_per_mille, keeps: false, rules }
     }
 
     /// One group of several members, one or two of which die just before one of their posts.
@@ -83,8 +85,15 @@ impl Plan {
         let rules = rules.collect();
         let create_within = Duration::from_nanos(prng.below(100_000));
         let later_per_mille = [0, 300][prng.index(2)];
-        Self { seed, nodes, groups: vec![group], create_within, later_per_mille, keeps: true, rules }
+        let offers_per_mille = drawn_offers(&mut prng);
+        let groups = vec![group];
+        Self { seed, nodes, groups, create_within, later_per_mille, offers_per_mille, keeps: true, rules }
     }
+}
+
+/// Nobody offers memory, some do, all do.
+fn drawn_offers(prng: &mut Prng) -> u32 {
+    [0, 300, 1000][prng.index(3)]
 }
 
 fn drawn_group(prng: &mut Prng, id: u64, nodes: u32) -> GroupPlan {
@@ -167,6 +176,9 @@ impl Shrink for Plan {
         if self.later_per_mille > 0 {
             with(&|plan| plan.later_per_mille = 0);
         }
+        if self.offers_per_mille > 0 {
+            with(&|plan| plan.offers_per_mille = 0);
+        }
         plans.retain(|plan| format!("{plan:?}") != format!("{self:?}"));
         plans
     }
@@ -180,7 +192,11 @@ impl fmt::Display for Plan {
             writeln!(f, "    {settings:?}")?;
         }
         let (within, later) = (self.create_within, self.later_per_mille);
-        writeln!(f, "  created within {within:?}, memory given later in {later} of 1000 cases")?;
+        let offers = self.offers_per_mille;
+        writeln!(
+            f,
+            "  created within {within:?}, memory given later in {later} of 1000 cases, offered in {offers}"
+        )?;
         self.rules.iter().try_for_each(|rule| writeln!(f, "  fault {rule}"))
     }
 }

@@ -58,6 +58,29 @@ fn a_broken_link_is_a_failure_and_can_be_opened_again() {
     }
 }
 
+/// A receiver that has offered memory stops one of two groups: the other goes on, though blocks may follow.
+#[test]
+fn a_group_that_is_stopped_harms_no_other() {
+    for seed in 0..40 {
+        run_with_wedge(seed).unwrap_or_else(|text| panic!("seed {seed}: {text}"));
+    }
+}
+
+pub(super) fn run_with_wedge(seed: u64) -> Result<(), String> {
+    let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 2);
+    let group = |id| GroupPlan::new(id, &[0, 1], Algorithm::Chain.into(), 64, &[64 * 3, 64 * 3, 64 * 3]);
+    let groups = [group(1), group(2)];
+    cluster.nodes[1].core.application_mut().offers_per_mille = 1000;
+    groups.iter().for_each(|group| cluster.create(group, |_| Vec::new()));
+    let enough = 3 + seed % 40;
+    cluster.run_until(Duration::from_secs(1), |cluster| cluster.world.pieces(0, 1) > enough)?;
+    if cluster.nodes[1].core.wedge(groups[0].id).is_ok() {
+        cluster.world.wake(1);
+    }
+    cluster.run()?;
+    cluster.check_all_received(&groups[1])
+}
+
 /// A member without memory: nobody waits for it.
 #[test]
 fn a_member_may_refuse_an_object() {

@@ -1,11 +1,12 @@
 //! Mistakes that are put back into the protocol must be caught: a check that has never failed is not trusted
-//! (RDMC §2, §3.2; [B1]–[B7], [F5], [F7]).
+//! (RDMC §2, §3.2; [B1]–[B7], [B9], [F5], [F7]).
 
 use std::panic::catch_unwind;
 
 use super::super::cluster::run_plan;
 use super::super::plan::Plan;
 use super::super::resumption::run_with_death;
+use super::faults::run_with_wedge;
 use super::sizes::run_with_pause;
 use squall_protocols::rdmc::mutation::{Mutation, with};
 
@@ -19,6 +20,7 @@ fn every_mutation_is_caught() {
             let run = || {
                 run_plan(&Plan::drawn(seed))?;
                 run_with_pause(seed)?;
+                run_with_wedge(seed)?;
                 run_with_death(&Plan::with_death(seed)).map(drop)
             };
             // The protocol's own assertions catch some.
@@ -40,6 +42,7 @@ fn nothing_goes_wrong_in_many_plans() {
         let run = || {
             run_plan(&Plan::drawn(seed))?;
             run_with_pause(seed)?;
+            run_with_wedge(seed)?;
             run_with_death(&Plan::with_death(seed)).map(drop)
         };
         run().unwrap_or_else(|text: String| panic!("seed {seed}: {text}"));

@@ -31,6 +31,7 @@ fn edge_sizes_arrive() {
                 groups: vec![group],
                 create_within: Duration::ZERO,
                 later_per_mille: 0,
+                offers_per_mille: 500,
                 keeps: false,
                 rules: vec![],
             };

@@ -18,6 +18,7 @@ fn a_stranger_breaks_nothing() {
         let group = GroupPlan::new(1, &[0, 1, 2], Algorithm::Pipeline.into(), 64, &[640, 64]);
         for member in [0, 1] {
             cluster.create_at(member, &group, Vec::new());
+            cluster.nodes[member as usize].core.application_mut().offers_per_mille = 500;
         }
         let mut stranger = Stranger::new(&cluster.world, seed);
         let until = cluster.world.now() + SETTLE;
@@ -84,7 +85,7 @@ impl Stranger {
         let _ = self.fabric.post_receive(conn, &self.memory, first..first + 32, token);
         match message {
             Message::Hello { credits } => self.grants.push(credits),
-            Message::Ready { grant, .. } => self.grants.push(grant),
+            Message::Offer { grant, .. } | Message::Ready { grant, .. } => self.grants.push(grant),
             // Often it answers as a member would, so that it gets further.
             Message::Join { .. } if self.prng.chance(800) => drop(self.fabric.send(conn, &bytes, None)),
             Message::Announce { group, number, .. } if self.prng.chance(800) => {
@@ -100,6 +101,14 @@ impl Stranger {
         let grant = self.fabric.grant(&target, 0..100, peer);
         let slot = self.prng.draw() as u8;
         self.say(conn, &Message::Ready { group, number, slot, grant, bound: 5, held: Summary::default() });
+    }
+
+    fn offer(&mut self, conn: ConnId, group: GroupId, number: u64) {
+        let peer = NodeId(u32::from(conn == self.conns[1]));
+        let target = self.fabric.register(100);
+        let grant = self.fabric.grant(&target, 0..1 + self.prng.index(100), peer);
+        let slot = self.prng.draw() as u8;
+        self.say(conn, &Message::Offer { group, number, slot, grant });
     }
 
     fn say(&mut self, conn: ConnId, message: &Message) {
@@ -131,6 +140,7 @@ impl Stranger {
                     Write { source: Source::Value(words), grant: &grant, offset: 0, immediate, signal: None };
                 let _ = self.fabric.write(conn, write);
             }
+            6 => self.offer(conn, group, number),
             _ => {}
         }
     }

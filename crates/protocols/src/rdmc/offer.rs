@@ -1,0 +1,124 @@
+//! Offers: *ready for block* before an object is announced (RDMC §3.2, "Data Transfer Schedules").
+//!
+//! The source of a member's first block is the same for all objects \[B6\]. So a member may offer it memory for the next
+//! object: a grant and a slot, for that number only \[B9\]. If the object fits, the source sends the first block behind the
+//! announcement, on the same connection, and the member opens its receives as if it had answered. If it does not fit, the
+//! member answers with *ready for blocks*. Both know the object's size and how much was offered, so they decide alike,
+//! also when an offer crosses the announcement. A group that has failed still hears the announcement of an object that it
+//! has made an offer for, since a block may follow: what it reports as held stays exact \[B7\].
+
+use squall_fabric::{Fabric, Grant, NodeId};
+
+use super::group::{Group, neighbour_of};
+use super::link::Links;
+use super::message::Message;
+use super::multicast::Multicast;
+use super::mutation::{Mutation, is_on};
+use super::slots::{Slot, Slots};
+use super::{Cause, Memory, OBJECTS_AHEAD};
+
+/// What this member has offered to the source of its first block; one at a time.
+#[derive(Debug)]
+pub(super) struct Offer {
+    /// The object that it is for, which has not been announced, or does not fit.
+    pub(super) number: u64,
+    pub(super) memory: Memory,
+    /// Once the source was told.
+    pub(super) slot: Option<Slot>,
+    /// The source's right to all of the memory, until the source is lost.
+    pub(super) grant: Option<Grant>,
+}
+
+/// What a target of this member has offered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offered {
+    pub(super) number: u64,
+    pub(super) slot: u8,
+    pub(super) grant: Grant,
+}
+
+impl Group {
+    /// Takes memory for object `number`; false if it must be asked for.
+    pub(super) fn offer(&mut self, number: u64, memory: Memory) -> bool {
+        let is_near = number >= self.finished && number - self.finished < OBJECTS_AHEAD;
+        let is_known = self.multicasts.contains_key(&number) || self.resumed.contains_key(&number);
+        let is_possible = self.first_source.is_some() && self.offer.is_none() && memory.holds(1);
+        if !is_near || is_known || !is_possible {
+            return false;
+        }
+        self.offer = Some(Offer { number, memory, slot: None, grant: None });
+        true
+    }
+
+    /// Tells the source of the offer; ends it when the object has come and does not fit.
+    pub(super) fn tend_offer<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        links: &mut Links,
+        slots: &mut Slots,
+    ) -> usize {
+        let (Some(offer), Some(source)) = (&mut self.offer, self.first_source) else { return 0 };
+        let number = offer.number;
+        if self.multicasts.contains_key(&number) {
+            self.end_offer(fabric, slots);
+            return 1;
+        }
+        if offer.slot.is_some() || !neighbour_of(&mut self.neighbours, source).has_joined {
+            return 0;
+        }
+        let Some(slot) = slots.take(self.id, number) else { return 0 };
+        let Memory { region, first } = &offer.memory;
+        let grant = fabric.grant(region, *first..region.words(), source);
+        (offer.slot, offer.grant) = (Some(slot), Some(grant));
+        links.say(source, Message::Offer { group: self.id, number, slot: slot.index, grant });
+        1
+    }
+
+    /// The offer's memory is the application's again: its source has stopped, or knows that the object does not fit.
+    pub(super) fn end_offer<F: Fabric>(&mut self, fabric: &mut F, slots: &mut Slots) {
+        let Some(offer) = self.offer.take() else { return };
+        offer.grant.into_iter().for_each(|grant| fabric.revoke(&grant));
+        offer.slot.into_iter().for_each(|slot| slots.free(slot));
+    }
+
+    /// The right of `peer`, which is lost, to what it was offered.
+    pub(super) fn take_offered_right(&mut self, peer: NodeId) -> Option<Grant> {
+        self.offer.as_mut().filter(|_| self.first_source == Some(peer))?.grant.take()
+    }
+
+    /// Whether blocks may follow the announcement of this object by `peer` at once, though the group may have failed.
+    pub(super) fn has_offered(&self, peer: NodeId, number: u64) -> bool {
+        let is_told = |offer: &Offer| offer.number == number && offer.grant.is_some();
+        self.first_source == Some(peer)
+            && !is_on(Mutation::DeafWhenWedged)
+            && self.offer.as_ref().is_some_and(is_told)
+    }
+
+    /// The object comes into the memory that was offered for it, if it fits.
+    pub(super) fn take_offer(&mut self, multicast: &mut Multicast) {
+        let object = multicast.object;
+        let fits = |offer: &mut Offer| offer.number == object.number && offer.memory.holds(object.words());
+        let (Some(offer), Some(source)) = (self.offer.take_if(fits), self.first_source) else { return };
+        multicast.give_empty(offer.memory);
+        multicast.slot = offer.slot;
+        if let Some(grant) = offer.grant {
+            multicast.incoming.on_told_first(source, grant);
+        }
+    }
+
+    /// A target has memory for an object, of which it may not have heard.
+    pub(super) fn on_offer(&mut self, peer: NodeId, offered: Offered) -> Result<(), Cause> {
+        let is_right = offered.grant.owner == peer && offered.grant.peer == self.members[self.rank];
+        let finished = self.finished;
+        let neighbour = self.neighbour_mut(peer).filter(|neighbour| is_right && neighbour.is_first_target);
+        let neighbour = neighbour.ok_or(Cause::Breached(peer))?;
+        // An earlier one was empty, and has not waited for its targets.
+        if offered.number >= finished {
+            neighbour.offered = Some(offered);
+        }
+        if let Some(multicast) = self.multicasts.get_mut(&offered.number) {
+            multicast.use_offers(&mut self.neighbours);
+        }
+        Ok(())
+    }
+}
