@@ -97,6 +97,44 @@ fn all_objects_arrive_over_a_network() {
     all_objects_arrive("network", network());
 }
 
+/// One buffer for all objects, which waits for each of them: it has room for some and is replaced for others.
+fn receive_all_into_one_buffer(config: &Config, sizes: &[usize]) {
+    let mut session = join(config);
+    let mut buffer = session.buffer(10);
+    for (number, bytes) in sizes.iter().enumerate() {
+        session.receive_buffer(&mut buffer).expect("received");
+        assert_eq!(*buffer, *content(number, *bytes), "object {number}");
+    }
+}
+
+#[test]
+fn objects_arrive_in_buffers_that_wait_for_them() {
+    let sizes = [1 << 20, 3, 100_000, 0, 4097, 4096, 2 << 20, 1, 8];
+    for (members, transport) in
+        [2, 4].into_iter().flat_map(|members| [(members, Transport::Shm), (members, network())])
+    {
+        let configs = configs(&format!("buffer{members}-{transport:?}"), transport, members);
+        scope(|scope| {
+            configs[1..]
+                .iter()
+                .for_each(|config| drop(scope.spawn(|| receive_all_into_one_buffer(config, &sizes))));
+            send_all(&configs[0], &sizes);
+        });
+    }
+}
+
+/// Receivers leave while others have buffers that wait; a single one is left.
+#[test]
+fn buffers_that_wait_outlive_other_receivers() {
+    let configs = configs("buffers", network(), 4);
+    scope(|scope| {
+        scope.spawn(|| receive_all_into_one_buffer(&configs[1], &SIZES));
+        scope.spawn(|| receive_all_into_one_buffer(&configs[2], &SIZES[..2]));
+        scope.spawn(|| receive_all_into_one_buffer(&configs[3], &SIZES[..5]));
+        assert_eq!(send_all(&configs[0], &SIZES).lost(), [2, 3]);
+    });
+}
+
 /// A receiver that leaves in the middle is left out; the others get everything [B7].
 fn a_lost_receiver_is_left_out(name: &str, transport: Transport) {
     let configs = configs(name, transport, 4);

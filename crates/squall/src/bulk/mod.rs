@@ -36,6 +36,7 @@ mod file;
 mod host;
 mod network;
 mod options;
+mod stack;
 
 use squall_fabric::bulk::Lease;
 use squall_fabric::{Fabric as _, MirrorKey, NodeId};
@@ -188,18 +189,22 @@ impl Session {
         Ok(buffer)
     }
 
-    /// Receives the next object into a buffer, which is replaced by a larger one if it is too small.
+    /// Receives the next object into a buffer, which is replaced by a larger one if it is too small. Between hosts, a
+    /// single receiver that waits with a buffer in which the object has room gets it a round trip sooner.
     ///
     /// # Errors
     /// As [`Session::next_object`].
     pub fn receive_buffer(&mut self, buffer: &mut Buffer) -> Result<(), BulkError> {
-        let bytes = self.next_object()?.len()?;
-        if buffer.capacity() < bytes {
-            *buffer = self.buffer(bytes);
-        }
-        buffer.set_len(bytes);
+        self.require_root(false)?;
         match &mut self.engine {
-            Engine::Host(host) => host.receive_into(buffer),
+            Engine::Host(host) => {
+                let bytes = host.next()?.len()?;
+                if buffer.capacity() < bytes {
+                    *buffer = Buffer::register(host.fabric(), bytes);
+                }
+                buffer.set_len(bytes);
+                host.receive_into(buffer)
+            }
             Engine::Network(network) => network.receive_buffer(buffer),
         }
     }
@@ -226,8 +231,8 @@ impl Session {
         match &mut self.engine {
             Engine::Host(host) => host.receive_into(target)?,
             Engine::Network(network) => {
-                let buffer = Buffer::register(network.fabric(), bytes);
-                network.receive_buffer(&buffer)?;
+                let mut buffer = Buffer::register(network.fabric(), bytes);
+                network.receive_buffer(&mut buffer)?;
                 target.copy_from_slice(&buffer);
             }
         }
@@ -244,8 +249,8 @@ impl Session {
         let object = match &mut self.engine {
             Engine::Host(host) => Place::Source(host.lease(bytes)),
             Engine::Network(network) => {
-                let buffer = Buffer::register(network.fabric(), bytes);
-                network.receive_buffer(&buffer)?;
+                let mut buffer = Buffer::register(network.fabric(), bytes);
+                network.receive_buffer(&mut buffer)?;
                 Place::Own(buffer)
             }
         };

@@ -2,20 +2,22 @@
 //!
 //! **State.** One RDMC group at a time, of the root and the receivers that are left, and one object at a time in it.
 //! **An object's end.** A receiver that has it says so; when all have, the root says *complete*, and only then a receiver
-//! lets go of the memory: until then it may be a source for others that resume.
+//! lets go of the memory: until then it may be a source for others that resume. A single receiver lets go at once.
+//! **Memory beforehand.** A single receiver offers the buffer with which it waits for the next object, so the root need not
+//! wait for an answer to its announcement. Several do not: that was slower for three on one host (docs/results/rdmc.md).
 //! **After a death** the group fails at all members. Each reports when its memory is at rest (*stopped*). The root leaves
 //! out the member that is the cause, and who does not stop in time, and tells the others to *regroup*: a new group
 //! goes on with the same object, from what each holds.
-//! `Deviation:` (RDMC §2) an object is finished for a receiver when all have it, one round trip after its own last block.
+//! `Deviation:` (RDMC §2) an object is finished for a receiver when all have it, one round trip after its own last block
+//! if there are others.
 
 use squall_fabric::bulk::Buffer;
-use squall_fabric::{BreakReason, Channel, Core, Duration, Event, Fabric, Instant, NodeId};
-use squall_protocols::rdmc::{
-    Answer, Application, BLOCKS_MAX, Failure, GroupId, Held, Memory, Object, Rdmc, Settings, Unfinished,
-};
-use squall_transports::runner::{Driven, Idle, Runner};
+use squall_fabric::{Channel, Duration, Fabric, Instant, NodeId};
+use squall_protocols::rdmc::{BLOCKS_MAX, GroupId, Held, Memory, Object, Rdmc, Settings, Unfinished};
+use squall_transports::runner::{Driven as _, Idle, Runner};
 
 use super::control::{Control, Message};
+use super::stack::{BoxedBlocks, Stack, Upcalls};
 use super::{BulkError, Incoming, rank};
 use crate::transport::AnyFabric;
 
@@ -35,71 +37,13 @@ pub(super) struct Network {
     complete: u64,
     /// At the root: the group that has stopped at each receiver, by rank.
     stopped: Vec<u64>,
-    /// At a receiver: the object that is being received, and what a failed group has left until the next one begins.
+    /// At a receiver: the object that has been received and is not over, and what a failed group has left until the next
+    /// one begins.
     receiving: Option<(Object, Memory)>,
     left: Option<Vec<Unfinished>>,
     last_progress: Option<Instant>,
     /// How long the latest receive has waited after its object was here.
     lag: std::time::Duration,
-}
-
-/// What the runner drives.
-#[derive(Debug)]
-struct Stack {
-    fabric: AnyFabric,
-    core: Rdmc<Upcalls>,
-    control: Control,
-    events: Vec<Event>,
-    lost: Vec<bool>,
-    alarm: Option<Instant>,
-}
-
-/// What RDMC has told.
-#[derive(Default)]
-struct Upcalls {
-    asked: Option<Object>,
-    received: Option<u64>,
-    /// When that was.
-    received_at: Option<std::time::Instant>,
-    released: Option<u64>,
-    failed: Option<Failure>,
-    blocks: u64,
-    on_block: Option<BoxedBlocks>,
-}
-
-/// Hears of blocks as they arrive.
-pub(super) type BoxedBlocks = Box<dyn FnMut(u64) + Send>;
-
-impl std::fmt::Debug for Upcalls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Upcalls")
-            .field("asked", &self.asked)
-            .field("failed", &self.failed)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Application<AnyFabric> for Upcalls {
-    fn memory(&mut self, _: &mut AnyFabric, object: &Object) -> Answer {
-        self.asked = Some(*object);
-        Answer::Later
-    }
-    fn on_block(&mut self, _: &Object, block: u64) {
-        self.blocks += 1;
-        if let Some(on_block) = &mut self.on_block {
-            on_block(block);
-        }
-    }
-    fn on_received(&mut self, object: &Object, _: &Memory) {
-        self.received = Some(object.number);
-        self.received_at = Some(std::time::Instant::now());
-    }
-    fn on_released(&mut self, object: &Object, _: Memory) {
-        self.released = Some(object.number);
-    }
-    fn on_failed(&mut self, failure: Failure) {
-        self.failed = Some(failure);
-    }
 }
 
 impl Network {
@@ -111,9 +55,8 @@ impl Network {
         let group = GroupId(1);
         core.create(&mut fabric, group, &members, settings.clone()).expect("the options were checked");
         let count = members.len();
-        let lost = vec![false; count];
         Self {
-            stack: Stack { fabric, core, control, events: Vec::new(), lost, alarm: None },
+            stack: Stack::new(fabric, core, control, &members),
             runner: Runner::new(idle),
             settings,
             root,
@@ -170,8 +113,10 @@ impl Network {
             self.regroup(on_progress)?;
         }
         let number = self.number;
-        for receiver in self.members[1..].iter().copied() {
-            self.stack.control.say(receiver, Message::Complete { number });
+        if self.has_others() {
+            for receiver in self.members[1..].iter().copied() {
+                self.stack.control.say(receiver, Message::Complete { number });
+            }
         }
         self.send_what_is_said();
         self.number += 1;
@@ -278,10 +223,26 @@ impl Network {
         }
     }
 
-    pub(super) fn receive_buffer(&mut self, buffer: &Buffer) -> Result<(), BulkError> {
-        let blocks = self.settings.blocks(buffer.len() as u64);
-        let memory = Memory { region: buffer.region().clone(), first: 0 };
-        self.receive(&memory, buffer.len() as u64, &Held::none(blocks), None)
+    /// Receives the next object into a buffer, which is replaced if it is too small.
+    pub(super) fn receive_buffer(&mut self, buffer: &mut Buffer) -> Result<(), BulkError> {
+        let number = self.complete;
+        let is_worth_it = !self.has_others() && !buffer.is_empty();
+        if self.stack.upcalls().asked.is_none() && is_worth_it {
+            let memory = Memory { region: buffer.region().clone(), first: 0 };
+            // If the group has failed, the next one will ask for memory.
+            let _ = self.stack.core.offer(self.group, number, memory);
+        }
+        let block_bytes = self.settings.block_bytes;
+        let bytes = self.receive_number(number, 0, None, |fabric, object| {
+            let bytes = usize::try_from(object.bytes).expect("an object fits the address space");
+            if buffer.capacity() < bytes {
+                *buffer = Buffer::register(fabric, bytes);
+            }
+            let memory = Memory { region: buffer.region().clone(), first: 0 };
+            (memory, Held::none(object.bytes.div_ceil(block_bytes)))
+        })?;
+        buffer.set_len(usize::try_from(bytes).expect("it is in the buffer"));
+        Ok(())
     }
 
     /// Receives the next object, which is there and has so many bytes, into memory in which some of it may lie.
@@ -296,11 +257,22 @@ impl Network {
         if expected != found {
             return Err(BulkError::Held { expected, found });
         }
+        let number = self.stack.upcalls().asked.expect("the next object is there").number;
+        let place = |_: &mut AnyFabric, _: &Object| (memory.clone(), held.clone());
+        self.receive_number(number, held.count(), on_block, place).map(drop)
+    }
+
+    /// Receives an object of which `blocks` blocks are here, into the memory that `place` has for it. Returns its size.
+    fn receive_number(
+        &mut self,
+        number: u64,
+        blocks: u64,
+        on_block: Option<BoxedBlocks>,
+        place: impl FnMut(&mut AnyFabric, &Object) -> (Memory, Held),
+    ) -> Result<u64, BulkError> {
         let upcalls = self.stack.upcalls();
-        let number = upcalls.asked.expect("the next object is there").number;
-        (upcalls.on_block, upcalls.blocks, upcalls.released) = (on_block, held.count(), None);
-        self.receiving = Some((Object { group: self.group, number, bytes }, memory.clone()));
-        let outcome = self.receive_number(number, memory, held);
+        (upcalls.on_block, upcalls.blocks, upcalls.released) = (on_block, blocks, None);
+        let outcome = self.await_object(number, place);
         self.send_what_is_said();
         self.lag = self.stack.upcalls().received_at.take().map(|at| at.elapsed()).unwrap_or_default();
         self.receiving = None;
@@ -308,26 +280,42 @@ impl Network {
         outcome
     }
 
-    fn receive_number(&mut self, number: u64, memory: &Memory, held: &Held) -> Result<(), BulkError> {
+    fn await_object(
+        &mut self,
+        number: u64,
+        mut place: impl FnMut(&mut AnyFabric, &Object) -> (Memory, Held),
+    ) -> Result<u64, BulkError> {
         loop {
-            if self.stack.upcalls().asked.take_if(|object| object.number == number).is_some() {
+            if let Some(object) = self.stack.upcalls().asked.take_if(|object| object.number == number) {
+                let (memory, held) = place(&mut self.stack.fabric, &object);
                 // Where the group fails meanwhile, the next one will ask again.
-                let _ = self.stack.core.supply_held(self.group, number, memory.clone(), held.clone());
+                let _ = self.stack.core.supply_held(self.group, number, memory, held);
             }
-            if self.stack.upcalls().received.take_if(|received| *received == number).is_some() {
-                self.stack.control.say(self.root, Message::Received { number });
+            if let Some(received) =
+                self.stack.upcalls().received.take_if(|(object, _)| object.number == number)
+            {
+                self.receiving = Some(received);
             }
             let heard = self.hear_root();
-            let at_rest = self.stack.upcalls().released == Some(number) || self.left.is_some();
-            match (self.complete > number, at_rest) {
-                (true, true) => return Ok(()),
+            let at_rest = self.stack.upcalls().released >= Some(number) || self.left.is_some();
+            let is_over = self.complete > number || !self.has_others();
+            match &self.receiving {
+                Some((object, _)) if is_over && at_rest => {
+                    self.complete = number + 1;
+                    return Ok(object.bytes);
+                }
                 // Whatever happens to the root now, the object is here.
-                (true, false) => {}
-                (false, _) => heard?,
+                Some(_) if is_over => {}
+                _ => heard?,
             }
             self.tell_progress(number);
             self.step();
         }
+    }
+
+    /// Whether there is a receiver that could need what another one has.
+    const fn has_others(&self) -> bool {
+        self.members.len() > 2
     }
 
     /// At a receiver: reports a failure, hears what the root says.
@@ -365,7 +353,8 @@ impl Network {
         }
         left.retain(|unfinished| unfinished.object.number >= first);
         let upcalls = self.stack.upcalls();
-        (upcalls.asked, upcalls.received, upcalls.released) = (None, None, None);
+        // What has failed is at rest, and it is over up to `first`.
+        (upcalls.asked, upcalls.received, upcalls.released) = (None, None, first.checked_sub(1));
         let old = std::mem::replace(&mut self.group, group);
         self.members = members;
         self.stack.begin(old, group, &self.members, &self.settings, first, left)
@@ -373,7 +362,8 @@ impl Network {
 
     fn tell_progress(&mut self, number: u64) {
         let now = self.stack.fabric.now();
-        if self.last_progress.is_some_and(|last| now.since(last) < PROGRESS_PERIOD) {
+        let is_soon = self.last_progress.is_some_and(|last| now.since(last) < PROGRESS_PERIOD);
+        if is_soon || self.stack.upcalls().blocks == 0 {
             return;
         }
         self.last_progress = Some(now);
@@ -405,57 +395,6 @@ impl Drop for Network {
             self.stack.alarm = Some(deadline);
             self.step();
         }
-    }
-}
-
-impl Stack {
-    /// Whether nothing that was said waits in this process.
-    fn has_sent_all(&self) -> bool {
-        self.core.has_said_all() && self.control.has_said_all() && self.fabric.is_flushed()
-    }
-
-    const fn upcalls(&mut self) -> &mut Upcalls {
-        self.core.application_mut()
-    }
-
-    /// Goes on from a group that has failed to the next one.
-    fn begin(
-        &mut self,
-        old: GroupId,
-        group: GroupId,
-        members: &[NodeId],
-        settings: &Settings,
-        first: u64,
-        left: Vec<Unfinished>,
-    ) -> Result<(), BulkError> {
-        self.core.destroy(old).map_err(|_| BulkError::Scattered)?;
-        let resumed = self.core.resume(&mut self.fabric, group, members, settings.clone(), first, left);
-        resumed.map_err(|_| BulkError::Scattered)
-    }
-}
-
-impl Driven for Stack {
-    type Transport = AnyFabric;
-
-    fn transport(&mut self) -> &mut AnyFabric {
-        &mut self.fabric
-    }
-
-    fn poll(&mut self) -> usize {
-        let work = self.fabric.poll(&mut |event| self.events.push(event));
-        for event in std::mem::take(&mut self.events) {
-            if let Event::PeerLost { peer, reason } = event {
-                debug_assert!(reason != BreakReason::Refused, "{peer} is lost by refusal");
-                self.lost[rank(peer)] = true;
-            }
-            self.control.handle_event(&mut self.fabric, &event);
-            self.core.handle_event(&mut self.fabric, &event);
-        }
-        work + self.core.poll(&mut self.fabric) + self.control.poll(&mut self.fabric)
-    }
-
-    fn next_deadline(&self) -> Option<Instant> {
-        self.alarm.into_iter().chain(Core::<AnyFabric>::next_deadline(&self.core)).min()
     }
 }
 
