@@ -45,6 +45,7 @@ mod nulls;
 mod order;
 mod pull;
 mod row;
+mod send;
 mod settings;
 mod subgroup;
 mod wedge;

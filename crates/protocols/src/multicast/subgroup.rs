@@ -47,7 +47,7 @@ pub struct Subgroup<D> {
     pub(super) failure: Option<Failure>,
     /// The view is over: nothing is sent or acknowledged any more.
     pub(super) wedged: bool,
-    counters: Counters,
+    pub(super) counters: Counters,
 }
 
 /// Where deliveries go.
@@ -206,60 +206,6 @@ impl<D: Deliver> Subgroup<D> {
     pub(super) fn fail(&mut self, failure: Failure) {
         self.failure = Some(failure);
         self.close();
-    }
-
-    /// Sends what the application has committed; returns how many messages.
-    fn send(&mut self) -> u64 {
-        if self.send_express() {
-            return 1;
-        }
-        let Some((publisher, _)) = &mut self.publisher else { return 0 };
-        let count = if self.settings.batching.send { u64::MAX } else { 1 };
-        let table = &mut self.table;
-        let mut pushes = 0;
-        let sent = publisher.publish(count, |words| {
-            pushes += 1;
-            if pushes == 1 || !is_on(Mutation::HalfOfWrappedBatch) {
-                table.append(words);
-            }
-        });
-        if sent == 0 {
-            return 0;
-        }
-        if let Some(bodies) = &mut self.bodies {
-            bodies.send(publisher, table);
-        }
-        let announcement = publisher.announcement();
-        table.raise(self.row.announced, announcement);
-        self.note_sent(sent, announcement);
-        sent
-    }
-
-    /// Sends a message that is alone, and short enough, by one write that is record and announcement in one.
-    #[inline]
-    fn send_express(&mut self) -> bool {
-        let Some((publisher, _)) = &self.publisher else { return false };
-        if !publisher.wants_express() {
-            return false;
-        }
-        if publisher.outstanding() == 1 {
-            self.free(true);
-        }
-        let Some((publisher, _)) = &mut self.publisher else { return false };
-        let Some(words) = publisher.publish_express() else { return false };
-        let announcement = publisher.announcement();
-        self.table.tell(words);
-        self.counters.express += 1;
-        self.note_sent(1, announcement);
-        true
-    }
-
-    fn note_sent(&mut self, messages: u64, announcement: Announcement) {
-        self.counters.send_batches += 1;
-        self.counters.messages_sent += messages;
-        if announcement.indexes >= INDEXES_MAX - self.settings.window as u64 {
-            self.fail(Failure::Exhausted);
-        }
     }
 
     /// Looks at all announcements, fills rounds by nulls, stores `received`.
@@ -457,7 +403,7 @@ impl<D: Deliver> Subgroup<D> {
     /// Gives the words of messages that all members have delivered back to the writer [O5]. Looks at the other
     /// members only when the window fills, or when there is nothing else to do: their counts are in cache lines
     /// that change often.
-    fn free(&mut self, idle: bool) -> usize {
+    pub(super) fn free(&mut self, idle: bool) -> usize {
         let Some((publisher, sender)) = &mut self.publisher else { return 0 };
         if publisher.outstanding() == 0 || !(idle || publisher.wants_room()) {
             return 0;

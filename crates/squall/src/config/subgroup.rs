@@ -62,8 +62,8 @@ pub struct SubgroupConfig {
     pub batching: Batching,
     /// Whether a sender without messages fills the rounds that others have begun.
     pub null_sends: bool,
-    /// Whether a message of up to 40 bytes that is alone goes with its announcement by one write; `None`: not on one host,
-    /// where memory is shared and writes cost next to nothing.
+    /// Whether a message of up to 40 bytes that is alone goes with its announcement by one write; `None`: unless the
+    /// transport is shared memory, where a write costs next to nothing.
     pub express: Option<bool>,
     /// How many shards there are, each a subgroup of its own, `NAME/0` and so on; with one, it is called `NAME`.
     pub shards: usize,
