@@ -2,7 +2,8 @@
 //!
 //! **State.** One RDMC group at a time, of the root and the receivers that are left, and one object at a time in it.
 //! **An object's end.** A receiver that has it says so; when all have, the root says *complete*, and only then a receiver
-//! lets go of the memory: until then it may be a source for others that resume. A single receiver lets go at once.
+//! lets go of the memory: until then it may be a source for others that resume. A single receiver lets go at once, and
+//! waits for *complete* only before it leaves.
 //! **Memory beforehand.** A single receiver offers the buffer with which it waits for the next object, so the root need not
 //! wait for an answer to its announcement. Several do not: that was slower for three on one host (docs/results/rdmc.md).
 //! **After a death** the group fails at all members. Each reports when its memory is at rest (*stopped*). The root leaves
@@ -35,6 +36,8 @@ pub(super) struct Network {
     /// At the root, about the object under way: who has it, by rank. At a receiver: objects below are complete.
     has_it: Vec<bool>,
     complete: u64,
+    /// At a receiver: the root has said so of objects below. A single receiver waits for that only before it leaves.
+    confirmed: u64,
     /// At the root: the group that has stopped at each receiver, by rank.
     stopped: Vec<u64>,
     /// At a receiver: the object that has been received and is not over, and what a failed group has left until the next
@@ -65,6 +68,7 @@ impl Network {
             number: 0,
             has_it: vec![false; count],
             complete: 0,
+            confirmed: 0,
             stopped: vec![0; count],
             receiving: None,
             left: None,
@@ -113,10 +117,8 @@ impl Network {
             self.regroup(on_progress)?;
         }
         let number = self.number;
-        if self.has_others() {
-            for receiver in self.members[1..].iter().copied() {
-                self.stack.control.say(receiver, Message::Complete { number });
-            }
+        for receiver in self.members[1..].iter().copied() {
+            self.stack.control.say(receiver, Message::Complete { number });
         }
         self.send_what_is_said();
         self.number += 1;
@@ -313,6 +315,11 @@ impl Network {
         }
     }
 
+    /// Whether the root has yet to say that it knows what this receiver has.
+    fn is_unconfirmed(&mut self) -> bool {
+        self.confirmed < self.complete && self.hear_root().is_ok() && self.confirmed < self.complete
+    }
+
     /// Whether there is a receiver that could need what another one has.
     const fn has_others(&self) -> bool {
         self.members.len() > 2
@@ -326,7 +333,10 @@ impl Network {
         }
         while let Some((_, message)) = self.stack.control.heard.pop_front() {
             match message {
-                Message::Complete { number } => self.complete = number + 1,
+                Message::Complete { number } => {
+                    self.confirmed = number + 1;
+                    self.complete = self.complete.max(self.confirmed);
+                }
                 Message::Regroup { group, first, members } => self.follow(GroupId(group), first, members)?,
                 _ => return Err(BulkError::Breached),
             }
@@ -388,10 +398,12 @@ impl Network {
 }
 
 impl Drop for Network {
-    /// What the root has said last shall still be heard.
+    /// What was said last shall still be heard: who leaves before the root knows that the object is here looks lost.
     fn drop(&mut self) {
         let deadline = self.stack.fabric.now() + LINGER;
-        while self.stack.control.is_speaking() && self.stack.fabric.now() < deadline {
+        while (self.stack.control.is_speaking() || self.is_unconfirmed())
+            && self.stack.fabric.now() < deadline
+        {
             self.stack.alarm = Some(deadline);
             self.step();
         }
