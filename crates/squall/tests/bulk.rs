@@ -131,7 +131,9 @@ fn buffers_that_wait_outlive_other_receivers() {
         scope.spawn(|| receive_all_into_one_buffer(&configs[1], &SIZES));
         scope.spawn(|| receive_all_into_one_buffer(&configs[2], &SIZES[..2]));
         scope.spawn(|| receive_all_into_one_buffer(&configs[3], &SIZES[..5]));
-        assert_eq!(send_all(&configs[0], &SIZES).lost(), [2, 3]);
+        // The one that has all may have left as well by then.
+        let lost = send_all(&configs[0], &SIZES).lost();
+        assert!(lost.ends_with(&[2, 3]), "{lost:?}");
     });
 }
 
