@@ -317,7 +317,8 @@ impl Network {
 
     /// Whether the root has yet to say that it knows what this receiver has.
     fn is_unconfirmed(&mut self) -> bool {
-        self.confirmed < self.complete && self.hear_root().is_ok() && self.confirmed < self.complete
+        let is_heard = self.confirmed == self.complete || self.hear_root().is_ok();
+        is_heard && self.confirmed < self.complete
     }
 
     /// Whether there is a receiver that could need what another one has.
