@@ -34,6 +34,7 @@ mod receiver;
 mod root;
 #[cfg(test)]
 mod tests;
+mod way;
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! A receiver's side: it attaches, copies at the others' pace or reads in place, and gives back (RDMC §2, fig. 1).
 
-use squall_fabric::bulk::{Stores, copy_out};
+use squall_fabric::bulk::copy_out;
 use squall_fabric::{Fabric, Instant, Region};
 
+use super::way::Ways;
 use super::{BUFFERS_MAX, OBJECTS_MAX, OFFERED, PATIENCE, Progress, READY, Rows, buffer_key, descriptor};
 
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(super) struct Receiver {
     /// Blocks copied of the next object.
     blocks: u64,
     pace: Pace,
+    ways: Ways,
     pub(super) breached: bool,
 }
 
@@ -51,8 +53,8 @@ pub enum Copied {
 impl Receiver {
     pub(super) fn new(block_bytes: usize) -> Self {
         let views = (0..BUFFERS_MAX).map(|_| None).collect();
-        let pace = Pace::default();
-        Self { block_bytes, views, seen: 0, given_back: 0, blocks: 0, pace, breached: false }
+        let (pace, ways) = (Pace::default(), Ways::default());
+        Self { block_bytes, views, seen: 0, given_back: 0, blocks: 0, pace, ways, breached: false }
     }
 
     /// Attaches the buffers of objects that are new.
@@ -93,9 +95,11 @@ impl Receiver {
         }
         let first = usize::try_from(self.blocks).expect("inside memory") * self.block_bytes;
         let end = (first + self.block_bytes).min(target.len());
-        let stores = if target.len() < STREAMING_MIN { Stores::Cached } else { Stores::Streaming };
         if first < end {
+            let stores = self.ways.choose(target.len());
+            let begun = fabric.now();
             copy_out(&self.view(rows), first, &mut target[first..end], stores);
+            self.ways.note(target.len(), stores, end - first, fabric.now().since(begun));
         }
         if end == target.len() {
             return Copied::All;
@@ -160,7 +164,5 @@ fn read_descriptor(rows: &Rows, number: u64) -> [u64; 3] {
 
 /// A receiver may have copied so many blocks more than the slowest.
 const BLOCKS_AHEAD: u64 = 1;
-/// Objects that fit a core's cache together with their copy are read again from there.
-const STREAMING_MIN: usize = 512 << 10;
 /// 2^45 bytes: beyond any host's memory, within the address space.
 const WORDS_MAX: u64 = 1 << 42;
