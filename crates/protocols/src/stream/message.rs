@@ -1,7 +1,7 @@
 //! Messages between the two ends: adverts, acknowledgements, credits and the like, all in one (EXS §II.B, §III).
 //!
 //! Whatever is due travels together. Its parts are taken in this order: credits, freed words, withdrawal, adverts,
-//! too long, withdrawn, end, end seen.
+//! too long, withdrawn, awaits advert, end, end seen.
 
 use squall_fabric::{GRANT_BYTES, Grant};
 
@@ -23,6 +23,8 @@ pub struct Message {
     pub too_long: Option<u64>,
     /// All adverts are forgotten; all that was written under them came before this.
     pub withdrawn: bool,
+    /// The sender sends nothing before an advert comes, for a while: advertise as soon as the ring is empty.
+    pub awaits_advert: bool,
     /// No data will follow.
     pub end: bool,
     /// The peer's `end` has come, and with it all its data.
@@ -44,7 +46,8 @@ const WITHDRAWN: u8 = 2;
 const END: u8 = 4;
 const END_SEEN: u8 = 8;
 const TOO_LONG: u8 = 16;
-const FLAGS: u8 = 31;
+const AWAITS_ADVERT: u8 = 32;
+const FLAGS: u8 = 63;
 
 impl Message {
     /// Makes the message empty; its memory is kept.
@@ -64,6 +67,7 @@ impl Message {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let flags = flag(self.withdraw, WITHDRAW)
             | flag(self.withdrawn, WITHDRAWN)
+            | flag(self.awaits_advert, AWAITS_ADVERT)
             | flag(self.end, END)
             | flag(self.end_seen, END_SEEN)
             | flag(self.too_long.is_some(), TOO_LONG);
@@ -99,6 +103,7 @@ impl Message {
         self.too_long = (flags & TOO_LONG != 0).then(|| word(header, 2));
         self.withdraw = flags & WITHDRAW != 0;
         self.withdrawn = flags & WITHDRAWN != 0;
+        self.awaits_advert = flags & AWAITS_ADVERT != 0;
         self.end = flags & END != 0;
         self.end_seen = flags & END_SEEN != 0;
         for bytes in rest.chunks_exact(ADVERT_BYTES) {
@@ -145,8 +150,17 @@ mod tests {
             Advert { grant, start: i, length, wait_all: i % 2 == 1, phase, sequence }
         };
         let adverts = (0..ADVERTS_PER_MESSAGE as u64).map(advert).collect();
-        let (withdraw, withdrawn, end, end_seen) = (true, false, true, false);
-        Message { credits: 7, freed: 1 << 40, withdraw, adverts, too_long: Some(9), withdrawn, end, end_seen }
+        Message {
+            credits: 7,
+            freed: 1 << 40,
+            withdraw: true,
+            adverts,
+            too_long: Some(9),
+            withdrawn: false,
+            awaits_advert: true,
+            end: true,
+            end_seen: false,
+        }
     }
 
     #[test]

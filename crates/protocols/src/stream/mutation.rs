@@ -5,6 +5,8 @@ mutations! {
     pub(super) enum Mutation {
         /// \[E2\] Fig. 5 as printed: the estimate is not set to the sequence number when a phase begins.
         NoResync,
+        /// \[E2\] A sender waits for an advert and does not say so.
+        WaitSilently,
         /// \[E1\] Fig. 6: adverts go on after an indirect transfer, although older receives wait, with estimates.
         AdvertiseBehindVoided,
         /// \[E1\] Fig. 8: an advert that is too late is dropped, but not the rest of its phase.

@@ -206,6 +206,11 @@ impl Receiver {
         }
     }
 
+    /// The sender waits for adverts.
+    pub(super) fn on_awaited(&mut self) {
+        self.renewal.iter_mut().for_each(Renewal::on_awaited);
+    }
+
     /// A direct transfer has arrived, in the head receive \[E1\] (fig. 4, lines 1–6).
     pub(super) fn on_direct(&mut self, length: u64) -> Result<Option<Completed>, Violation> {
         let is_packet = self.kind == Kind::Packets;

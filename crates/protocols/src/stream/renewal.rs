@@ -2,7 +2,8 @@
 //!
 //! `Deviation:` (EXS fig. 3, fig. 7) the paper's receiver never does. A sender that stays ahead takes none of these
 //! adverts, so after each phase of adverts in vain twice as much has to be copied before the next, up to a limit: direct
-//! transfer resumes after a bounded number of bytes, and the adverts cost little of what the copies cost.
+//! transfer resumes after a bounded number of bytes, and the adverts cost little of what the copies cost. A sender that
+//! says that it waits for adverts gets them at once.
 
 /// How long a receiver holds adverts back.
 #[derive(Clone, Debug)]
@@ -41,6 +42,11 @@ impl Renewal {
         (self.copied, self.was_used) = (0, false);
     }
 
+    /// The sender waits for adverts: they will not be in vain.
+    pub(super) fn on_awaited(&mut self) {
+        self.copied = self.gap;
+    }
+
     /// Bytes were copied out of the ring.
     pub(super) fn on_copied(&mut self, bytes: u64) {
         self.copied = self.copied.saturating_add(bytes).min(self.gap);
@@ -68,6 +74,17 @@ mod tests {
         renewal.on_direct();
         renewal.on_voided();
         assert!(renewal.is_due(), "the phase was worth it");
+    }
+
+    #[test]
+    fn who_waits_for_adverts_gets_them() {
+        let mut renewal = Renewal::new(10_000);
+        renewal.on_voided();
+        assert!(!renewal.is_due());
+        renewal.on_awaited();
+        assert!(renewal.is_due());
+        renewal.on_voided();
+        assert!(!renewal.is_due(), "it was in vain after all");
     }
 
     #[test]

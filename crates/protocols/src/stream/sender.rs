@@ -31,6 +31,8 @@ pub(super) struct Sender {
     /// The peer advertises again when its ring is empty.
     peer_renews: bool,
     patience: Patience,
+    /// The peer does not know that a turn has begun: that this sender sends nothing before an advert comes.
+    turns_silently: bool,
     /// Sends in order; only the first has a part sent.
     sends: VecDeque<Waiting>,
 }
@@ -66,6 +68,7 @@ impl Sender {
             ring: RingWriter::default(),
             peer_renews: false,
             patience: Patience::new(settings.copy_bytes_per_us),
+            turns_silently: false,
             sends: VecDeque::new(),
         }
     }
@@ -110,7 +113,9 @@ impl Sender {
     }
 
     pub(super) fn on_freed(&mut self, words: u64) -> Result<(), Violation> {
-        self.ring.on_freed(words)
+        self.ring.on_freed(words)?;
+        self.patience.on_freed(8 * words);
+        Ok(())
     }
 
     /// An advert has come. It is judged at once: what is stale now stays stale, since phases and sequence numbers
@@ -215,8 +220,27 @@ impl Sender {
         match self.policy {
             Policy::Direct | Policy::Indirect => false,
             Policy::Dynamic if self.phase.is_direct() => self.patience.stays(now, left),
-            Policy::Dynamic => self.peer_renews && self.patience.turns(now, left, 8 * self.ring.in_use()),
+            Policy::Dynamic => self.peer_renews && self.turns(now, left),
         }
+    }
+
+    /// Whether the head send waits in an indirect phase.
+    fn turns(&mut self, now: Instant, left: u64) -> bool {
+        let was_turning = self.patience.is_turning();
+        let turns = self.patience.turns(now, left, 8 * self.ring.in_use());
+        self.turns_silently = turns && (self.turns_silently || !was_turning);
+        turns
+    }
+
+    /// Whether the peer must be told that this sender waits.
+    #[inline]
+    pub(super) fn must_tell_wait(&self) -> bool {
+        self.turns_silently && !is_on(Mutation::WaitSilently)
+    }
+
+    /// Whether it must; it is told now.
+    pub(super) fn tell_wait(&mut self) -> bool {
+        std::mem::take(&mut self.turns_silently)
     }
 
     fn has_ring(&self) -> bool {

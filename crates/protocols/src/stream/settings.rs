@@ -70,7 +70,7 @@ impl Default for Settings {
             policy: Policy::Dynamic,
             renewal: true,
             renewal_gap_bytes: 64 << 10,
-            advert_bytes_min: 2048,
+            advert_bytes_min: 4096,
             copy_bytes_per_us: 4_000,
             ring_words: 1 << 17,
             credits: 64,

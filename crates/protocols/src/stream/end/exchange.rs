@@ -63,6 +63,9 @@ impl End {
         if message.withdrawn {
             self.receiver.on_withdrawn()?;
         }
+        if message.awaits_advert {
+            self.receiver.on_awaited();
+        }
         if message.end {
             self.receiver.on_end()?;
             self.peer_end = PeerEnd::Come;
@@ -156,6 +159,7 @@ impl End {
             || self.receiver.wants_to_advertise()
             || self.receiver.wants_to_withdraw()
             || self.owes_withdrawn
+            || self.sender.must_tell_wait()
             || self.must_tell_end()
             || self.peer_end == PeerEnd::Come
     }
@@ -177,6 +181,7 @@ impl End {
         message.credits = self.credits.give_back();
         message.too_long = self.owes_too_long.take();
         message.withdrawn = std::mem::take(&mut self.owes_withdrawn);
+        message.awaits_advert = self.sender.tell_wait();
         if self.must_tell_end() {
             message.end = true;
             self.own_end = OwnEnd::Told;

@@ -152,7 +152,9 @@ impl Socket {
                 self.end.poll_transfer(self.now, &mut self.out.message)
             };
             match output {
-                None => return posts,
+                // To wait may have to be told.
+                None if owes_message || !self.end.owes_message() => return posts,
+                None => continue,
                 Some(Output::Message) => self.out.put_message(),
                 Some(Output::Transfer(transfer)) => self.put_transfer(fabric, &transfer),
             }

@@ -1,5 +1,6 @@
 //! The situations that the paper draws, step by step (EXS fig. 1, 6, 7, 8), and how direct transfer resumes.
 
+use squall_fabric::Duration;
 use squall_fabric::sim::Prng;
 
 use super::pair::{Fault, Pair};
@@ -189,6 +190,30 @@ fn runs_do_not_stay_indirect() {
     let (repaired, renewed) = (stuck_per_mille(false), stuck_per_mille(true));
     println!("runs per mille without direct transfer in their second half: {printed}, {repaired}, {renewed}");
     assert!(printed > 950 && repaired < 850 && renewed < 400, "{printed} {repaired} {renewed}");
+}
+
+/// The routes of three sends: two cross the adverts, which are in vain, so that much would have to be copied before the
+/// next; the third waits for the ring to drain, since what is in it (39 µs) takes longer than an advert (10 µs).
+fn wait_after_adverts_in_vain() -> Result<Vec<bool>, Fault> {
+    let settings = Settings { copy_bytes_per_us: 100, ring_words: 1024, ..Settings::default() };
+    let mut pair = Pair::alike(settings);
+    pair.sides[0].end.handle_round_trip(Duration::from_micros(10));
+    receive(&mut pair, &[5000; 3])?;
+    assert!(pair.post(1)?, "all are advertised");
+    send(&mut pair, 2)?;
+    send(&mut pair, 3900)?;
+    deliver_all(&mut pair, 1)?;
+    assert!(pair.send(0, 300));
+    pair.calm()?;
+    Ok(routes(&mut pair))
+}
+
+/// [E2] A sender that lets the ring drain says so, and the receiver does not hold its adverts back.
+#[test]
+fn who_waits_for_an_advert_gets_it() {
+    assert_eq!(wait_after_adverts_in_vain(), Ok(vec![INDIRECT, INDIRECT, DIRECT]));
+    let silent = with(Some(Mutation::WaitSilently), wait_after_adverts_in_vain);
+    assert_eq!(silent, Ok(vec![INDIRECT; 3]), "it waited in vain");
 }
 
 /// The baselines force one mode.

@@ -7,21 +7,30 @@
 //! - *Stay.* In a direct phase the sender waits for an advert if direct transfer with such waits has been faster than
 //!   the peer copies: from the end of one wait to the end of the next, less time than copying what was sent in it.
 //! - *Turn.* In an indirect phase the sender stops and lets the ring drain, so that the peer advertises again, if
-//!   draining takes several times as long as an advert: the peer copies meanwhile anyway. If what was gained by that
-//!   does not outweigh it, the next turn must be worth twice as much.
+//!   draining takes several times as long as an advert: the peer copies meanwhile anyway. The peer is told, and so
+//!   advertises as soon as its ring is empty. If what was gained does not outweigh the turn, the next must be worth twice
+//!   as much.
 //! - *Try.* A sender that is not ahead of the peer's copies never sees a full ring. So if what it sends is long beside an
 //!   advert, it turns as well when so much has gone through the ring that letting it drain in vain costs little.
 //!
+//! How fast the peer copies is measured (module `pace`), since that differs by a factor of four from machine to machine.
+//!
 //! Over long distances the wire is slower than copies and an advert takes longer than any of them: none applies.
 
+mod pace;
+#[cfg(test)]
+mod tests;
+
 use squall_fabric::{Duration, Instant};
+
+use pace::Pace;
 
 /// What the sender knows of the time that adverts and copies take.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct Patience {
-    /// How fast the peer copies; 0 switches all rules off.
-    copy_bytes_per_us: u64,
+    /// How fast the peer copies; `None` switches all rules off.
+    pace: Option<Pace>,
     /// There and back on the wire: no advert that is asked for now comes earlier.
     round_trip: Duration,
     /// The wait that goes on: since when, and until when it may.
@@ -68,7 +77,7 @@ struct Worth {
 impl Patience {
     pub(super) fn new(copy_bytes_per_us: u64) -> Self {
         Self {
-            copy_bytes_per_us,
+            pace: (copy_bytes_per_us > 0).then(|| Pace::new(copy_bytes_per_us)),
             round_trip: Duration::ZERO,
             wait: None,
             cycle_begin: None,
@@ -99,7 +108,7 @@ impl Patience {
     /// few of them, so for some kilobytes an older time will do: they weigh nothing.
     pub(super) fn needs_clock(&self, bytes: u64) -> bool {
         let is_light = self.turn.is_none() && self.wait.is_none() && self.unclocked + bytes <= UNCLOCKED_MAX;
-        self.copy_bytes_per_us > 0 && !is_light
+        self.pace.as_ref().is_some_and(|pace| !is_light || pace.needs_clock())
     }
 
     /// Whether it is to be told the time of the next direct transfer: else that is one of many in its cycle.
@@ -107,8 +116,14 @@ impl Patience {
         self.wait.is_some() || self.cycle_begin.is_none() || self.idle_since.is_some()
     }
 
+    /// The peer has copied so many bytes more.
+    pub(super) fn on_freed(&mut self, bytes: u64) {
+        self.pace.iter_mut().for_each(|pace| pace.on_freed(bytes));
+    }
+
     /// Nothing waits to be sent, and nothing is under way.
     pub(super) fn on_idle(&mut self, now: Instant) {
+        self.pace.iter_mut().for_each(Pace::interrupt);
         if self.cycle_begin.is_some() {
             self.idle_since.get_or_insert(now);
         }
@@ -146,7 +161,7 @@ impl Patience {
     /// differ in length.
     fn is_direct_faster(&self) -> bool {
         let severity = if self.cycles < CYCLES_MIN { WAIT_FACTOR } else { 1 };
-        self.cycle <= severity * self.copying(self.served)
+        self.cycle - self.cycle / PREFERENCE <= severity * self.copying(self.served)
     }
 
     /// A wait is over, in vain or not, and with it a cycle.
@@ -178,6 +193,7 @@ impl Patience {
     /// A direct phase has ended.
     pub(super) fn on_phase_end(&mut self) {
         (self.wait, self.cycle_begin, self.cycle_bytes) = (None, None, 0);
+        self.pace.iter_mut().for_each(Pace::interrupt);
         if self.drained == 0 {
             return;
         }
@@ -191,7 +207,8 @@ impl Patience {
 
     /// Bytes go through the ring. Times may change: after some more of these direct transfer is tried again.
     pub(super) fn on_indirect(&mut self, now: Instant, bytes: u64) {
-        if self.copy_bytes_per_us > 0 {
+        if let Some(pace) = &mut self.pace {
+            pace.on_time(now);
             let is_new = now > self.backlog.1;
             self.unclocked = if is_new { bytes } else { self.unclocked + bytes };
             self.backlog = (self.backlog(now) + bytes, now);
@@ -213,7 +230,7 @@ impl Patience {
             return bytes;
         }
         let nanos = now.as_nanos().saturating_sub(at.as_nanos());
-        bytes.saturating_sub(nanos.saturating_mul(self.copy_bytes_per_us) / 1000)
+        bytes.saturating_sub(nanos.saturating_mul(self.bytes_per_us()) / 1000)
     }
 
     /// Whether the sender, which has `bytes` to send, sends nothing through the ring, of which `in_use` bytes are in use,
@@ -227,11 +244,15 @@ impl Patience {
             self.on_turn_in_vain();
             return false;
         }
+        if !self.needs_clock(bytes) {
+            return false;
+        }
         let advert = self.waited.max(self.round_trip).max(ADVERT_MIN);
         let drain = self.drain(now, advert, in_use).filter(|_| self.is_direct_faster());
         let Some(worth) = drain.or_else(|| self.trial(advert, bytes, in_use)) else { return false };
         let Worth { draining, drained, remembered } = worth;
         self.turn = Some(now + 2 * draining + 2 * advert);
+        self.pace.iter_mut().for_each(Pace::interrupt);
         (self.drained, self.drained_last, self.gained, self.ringed) = (drained, remembered, 0, 0);
         true
     }
@@ -239,7 +260,7 @@ impl Patience {
     /// A turn because the ring is full, if draining it is worth several adverts.
     fn drain(&self, now: Instant, advert: Duration, in_use: u64) -> Option<Worth> {
         // Mostly so little is in use that it is not worth the shortest advert.
-        if in_use.min(self.backlog.0) < self.copy_bytes_per_us * TURN_MIN_US {
+        if in_use.min(self.backlog.0) < self.bytes_per_us() * TURN_MIN_US {
             return None;
         }
         // What is in use may have been copied, because the peer tells it late or because it travels.
@@ -254,7 +275,7 @@ impl Patience {
         if self.ringed < TRIAL_MIN || self.copying(bytes) < TRIAL_FACTOR * advert {
             return None;
         }
-        let cost = in_use + advert.as_nanos() as u64 * self.copy_bytes_per_us / 1000;
+        let cost = in_use + advert.as_nanos() as u64 * self.bytes_per_us() / 1000;
         // The first trials come soon, further ones in vain less and less often.
         let spacing = 2 * u64::from(self.turn_factor).pow(2);
         if self.ringed < spacing * cost {
@@ -267,6 +288,11 @@ impl Patience {
         self.is_direct_faster().then_some(Worth { draining, drained: cost, remembered: self.ringed })
     }
 
+    /// Whether the sender lets the ring drain, as far as is known.
+    pub(super) fn is_turning(&self) -> bool {
+        self.turn.is_some()
+    }
+
     fn on_turn_in_vain(&mut self) {
         self.turn_factor = (2 * self.turn_factor).min(TURN_FACTOR_MAX);
         self.to_forget = TURN_SPACING * self.drained_last;
@@ -277,9 +303,13 @@ impl Patience {
         self.turn.or(self.wait.map(|(_, until)| until))
     }
 
+    fn bytes_per_us(&self) -> u64 {
+        self.pace.as_ref().map_or(0, Pace::bytes_per_us)
+    }
+
     /// How long the peer copies `bytes`; zero if patience is off.
     fn copying(&self, bytes: u64) -> Duration {
-        Duration::from_nanos((bytes * 1000).checked_div(self.copy_bytes_per_us).unwrap_or(0))
+        Duration::from_nanos((bytes * 1000).checked_div(self.bytes_per_us()).unwrap_or(0))
     }
 }
 
@@ -303,174 +333,11 @@ const TURN_MIN_US: u64 = (TURN_FACTOR_MIN as u64 * ADVERT_MIN.as_nanos() as u64)
 const TURN_SPACING: u64 = 32;
 /// To copy a send that is worth a trial takes at least so many adverts.
 const TRIAL_FACTOR: u32 = 4;
+/// Direct transfer may take longer by one part in so many: it leaves the peer's processor alone.
+const PREFERENCE: u32 = 32;
 /// No trial costs less than what goes through the ring meanwhile.
 const TRIAL_MIN: u64 = 1 << 16;
 /// A time so many times as long as the average counts as that.
 const OUTLIER: u32 = 4;
 /// One part in so many of the average cycle is forgotten with each indirect transfer.
 const FORGETTING: u32 = 256;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const KIB: u64 = 1 << 10;
-    const MIB: u64 = 1 << 20;
-
-    fn at(us: u64) -> Instant {
-        Instant::from_nanos(us * 1000)
-    }
-
-    /// A MiB is copied in about 350 µs.
-    fn patience(round_trip_us: u64) -> Patience {
-        let mut patience = Patience::new(3000);
-        patience.on_round_trip(Duration::from_micros(round_trip_us));
-        patience
-    }
-
-    /// Cycles of `adverts` direct transfers of `bytes`, each with an advert `wait_us` too late and `cycle_us` in all.
-    fn cycles(patience: &mut Patience, adverts: u64, bytes: u64, wait_us: u64, cycle_us: u64) -> bool {
-        let mut stays = true;
-        for i in 0..20 {
-            (0..adverts).for_each(|_| patience.on_direct(at(cycle_us * i), bytes));
-            stays = patience.stays(at(cycle_us * (i + 1) - wait_us), bytes);
-        }
-        stays
-    }
-
-    #[test]
-    fn a_wait_has_an_end() {
-        let mut patience = patience(4);
-        assert!(patience.stays(at(0), MIB) && patience.stays(at(1397), MIB));
-        assert!(patience.next_deadline().is_some_and(|until| until > at(1397) && until < at(1399)));
-        assert!(!patience.stays(at(1399), MIB), "it took too long");
-        assert!(!patience.stays(at(1400), MIB), "the next one is not waited for");
-        assert!(!Patience::new(0).stays(at(0), MIB), "switched off");
-    }
-
-    /// What counts is the time of a cycle, not of a wait: one advert at a time for few bytes is not worth it, many at
-    /// a time or long ones are.
-    #[test]
-    fn direct_transfer_is_worth_waits_if_it_is_faster_than_copies() {
-        assert!(cycles(&mut patience(4), 1, MIB, 60, 240));
-        assert!(!cycles(&mut patience(4), 1, 8 * KIB, 2, 8), "8 KiB are copied in 3 µs");
-        assert!(cycles(&mut patience(4), 32, 8 * KIB, 20, 60));
-        assert!(!cycles(&mut patience(48_000), 32, MIB, 40, 48_000), "as far away as another continent");
-    }
-
-    /// The user's own pauses do not count.
-    #[test]
-    fn pauses_are_not_counted() {
-        let mut patience = patience(4);
-        for i in 0..20 {
-            patience.on_direct(at(10_000 * i), MIB);
-            patience.on_idle(at(10_000 * i + 200));
-            patience.on_busy(at(10_000 * i + 9_960));
-            assert!(patience.stays(at(10_000 * i + 9_960), MIB));
-        }
-        assert!(patience.cycle.abs_diff(Duration::from_micros(240)) < Duration::from_micros(1));
-    }
-
-    #[test]
-    fn what_was_learned_is_forgotten() {
-        let mut patience = patience(4);
-        assert!(!cycles(&mut patience, 1, 8 * KIB, 2, 8));
-        patience.on_phase_end();
-        let mut tries = 0;
-        while !patience.stays(at(1000), 8 * KIB) {
-            patience.on_indirect(at(1000), 8 * KIB);
-            tries += 1;
-        }
-        assert!((100..1000).contains(&tries), "tried again after {tries}");
-    }
-
-    #[test]
-    fn a_sender_far_ahead_lets_the_ring_drain() {
-        let mut near = patience(40);
-        near.on_indirect(at(0), MIB);
-        assert!(!near.turns(at(0), 0, 64 * KIB), "not far ahead");
-        assert!(near.turns(at(0), 0, MIB) && near.turns(at(500), 0, MIB / 2));
-        near.on_direct(at(600), MIB);
-        assert!(!near.turns(at(601), 0, 64 * KIB));
-        let mut far = patience(48_000);
-        far.on_indirect(at(0), 64 * MIB);
-        assert!(!far.turns(at(0), 0, 64 * MIB), "too far away");
-        assert!(!Patience::new(0).turns(at(0), 0, 64 * MIB), "switched off");
-    }
-
-    /// One send after the other, each copied before the next: the ring is never full, but after some are tried another way.
-    #[test]
-    fn a_sender_that_is_not_ahead_tries_direct_transfer() {
-        let (mut patience, mut turns) = (patience(4), Vec::new());
-        for i in 0..10_000 {
-            let now = at(1_000 * i);
-            if patience.turns(now, MIB, 0) {
-                turns.push(i);
-                assert!(!patience.turns(at(1_000 * i + 100), MIB, 0), "no advert comes");
-            }
-            patience.on_indirect(now, MIB);
-        }
-        assert!(turns.first().is_some_and(|first| *first < 10), "{turns:?}");
-        assert!(turns.len() < 10_000 / 20, "{} turns in vain", turns.len());
-        for i in 0..10_000 {
-            patience.on_indirect(at(10_000_000 + i), 512);
-            assert!(
-                !patience.turns(at(10_000_000 + i), 512, 0),
-                "512 bytes are copied sooner than an advert comes"
-            );
-        }
-    }
-
-    /// What was sent long ago is copied, although the peer has not said so.
-    #[test]
-    fn a_sender_that_is_not_ahead_does_not_stop() {
-        let mut patience = patience(4);
-        for i in 0..1000 {
-            patience.on_indirect(at(i), 64);
-            assert!(!patience.turns(at(i), 0, 64 * i), "{i} messages of 64 bytes, one in a microsecond");
-        }
-    }
-
-    /// Whoever was put to sleep by the system once or twice is not judged by that.
-    #[test]
-    fn outliers_count_little() {
-        let mut patience = patience(4);
-        for i in 0..40 {
-            patience.on_direct(at(250 * i), MIB);
-            let slept_us = if i > 20 && i % 7 == 0 { 8_000 } else { 60 };
-            patience.stays(at(250 * i + 180), MIB);
-            patience.on_direct(at(250 * i + 180 + slept_us), 1);
-        }
-        assert!(patience.is_direct_faster());
-    }
-
-    #[test]
-    fn turns_in_vain_are_forgotten() {
-        let mut patience = patience(40);
-        patience.on_indirect(at(0), MIB);
-        while patience.turn_factor < TURN_FACTOR_MAX {
-            patience.on_indirect(at(0), MIB);
-            patience.turns(at(0), 0, 64 * MIB);
-            patience.turns(at(1_000_000), 0, 64 * MIB);
-        }
-        let tries = (0..100_000).take_while(|i| {
-            patience.on_indirect(at(1_000_000 + 350 * i), MIB);
-            patience.turn_factor > TURN_FACTOR_MIN
-        });
-        assert!((1_000..100_000).contains(&tries.count()));
-    }
-
-    #[test]
-    fn turns_in_vain_become_rare() {
-        let mut patience = patience(40);
-        patience.on_indirect(at(0), 64 * MIB);
-        assert!(patience.turns(at(0), 0, MIB));
-        for i in 1..4 {
-            patience.on_direct(at(i), MIB / 2);
-            patience.on_phase_end();
-            patience.turns(at(i), 0, MIB);
-        }
-        assert!(!patience.turns(at(10), 0, MIB), "draining is not worth 16 adverts");
-        assert!(patience.turns(at(10), 0, 8 * MIB));
-    }
-}
