@@ -170,14 +170,19 @@ impl Patience {
         let (cycle, waited) = (now.since(self.cycle_begin.unwrap_or(since)), now.since(since));
         self.cycles = (self.cycles + 1).min(CYCLES_MAX);
         let n = self.cycles;
+        // To divide by a constant takes nothing, and soon it is always the same one.
+        let part = |sum: Duration| if n == CYCLES_MAX { sum / CYCLES_MAX } else { sum / n };
         let mean = |mean: Duration, new: Duration| {
             // A process that lost its processor meanwhile says nothing about adverts.
             let new = if n > CYCLES_MIN { new.min(OUTLIER * mean) } else { new };
-            ((n - 1) * mean + new) / n
+            part((n - 1) * mean + new)
         };
         self.cycle = mean(self.cycle, cycle);
         self.waited = mean(self.waited, waited);
-        self.served = (u64::from(n - 1) * self.served + self.cycle_bytes).div_ceil(u64::from(n)).max(1);
+        let sum = u64::from(n - 1) * self.served + self.cycle_bytes;
+        let is_full = n == CYCLES_MAX;
+        self.served =
+            if is_full { sum.div_ceil(u64::from(CYCLES_MAX)) } else { sum.div_ceil(u64::from(n)) }.max(1);
         (self.cycle_begin, self.cycle_bytes) = (Some(now), 0);
     }
 
@@ -309,7 +314,7 @@ impl Patience {
 
     /// How long the peer copies `bytes`; zero if patience is off.
     fn copying(&self, bytes: u64) -> Duration {
-        Duration::from_nanos((bytes * 1000).checked_div(self.bytes_per_us()).unwrap_or(0))
+        self.pace.as_ref().map_or(Duration::ZERO, |pace| pace.copying(bytes))
     }
 }
 
@@ -322,8 +327,8 @@ const CYCLES_MIN: u32 = 8;
 const TURN_FACTOR_MIN: u32 = 2;
 /// …and after many in vain at most so many, which bounds what further ones cost to a few percent.
 const TURN_FACTOR_MAX: u32 = 64;
-/// So many bytes are sent with one look at the clock; to copy them takes less than a turn could bring.
-const UNCLOCKED_MAX: u64 = 4096;
+/// So many bytes are sent with one look at the clock: to copy them takes a few microseconds.
+const UNCLOCKED_MAX: u64 = 16 << 10;
 /// What an advert takes at least, even if the wire takes no time.
 const ADVERT_MIN: Duration = Duration::from_nanos(500);
 /// So draining takes at least so many microseconds.

@@ -14,7 +14,12 @@ use squall_fabric::{Duration, Instant};
 pub(super) struct Pace {
     /// What is taken for true before it is measured.
     assumed: u64,
-    bytes_per_us: Option<u64>,
+    /// At least 1.
+    bytes_per_us: u64,
+    /// The same the other way round, since to divide takes longer than all else that is done with it: the nanoseconds
+    /// of `COST_BYTES`.
+    cost: u64,
+    is_measured: bool,
     /// When the span began.
     begin: Option<Instant>,
     /// Bytes copied in the span, in so many messages.
@@ -26,12 +31,27 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn new(assumed: u64) -> Self {
-        Self { assumed, bytes_per_us: None, begin: None, bytes: 0, messages: 0, is_due: false }
+        Self {
+            assumed,
+            bytes_per_us: assumed,
+            cost: cost(assumed),
+            is_measured: false,
+            begin: None,
+            bytes: 0,
+            messages: 0,
+            is_due: false,
+        }
     }
 
     /// At least 1.
     pub(super) fn bytes_per_us(&self) -> u64 {
-        self.bytes_per_us.unwrap_or(self.assumed)
+        self.bytes_per_us
+    }
+
+    /// How long so many bytes take.
+    #[inline]
+    pub(super) fn copying(&self, bytes: u64) -> Duration {
+        Duration::from_nanos(bytes.saturating_mul(self.cost) / COST_BYTES)
     }
 
     /// Whether [`Pace::on_time`] should be told the time.
@@ -69,16 +89,21 @@ impl Pace {
     }
 
     fn learn(&mut self, sample: u64) {
-        let mean = match self.bytes_per_us {
-            // Who lost the processor for a while copied little: that says nothing.
-            Some(mean) => ((WEIGHT - 1) * mean + sample.clamp(mean / 2, 2 * mean)) / WEIGHT,
-            None => sample,
-        };
+        let mean = self.bytes_per_us;
+        // Who lost the processor for a while copied little: that says nothing.
+        let smoothed = ((WEIGHT - 1) * mean + sample.clamp(mean / 2, 2 * mean)) / WEIGHT;
         let (least, most) = (self.assumed / RANGE, self.assumed.saturating_mul(RANGE));
-        self.bytes_per_us = Some(mean.clamp(least.max(1), most));
+        self.bytes_per_us = if self.is_measured { smoothed } else { sample }.clamp(least.max(1), most);
+        (self.cost, self.is_measured) = (cost(self.bytes_per_us), true);
     }
 }
 
+fn cost(bytes_per_us: u64) -> u64 {
+    COST_BYTES * 1000 / bytes_per_us
+}
+
+/// A power of two, by which to divide takes nothing.
+const COST_BYTES: u64 = 1 << 24;
 /// Messages in a span: its ends are uncertain by a part of one.
 const MESSAGES_MIN: u32 = 8;
 const SPAN_MIN: Duration = Duration::from_micros(10);

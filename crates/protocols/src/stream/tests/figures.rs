@@ -195,15 +195,15 @@ fn runs_do_not_stay_indirect() {
 /// The routes of three sends: two cross the adverts, which are in vain, so that much would have to be copied before the
 /// next; the third waits for the ring to drain, since what is in it (39 µs) takes longer than an advert (10 µs).
 fn wait_after_adverts_in_vain() -> Result<Vec<bool>, Fault> {
-    let settings = Settings { copy_bytes_per_us: 100, ring_words: 1024, ..Settings::default() };
+    let settings = Settings { copy_bytes_per_us: 100, ring_words: 4096, ..Settings::default() };
     let mut pair = Pair::alike(settings);
     pair.sides[0].end.handle_round_trip(Duration::from_micros(10));
-    receive(&mut pair, &[5000; 3])?;
+    receive(&mut pair, &[20_000; 3])?;
     assert!(pair.post(1)?, "all are advertised");
     send(&mut pair, 2)?;
     send(&mut pair, 3900)?;
     deliver_all(&mut pair, 1)?;
-    assert!(pair.send(0, 300));
+    assert!(pair.send(0, 13_000));
     pair.calm()?;
     Ok(routes(&mut pair))
 }
