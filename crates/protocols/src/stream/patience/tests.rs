@@ -1,4 +1,4 @@
-//! What waits are worth, without a network (EXS table III, equal numbers of sends and receives).
+//! What waits are worth, without a network (EXS §IV.B, table III: equal numbers of sends and receives).
 
 use super::*;
 
