@@ -93,8 +93,8 @@ impl Deref for Lease {
     }
 }
 
-/// How a copy stores. Which is the fastest depends on the processor and on what lies in its cache: on some one is four
-/// times as fast as another, in either direction. Not on x86-64 all are the same.
+/// How a copy stores. Which is the fastest depends on the processor and on what lies in its cache, by a factor of up to
+/// three either way (docs/results/rdmc.md). On other processors than x86-64 all are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stores {
     /// By the processor's own string copy, through the cache.
@@ -122,16 +122,12 @@ pub fn copy_out(source: &Region, first: usize, target: &mut [u8], stores: Stores
     let from = source.pointer(word).as_ptr().cast::<u8>().wrapping_add(skip);
     if cfg!(target_arch = "x86_64") {
         let head = target.as_ptr().align_offset(VECTOR_BYTES).min(target.len());
-        let copy_lines = match stores {
-            Stores::Cached => None,
-            Stores::Streaming => Some(stream_lines as unsafe fn(*const u8, *mut u8, usize)),
-            Stores::Fetched => Some(fetch_lines as _),
-        };
-        let lines = if copy_lines.is_some() { (target.len() - head) / LINE_BYTES } else { 0 };
+        let lines = if stores == Stores::Cached { 0 } else { (target.len() - head) / LINE_BYTES };
         let middle = head + lines * LINE_BYTES;
         // SAFETY: `head`, the lines and the rest make up the target, and as many bytes of the source were checked.
         unsafe { move_bytes(from, target.as_mut_ptr(), head) };
-        if let (Some(copy_lines), 1..) = (copy_lines, lines) {
+        if lines > 0 {
+            let copy_lines = if stores == Stores::Streaming { stream_lines } else { fetch_lines };
             // SAFETY: as above; the target is aligned behind `head`, and there is a line.
             unsafe { copy_lines(from.wrapping_add(head), target.as_mut_ptr().wrapping_add(head), lines) };
         }

@@ -47,8 +47,8 @@ pub struct Settings {
     /// A receive with room for fewer bytes is not advertised if data may go through the ring: to copy so little costs both
     /// ends less than an advert. 0 advertises all receives, as in the paper.
     pub advert_bytes_min: u64,
-    /// How fast the peer copies, as a measure of what waiting for an advert is worth (module `patience`). 0 never waits,
-    /// as in the paper.
+    /// How fast the peer copies, as a measure of what waiting for an advert is worth (module `patience`), until it is
+    /// measured; what is measured counts within a factor of four of this. 0 never waits, as in the paper.
     pub copy_bytes_per_us: u64,
     /// The size of this end's ring in words.
     pub ring_words: u64,

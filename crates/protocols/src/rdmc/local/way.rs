@@ -1,14 +1,15 @@
-//! Which way of copying is the fastest here, found out while copying (RDMC §3: choose what the machine is best at).
+//! Which way of copying is the fastest here, found out while copying (RDMC §2, fig. 1, on one host).
 //!
 //! What wins depends on the processor, on how much of an object is in its cache, and on who else copies: stores past the
-//! cache move 1.3 times as much as a string copy on one machine, and a quarter of it on another. So each receiver measures.
+//! cache are 1.6 to 2.7 times as fast as those through it on one machine, and less than a third as fast on another
+//! (docs/results/rdmc.md). So each receiver measures.
 //!
 //! **State**, for each size of objects: what a way last cost, how many blocks until it is tried again, and the *best*.
 //!
 //! **Rules.** A way costs what its last block cost, but never much more than before: a block during which the processor
 //! was given to somebody else tells nothing. The cheapest is the best and copies all blocks but trials; a way that loses
-//! its trial is tried again after twice as many blocks, so what trials cost is lost in what they find, and a wrong
-//! measurement does not last.
+//! its trial is tried again after twice as many blocks, so trials cost less and less, and a wrong measurement
+//! does not last.
 
 use squall_fabric::Duration;
 use squall_fabric::bulk::Stores;

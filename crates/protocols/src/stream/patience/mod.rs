@@ -13,7 +13,7 @@
 //! - *Try.* A sender that is not ahead of the peer's copies never sees a full ring. So if what it sends is long beside an
 //!   advert, it turns as well when so much has gone through the ring that letting it drain in vain costs little.
 //!
-//! How fast the peer copies is measured (module `pace`), since that differs by a factor of four from machine to machine.
+//! How fast the peer copies is measured (module `pace`), since that differs by a factor of three from machine to machine.
 //!
 //! Over long distances the wire is slower than copies and an advert takes longer than any of them: none applies.
 

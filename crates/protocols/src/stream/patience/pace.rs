@@ -1,7 +1,7 @@
 //! How fast data goes through the peer's ring, as its sender sees it (EXS §III: what buffering costs).
 //!
 //! `Deviation:` (EXS fig. 2) the paper's sender need not know. Here patience weighs direct transfer against the ring, and
-//! that goes four times as fast on one machine as on another, or as between other two cores of the same machine.
+//! that goes three times as fast on one machine as on another, or as between other two cores of the same machine.
 //!
 //! **State.** A *span*: since when, and what the peer has said since to be copied. The peer says that together for many
 //! transfers, so a span goes from one such message to a later one. A span in which the sender had nothing to send or
