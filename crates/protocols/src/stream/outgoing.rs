@@ -56,7 +56,8 @@ impl Outgoing {
         (self.unsent, self.wants_done) = (bytes.len(), true);
     }
 
-    /// Takes a transfer; posts it at once if it is small and there is room.
+    /// Takes a transfer; posts as much of it as there is room for. To hold its memory for later is a locked instruction, which
+    /// waits for all that was written before: so only what has to wait is held.
     #[inline]
     pub(super) fn put_transfer<F: Fabric>(
         &mut self,
@@ -66,9 +67,8 @@ impl Outgoing {
     ) {
         assert!(self.is_empty(), "one transfer at a time");
         let (signals, staging) = (&mut self.signals, &mut self.staging);
-        let is_posted =
-            posting.is_small() && posting.post(&mut Wire { fabric, conn, signals, staging }) == Ok(true);
-        if !is_posted {
+        // An error will come again when the rest is posted.
+        if posting.post(&mut Wire { fabric, conn, signals, staging }) != Ok(true) {
             self.posting = Some(posting.into_owned());
         }
     }
@@ -98,12 +98,18 @@ impl Outgoing {
         Ok(is_posted)
     }
 
+    /// Whether a post is under way whose round trip is measured.
+    pub(super) fn awaits_probe(&self) -> bool {
+        self.signals.awaits_probe()
+    }
+
     /// The time between a small post and its completion, if `token` is that one.
     pub(super) fn round_trip<F: Fabric>(&mut self, fabric: &F, token: Token) -> Option<Duration> {
         self.signals.round_trip(fabric, token)
     }
 
     /// A post is done, and all before it; returns the last send that is placed thereby.
+    #[inline]
     pub(super) fn on_done(&mut self, token: Token) -> Option<SendId> {
         let mut placed = None;
         while let Some(signal) = self.signals.take(token) {

@@ -51,11 +51,6 @@ impl Posting<&Region> {
 }
 
 impl<R: Borrow<Region>> Posting<R> {
-    /// Whether it goes out at once or not at all: a single write.
-    pub(super) fn is_small(&self) -> bool {
-        self.words() <= Source::VALUE_WORDS_MAX
-    }
-
     fn source(&self) -> &Region {
         self.source.borrow()
     }
@@ -216,6 +211,11 @@ impl Signals {
             self.probe = Some((self.next_token(), fabric.now()));
         }
         self.expect(signal);
+    }
+
+    /// Whether a measured post is under way.
+    pub(super) fn awaits_probe(&self) -> bool {
+        self.probe.is_some()
     }
 
     /// The round trip of the measured post, if `token` is its completion.

@@ -164,7 +164,7 @@ impl ShmFabric {
     /// place: its words are the peer's own again.
     pub(super) fn drain_connection(&mut self, slot: usize) -> Result<(), Violation> {
         let Some(connection) = self.connections.at(slot) else { return Ok(()) };
-        if connection.drain(|event| self.events.push_back(event))? == Drained::TooLong {
+        if connection.drain(|event| self.events.push(event))? == Drained::TooLong {
             self.break_connection(slot, BreakReason::Protocol);
         }
         Ok(())
@@ -212,7 +212,7 @@ impl ShmFabric {
             }
         }
         let peer = self.links[link].peer;
-        self.events.push_back(Event::PeerLost { peer, reason });
+        self.events.push(Event::PeerLost { peer, reason });
         self.links[link].offers.clear();
         self.links[link].published.clear();
         self.parking.forget(&self.links[link].socket);

@@ -265,7 +265,7 @@ impl ShmFabric {
             Some(Publication::Offered) => {
                 self.pace.enliven();
                 let reader = self.links[link].peer;
-                self.events.push_back(Event::Attached { key, reader });
+                self.events.push(Event::Attached { key, reader });
             }
             // It attached before it heard.
             Some(Publication::Retired) => {}

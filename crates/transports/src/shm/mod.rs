@@ -33,6 +33,7 @@ mod link;
 mod links;
 mod memory;
 mod mirrors;
+mod news;
 mod opening;
 mod park;
 mod peers;
@@ -43,7 +44,6 @@ mod socket;
 mod wire;
 mod writes;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -64,11 +64,11 @@ use self::joining::AwaitedViews;
 use self::links::Links;
 use self::memory::Segment;
 use self::mirrors::Mirror;
+use self::news::News;
 use self::park::{Pace, Parking};
 use self::peers::PeerSet;
 use self::placing::FETCHED_WORDS_MIN;
 use self::revocation::{Move, Revocation};
-use self::writes::EVENTS_MAX;
 use crate::adopted::{self, Adopted};
 use crate::slots::Slots;
 use crate::{Waker, barrier};
@@ -85,7 +85,7 @@ pub struct ShmFabric {
     mirrors: Slots<Mirror>,
     awaited_views: AwaitedViews,
     /// What the next poll yields.
-    events: VecDeque<Event>,
+    events: News,
     /// Peers for which something was stored since the last look at their marks.
     to_ring: PeerSet,
     /// Connections with posts that wait for a receive, or behind writes that their peer has to place.
@@ -138,7 +138,7 @@ impl ShmFabric {
             connections: Connections::default(),
             mirrors: Slots::default(),
             awaited_views: AwaitedViews::default(),
-            events: VecDeque::with_capacity(2 * EVENTS_MAX),
+            events: News::new(),
             to_ring: PeerSet::default(),
             waiting: Vec::new(),
             placing: Vec::new(),
@@ -190,7 +190,7 @@ impl ShmFabric {
             return 0;
         }
         let mut count = 0;
-        while let Some(event) = self.events.pop_front() {
+        while let Some(event) = self.events.pop() {
             count += 1;
             sink(event);
         }

@@ -20,7 +20,7 @@ impl ShmFabric {
         let ended = opened.there >= index && ring.is_none();
         if !self.links[link].is_up() {
             self.connections.release(id);
-            self.events.push_back(Event::Broken { conn: id, reason: BreakReason::PeerClosed });
+            self.events.push(Event::Broken { conn: id, reason: BreakReason::PeerClosed });
             return id;
         }
         let connection = Connection::new(id, link, channel, index).expect("memory for a connection");
@@ -69,7 +69,7 @@ impl ShmFabric {
         let (conn, link) = (connection.id, connection.link);
         // The peer may have posted already.
         self.links[link].look_again = true;
-        self.events.push_back(Event::Connected { conn, peer: self.links[link].peer });
+        self.events.push(Event::Connected { conn, peer: self.links[link].peer });
     }
 
     pub(super) fn on_close(
@@ -143,7 +143,7 @@ impl ShmFabric {
     }
 
     pub(super) fn end(&mut self, slot: usize, event: Event) {
-        self.events.push_back(event);
+        self.events.push(event);
         self.remove(slot);
     }
 

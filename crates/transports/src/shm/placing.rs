@@ -25,7 +25,7 @@ use super::fetching::PeerMemory;
 use super::link::GRANTS_MAX;
 use super::ring::{INLINE_WORDS_MAX, Post, Request};
 use super::wire::{Message, Violation, Witness};
-use super::writes::{Attempt, EVENTS_MAX};
+use super::writes::Attempt;
 
 /// Grants over adopted memory that this node gave to one peer, by key. There is nothing to hand over: they are plain
 /// data, and the owner alone checks them.
@@ -72,7 +72,7 @@ impl ShmFabric {
     /// Posts a request to place the words of a write, or as many of them as there is room for.
     #[cold]
     pub(super) fn try_place(&mut self, index: usize, write: &Write<'_>) -> Attempt {
-        if write.signal.is_some() && self.events.len() >= EVENTS_MAX {
+        if write.signal.is_some() && self.events.is_full() {
             return Attempt::Full;
         }
         let words = write.source.words();
@@ -136,7 +136,7 @@ impl ShmFabric {
         let consumed = connection.outgoing.consumed(incoming)?;
         let conn = connection.id;
         while let Some(placed) = connection.placing.pop_front_if(|placing| placing.end <= consumed) {
-            self.events.extend(placed.signal.map(|token| Event::Done { conn, token }));
+            placed.signal.into_iter().for_each(|token| self.events.push_done(conn, token));
         }
         // What waits for these could not go before.
         connection.waiting_since = now_ns;
@@ -187,7 +187,7 @@ impl ShmFabric {
             let is_it = given.is_some_and(|(given, _)| given == *grant);
             assert!(is_it, "{grant:?} was not given, or was revoked before");
         }
-        self.events.push_back(Event::Revoked { grant: *grant });
+        self.events.push(Event::Revoked { grant: *grant });
     }
 
     /// Whether this node reads its peers' memory, where the kernel lets it, when it places their writes. It does unless it

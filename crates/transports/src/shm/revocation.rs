@@ -83,7 +83,7 @@ impl ShmFabric {
         let found = link.and_then(|link| Some((link, self.links[link].given.find(grant)?)));
         match found {
             Some((link, slot)) => self.links[link].given.at(slot).expect("found").silent = false,
-            None => self.events.push_back(Event::Revoked { grant: *grant }),
+            None => self.events.push(Event::Revoked { grant: *grant }),
         }
     }
 
@@ -227,7 +227,7 @@ impl ShmFabric {
         self.links[link].given.remove(slot);
         self.tell(link, Message::Withdrawn { key: grant.key }, None);
         if !silent {
-            self.events.push_back(Event::Revoked { grant });
+            self.events.push(Event::Revoked { grant });
         }
         self.end_removed(link);
     }

@@ -1,7 +1,7 @@
 //! One-sided writes: straight into the owner's memory, by the writer's own processor [F1–F6, F12].
 
 use squall_fabric::atomics::{Ordering, fence};
-use squall_fabric::{ConnId, Event, Grant, PostError, Region, SEND_BYTES_MAX, Source, Token, Write};
+use squall_fabric::{ConnId, Grant, PostError, Region, SEND_BYTES_MAX, Source, Token, Write};
 
 use super::ShmFabric;
 use super::connection::{Placing, Waiting, WaitingWrite};
@@ -150,7 +150,7 @@ impl ShmFabric {
         if !self.connections.at(index).expect("connected").placing.is_empty() {
             return Attempt::Behind;
         }
-        if write.signal.is_some() && self.events.len() >= EVENTS_MAX {
+        if write.signal.is_some() && self.events.is_full() {
             return Attempt::Full;
         }
         let post = write.immediate.map(Post::Immediate);
@@ -178,13 +178,13 @@ impl ShmFabric {
         }
         self.to_ring.insert(link);
         if let Some(token) = write.signal {
-            self.events.push_back(Event::Done { conn, token });
+            self.events.push_done(conn, token);
         }
         Attempt::Posted
     }
 
     fn try_send(&mut self, index: usize, bytes: &[u8], signal: Option<Token>) -> Attempt {
-        if signal.is_some() && self.events.len() >= EVENTS_MAX {
+        if signal.is_some() && self.events.is_full() {
             return Attempt::Full;
         }
         let post = Post::Send { bytes: bytes.len() };
@@ -198,7 +198,7 @@ impl ShmFabric {
         connection.outgoing.post(post, bytes);
         let behind = connection.placing.back().map(|last| last.end);
         match (signal, behind) {
-            (Some(token), None) => self.events.push_back(Event::Done { conn, token }),
+            (Some(token), None) => self.events.push_done(conn, token),
             (Some(_), Some(end)) => connection.placing.push_back(Placing { end, signal, _source: None }),
             (None, _) => {}
         }
@@ -303,6 +303,3 @@ fn copy_source(source: &Source<'_>, target: &Region, offset: usize) {
         Source::Value(words) => target.copy_in(offset, words),
     }
 }
-
-/// Events that wait for the next poll; beyond it, signalled posts find the queue full.
-pub(super) const EVENTS_MAX: usize = 4096;

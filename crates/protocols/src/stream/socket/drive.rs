@@ -24,6 +24,10 @@ impl Socket {
                 }
                 true
             }
+            Event::Done { conn, token } if conn == self.conn && !self.out.awaits_probe() => {
+                self.on_done(token);
+                true
+            }
             _ => false,
         }
     }
@@ -92,10 +96,9 @@ impl Socket {
         if is_ours { Ok(()) } else { Err(Violation::AdvertLength) }
     }
 
-    fn on_done<F: Fabric>(&mut self, fabric: &mut F, token: Token) {
-        if let Some(span) = self.out.round_trip(fabric, token) {
-            self.end.handle_round_trip(span);
-        }
+    #[inline]
+    fn on_done(&mut self, token: Token) {
+        self.rests = false;
         if let Some(send) = self.out.on_done(token) {
             self.end.handle_placed(send);
         }
@@ -279,7 +282,10 @@ impl<F: Fabric> Core<F> for Socket {
                 self.on_used_up(token, result);
             }
             Event::Done { conn, token } if conn == self.conn => {
-                self.on_done(fabric, token);
+                if let Some(span) = self.out.round_trip(fabric, token) {
+                    self.end.handle_round_trip(span);
+                }
+                self.on_done(token);
             }
             Event::Broken { conn, reason } if conn == self.conn => self.on_broken(fabric, reason),
             Event::Refused { conn } if conn == self.conn => self.on_broken(fabric, BreakReason::Refused),

@@ -1,0 +1,101 @@
+//! What the next poll yields, in order.
+//!
+//! A post that is done is told by two words, which stay in registers on their way into their queue. A whole [`Event`] goes
+//! through memory: it is written in words and read back in larger pieces, for which the processor waits until all that
+//! it has stored before is out, among that the words of the post, on their way to another processor's cache.
+
+use std::collections::VecDeque;
+
+use squall_fabric::{ConnId, Event, Token};
+
+/// **Invariant.** What is in `done` happened before what is in `others`.
+#[derive(Debug)]
+pub(super) struct News {
+    done: VecDeque<(ConnId, Token)>,
+    others: VecDeque<Event>,
+}
+
+impl News {
+    pub(super) fn new() -> Self {
+        Self { done: VecDeque::with_capacity(EVENTS_MAX), others: VecDeque::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.done.is_empty() && self.others.is_empty()
+    }
+
+    /// Whether signalled posts find no room.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.done.len() + self.others.len() >= EVENTS_MAX
+    }
+
+    /// A signalled post is done.
+    #[inline]
+    pub(super) fn push_done(&mut self, conn: ConnId, token: Token) {
+        if self.others.is_empty() {
+            self.done.push_back((conn, token));
+        } else {
+            self.push(Event::Done { conn, token });
+        }
+    }
+
+    #[cold]
+    pub(super) fn push(&mut self, event: Event) {
+        self.others.push_back(event);
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Event> {
+        match self.done.pop_front() {
+            Some((conn, token)) => Some(Event::Done { conn, token }),
+            None => self.others.pop_front(),
+        }
+    }
+
+    /// Forgets the events, other than of posts that are done, that `is_kept` does not want.
+    pub(super) fn retain(&mut self, is_kept: impl FnMut(&Event) -> bool) {
+        self.others.retain(is_kept);
+    }
+}
+
+/// Events that wait for the next poll; beyond it, signalled posts find the queue full.
+const EVENTS_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_keep_their_order() {
+        let done = |token| Event::Done { conn: ConnId(1), token: Token(token) };
+        let other = |token| Event::Received { conn: ConnId(1), token: Token(token), length: 8 };
+        let (mut news, mut prng) = (News::new(), squall_fabric::sim::Prng::new(3));
+        let (mut pushed, mut popped) = (0, 0);
+        let mut expected = VecDeque::new();
+        for _ in 0..10_000 {
+            match prng.draw() % 4 {
+                0 => {
+                    news.push(other(pushed));
+                    expected.push_back(other(pushed));
+                    pushed += 1;
+                }
+                1 => {
+                    news.push_done(ConnId(1), Token(pushed));
+                    expected.push_back(done(pushed));
+                    pushed += 1;
+                }
+                _ => {
+                    popped += usize::from(!expected.is_empty());
+                    assert_eq!(news.pop(), expected.pop_front());
+                }
+            }
+            assert_eq!(news.is_empty(), expected.is_empty());
+        }
+        assert!(popped > 1000);
+        while !news.is_full() {
+            news.push_done(ConnId(1), Token(0));
+        }
+        assert_eq!(std::iter::from_fn(|| news.pop()).count(), EVENTS_MAX);
+    }
+}
