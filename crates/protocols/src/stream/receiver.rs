@@ -246,7 +246,8 @@ impl Receiver {
         }
         self.ring.store(skip, length)?;
         if self.phase.is_direct() {
-            self.renewal.iter_mut().for_each(Renewal::on_voided);
+            let room = self.receives.front().map_or(0, Wanting::room);
+            self.renewal.iter_mut().for_each(|renewal| renewal.on_voided(room));
         }
         self.void_adverts();
         Ok(())

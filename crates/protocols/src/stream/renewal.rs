@@ -5,6 +5,8 @@
 //! transfer resumes after a bounded number of bytes, and the adverts cost little of what the copies cost. A sender that
 //! says that it waits for adverts gets them at once.
 
+use super::patience::SHORT_MAX;
+
 /// How long a receiver holds adverts back.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
@@ -34,10 +36,11 @@ impl Renewal {
         (self.gap, self.was_used) = (0, true);
     }
 
-    /// An indirect transfer has ended a direct phase.
-    pub(super) fn on_voided(&mut self) {
+    /// An indirect transfer has ended a direct phase; the next receive has so much room.
+    pub(super) fn on_voided(&mut self, room: u64) {
         if !self.was_used {
-            self.gap = (2 * self.gap).clamp(GAP_MIN, GAP_MIN.max(self.gap_max)).min(self.gap_max);
+            let gap_max = if room <= SHORT_MAX { SHORT_FACTOR * self.gap_max } else { self.gap_max };
+            self.gap = (2 * self.gap).clamp(GAP_MIN, GAP_MIN.max(gap_max)).min(gap_max);
         }
         (self.copied, self.was_used) = (0, false);
     }
@@ -55,42 +58,56 @@ impl Renewal {
 
 /// What a message with adverts costs at both ends, in bytes that could be copied instead.
 const GAP_MIN: u64 = 4096;
+/// Adverts for receives of so few bytes save little, and may be so many times rarer.
+const SHORT_FACTOR: u64 = 4;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LONG: u64 = 1 << 20;
 
     #[test]
     fn adverts_in_vain_become_rare_and_never_cease() {
         let mut renewal = Renewal::new(10_000);
         assert!(renewal.is_due(), "the first phase begins at once");
         for gap in [4096, 8192, 10_000, 10_000] {
-            renewal.on_voided();
+            renewal.on_voided(LONG);
             renewal.on_copied(gap - 1);
             assert!(!renewal.is_due(), "{gap}");
             renewal.on_copied(1);
             assert!(renewal.is_due(), "{gap}");
         }
         renewal.on_direct();
-        renewal.on_voided();
+        renewal.on_voided(LONG);
         assert!(renewal.is_due(), "the phase was worth it");
     }
 
     #[test]
     fn who_waits_for_adverts_gets_them() {
         let mut renewal = Renewal::new(10_000);
-        renewal.on_voided();
+        renewal.on_voided(LONG);
         assert!(!renewal.is_due());
         renewal.on_awaited();
         assert!(renewal.is_due());
-        renewal.on_voided();
+        renewal.on_voided(LONG);
         assert!(!renewal.is_due(), "it was in vain after all");
+    }
+
+    #[test]
+    fn for_short_receives_they_become_rarer() {
+        let mut renewal = Renewal::new(10_000);
+        (0..6).for_each(|_| renewal.on_voided(SHORT_MAX));
+        renewal.on_copied(39_999);
+        assert!(!renewal.is_due());
+        renewal.on_copied(1);
+        assert!(renewal.is_due());
     }
 
     #[test]
     fn without_a_limit_they_are_renewed_at_once() {
         let mut renewal = Renewal::new(0);
-        renewal.on_voided();
+        renewal.on_voided(LONG);
         assert!(renewal.is_due());
     }
 }

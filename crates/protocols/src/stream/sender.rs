@@ -67,7 +67,7 @@ impl Sender {
             advertised: Phase::FIRST,
             ring: RingWriter::default(),
             peer_renews: false,
-            patience: Patience::new(settings.copy_bytes_per_us),
+            patience: Patience::new(if settings.has_choice() { settings.copy_bytes_per_us } else { 0 }),
             turns_silently: false,
             sends: VecDeque::new(),
         }
@@ -77,6 +77,9 @@ impl Sender {
     pub(super) fn on_peer(&mut self, peer: &Peer) {
         self.ring = RingWriter::new(peer.ring_words);
         (self.adverts_max, self.peer_renews) = (peer.receives_max, peer.renews);
+        if !peer.renews {
+            self.patience.keep_to_adverts();
+        }
     }
 
     pub(super) fn patience(&mut self) -> &mut Patience {
@@ -187,19 +190,23 @@ impl Sender {
         if self.policy != Policy::Dynamic || self.kind == Kind::Packets {
             return false;
         }
-        let Some(head) = self.sends.front() else { return !self.patience.is_idle() };
-        if !self.adverts.is_empty() {
-            return self.patience.begins_or_ends_something();
+        let Some(head) = self.sends.front() else { return !self.patience.knows_idle() };
+        let left = head.length - head.sent;
+        match () {
+            () if self.patience.prefers_ring(left) => self.patience.needs_clock(left),
+            () if !self.adverts.is_empty() => self.patience.begins_or_ends_something(),
+            () if self.phase.is_direct() => self.patience.needs_clock_to_stay(left),
+            () => self.patience.needs_clock(left),
         }
-        self.phase.is_direct() || self.patience.needs_clock(head.length - head.sent)
     }
 
     /// Matches the head send to an advert or to the ring (fig. 2); `None` if it must wait.
-    #[inline]
+    // What it returns would go through memory, which waits for the words of the last post.
+    #[inline(always)]
     pub(super) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<Step> {
         let send = self.sends.front()?;
         let left = send.length - send.sent;
-        let Some(advert) = self.adverts.front() else {
+        let Some(advert) = self.adverts.front().filter(|_| !self.leaves_adverts(left)) else {
             if !self.has_ring() || self.ring.room() == 0 || self.holds_back(now, left) {
                 return None;
             }
@@ -215,10 +222,17 @@ impl Sender {
         Some(Step::Transfer(transfer))
     }
 
+    /// Whether the head send goes through the ring although there are adverts, which become stale thereby.
+    #[inline]
+    fn leaves_adverts(&self, left: u64) -> bool {
+        self.patience.prefers_ring(left) && self.ring.room() > 0
+    }
+
     /// Whether the head send waits for an advert although the ring has room; see [`Patience`].
     fn holds_back(&mut self, now: Instant, left: u64) -> bool {
         match self.policy {
             Policy::Direct | Policy::Indirect => false,
+            Policy::Dynamic if self.patience.prefers_ring(left) => false,
             Policy::Dynamic if self.phase.is_direct() => self.patience.stays(now, left),
             Policy::Dynamic => self.peer_renews && self.turns(now, left),
         }
@@ -248,6 +262,8 @@ impl Sender {
     }
 
     /// Fig. 2, lines 10–14.
+    // As `next`.
+    #[inline(always)]
     fn send_direct(&mut self, statistics: &mut Statistics) -> Transfer {
         let advert = self.adverts.front_mut().expect("the caller saw it");
         if self.phase.is_indirect() {
@@ -274,7 +290,8 @@ impl Sender {
     }
 
     /// Fig. 2, lines 17–24.
-    #[inline]
+    // As `next`.
+    #[inline(always)]
     fn send_indirect(&mut self, now: Instant, statistics: &mut Statistics) -> Transfer {
         if self.phase.is_direct() {
             self.phase = self.phase.next();
@@ -290,11 +307,16 @@ impl Sender {
         self.patience.on_indirect(now, length);
         statistics.indirect += 1;
         statistics.indirect_bytes += length;
-        self.advance(length, Route::Indirect { word, skip })
+        let transfer = self.advance(length, Route::Indirect { word, skip });
+        if !self.adverts.is_empty() {
+            self.drop_stale(statistics);
+        }
+        transfer
     }
 
     /// Takes `length` bytes from the head send.
-    #[inline]
+    // As `next`.
+    #[inline(always)]
     fn advance(&mut self, length: u64, route: Route) -> Transfer {
         self.sequence += if self.kind == Kind::Packets { 1 } else { length };
         let send = self.sends.front_mut().expect("the caller saw it");

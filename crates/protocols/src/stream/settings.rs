@@ -42,10 +42,10 @@ pub struct Settings {
     /// an indirect run ends only when no receive is outstanding, as in the paper.
     pub renewal: bool,
     /// After adverts in vain a receiver copies up to so many bytes before it renews them, so that they do not cost more
-    /// than they bring. 0 renews whenever the ring is empty.
+    /// than they bring; four times as much if the next receive has at most 4 KiB. 0 renews whenever the ring is empty.
     pub renewal_gap_bytes: u64,
     /// A receive with room for fewer bytes is not advertised if data may go through the ring: to copy so little costs both
-    /// ends less than an advert. 0 advertises all receives, as in the paper.
+    /// ends less than an advert. Of receives that are little longer the sender measures what is faster. 0 advertises all receives, as in the paper.
     pub advert_bytes_min: u64,
     /// How fast the peer copies, as a measure of what waiting for an advert is worth (module `patience`), until it is
     /// measured; what is measured counts within a factor of four of this. 0 never waits, as in the paper.
@@ -70,7 +70,7 @@ impl Default for Settings {
             policy: Policy::Dynamic,
             renewal: true,
             renewal_gap_bytes: 64 << 10,
-            advert_bytes_min: 4096,
+            advert_bytes_min: 512,
             copy_bytes_per_us: 4_000,
             ring_words: 1 << 17,
             credits: 64,
@@ -92,9 +92,14 @@ impl Settings {
         self.kind == Kind::Stream && self.policy != Policy::Direct
     }
 
+    /// Whether a transfer may go either way.
+    pub(super) fn has_choice(&self) -> bool {
+        self.kind == Kind::Stream && self.policy == Policy::Dynamic
+    }
+
     /// The room that a receive must have to be advertised.
     pub(super) fn advertises_from(&self) -> u64 {
-        if self.kind == Kind::Stream && self.policy == Policy::Dynamic { self.advert_bytes_min } else { 0 }
+        if self.has_choice() { self.advert_bytes_min } else { 0 }
     }
 
     /// Checks that the settings make sense.

@@ -1,8 +1,8 @@
 //! What the next poll yields, in order.
 //!
-//! A post that is done is told by two words, which stay in registers on their way into their queue. A whole [`Event`] goes
-//! through memory: it is written in words and read back in larger pieces, for which the processor waits until all that
-//! it has stored before is out, among that the words of the post, on their way to another processor's cache.
+//! Of a post that is done only the token is kept, one word. A whole [`Event`] is written in words and read back in larger
+//! pieces, for which the processor waits until all that it has stored before is out, among that the words of the post, on
+//! their way to another processor's cache.
 
 use std::collections::VecDeque;
 
@@ -11,13 +11,15 @@ use squall_fabric::{ConnId, Event, Token};
 /// **Invariant.** What is in `done` happened before what is in `others`.
 #[derive(Debug)]
 pub(super) struct News {
-    done: VecDeque<(ConnId, Token)>,
+    /// Signalled posts on `conn` that are done.
+    done: VecDeque<Token>,
+    conn: ConnId,
     others: VecDeque<Event>,
 }
 
 impl News {
     pub(super) fn new() -> Self {
-        Self { done: VecDeque::with_capacity(EVENTS_MAX), others: VecDeque::new() }
+        Self { done: VecDeque::with_capacity(EVENTS_MAX), conn: ConnId(0), others: VecDeque::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -33,8 +35,9 @@ impl News {
     /// A signalled post is done.
     #[inline]
     pub(super) fn push_done(&mut self, conn: ConnId, token: Token) {
-        if self.others.is_empty() {
-            self.done.push_back((conn, token));
+        if self.others.is_empty() && (self.conn == conn || self.done.is_empty()) {
+            self.conn = conn;
+            self.done.push_back(token);
         } else {
             self.push(Event::Done { conn, token });
         }
@@ -48,7 +51,7 @@ impl News {
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
         match self.done.pop_front() {
-            Some((conn, token)) => Some(Event::Done { conn, token }),
+            Some(token) => Some(Event::Done { conn: self.conn, token }),
             None => self.others.pop_front(),
         }
     }
@@ -68,7 +71,7 @@ mod tests {
 
     #[test]
     fn events_keep_their_order() {
-        let done = |token| Event::Done { conn: ConnId(1), token: Token(token) };
+        let done = |conn, token| Event::Done { conn, token: Token(token) };
         let other = |token| Event::Received { conn: ConnId(1), token: Token(token), length: 8 };
         let (mut news, mut prng) = (News::new(), squall_fabric::sim::Prng::new(3));
         let (mut pushed, mut popped) = (0, 0);
@@ -81,8 +84,9 @@ mod tests {
                     pushed += 1;
                 }
                 1 => {
-                    news.push_done(ConnId(1), Token(pushed));
-                    expected.push_back(done(pushed));
+                    let conn = ConnId(prng.draw() % 2);
+                    news.push_done(conn, Token(pushed));
+                    expected.push_back(done(conn, pushed));
                     pushed += 1;
                 }
                 _ => {

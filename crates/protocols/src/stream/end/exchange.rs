@@ -107,13 +107,19 @@ impl End {
     }
 
     /// The next post if it is not that [`End::owes_message`].
-    #[inline]
+    // What it returns would go through memory, which waits for the words of the last post.
+    #[inline(always)]
     pub(in crate::stream) fn poll_transfer(&mut self, now: Instant, message: &mut Message) -> Option<Output> {
         if self.failure.is_some() || !self.credits.allow_transfer() {
             return None;
         }
         match self.sender.waiting() {
-            0 if self.under_way.is_empty() => self.sender.patience().on_idle(now),
+            0 if self.under_way.is_empty() => {
+                self.sender.patience().on_idle(now);
+                if self.completions.is_empty() {
+                    self.sender.patience().on_pause();
+                }
+            }
             0 => {}
             _ => self.sender.patience().on_busy(now),
         }
@@ -140,9 +146,16 @@ impl End {
     /// Whether [`End::poll_output`] has nothing to do until something happens.
     #[inline]
     pub(in crate::stream) fn is_quiet(&mut self) -> bool {
-        self.sender.waiting() == 0
-            && (!self.under_way.is_empty() || self.sender.patience().is_idle())
-            && !self.owes_message()
+        let is_busy = !self.under_way.is_empty();
+        let patience = self.sender.patience();
+        let knows = patience.knows_idle() && (patience.knows_pause() || !self.completions.is_empty());
+        self.sender.waiting() == 0 && (is_busy || knows) && !self.owes_message()
+    }
+
+    /// Whether it is also no use to ask again when the user has taken all completions.
+    #[inline]
+    pub(in crate::stream) fn may_rest(&mut self) -> bool {
+        !self.under_way.is_empty() || self.sender.patience().knows_pause()
     }
 
     /// Whether a message may take the place of a transfer: that the packet is too long.

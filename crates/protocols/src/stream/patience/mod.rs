@@ -13,16 +13,23 @@
 //! - *Try.* A sender that is not ahead of the peer's copies never sees a full ring. So if what it sends is long beside an
 //!   advert, it turns as well when so much has gone through the ring that letting it drain in vain costs little.
 //!
+//! Short sends in addition choose between adverts and the ring by what either has brought (module `choice`). For them a
+//! look at the clock takes a good part of the time, so in a direct phase that is clearly faster only one cycle in
+//! [`UNMEASURED`] is measured, and the waits of the others begin with some polls without it.
+//!
 //! How fast the peer copies is measured (module `pace`), since that differs by a factor of three from machine to machine.
 //!
 //! Over long distances the wire is slower than copies and an advert takes longer than any of them: none applies.
 
+mod choice;
 mod pace;
 #[cfg(test)]
 mod tests;
 
 use squall_fabric::{Duration, Instant};
 
+use choice::Choice;
+pub(super) use choice::SHORT_MAX;
 use pace::Pace;
 
 /// What the sender knows of the time that adverts and copies take.
@@ -31,6 +38,8 @@ use pace::Pace;
 pub(super) struct Patience {
     /// How fast the peer copies; `None` switches all rules off.
     pace: Option<Pace>,
+    /// Whether short sends take adverts; `None` if they do in any case.
+    choice: Option<Choice>,
     /// There and back on the wire: no advert that is asked for now comes earlier.
     round_trip: Duration,
     /// The wait that goes on: since when, and until when it may.
@@ -40,6 +49,12 @@ pub(super) struct Patience {
     cycle_begin: Option<Instant>,
     cycle_bytes: u64,
     idle_since: Option<Instant>,
+    /// Cycles of short sends that are not measured before the next one is; polls of the wait that goes on in one of them,
+    /// without a look at the clock.
+    unmeasured: u32,
+    glances: u32,
+    /// Whether the last direct transfer was short.
+    is_short: bool,
     /// Averages of the cycles lately, and how many there are in them, up to [`CYCLES_MAX`].
     cycle: Duration,
     served: u64,
@@ -49,6 +64,8 @@ pub(super) struct Patience {
     backlog: (u64, Instant),
     /// Bytes that have gone through the ring since the clock was looked at.
     unclocked: u64,
+    /// What of these does not count yet: few bytes are counted together.
+    uncounted: u64,
     /// Bytes that have gone through the ring since the last turn.
     ringed: u64,
     /// Until when the sender lets the ring drain.
@@ -78,17 +95,22 @@ impl Patience {
     pub(super) fn new(copy_bytes_per_us: u64) -> Self {
         Self {
             pace: (copy_bytes_per_us > 0).then(|| Pace::new(copy_bytes_per_us)),
+            choice: (copy_bytes_per_us > 0).then(|| Choice::new(copy_bytes_per_us)),
             round_trip: Duration::ZERO,
             wait: None,
             cycle_begin: None,
             cycle_bytes: 0,
             idle_since: None,
+            unmeasured: 0,
+            glances: 0,
+            is_short: false,
             cycle: Duration::ZERO,
             served: 0,
             waited: Duration::ZERO,
             cycles: 0,
             backlog: (0, Instant::from_nanos(0)),
             unclocked: 0,
+            uncounted: 0,
             ringed: 0,
             turn: None,
             turn_factor: TURN_FACTOR_MIN,
@@ -102,26 +124,62 @@ impl Patience {
     /// A small post was done so long after it was made.
     pub(super) fn on_round_trip(&mut self, span: Duration) {
         self.round_trip = if self.round_trip.is_zero() { span } else { self.round_trip.min(span) };
+        let is_far = self.round_trip > NEAR;
+        self.choice.iter_mut().for_each(|choice| choice.set_far(is_far));
+    }
+
+    /// The peer does not renew adverts: who leaves them never gets others.
+    pub(super) fn keep_to_adverts(&mut self) {
+        self.choice = None;
+    }
+
+    /// Whether a send of `bytes` goes through the ring though there is an advert for it.
+    #[inline]
+    pub(super) fn prefers_ring(&self, bytes: u64) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.prefers_ring(bytes))
+    }
+
+    #[cfg(test)]
+    pub(super) fn prefer_ring(&mut self, prefers: bool) {
+        self.choice.iter_mut().for_each(|choice| choice.prefer_ring(prefers));
+    }
+
+    fn choice_needs_clock(&self) -> bool {
+        self.choice.as_ref().is_some_and(Choice::needs_clock)
     }
 
     /// Whether it is to be told the time when `bytes` go through the ring. Looking at the clock takes as long as to send a
     /// few of them, so for some kilobytes an older time will do: they weigh nothing.
     pub(super) fn needs_clock(&self, bytes: u64) -> bool {
-        let is_light = self.turn.is_none() && self.wait.is_none() && self.unclocked + bytes <= UNCLOCKED_MAX;
-        self.pace.as_ref().is_some_and(|pace| !is_light || pace.needs_clock())
+        let is_light = self.turn.is_none() && self.wait.is_none() && self.may_go_unclocked(bytes);
+        self.pace.as_ref().is_some_and(|pace| !is_light || pace.needs_clock()) || self.choice_needs_clock()
+    }
+
+    fn may_go_unclocked(&self, bytes: u64) -> bool {
+        self.unclocked + bytes <= UNCLOCKED_MAX || self.prefers_ring(bytes)
+    }
+
+    /// Whether [`Patience::stays`] has to know the time.
+    pub(super) fn needs_clock_to_stay(&self, bytes: u64) -> bool {
+        self.pace.is_some() && !self.may_glance(bytes)
     }
 
     /// Whether it is to be told the time of the next direct transfer: else that is one of many in its cycle.
     pub(super) fn begins_or_ends_something(&self) -> bool {
-        self.wait.is_some() || self.cycle_begin.is_none() || self.idle_since.is_some()
+        self.wait.is_some()
+            || self.cycle_begin.is_none() && self.unmeasured == 0
+            || self.glances > 0 && self.unmeasured == 1
+            || self.idle_since.is_some()
+            || self.choice_needs_clock()
     }
 
     /// The peer has copied so many bytes more.
     pub(super) fn on_freed(&mut self, bytes: u64) {
         self.pace.iter_mut().for_each(|pace| pace.on_freed(bytes));
+        self.choice.iter_mut().for_each(|choice| choice.on_freed(bytes));
     }
 
-    /// Nothing waits to be sent, and nothing is under way.
+    /// Nothing waits to be sent, and nothing is under way; the user may not know that yet.
     pub(super) fn on_idle(&mut self, now: Instant) {
         self.pace.iter_mut().for_each(Pace::interrupt);
         if self.cycle_begin.is_some() {
@@ -130,8 +188,19 @@ impl Patience {
     }
 
     /// Whether it knows that nothing waits to be sent, or does not care.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(super) fn knows_idle(&self) -> bool {
         self.idle_since.is_some() || self.cycle_begin.is_none()
+    }
+
+    /// The user knows that nothing is under way, and sends nothing.
+    pub(super) fn on_pause(&mut self) {
+        self.choice.iter_mut().for_each(Choice::interrupt);
+    }
+
+    /// Whether it knows that, or does not care.
+    #[inline]
+    pub(super) fn knows_pause(&self) -> bool {
+        self.choice.as_ref().is_none_or(Choice::is_interrupted)
     }
 
     /// The user has something to send again.
@@ -153,8 +222,18 @@ impl Patience {
         if !self.is_direct_faster() || longest <= self.round_trip || longest.is_zero() {
             return false;
         }
-        self.wait = Some((now, now + longest));
+        if self.may_glance(bytes) {
+            self.glances += 1;
+        } else {
+            self.wait = Some((now, now + longest));
+        }
         true
+    }
+
+    /// Whether a wait in a cycle that is not measured goes on for a few polls without a look at the clock: mostly the
+    /// advert is there by then.
+    fn may_glance(&self, bytes: u64) -> bool {
+        self.unmeasured > 0 && self.wait.is_none() && self.glances < GLANCES_MAX && bytes <= SHORT_MAX
     }
 
     /// Whether cycles take less time than the copies that they save. The first few are judged less severely: sends
@@ -166,7 +245,17 @@ impl Patience {
 
     /// A wait is over, in vain or not, and with it a cycle.
     fn end_wait(&mut self, now: Instant) {
-        let Some((since, _)) = self.wait.take() else { return };
+        let has_glanced = std::mem::take(&mut self.glances) > 0;
+        let wait = self.wait.take();
+        let is_over = has_glanced || wait.is_some();
+        if self.unmeasured > 0 && is_over && wait.is_none_or(|(_, until)| now < until) {
+            self.unmeasured -= 1;
+            if self.unmeasured == 0 {
+                (self.cycle_begin, self.cycle_bytes) = (Some(now), 0);
+            }
+            return;
+        }
+        let Some((since, _)) = wait else { return };
         let (cycle, waited) = (now.since(self.cycle_begin.unwrap_or(since)), now.since(since));
         self.cycles = (self.cycles + 1).min(CYCLES_MAX);
         let n = self.cycles;
@@ -183,21 +272,40 @@ impl Patience {
         let is_full = n == CYCLES_MAX;
         self.served =
             if is_full { sum.div_ceil(u64::from(CYCLES_MAX)) } else { sum.div_ceil(u64::from(n)) }.max(1);
+        let is_clear = |cycle, bytes| cycle < self.copying(bytes) / 4 * 3;
+        let is_clear = is_clear(cycle, self.cycle_bytes) && is_clear(self.cycle, self.served);
         (self.cycle_begin, self.cycle_bytes) = (Some(now), 0);
+        self.unmeasured = 0;
+        if self.is_short && is_clear && self.cycles >= CYCLES_MIN {
+            // Looks at the clock take as long as to send some hundred bytes.
+            (self.cycle_begin, self.unmeasured) = (None, UNMEASURED);
+        }
     }
 
     /// Bytes go directly.
     pub(super) fn on_direct(&mut self, now: Instant, bytes: u64) {
+        if let Some(choice) = &mut self.choice {
+            choice.on_time(now);
+            choice.on_direct(bytes);
+        }
+        let is_measured = self.unmeasured == 0;
+        self.is_short = bytes <= SHORT_MAX;
+        if !self.is_short {
+            self.unmeasured = 0;
+        }
         self.end_wait(now);
-        self.cycle_begin.get_or_insert(now);
-        self.cycle_bytes += bytes;
+        if self.unmeasured == 0 && (is_measured || self.cycle_begin.is_some()) {
+            self.cycle_begin.get_or_insert(now);
+            self.cycle_bytes += bytes;
+        }
         self.gained += bytes;
         self.turn = None;
     }
 
     /// A direct phase has ended.
     pub(super) fn on_phase_end(&mut self) {
-        (self.wait, self.cycle_begin, self.cycle_bytes) = (None, None, 0);
+        (self.wait, self.glances, self.cycle_begin, self.cycle_bytes) = (None, 0, None, 0);
+        self.unmeasured = 0;
         self.pace.iter_mut().for_each(Pace::interrupt);
         if self.drained == 0 {
             return;
@@ -212,30 +320,38 @@ impl Patience {
 
     /// Bytes go through the ring. Times may change: after some more of these direct transfer is tried again.
     pub(super) fn on_indirect(&mut self, now: Instant, bytes: u64) {
-        if let Some(pace) = &mut self.pace {
-            pace.on_time(now);
-            let is_new = now > self.backlog.1;
-            self.unclocked = if is_new { bytes } else { self.unclocked + bytes };
-            self.backlog = (self.backlog(now) + bytes, now);
-            self.ringed += bytes;
-            if !self.cycle.is_zero() {
-                self.cycle -= self.cycle / FORGETTING;
-            }
-            self.to_forget = self.to_forget.saturating_sub(bytes);
-            if self.to_forget == 0 && self.turn_factor > TURN_FACTOR_MIN {
-                self.turn_factor /= 2;
-                self.to_forget = TURN_SPACING * self.drained_last;
-            }
+        if self.pace.is_none() {
+            return;
+        }
+        if let Some(choice) = &mut self.choice {
+            choice.on_time(now);
+            choice.on_indirect(bytes);
+        }
+        self.cycle -= self.cycle / FORGETTING;
+        let is_new = now > self.backlog.1;
+        self.unclocked = if is_new { bytes } else { self.unclocked + bytes };
+        self.uncounted += bytes;
+        if !is_new && bytes <= SHORT_MAX && self.may_go_unclocked(0) {
+            return;
+        }
+        self.pace.iter_mut().for_each(|pace| pace.on_time(now));
+        self.backlog = (self.backlog(now), now);
+        let bytes = std::mem::take(&mut self.uncounted);
+        self.ringed += bytes;
+        self.to_forget = self.to_forget.saturating_sub(bytes);
+        if self.to_forget == 0 && self.turn_factor > TURN_FACTOR_MIN {
+            self.turn_factor /= 2;
+            self.to_forget = TURN_SPACING * self.drained_last;
         }
     }
 
     fn backlog(&self, now: Instant) -> u64 {
         let (bytes, at) = self.backlog;
         if now == at {
-            return bytes;
+            return bytes + self.uncounted;
         }
         let nanos = now.as_nanos().saturating_sub(at.as_nanos());
-        bytes.saturating_sub(nanos.saturating_mul(self.bytes_per_us()) / 1000)
+        bytes.saturating_sub(nanos.saturating_mul(self.bytes_per_us()) / 1000) + self.uncounted
     }
 
     /// Whether the sender, which has `bytes` to send, sends nothing through the ring, of which `in_use` bytes are in use,
@@ -247,12 +363,18 @@ impl Patience {
             }
             self.turn = None;
             self.on_turn_in_vain();
+            self.choice.iter_mut().for_each(Choice::on_turn_in_vain);
             return false;
         }
-        if !self.needs_clock(bytes) {
+        if !self.needs_clock(bytes) || self.prefers_ring(bytes) {
             return false;
         }
         let advert = self.waited.max(self.round_trip).max(ADVERT_MIN);
+        if self.choice.as_ref().is_some_and(Choice::wants_turn) {
+            self.turn = Some(now + 2 * self.copying(in_use) + 4 * advert);
+            self.pace.iter_mut().for_each(Pace::interrupt);
+            return true;
+        }
         let drain = self.drain(now, advert, in_use).filter(|_| self.is_direct_faster());
         let Some(worth) = drain.or_else(|| self.trial(advert, bytes, in_use)) else { return false };
         let Worth { draining, drained, remembered } = worth;
@@ -265,7 +387,7 @@ impl Patience {
     /// A turn because the ring is full, if draining it is worth several adverts.
     fn drain(&self, now: Instant, advert: Duration, in_use: u64) -> Option<Worth> {
         // Mostly so little is in use that it is not worth the shortest advert.
-        if in_use.min(self.backlog.0) < self.bytes_per_us() * TURN_MIN_US {
+        if in_use.min(self.backlog.0 + self.uncounted) < self.bytes_per_us() * TURN_MIN_US {
             return None;
         }
         // What is in use may have been copied, because the peer tells it late or because it travels.
@@ -305,7 +427,8 @@ impl Patience {
 
     /// When a wait ends.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.turn.or(self.wait.map(|(_, until)| until))
+        let at_once = (self.glances > 0).then(|| Instant::from_nanos(0));
+        self.turn.or(self.wait.map(|(_, until)| until)).or(at_once)
     }
 
     fn bytes_per_us(&self) -> u64 {
@@ -327,6 +450,12 @@ const CYCLES_MIN: u32 = 8;
 const TURN_FACTOR_MIN: u32 = 2;
 /// …and after many in vain at most so many, which bounds what further ones cost to a few percent.
 const TURN_FACTOR_MAX: u32 = 64;
+/// Of the cycles of short sends one is measured, and then so many are not.
+const UNMEASURED: u32 = 15;
+/// In these a wait is looked at so many times before the clock is, which takes about a microsecond in all.
+const GLANCES_MAX: u32 = 16;
+/// Where a round trip takes longer, it is not the processors that limit what short sends reach.
+const NEAR: Duration = Duration::from_micros(100);
 /// So many bytes are sent with one look at the clock: to copy them takes a few microseconds.
 const UNCLOCKED_MAX: u64 = 16 << 10;
 /// What an advert takes at least, even if the wire takes no time.

@@ -25,8 +25,8 @@ pub(super) struct Pace {
     /// Bytes copied in the span, in so many messages.
     bytes: u64,
     messages: u32,
-    /// A message has come at a time that is not yet known.
-    is_due: bool,
+    /// What of these came at a time that is not yet known.
+    unclocked: u64,
 }
 
 impl Pace {
@@ -39,7 +39,7 @@ impl Pace {
             begin: None,
             bytes: 0,
             messages: 0,
-            is_due: false,
+            unclocked: 0,
         }
     }
 
@@ -56,21 +56,23 @@ impl Pace {
 
     /// Whether [`Pace::on_time`] should be told the time.
     pub(super) fn needs_clock(&self) -> bool {
-        self.is_due
+        self.unclocked >= UNCLOCKED_MAX
     }
 
     /// The peer says that it has copied so many bytes more.
     pub(super) fn on_freed(&mut self, bytes: u64) {
         if bytes > 0 {
-            (self.bytes, self.messages, self.is_due) = (self.bytes + bytes, self.messages + 1, true);
+            (self.bytes, self.messages) = (self.bytes + bytes, self.messages + 1);
+            self.unclocked += bytes;
         }
     }
 
     /// Something goes through the ring.
     pub(super) fn on_time(&mut self, now: Instant) {
-        if !std::mem::take(&mut self.is_due) {
+        if !self.needs_clock() {
             return;
         }
+        self.unclocked = 0;
         let Some(begin) = self.begin else { return self.begin_span(now) };
         let span = now.since(begin);
         if self.messages >= MESSAGES_MIN && span >= SPAN_MIN {
@@ -104,6 +106,8 @@ fn cost(bytes_per_us: u64) -> u64 {
 
 /// A power of two, by which to divide takes nothing.
 const COST_BYTES: u64 = 1 << 24;
+/// A look at the clock takes as long as to send some hundred bytes.
+const UNCLOCKED_MAX: u64 = 64 << 10;
 /// Messages in a span: its ends are uncertain by a part of one.
 const MESSAGES_MIN: u32 = 8;
 const SPAN_MIN: Duration = Duration::from_micros(10);

@@ -263,6 +263,7 @@ impl Socket {
             && self.spent.is_empty()
             && self.out.is_empty()
             && self.end.is_quiet()
+            && self.end.may_rest()
     }
 }
 

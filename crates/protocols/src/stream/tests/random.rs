@@ -17,6 +17,8 @@ pub(super) struct Tally {
     pub(super) switches: u64,
     pub(super) resumed: u64,
     pub(super) too_long: u64,
+    /// Adverts that came in vain.
+    pub(super) dropped: u64,
 }
 
 /// How likely each kind of move is in one run; some are missing, so that bugs appear that need one without another.
@@ -90,11 +92,16 @@ pub(super) fn run(seed: u64, tally: &mut Tally) -> Result<(), Fault> {
     // With all receives advertised again, it does not matter what is outstanding.
     let renewal = settings.each_ref().map(|settings| settings.renewal && settings.advert_bytes_min == 0);
     let mut pair = Pair::new(settings);
+    let takes_turns = prng.chance(500);
     let habits = [Habits::drawn(&mut prng), Habits::drawn(&mut prng)];
     for _ in 0..MOVES_PER_RUN {
         let i = prng.index(2);
         pair.now = pair.now + Duration::from_nanos(prng.below(300));
         step(&mut pair, i, &habits[i], kind, &mut prng)?;
+        if takes_turns && prng.chance(60) {
+            // Short sends may take either way at any time.
+            pair.sides[i].end.prefer_ring(prng.chance(500));
+        }
         if dynamic && prng.chance(15) {
             tally.resumed += u64::from(check_resume(&mut pair, i, renewal[1 - i])?);
         }
@@ -147,6 +154,7 @@ fn take_back(pair: &mut Pair, i: usize, prng: &mut Prng) -> Result<(), Fault> {
 /// [E2] Side `i` rests until all is delivered and the other side is ahead: its next transfer must be direct. Returns
 /// whether this could be tried.
 pub(super) fn check_resume(pair: &mut Pair, i: usize, renewal: bool) -> Result<bool, Fault> {
+    pair.sides[i].end.prefer_ring(false);
     pair.calm()?;
     let other = 1 - i;
     if pair.sides[i].is_ended || !renewal && pair.sides[other].receives_outstanding() > 0 {
@@ -210,6 +218,7 @@ impl Tally {
             self.indirect += statistics.indirect;
             self.switches += statistics.mode_switches;
             self.too_long += side.too_long;
+            self.dropped += statistics.adverts_dropped;
         }
     }
 }
