@@ -25,7 +25,7 @@ def points(transport: str) -> list[Point]:
     """Exponential sizes by outstanding operations (figure 9), and fixed sizes at 4 receives and 2 sends (figure 12)."""
     few = transport == "tcp"
     pairs = [(1, 1), (4, 4), (16, 16), (2, 1), (4, 2), (8, 4), (32, 16)]
-    exponential = [Point(transport, "exp:1MiB", receives, sends, 100 if few else 1000) for receives, sends in pairs]
+    exponential = [Point(transport, "exp:1MiB", receives, sends, 3000) for receives, sends in pairs]
     volume = (1 << 27) if few else (1 << 30)
     sizes = [512, 1024, 2048, 4096, 32 << 10, 256 << 10, 2 << 20]
     return exponential + [Point(transport, str(size), 4, 2, min(400_000, volume // size)) for size in sizes]
