@@ -40,6 +40,20 @@ fn dynamic_is_as_good_as_the_better_policy() {
     }
 }
 
+/// Where direct transfer has to wait for adverts and the ring is faster, tries cost little.
+#[test]
+fn tries_of_direct_transfer_cost_little() {
+    for (size, receives, sends) in [(32 << 10, 2, 4), (8 << 10, 1, 4), (64 << 10, 1, 1), (128 << 10, 1, 2)] {
+        let messages = (200 << 20) / size;
+        let speed =
+            |policy| Blast { sizes: Sizes::Fixed(size), messages, ..Blast::fdr(policy, sends, receives) };
+        let [direct, indirect, dynamic] = [Policy::Direct, Policy::Indirect, Policy::Dynamic]
+            .map(|policy| speed(policy).run().gigabits_per_second);
+        assert!(direct < indirect, "{size}: {direct} and {indirect} Gb/s");
+        assert!(dynamic >= 0.97 * indirect, "{size}: {dynamic} Gb/s instead of {indirect}");
+    }
+}
+
 #[test]
 #[ignore = "prints"]
 fn table_iii() {

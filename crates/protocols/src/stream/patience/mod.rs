@@ -5,7 +5,8 @@
 //! of sends and receives). Here three rules weigh what a wait costs against the copies that it saves:
 //!
 //! - *Stay.* In a direct phase the sender waits for an advert if direct transfer with such waits has been faster than
-//!   the peer copies: from the end of one wait to the end of the next, less time than copying what was sent in it.
+//!   the peer copies: from the end of one wait to the end of the next, less time than copying what was sent in it. What was
+//!   learned is forgotten, ever more slowly while the tries that follow bring little.
 //! - *Turn.* In an indirect phase the sender stops and lets the ring drain, so that the peer advertises again, if
 //!   draining takes several times as long as an advert: the peer copies meanwhile anyway. The peer is told, and so
 //!   advertises as soon as its ring is empty. If what was gained does not outweigh the turn, the next must be worth twice
@@ -60,6 +61,13 @@ pub(super) struct Patience {
     served: u64,
     waited: Duration,
     cycles: u32,
+    /// Bytes of the present direct phase, and those of the indirect one before it.
+    in_phase: u64,
+    since_phase: u64,
+    /// Indirect transfers ever.
+    transfers: u32,
+    /// In how many direct phases in a row little went: so much slower is forgotten what was learned.
+    doubt: u32,
     /// What the peer had to copy at that time, if it copies whenever there is something.
     backlog: (u64, Instant),
     /// Bytes that have gone through the ring since the clock was looked at.
@@ -108,6 +116,10 @@ impl Patience {
             served: 0,
             waited: Duration::ZERO,
             cycles: 0,
+            in_phase: 0,
+            since_phase: 0,
+            transfers: 0,
+            doubt: 0,
             backlog: (0, Instant::from_nanos(0)),
             unclocked: 0,
             uncounted: 0,
@@ -289,6 +301,7 @@ impl Patience {
             choice.on_direct(bytes);
         }
         let is_measured = self.unmeasured == 0;
+        self.in_phase += bytes;
         self.is_short = bytes <= SHORT_MAX;
         if !self.is_short {
             self.unmeasured = 0;
@@ -307,6 +320,9 @@ impl Patience {
         (self.wait, self.glances, self.cycle_begin, self.cycle_bytes) = (None, 0, None, 0);
         self.unmeasured = 0;
         self.pace.iter_mut().for_each(Pace::interrupt);
+        let is_in_vain = self.in_phase < self.since_phase / DOUBT_SHARE;
+        self.doubt = if is_in_vain { (self.doubt + 1).min(DOUBT_MAX) } else { 0 };
+        (self.in_phase, self.since_phase) = (0, 0);
         if self.drained == 0 {
             return;
         }
@@ -327,7 +343,11 @@ impl Patience {
             choice.on_time(now);
             choice.on_indirect(bytes);
         }
-        self.cycle -= self.cycle / FORGETTING;
+        self.since_phase += bytes;
+        self.transfers = self.transfers.wrapping_add(1);
+        if self.transfers.is_multiple_of(1 << self.doubt) {
+            self.cycle -= self.cycle / FORGETTING;
+        }
         let is_new = now > self.backlog.1;
         self.unclocked = if is_new { bytes } else { self.unclocked + bytes };
         self.uncounted += bytes;
@@ -473,5 +493,8 @@ const PREFERENCE: u32 = 32;
 const TRIAL_MIN: u64 = 1 << 16;
 /// A time so many times as long as the average counts as that.
 const OUTLIER: u32 = 4;
-/// One part in so many of the average cycle is forgotten with each indirect transfer.
+/// One part in so many of the average cycle is forgotten with each indirect transfer, and half of it after each direct phase
+/// in which went less than one part in [`DOUBT_SHARE`] of what had gone through the ring before.
 const FORGETTING: u32 = 256;
+const DOUBT_SHARE: u64 = 4;
+const DOUBT_MAX: u32 = 5;

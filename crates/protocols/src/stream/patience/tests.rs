@@ -72,6 +72,29 @@ fn what_was_learned_is_forgotten() {
     assert!((100..1000).contains(&tries), "tried again after {tries}");
 }
 
+/// Each direct phase that brought little halves how often one is tried, within bounds; one that brought much ends that.
+#[test]
+fn direct_phases_in_vain_become_rare() {
+    let mut patience = patience(4);
+    let tries = |patience: &mut Patience, adverts| {
+        cycles(patience, adverts, 8 * KIB, 2, 8);
+        patience.on_phase_end();
+        let tries = (0..).take_while(|_| {
+            let goes_on = !patience.stays(at(1000), 8 * KIB);
+            patience.on_indirect(at(1000), 8 * KIB);
+            goes_on
+        });
+        tries.count()
+    };
+    let in_vain: Vec<usize> = (0..20).map(|_| tries(&mut patience, 1)).collect();
+    assert!(in_vain[5] > 8 * in_vain[1], "{in_vain:?}");
+    assert!(in_vain.iter().all(|tries| *tries < 64 * in_vain[1]), "{in_vain:?}");
+    assert_eq!(patience.doubt, DOUBT_MAX);
+    tries(&mut patience, 32);
+    tries(&mut patience, 32);
+    assert_eq!(patience.doubt, 0);
+}
+
 #[test]
 fn a_sender_far_ahead_lets_the_ring_drain() {
     let mut near = patience(40);
