@@ -4,7 +4,10 @@
 //! atomics does that, but compilers do not widen it (23 GiB/s where the cache gives 50), so long copies on x86-64
 //! use 16-byte moves, whose aligned 8-byte halves are never torn on any x86-64 processor.
 
+use std::time::Instant;
+
 use squall_fabric::Region;
+use squall_fabric::bulk::{self, Ways};
 
 /// Copies `words` words.
 ///
@@ -24,6 +27,28 @@ pub(super) fn copy_words(source: &Region, from: usize, target: &Region, to: usiz
         copy_each(source, from + wide, target, to + wide, words - wide);
     } else {
         copy_each(source, from, target, to, words);
+    }
+}
+
+/// As [`copy_words`]. What is so long that it pushes everything else out of the cache is copied by the way that has shown to
+/// be the fastest for that.
+#[inline]
+pub(super) fn copy_long(
+    source: &Region,
+    from: usize,
+    target: &Region,
+    to: usize,
+    words: usize,
+    ways: &mut Ways,
+) {
+    if words < MEASURED_WORDS_MIN {
+        return copy_words(source, from, target, to, words);
+    }
+    for done in (0..words).step_by(MEASURED_BLOCK_WORDS) {
+        let count = MEASURED_BLOCK_WORDS.min(words - done);
+        let (stores, begun) = (ways.choose(8 * words), Instant::now());
+        bulk::copy_words(source, from + done, target, to + done, count, stores);
+        ways.note(8 * words, stores, 8 * count, begun.elapsed());
     }
 }
 
@@ -71,6 +96,9 @@ fn copy_blocks(source: &Region, from: usize, target: &Region, to: usize, words: 
     copy_each(source, from, target, to, words);
 }
 
+/// From here on several ways of copying are compared, by blocks of so many words.
+const MEASURED_WORDS_MIN: usize = 1 << 20;
+const MEASURED_BLOCK_WORDS: usize = 1 << 15;
 /// One turn of the wide loop, a cache line.
 const BLOCK_WORDS: usize = 8;
 /// From here on the fabric's own copy is as fast, and faster where no cache holds the words.

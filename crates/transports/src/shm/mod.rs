@@ -50,6 +50,7 @@ use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::time;
 
+use squall_fabric::bulk::Ways;
 use squall_fabric::{
     BreakReason, Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
     PostError, Region, RegionId, Token, Write,
@@ -93,6 +94,8 @@ pub struct ShmFabric {
     /// Connections with writes that their peer has to place.
     placing: Vec<usize>,
     placed: Placed,
+    /// How long writes are copied.
+    ways: Ways,
     /// Whether peers' memory is read where the kernel lets us.
     fetches: bool,
     /// From how many words on peers fetch this node's words.
@@ -143,6 +146,7 @@ impl ShmFabric {
             waiting: Vec::new(),
             placing: Vec::new(),
             placed: Placed::default(),
+            ways: Ways::default(),
             fetches: true,
             fetched_words_min: FETCHED_WORDS_MIN,
             witness: OwnWitness::new(),

@@ -1,11 +1,12 @@
 //! One-sided writes: straight into the owner's memory, by the writer's own processor [F1–F6, F12].
 
 use squall_fabric::atomics::{Ordering, fence};
+use squall_fabric::bulk::Ways;
 use squall_fabric::{ConnId, Grant, PostError, Region, SEND_BYTES_MAX, Source, Token, Write};
 
 use super::ShmFabric;
 use super::connection::{Placing, Waiting, WaitingWrite};
-use super::copy::copy_words;
+use super::copy::copy_long;
 use super::grants::{TakenGrant, serial, slot_of};
 use super::link::Link;
 use super::placing::is_adopted;
@@ -234,7 +235,7 @@ impl ShmFabric {
     /// Stores the words of a write where its grant says, if the grant is valid.
     #[inline]
     fn place(&mut self, link: usize, write: &Write<'_>) -> Placement {
-        match store_words(&self.links[link], write, self.fenced) {
+        match store_words(&self.links[link], write, self.fenced, &mut self.ways) {
             Placement::PagesUnderWay => self.place_again(link, write),
             placement => placement,
         }
@@ -244,13 +245,13 @@ impl ShmFabric {
     fn place_again(&mut self, link: usize, write: &Write<'_>) -> Placement {
         // The pages were handed over before the grant was told to anybody: they wait in the socket.
         self.read_link(link);
-        store_words(&self.links[link], write, self.fenced)
+        store_words(&self.links[link], write, self.fenced, &mut self.ways)
     }
 }
 
 /// Stores the words between two looks at the validity of the grant. The first keeps a writer whose grant is
 /// revoked from storing; the second makes `Done` mean that the words were placed before the revocation [F10].
-fn store_words(link: &Link, write: &Write<'_>, fenced: bool) -> Placement {
+fn store_words(link: &Link, write: &Write<'_>, fenced: bool, ways: &mut Ways) -> Placement {
     let grant = write.grant;
     let slot = slot_of(grant.key);
     let Some(TakenGrant { target, validity, .. }) = link.taken.find(grant) else {
@@ -273,7 +274,7 @@ fn store_words(link: &Link, write: &Write<'_>, fenced: bool) -> Placement {
     // SYNC: pairs with the acquiring loads of the owner: who sees a word of this write sees all earlier writes
     // of this connection [F1, F4]. On x86-64 it costs nothing.
     fence(Ordering::Release);
-    copy_source(&write.source, target, write.offset);
+    copy_source(&write.source, target, write.offset, ways);
     if matches!(write.source, Source::Value(_)) {
         // Who writes few words mostly goes on behind them: then the line is here before the next write.
         target.prefetch_to_store(write.offset + write.source.words());
@@ -297,9 +298,9 @@ fn not_taken(link: &Link, grant: &Grant) -> Placement {
 }
 
 #[inline]
-fn copy_source(source: &Source<'_>, target: &Region, offset: usize) {
+fn copy_source(source: &Source<'_>, target: &Region, offset: usize, ways: &mut Ways) {
     match source {
-        Source::Region(region, range) => copy_words(region, range.start, target, offset, range.len()),
+        Source::Region(region, range) => copy_long(region, range.start, target, offset, range.len(), ways),
         Source::Value(words) => target.copy_in(offset, words),
     }
 }

@@ -34,7 +34,6 @@ mod receiver;
 mod root;
 #[cfg(test)]
 mod tests;
-mod way;
 
 use std::fmt;
 

@@ -1,9 +1,8 @@
 //! A receiver's side: it attaches, copies at the others' pace or reads in place, and gives back (RDMC §2, fig. 1).
 
-use squall_fabric::bulk::copy_out;
+use squall_fabric::bulk::{Ways, copy_out};
 use squall_fabric::{Fabric, Instant, Region};
 
-use super::way::Ways;
 use super::{BUFFERS_MAX, OBJECTS_MAX, OFFERED, PATIENCE, Progress, READY, Rows, buffer_key, descriptor};
 
 #[derive(Debug)]

@@ -5,7 +5,11 @@
 //! of an object that lies in another member's buffer, which its owner does not touch before the lease is given back.
 //! As everywhere, the other members are trusted to keep this rule: they have proved the cluster's secret.
 
+mod way;
+
 use std::ops::{Deref, DerefMut};
+
+pub use self::way::Ways;
 
 use crate::{Fabric, Region};
 
@@ -140,6 +144,29 @@ pub fn copy_out(source: &Region, first: usize, target: &mut [u8], stores: Stores
     }
 }
 
+/// Copies words of one region into another, each whole but with no order among them [F2], [F3]. All stores come before any
+/// later one.
+///
+/// # Panics
+/// If a range ends beyond its region or the target is read-only.
+pub fn copy_words(source: &Region, from: usize, target: &Region, to: usize, words: usize, stores: Stores) {
+    let head = usize::from(!target.pointer(to).as_ptr().cast::<u8>().addr().is_multiple_of(VECTOR_BYTES));
+    let lines = words.saturating_sub(head) / (LINE_BYTES / 8);
+    if stores == Stores::Cached || lines == 0 || !cfg!(target_arch = "x86_64") {
+        return target.copy_words(to, source, from..from + words);
+    }
+    let middle = head + lines * (LINE_BYTES / 8);
+    source.check(&(from..from + words));
+    target.check(&(to..to + words));
+    target.copy_words(to, source, from..from + head);
+    let copy_lines = if stores == Stores::Streaming { stream_lines } else { fetch_lines };
+    let pointer = |region: &Region, word| region.pointer(word).as_ptr().cast::<u8>();
+    // SAFETY: both ranges lie inside their regions, checked above, and the target is aligned behind `head`. Each move is of
+    // two aligned words, which a processor splits, if at all, between them.
+    unsafe { copy_lines(pointer(source, from + head), pointer(target, to + head), lines) };
+    target.copy_words(to + middle, source, from + middle..from + words);
+}
+
 /// # Safety
 /// Both ranges are valid for `bytes` bytes; they do not overlap.
 #[cfg(target_arch = "x86_64")]
@@ -267,6 +294,32 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn exactly_the_words_are_copied() {
+        let source = Region::heap(RegionId(1), 100);
+        (0..100).for_each(|word| source.store(word, 1000 + word as u64));
+        for stores in Stores::ALL {
+            for words in (0..40).chain([63, 64, 65, 80]) {
+                for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 7), (9, 2)] {
+                    let target = Region::heap(RegionId(2), 100);
+                    copy_words(&source, from, &target, to, words, stores);
+                    for word in 0..100 {
+                        let is_inside = (to..to + words).contains(&word);
+                        let right = if is_inside { 1000 + (word - to + from) as u64 } else { 0 };
+                        assert_eq!(target.load(word), right, "word {word} of {words} from {from} to {to}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "words 1..17 of 16")]
+    fn words_beyond_the_end_panic() {
+        let region = Region::heap(RegionId(1), 16);
+        copy_words(&region, 0, &Region::heap(RegionId(2), 16), 1, 16, Stores::Streaming);
     }
 
     #[test]

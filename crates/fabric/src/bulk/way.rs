@@ -2,7 +2,7 @@
 //!
 //! What wins depends on the processor, on how much of an object is in its cache, and on who else copies: stores past the
 //! cache are 1.6 to 2.7 times as fast as those through it on one machine, and less than a third as fast on another
-//! (docs/results/rdmc.md). So each receiver measures.
+//! (docs/results/rdmc.md). So each who copies measures.
 //!
 //! **State**, for each size of objects: what a way last cost, how many blocks until it is tried again, and the *best*.
 //!
@@ -11,24 +11,25 @@
 //! its trial is tried again after twice as many blocks, so trials cost less and less, and a wrong measurement
 //! does not last.
 
-use squall_fabric::Duration;
-use squall_fabric::bulk::Stores;
+use super::Stores;
+use crate::Duration;
 
 /// The ways of copying objects of each size.
 #[derive(Debug, Default)]
-pub(super) struct Ways {
+pub struct Ways {
     /// By size: each for those of less than twice the size of the one before.
     sizes: [Ranking; SIZES],
 }
 
 impl Ways {
     /// How the next block of an object of so many bytes is copied.
-    pub(super) fn choose(&mut self, object_bytes: usize) -> Stores {
+    #[must_use]
+    pub fn choose(&mut self, object_bytes: usize) -> Stores {
         if object_bytes < MEASURED_MIN { Stores::Cached } else { self.ranking(object_bytes).choose() }
     }
 
     /// A block of `bytes` bytes of such an object took so long.
-    pub(super) fn note(&mut self, object_bytes: usize, stores: Stores, bytes: usize, took: Duration) {
+    pub fn note(&mut self, object_bytes: usize, stores: Stores, bytes: usize, took: Duration) {
         if object_bytes >= MEASURED_MIN && bytes > 0 {
             let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
             self.ranking(object_bytes).note(stores, nanos.saturating_mul(COST_BYTES) / bytes as u64);
