@@ -100,6 +100,20 @@ fn figure_13() {
     }
 }
 
+/// Few receives, of which the peer sleeps now and then: which policy is better depends on the size.
+#[test]
+#[ignore = "prints"]
+fn crossings() {
+    for (receives, sends) in [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4)] {
+        for shift in 14..21 {
+            line(&format!("{:7} {receives} {sends}", 1 << shift), |policy| {
+                let messages = (400 << 20 >> shift).min(20_000);
+                Blast { sizes: Sizes::Fixed(1 << shift), messages, ..Blast::fdr(policy, sends, receives) }
+            });
+        }
+    }
+}
+
 #[test]
 #[ignore = "prints"]
 fn matrix() {
