@@ -1,4 +1,4 @@
-"""The three policies of a stream in turn, in random order: figures 9 and 12 and table III of EXS, measured."""
+"""The three policies of a stream in turn, in random order: figures 9, 11 and 12 and table III of EXS, measured."""
 
 import pathlib
 import random
@@ -22,9 +22,9 @@ class Point:
 
 
 def points(transport: str) -> list[Point]:
-    """Exponential sizes by outstanding operations (figure 9), and fixed sizes at 4 receives and 2 sends (figure 12)."""
+    """Exponential sizes by outstanding operations (figure 9, table III), and fixed ones at 4 receives and 2 sends (figure 12)."""
     few = transport == "tcp"
-    pairs = [(1, 1), (4, 4), (16, 16), (2, 1), (4, 2), (8, 4), (32, 16)]
+    pairs = [(n, n) for n in (1, 2, 4, 8, 16, 32)] + [(2 * n, n) for n in (1, 2, 4, 8, 16)]
     exponential = [Point(transport, "exp:1MiB", receives, sends, 3000) for receives, sends in pairs]
     volume = (1 << 27) if few else (1 << 30)
     sizes = [512, 1024, 2048, 4096, 32 << 10, 256 << 10, 2 << 20]
@@ -53,6 +53,28 @@ def measure(binary: pathlib.Path, point: Point, rounds: int) -> str:
     switches = statistics.median(outcome["mode_switches"] for outcome in found["dynamic"])
     direct = statistics.median(outcome["direct_ratio"] for outcome in found["dynamic"])
     return f"| {point.size} | {point.receives} | {point.sends} | {medians} | {of_better:.2f} | {switches:.0f}, {direct:.3f} |"
+
+
+def many_receives(binary: pathlib.Path, transport: str, rounds: int) -> str:
+    """Dynamic with 32 receives outstanding, by size and number of sends (figure 11)."""
+    sends = [1, 2, 4, 8, 16, 32]
+    lines = [
+        f"{transport}, dynamic with 32 receives, GB/s by the number of sends, and the part that went directly:\n",
+        "| size | " + " | ".join(str(count) for count in sends) + " |",
+        "|---" * (len(sends) + 1) + "|",
+    ]
+    volume = 1 << (27 if transport == "tcp" else 29)
+    for size in (8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20):
+        cells = []
+        for count in sends:
+            point = Point(transport, str(size), 32, count, volume // size)
+            runs = [once(binary, point, "dynamic") for _ in range(rounds)]
+            speed = statistics.median(outcome["bytes_per_second"] / 1e9 for outcome in runs)
+            direct = statistics.median(outcome["direct_ratio"] for outcome in runs)
+            cells.append(f"{speed:.2f}, {direct:.3f}")
+        lines.append(f"| {size >> 10} KiB | " + " | ".join(cells) + " |")
+        print(lines[-1], flush=True)
+    return "\n".join(lines) + "\n"
 
 
 def table(binary: pathlib.Path, transport: str, rounds: int) -> str:
