@@ -9,8 +9,9 @@
 //! had nothing to send, or sent something long, tells nothing. The way that was faster is the *favourite*; the other is
 //! tried for a few spans from time to time.
 //!
-//! **Bound.** A trial that fails is followed by at least [`SPACING`] times as long without one, so trials cost less than
-//! one part in so many, and half of that after each further one in vain, down to a quarter.
+//! **Bound.** After a trial no other follows for at least [`SPACING`] times as long as what it lost, so trials cost less than
+//! one part in so many, and down to a quarter of that if they are always in vain. Where both ways are nearly alike
+//! a trial costs little and is easily wrong (the first ones meet memory that was never touched): it is soon repeated.
 
 use squall_fabric::{Duration, Instant};
 
@@ -234,7 +235,11 @@ impl Choice {
         // The ring keeps the peer's processor busy: it has to be worth it.
         let better = if ring > adverts + adverts / PREFERENCE { Way::Ring } else { Way::Adverts };
         self.confirmed = if better == self.favourite { (self.confirmed + 1).min(CONFIRMED_MAX) } else { 0 };
-        self.spacing = SPACING * 2_u32.pow(self.confirmed) * now.since(began);
+        let trial = now.since(began);
+        let (least, most) = (adverts.min(ring), adverts.max(ring).max(1));
+        let lost = Duration::from_nanos((trial.as_nanos() as u64).saturating_mul(most - least) / most);
+        let doublings = self.confirmed.saturating_sub(CONFIRMED_MIN);
+        self.spacing = 2_u32.pow(doublings) * (SPACING * lost).max(SPACING_MIN * trial);
         self.last_trial = Some(now);
         self.favourite = better;
         self.end_trial(better);
@@ -303,9 +308,12 @@ const SPANS_MIN: u32 = 8;
 const LATE_SPANS: u32 = 64;
 /// Spans of a trial that may be left out since they took too long.
 const SKIPPED_MAX: u32 = 2;
-/// No trial for so many times as long as the last one took, and up to `2^CONFIRMED_MAX` times that if it is always in vain.
+/// No trial for so many times as long as the last one lost, or took. More than [`CONFIRMED_MIN`] in a row in vain double that,
+/// up to [`CONFIRMED_MAX`].
 const SPACING: u32 = 64;
-const CONFIRMED_MAX: u32 = 2;
+const SPACING_MIN: u32 = 8;
+const CONFIRMED_MIN: u32 = 4;
+const CONFIRMED_MAX: u32 = 6;
 /// The ring must be faster by one part in so many.
 const PREFERENCE: u64 = 32;
 /// A mean is over about so many spans.
@@ -390,6 +398,20 @@ mod tests {
         assert_eq!(run.direct_share(), 100);
         run.send(2000, 100, 50);
         assert!(run.direct_share() <= 10, "the belief was wrong");
+    }
+
+    /// A ring that was never touched is slow at first: the trial that met that is soon repeated.
+    #[test]
+    fn a_wrong_trial_does_not_last() {
+        let mut run = Run::new();
+        for _ in 0..100 {
+            let ring = if run.ring < 8 << 20 { 520 } else { 400 };
+            run.send(1, 450, ring);
+        }
+        run.direct_share();
+        run.send(300, 450, 400);
+        let share = run.direct_share();
+        assert!(share <= 15, "{share} %");
     }
 
     /// One process or the other loses the processor now and then, for some milliseconds.
