@@ -23,12 +23,12 @@ class Point:
 
 def points(transport: str) -> list[Point]:
     """Exponential sizes by outstanding operations (figure 9, table III), and fixed ones at 4 receives and 2 sends (figure 12)."""
-    few = transport == "tcp"
     pairs = [(n, n) for n in (1, 2, 4, 8, 16, 32)] + [(2 * n, n) for n in (1, 2, 4, 8, 16)]
     exponential = [Point(transport, "exp:1MiB", receives, sends, 3000) for receives, sends in pairs]
-    volume = (1 << 27) if few else (1 << 30)
+    short, long = (1 << 27, 1 << 30) if transport == "tcp" else (1 << 30, 1 << 32)
     sizes = [512, 1024, 2048, 4096, 32 << 10, 256 << 10, 2 << 20]
-    return exponential + [Point(transport, str(size), 4, 2, min(400_000, volume // size)) for size in sizes]
+    volumes = [(size, short if size < (32 << 10) else long) for size in sizes]
+    return exponential + [Point(transport, str(size), 4, 2, volume // size) for size, volume in volumes]
 
 
 def once(binary: pathlib.Path, point: Point, policy: str) -> dict:
