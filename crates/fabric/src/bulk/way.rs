@@ -2,7 +2,7 @@
 //!
 //! What wins depends on the processor, on how much of an object is in its cache, and on who else copies: stores past the
 //! cache are 1.6 to 2.7 times as fast as those through it on one machine, and less than a third as fast on another
-//! (docs/results/rdmc.md). So each who copies measures.
+//! (docs/results/rdmc.md). So whoever copies measures.
 //!
 //! **State**, for each size of objects: what a way last cost, how many blocks until it is tried again, and the *best*.
 //!

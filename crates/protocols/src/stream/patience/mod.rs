@@ -15,8 +15,8 @@
 //!   advert, it turns as well when so much has gone through the ring that letting it drain in vain costs little.
 //!
 //! Short sends in addition choose between adverts and the ring by what either has brought (module `choice`). For them a
-//! look at the clock takes a good part of the time, so in a direct phase that is clearly faster only one cycle in
-//! [`UNMEASURED`] is measured, and the waits of the others begin with some polls without it.
+//! look at the clock takes a good part of the time, so in a direct phase that is clearly faster [`UNMEASURED`] cycles
+//! follow each that is measured, and their waits begin with some polls without it.
 //!
 //! How fast the peer copies is measured (module `pace`), since that differs by a factor of three from machine to machine.
 //!
