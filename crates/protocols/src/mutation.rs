@@ -67,8 +67,18 @@ mutations! {
         SilentNews,
         /// \[S5\] \[V4\] The rows of a suspected member are not frozen.
         NoFreeze,
-        /// \[V4\] A member that lives and learns that others take it for dead goes on.
-        GoOnAccused,
+        /// \[V4\] A member that lives and learns that it has been removed continues.
+        GoOnRemoved,
+        /// \[V10\] A member gives no sign of life before all members have attached.
+        MuteWhileOpening,
+        /// \[V11\] A member accuses whomever another member accuses.
+        TakeOverAccusations,
+        /// \[V11\] A member vouches for an accused member from which it has heard no answer.
+        VouchUnheard,
+        /// \[V11\] The leader removes all that it accuses, and nobody else.
+        CutAccused,
+        /// \[V12\] A full view ends for a joiner that there is no place for.
+        EndFullView,
         /// \[V9\] A change lets in one joiner.
         OneJoinPerView,
         /// \[D6\] One member places subgroups as it likes.

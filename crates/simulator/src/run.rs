@@ -93,6 +93,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::multicast::SCENARIO),
         Box::new(crate::sst::SCENARIO),
         Box::new(crate::group::SCENARIO),
+        Box::new(crate::alive::SCENARIO),
         Box::new(crate::takeover::SCENARIO),
         Box::new(crate::shape::SCENARIO),
         Box::new(crate::replica::SCENARIO),

@@ -112,12 +112,24 @@ impl World {
                 let cut = group(a) != group(b);
                 self.path_mut(a, b).cut = cut;
                 if cut && a < b {
-                    let at = self.now + nanos(self.config.unreachable_after) + self.notice_delay();
-                    self.agenda.enter(at, Action::Unreachable { nodes: [a, b], partition: self.partitions });
+                    self.await_unreachable(a, b);
                 }
             }
         }
         self.wake_paths();
+    }
+
+    /// Cuts the paths between two nodes.
+    pub(super) fn cut_between(&mut self, a: u32, b: u32) {
+        self.path_mut(a, b).cut = true;
+        self.path_mut(b, a).cut = true;
+        self.await_unreachable(a, b);
+    }
+
+    /// If their paths stay cut, the two nodes lose each other after a while.
+    fn await_unreachable(&mut self, a: u32, b: u32) {
+        let at = self.now + nanos(self.config.unreachable_after) + self.notice_delay();
+        self.agenda.enter(at, Action::Unreachable { nodes: [a, b], partition: self.partitions });
     }
 
     /// Joins all paths.

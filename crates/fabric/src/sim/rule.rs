@@ -55,7 +55,14 @@ pub enum Verdict {
     },
     /// Cuts all paths between different groups. Nodes that are in none form a group of their own.
     Partition(Vec<Vec<u32>>),
-    /// Ends all partitions.
+    /// Cuts the paths between two nodes, both ways, and no others.
+    Cut {
+        /// One end.
+        a: u32,
+        /// The other end.
+        b: u32,
+    },
+    /// Ends all partitions and cuts.
     Heal,
     /// Makes one direction of a path slower.
     Slow {
@@ -81,7 +88,7 @@ impl Verdict {
         match self {
             Self::Crash(node) | Self::Pause { node, .. } => *node,
             Self::Slow { from, .. } => *from,
-            Self::Break { a, .. } => *a,
+            Self::Break { a, .. } | Self::Cut { a, .. } => *a,
             Self::Partition(groups) => groups.iter().flatten().copied().next().unwrap_or(0),
             Self::Heal => 0,
         }
@@ -113,6 +120,7 @@ impl World {
             Verdict::Crash(node) => self.crash(*node),
             Verdict::Pause { node, span } => self.pause(*node, Some(*span)),
             Verdict::Partition(groups) => self.partition(groups),
+            Verdict::Cut { a, b } => self.cut_between(*a, *b),
             Verdict::Heal => self.heal(),
             Verdict::Slow { from, to, extra } => self.path_mut(*from, *to).extra = *extra,
             Verdict::Break { a, b } => self.break_between(*a, *b),
@@ -161,6 +169,7 @@ impl fmt::Display for Verdict {
             Self::Crash(node) => write!(f, "node {node} crashes"),
             Self::Pause { node, span } => write!(f, "node {node} pauses for {span:?}"),
             Self::Partition(groups) => write!(f, "the network parts into {groups:?}"),
+            Self::Cut { a, b } => write!(f, "the paths between node {a} and node {b} are cut"),
             Self::Heal => f.write_str("the network heals"),
             Self::Slow { from, to, extra } => {
                 write!(f, "the path from node {from} to node {to} is {extra:?} slower")

@@ -378,7 +378,8 @@ impl<A: Application> Group<A> {
             self.end(Ended::Stopped(stop));
         } else if let Some(decision) = membership.decision() {
             let rank = membership.view().rank(self.node).expect("it is a member of its own view");
-            if decision.removes(rank) && !membership.is_known_to_all() {
+            let goes_on = is_on(Mutation::GoOnRemoved) && !membership.is_leaving();
+            if decision.removes(rank) && (goes_on || !membership.is_known_to_all()) {
                 return work;
             }
             let ended = Stage::Ended(Ended::Stopped(Stop::Excluded));

@@ -2,13 +2,14 @@
 
 use squall_fabric::Instant;
 
+use super::cut::{everybody, ranks};
 use super::{JOINS_MAX, MEMBERS_MAX, Membership, Proposal, Segment, Step};
 use crate::mutation::{Mutation, is_on};
 
 impl Membership {
     /// One step of the agreement; returns the amount of work done.
     pub(super) fn agree(&mut self, now: Instant) -> usize {
-        let leader = self.leader();
+        let Some(leader) = self.leader() else { return 0 };
         let (work, step) = match leader == self.table.rank() {
             true => (self.propose(), Step::Proposed),
             false => (self.echo(leader), Step::Echoed),
@@ -54,23 +55,48 @@ impl Membership {
         false
     }
 
-    /// As leader: proposes once, when all that live have stopped and follow this leader.
+    /// As leader: proposes once, when all that stay have stopped and follow this leader. A leader that is in the cut
+    /// itself resigns: it does not hear all that stay, so it cannot know how much they have.
     fn propose(&mut self) -> usize {
         let own = self.table.rank();
-        if self.echoed_last() > own || !self.unsuspected().all(|rank| self.follows(rank, own)) {
+        if self.echoed_last() > own {
+            return 0;
+        }
+        let Some(cut) = self.cut() else { return 0 };
+        if cut >> own & 1 == 1 {
+            self.suspected |= 1 << own;
+            return 1;
+        }
+        let stay = everybody(self.view.members.len()) & !cut;
+        if !self.suffice(stay.count_ones()) {
+            self.stop_as_minority(cut);
+            return 1;
+        }
+        if !ranks(stay).all(|rank| self.follows(rank, own)) {
             return 0;
         }
         let proposal = match self.earlier_proposal() {
             Some(mut earlier) => {
                 if is_on(Mutation::BlendProposal) {
-                    earlier.removed |= self.suspected;
+                    earlier.removed |= cut;
                 }
                 earlier
             }
-            None => self.new_proposal(),
+            None => self.new_proposal(cut),
         };
         self.store(own, proposal);
         1
+    }
+
+    /// Whom to remove because some members do not hear each other; `None` while that is not clear.
+    fn cut(&self) -> Option<u64> {
+        if self.disputed == 0 {
+            return Some(0);
+        }
+        if is_on(Mutation::CutAccused) {
+            return Some(self.accused);
+        }
+        self.reports().cut(self.table.rank())
     }
 
     /// Whether `rank` has wedged and will echo nobody below `leader` any more \[D1\].
@@ -92,24 +118,26 @@ impl Membership {
         Some(self.load(rank, echoed.checked_sub(1)?))
     }
 
-    fn new_proposal(&self) -> Proposal {
+    fn new_proposal(&self, cut: u64) -> Proposal {
+        let members = self.view.members.len();
         let leaving = |rank: &usize| self.row.leaving.load(self.table.row(*rank));
-        let removed =
-            self.unsuspected().filter(leaving).fold(self.suspected, |removed, rank| removed | 1 << rank);
-        let stay = self.view.members.len() - removed.count_ones() as usize;
+        let stay = ranks(everybody(members) & !cut);
+        let removed = stay.filter(leaving).fold(cut, |removed, rank| removed | 1 << rank);
         let most = if is_on(Mutation::OneJoinPerView) { 1 } else { JOINS_MAX };
-        let room = most.min(MEMBERS_MAX - stay);
-        let joins = self.joins.iter().copied().take(room).collect();
-        let trims = self.segments.iter().flat_map(|segment| self.trim(segment)).collect();
+        let places = most.min(MEMBERS_MAX - (members - removed.count_ones() as usize));
+        let joins = self.joins.iter().copied().take(places).collect();
+        let trims = self.segments.iter().flat_map(|segment| self.trim(segment, cut)).collect();
         Proposal { removed, joins, trims }
     }
 
-    /// For each sender of a segment the least count of those members that live.
-    fn trim(&self, segment: &Segment) -> impl Iterator<Item = u64> {
-        (segment.counts..segment.counts + segment.senders).map(|i| {
-            let counts =
-                segment.ranks.iter().filter(|rank| !self.suspects(**rank) || is_on(Mutation::TrimWithDead));
-            let counts = counts.map(|rank| self.row.counts.column(i).load(self.table.row(*rank)));
+    /// For each sender of a segment the least count of those members that are not in the cut.
+    fn trim(&self, segment: &Segment, cut: u64) -> impl Iterator<Item = u64> {
+        (segment.counts..segment.counts + segment.senders).map(move |i| {
+            let counts = segment
+                .ranks
+                .iter()
+                .filter(|rank| cut >> **rank & 1 == 0 || is_on(Mutation::TrimWithDead))
+                .map(|rank| self.row.counts.column(i).load(self.table.row(*rank)));
             let least = if is_on(Mutation::TrimOfOne) { counts.max() } else { counts.min() };
             least.unwrap_or(0)
         })
@@ -126,12 +154,25 @@ impl Membership {
         1
     }
 
+    /// Whether a majority has echoed the leader's proposal, and everybody that can be expected to: not those that it
+    /// removes, nor, where a majority is what makes a decision safe, those that follow this leader no more.
     fn all_have_echoed(&self, leader: usize) -> bool {
+        let Some((_, proposal)) = self.echoed.as_ref().filter(|(echoed, _)| *echoed == leader) else {
+            return false;
+        };
         if is_on(Mutation::DecideAlone) {
-            return self.echoed_last() == leader + 1;
+            return true;
         }
-        self.echoed_last() == leader + 1
-            && self.unsuspected().all(|rank| index(self.row.echoed.load(self.table.row(rank))) == leader + 1)
+        let has_echoed = |rank: usize| index(self.row.echoed.load(self.table.row(rank))) == leader + 1;
+        let can_echo = |rank: usize| {
+            let row = self.table.row(rank);
+            let is_cut = proposal.removes(rank) && !self.row.leaving.load(row);
+            let follows = self.row.suspected.load(row) >> leader & 1 == 0;
+            !is_cut && (follows || !self.needs_majority())
+        };
+        let echoes = ranks(everybody(self.view.members.len())).filter(|rank| has_echoed(*rank)).count();
+        self.suffice(u32::try_from(echoes).expect("few members"))
+            && ranks(self.heard_members()).all(|rank| has_echoed(rank) || !can_echo(rank))
     }
 
     /// The proposal of `leader`, which this member has echoed, is decided.

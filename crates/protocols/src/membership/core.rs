@@ -1,7 +1,8 @@
 //! A member's part in one view: suspicion, wedge, and driving the agreement (Derecho §3.4).
 
-use squall_fabric::{Event, Fabric, Instant, NodeId};
+use squall_fabric::{Column, Event, Fabric, Instant, NodeId};
 
+use super::cut::{Reports, everybody, ranks};
 use super::silence::Silence;
 use super::{Member, PartitionSafety, Proposal, Row, Segment, Settings, Step, Steps, View};
 use crate::mutation::{Mutation, is_on};
@@ -72,12 +73,16 @@ pub struct Membership {
     pub(super) segments: Vec<Segment>,
     pub(super) row: Row,
     pub(super) table: Table,
-    /// The ranks that this member suspects; grows only. `published ⊆ frozen ⊆ suspected`.
-    pub(super) suspected: u64,
+    /// The ranks that this member does not hear; grows only. `frozen ⊆ accused`.
+    pub(super) accused: u64,
     frozen: u64,
-    published: u64,
-    /// A member that is not suspected here suspects this one.
-    accused: bool,
+    /// The ranks that anybody accuses, as far as this member knows: `accused ⊆ disputed`.
+    pub(super) disputed: u64,
+    /// The disputed ranks that have answered: `vouched ⊆ disputed`.
+    vouched: u64,
+    /// The ranks that this member follows no more: `accused ⊆ suspected`. Beside these, leaders that have resigned, and
+    /// this member once it has.
+    pub(super) suspected: u64,
     pub(super) wedged: bool,
     leaving: bool,
     /// Who wants to join, as this member knows; it matters if it leads.
@@ -118,10 +123,11 @@ impl Membership {
             segments,
             row,
             table,
-            suspected: 0,
+            accused: 0,
             frozen: 0,
-            published: 0,
-            accused: false,
+            disputed: 0,
+            vouched: 0,
+            suspected: 0,
             wedged: false,
             leaving: false,
             joins: Vec::new(),
@@ -150,10 +156,11 @@ impl Membership {
         self.decision.as_ref()
     }
 
-    /// Whether all others that live know the decision, too. Who leaves waits for that, since nobody hears of it later.
+    /// Whether all that stay know the decision, too. A member that leaves waits for that, since nobody hears of it later.
     #[must_use]
     pub fn is_known_to_all(&self) -> bool {
-        self.unsuspected().all(|rank| self.row.decided.load(self.table.row(rank)) > 0)
+        let removed = self.decision.as_ref().map_or(0, |decision| decision.removed);
+        ranks(self.heard_members() & !removed).all(|rank| self.row.decided.load(self.table.row(rank)) > 0)
     }
 
     /// Why this member has stopped, if it has.
@@ -186,22 +193,22 @@ impl Membership {
         self.table.is_ready()
     }
 
-    /// The lowest rank that this member does not suspect.
+    /// The lowest rank that this member does not suspect, if there is one.
     #[must_use]
-    pub fn leader(&self) -> usize {
-        (0..self.view.members.len()).find(|rank| !self.suspects(*rank)).expect("it does not suspect itself")
+    pub fn leader(&self) -> Option<usize> {
+        ranks(everybody(self.view.members.len()) & !self.suspected).next()
     }
 
     /// Whether this member leads the view.
     #[must_use]
     pub fn leads(&self) -> bool {
-        self.leader() == self.table.rank()
+        self.leader() == Some(self.table.rank())
     }
 
-    /// Whether this member suspects the member with this rank.
+    /// Whether this member does not hear the member with this rank.
     #[must_use]
-    pub const fn suspects(&self, rank: usize) -> bool {
-        self.suspected >> rank & 1 == 1
+    pub const fn accuses(&self, rank: usize) -> bool {
+        self.accused >> rank & 1 == 1
     }
 
     /// Takes an event of the fabric.
@@ -212,13 +219,20 @@ impl Membership {
         }
     }
 
-    /// Suspects a node: it will not be in the next view. Nodes that are not members are ignored, and so is this one.
+    /// Accuses a node: this member does not hear it, and one of the two will not be in the next view. Nodes that are not
+    /// members are ignored, and so is this one.
     pub fn suspect(&mut self, node: NodeId) {
         match self.view.rank(node) {
-            Some(rank) if rank != self.table.rank() => self.suspected |= 1 << rank,
+            Some(rank) if rank != self.table.rank() => self.accuse(rank),
             _ => {}
         }
         self.joins.retain(|member| member.node != node);
+    }
+
+    const fn accuse(&mut self, rank: usize) {
+        self.accused |= 1 << rank;
+        self.disputed |= 1 << rank;
+        self.suspected |= 1 << rank;
     }
 
     /// Lets `member` in with the next view, if this member leads.
@@ -257,11 +271,11 @@ impl Membership {
             self.flush(fabric);
             return 0;
         }
-        self.suspect_accused();
-        if self.suspected != 0 {
+        self.hear_opinions();
+        if self.disputed != 0 {
             self.steps.note_first(Step::Suspected, now);
         }
-        let mut work = self.freeze_suspected(fabric, subgroups);
+        let mut work = self.freeze_accused(fabric, subgroups);
         // A decision counts, whatever has become of those who made it.
         if self.table.is_ready() && self.take_over_decision() {
             self.enter_decided(now);
@@ -271,7 +285,8 @@ impl Membership {
             return work + 1;
         }
         if !self.table.is_ready() {
-            return work;
+            // Signs of life flow from the first evaluation on: a member that does not attach is the only one not heard.
+            return work + self.flush(fabric);
         }
         self.state = self.state.max(State::Normal);
         self.publish();
@@ -283,6 +298,11 @@ impl Membership {
         }
         if self.wedged {
             work += self.agree(now);
+            // A leader may have resigned by now, or found that it has no majority.
+            self.publish();
+            if self.must_stop() {
+                return work + 1;
+            }
         }
         if self.decision.is_some() {
             self.enter_decided(now);
@@ -308,10 +328,29 @@ impl Membership {
         &self.table
     }
 
-    /// Ranks that this member does not suspect.
-    pub(super) fn unsuspected(&self) -> impl Iterator<Item = usize> + use<> {
-        let suspected = self.suspected;
-        (0..self.view.members.len()).filter(move |rank| suspected >> rank & 1 == 0)
+    /// The ranks that this member does not accuse, its own among them.
+    pub(super) fn heard_members(&self) -> u64 {
+        everybody(self.view.members.len()) & !self.accused
+    }
+
+    /// Whether so many members are a majority of the view, or none is needed \[V5\].
+    pub(super) fn suffice(&self, members: u32) -> bool {
+        2 * members as usize > self.view.members.len() || !self.needs_majority()
+    }
+
+    /// Whether only a majority of the view may continue.
+    pub(super) fn needs_majority(&self) -> bool {
+        self.settings.partition_safety == PartitionSafety::Majority && !is_on(Mutation::NoPartitionRule)
+    }
+
+    /// What all members say of each other, as far as this one knows.
+    pub(super) fn reports(&self) -> Reports {
+        let own = self.table.rank();
+        let column = |column: Column<u64>, here: u64| {
+            let said = |rank| if rank == own { here } else { column.load(self.table.row(rank)) };
+            (0..self.view.members.len()).map(said).collect()
+        };
+        Reports { accused: column(self.row.accused, self.accused), vouched: column(self.row.vouched, self.vouched) }
     }
 
     fn enter_decided(&mut self, now: Instant) {
@@ -333,7 +372,7 @@ impl Membership {
             self.owes_sign = false;
             let (heartbeat, own) = (self.row.heartbeat, self.table.rank());
             self.heard[own] += 1;
-            self.table.raise(heartbeat, self.heard[own]);
+            self.table.renew(heartbeat, self.heard[own]);
         }
         self.table.flush(fabric)
     }
@@ -346,54 +385,49 @@ impl Membership {
         }
         let (own, heartbeat) = (self.table.rank(), self.row.heartbeat);
         let signs = self.table.rows().iter().map(|row| heartbeat.load(row));
-        let suspected = &mut self.suspected;
-        silence.look(now, signs, |rank| *suspected |= u64::from(rank != own) << rank);
-        self.owes_sign = self.table.is_ready();
+        let mut silent = 0;
+        silence.look(now, signs, |rank| silent |= u64::from(rank != own) << rank);
+        ranks(silent).for_each(|rank| self.accuse(rank));
+        self.owes_sign = self.table.is_ready() || !is_on(Mutation::MuteWhileOpening);
     }
 
-    /// Takes over the suspicions of those that are not suspected themselves, the oldest first: of two members that
-    /// suspect each other the younger one goes.
-    fn suspect_accused(&mut self) {
-        let mut rank = 0;
-        while rank < self.view.members.len() {
-            let accused = self.row.suspected.load(self.table.row(rank));
-            let hears = !self.suspects(rank) && rank != self.table.rank();
-            if hears && accused >> self.table.rank() & 1 == 1 {
-                self.accused = true;
+    /// Learns whom the others accuse, who has answered to that, and which leaders have resigned. Nobody is accused for
+    /// what another member says \[V11\].
+    fn hear_opinions(&mut self) {
+        let (own, all) = (self.table.rank(), everybody(self.view.members.len()));
+        // What a member said before it was accused counts as well.
+        for rank in ranks(all & !(1 << own)) {
+            let row = self.table.row(rank);
+            let accused = self.row.accused.load(row) & all;
+            self.disputed |= accused | self.row.disputed.load(row) & all;
+            self.suspected |= self.row.suspected.load(row) & 1 << rank;
+            if is_on(Mutation::TakeOverAccusations) {
+                ranks(accused & !(1 << own)).for_each(|rank| self.accuse(rank));
             }
-            let news = accused & !self.suspected & self.everybody() & !(1 << self.table.rank());
-            if hears && news != 0 {
-                self.suspected |= news;
-                rank = 0;
-            } else {
-                rank += 1;
-            }
+        }
+        for rank in ranks(self.disputed & self.heard_members() & !(1 << own)) {
+            let answer = self.row.disputed.load(self.table.row(rank)) & 1 << rank;
+            self.vouched |= if is_on(Mutation::VouchUnheard) { 1 << rank } else { answer };
         }
     }
 
-    fn everybody(&self) -> u64 {
-        u64::MAX >> (super::MEMBERS_MAX - self.view.members.len())
-    }
-
-    fn freeze_suspected<F: Fabric>(&mut self, fabric: &mut F, subgroups: &mut impl Subgroups<F>) -> usize {
-        let news = self.suspected & !self.frozen;
-        for rank in (0..self.view.members.len()).filter(|rank| news >> rank & 1 == 1) {
+    fn freeze_accused<F: Fabric>(&mut self, fabric: &mut F, subgroups: &mut impl Subgroups<F>) -> usize {
+        let news = self.accused & !self.frozen;
+        for rank in ranks(news) {
             self.table.freeze(fabric, rank);
             self.table.excuse(rank);
             subgroups.freeze(fabric, self.view.members[rank].node);
         }
-        self.frozen = self.suspected;
+        self.frozen = self.accused;
         usize::from(news != 0)
     }
 
     fn must_stop(&mut self) -> bool {
-        let (lost, members) = (self.suspected.count_ones() as usize, self.view.members.len());
-        let is_minority =
-            self.settings.partition_safety == PartitionSafety::Majority && lost > (members - 1) / 2;
-        if self.accused && !is_on(Mutation::GoOnAccused) {
+        if self.stop.is_none() && !self.suffice(self.heard_members().count_ones()) {
+            self.stop_as_minority(self.accused);
+        }
+        if self.stop.is_none() && self.leader().is_none() {
             self.stop = Some(Stop::Excluded);
-        } else if is_minority && !is_on(Mutation::NoPartitionRule) {
-            self.stop = Some(Stop::Minority { lost, members });
         }
         if self.stop.is_some() && self.leaving {
             self.stop = Some(Stop::Left);
@@ -401,11 +435,30 @@ impl Membership {
         self.stop.is_some()
     }
 
-    /// Suspicions and the wish to leave go into the row, before anything that rests on them.
+    /// Without the members of `lost` there is no majority. If any of them has said that it does not hear this member, the
+    /// others are more likely to be without this one than the other way round.
+    pub(super) fn stop_as_minority(&mut self, lost: u64) {
+        let own = self.table.rank();
+        let accuses_this = |rank| self.row.accused.load(self.table.row(rank)) >> own & 1 == 1;
+        let minority =
+            Stop::Minority { lost: lost.count_ones() as usize, members: self.view.members.len() };
+        let is_excluded = ranks(everybody(self.view.members.len()) & !(1 << own)).any(accuses_this);
+        self.stop = Some(if is_excluded { Stop::Excluded } else { minority });
+    }
+
+    /// What this member thinks of the others and the wish to leave go into the row, before anything that rests on them.
     fn publish(&mut self) {
-        if self.published != self.suspected {
-            self.published = self.suspected;
-            self.table.raise(self.row.suspected, self.suspected);
+        let Row { accused, disputed, vouched, suspected, .. } = self.row;
+        let opinions = [
+            (accused, self.accused),
+            (disputed, self.disputed),
+            (vouched, self.vouched),
+            (suspected, self.suspected),
+        ];
+        let is_news = |(column, value): &(Column<u64>, u64)| column.load(self.table.own()) != *value;
+        if opinions.iter().any(is_news) {
+            opinions.into_iter().for_each(|(column, value)| self.table.note(column, value));
+            self.table.tell(self.row.opinions());
         }
         if self.leaving && !self.row.leaving.load(self.table.own()) {
             self.table.raise(self.row.leaving, true);
@@ -417,7 +470,13 @@ impl Membership {
             let row = self.table.row(rank);
             self.row.wedged.load(row) || self.row.leaving.load(row)
         };
-        self.suspected != 0 || (self.leads() && !self.joins.is_empty()) || self.unsuspected().any(has_reason)
+        self.disputed != 0 || self.can_admit() || ranks(self.heard_members()).any(has_reason)
+    }
+
+    /// Whether it leads, and somebody waits that there is a place for.
+    fn can_admit(&self) -> bool {
+        let is_full = self.view.members.len() >= super::MEMBERS_MAX && !is_on(Mutation::EndFullView);
+        self.leads() && !self.joins.is_empty() && !is_full
     }
 
     fn wedge<F>(&mut self, subgroups: &mut impl Subgroups<F>) {

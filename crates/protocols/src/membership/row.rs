@@ -1,5 +1,7 @@
 //! The row of a member in its view's table (Derecho §3.4, Table 1).
 
+use std::ops::Range;
+
 use squall_fabric::layout::Columns;
 use squall_fabric::{Column, Layout};
 
@@ -11,7 +13,15 @@ pub struct Row {
     /// Rises while the member lives, and after all else that it says here: who has seen it and no more has missed
     /// nothing.
     pub heartbeat: Column<u64>,
-    /// The ranks that the member suspects, as a set of bits.
+    /// The ranks that the member does not hear, as a set of bits. This column and the next three are adjacent: they are
+    /// pushed together.
+    pub accused: Column<u64>,
+    /// The ranks that somebody accuses, as far as the member knows. Its own rank among them is its answer.
+    pub disputed: Column<u64>,
+    /// The disputed ranks whose answer the member has heard.
+    pub vouched: Column<u64>,
+    /// The ranks that the member follows no more: those that it accuses, and those that do not lead any more. Its own
+    /// rank is among them once it has resigned.
     pub suspected: Column<u64>,
     /// The member wants to leave.
     pub leaving: Column<bool>,
@@ -38,12 +48,34 @@ impl Row {
         let counts = segments.iter().map(|segment| segment.counts + segment.senders).max().unwrap_or(0);
         let trims = segments.iter().map(|segment| segment.senders).sum();
         let mut layout = Layout::new();
-        let (heartbeat, suspected) = (layout.column(), layout.column());
+        let heartbeat = layout.column();
+        let opinions = layout.list(4);
+        let [accused, disputed, vouched, suspected] = [0, 1, 2, 3].map(|i| opinions.column(i));
         let (leaving, counts, wedged) = (layout.column(), layout.list(counts), layout.column());
         let proposals = (0..members).map(|_| layout.block(Proposal::words(trims))).collect();
         let (echoed, decided) = (layout.column(), layout.column());
         let words = layout.words();
-        Self { heartbeat, suspected, leaving, counts, wedged, proposals, echoed, decided, trims, words }
+        Self {
+            heartbeat,
+            accused,
+            disputed,
+            vouched,
+            suspected,
+            leaving,
+            counts,
+            wedged,
+            proposals,
+            echoed,
+            decided,
+            trims,
+            words,
+        }
+    }
+
+    /// The words of what a member thinks of the others.
+    #[must_use]
+    pub fn opinions(&self) -> Range<usize> {
+        self.accused.word()..self.suspected.word() + 1
     }
 
     /// Where the proposal of the leader with rank `leader` lies.

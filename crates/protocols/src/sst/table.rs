@@ -149,6 +149,11 @@ impl Table {
     #[inline]
     pub fn note<T: Word>(&mut self, column: Column<T>, value: T) {
         assert!(self.is_ready(), "[S4] a store before all readers are attached");
+        self.store(column, value);
+    }
+
+    #[inline]
+    fn store<T: Word>(&self, column: Column<T>, value: T) {
         let row = &self.rows[self.rank];
         let before = row.load_relaxed(column.word());
         assert!(
@@ -158,6 +163,17 @@ impl Table {
             value.to_word()
         );
         column.store(row, value);
+    }
+
+    /// Stores a value that will be stored again and again while the table lives, like a heartbeat: a reader that attaches
+    /// late and misses this one gets a later one. So it may be stored before all readers are attached.
+    ///
+    /// # Panics
+    /// If the value is below the present one [S1].
+    #[inline]
+    pub fn renew<T: Word>(&mut self, column: Column<T>, value: T) {
+        self.store(column, value);
+        self.posts.push(Post::Guard(column.word()));
     }
 
     /// Readers get the present values of adjacent columns that were noted, at the next [`Table::flush`], after all that

@@ -10,7 +10,7 @@ mod program;
 
 pub(crate) use cluster::Cluster;
 pub use cluster::{Fate, UNREACHABLE_AFTER};
-pub(crate) use plan::draw_rules;
+pub(crate) use plan::{FOR_EVER, draw_rules};
 pub use plan::{Plan, SubgroupPlan};
 pub(crate) use program::{Program, Scene, Watch};
 

@@ -63,6 +63,9 @@ pub struct SubgroupPlan {
     pub settings: Settings,
 }
 
+/// A path that is slower by this brings nothing within a run.
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(3600);
+
 /// Messages of the scenario are at most that long.
 pub(super) const MESSAGE_MAX: usize = 40;
 
@@ -209,6 +212,8 @@ impl Plan {
     #[must_use]
     pub fn last_fault(&self) -> Duration {
         let end = |rule: &Rule| match (&rule.when, &rule.what) {
+            // What never arrives has no effect after the others have noticed that.
+            (When::At(at), Verdict::Slow { extra, .. }) if *extra >= FOR_EVER => at.as_nanos(),
             (When::At(at), Verdict::Pause { span, .. } | Verdict::Slow { extra: span, .. }) => {
                 at.as_nanos() + span.as_nanos() as u64
             }

@@ -65,7 +65,7 @@ impl Columns {
             return Step::Counts;
         }
         match first {
-            word if word == row.suspected.word() => Step::Suspicion,
+            word if word == row.accused.word() => Step::Suspicion,
             word if word == row.leaving.word() => Step::Leaving,
             word if word == row.wedged.word() => Step::Wedge,
             word if word == row.echoed.word() => Step::Echo,

@@ -1,0 +1,213 @@
+//! The cut: which members go when some do not hear each other (Derecho §2).
+//!
+//! A link that fails between two members is seen by these two alone, and each accuses the other. If members took over
+//! accusations as they come, in whatever order, both ends could go, and with several bad links a healthy majority would
+//! fall apart. So an accusation removes nobody by itself. The leader collects the accusations of all members that it
+//! hears and removes a smallest set of members with an end of each bad link: those who stay hear each other \[V11\].
+//!
+//! - A member that all whom the leader hears accuse, the leader too, is gone as far as they can tell: it is in the cut.
+//! - For what is left the cut is a *least vertex cover* of the graph of accusations; of several, the one with the
+//!   younger members. So of two members that accuse each other alone, the younger one goes.
+//! - A report that is still missing matters only if it could accuse somebody who stays of not being heard by somebody
+//!   who stays. Every other report adds a link that the cut covers already, and what it covers already stays a least
+//!   cover. So the leader waits only for the former: a member either accuses whoever is accused, or vouches for it.
+//!
+//! The aim is that of Rapid's cut detection (Suresh et al. 2018); the means differ, since here every member hears every
+//! other and a view has few of them.
+
+/// Who says what of whom in a view; sets of ranks are sets of bits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reports {
+    /// By rank: whom the member does not hear.
+    pub(super) accused: Vec<u64>,
+    /// By rank: who was accused by somebody, and has answered to this member after that.
+    pub(super) vouched: Vec<u64>,
+}
+
+impl Reports {
+    /// The ranks to remove, as the member with rank `own` has to see it; `None` while a report is missing that could
+    /// change it.
+    pub(super) fn cut(&self, own: usize) -> Option<u64> {
+        let members = self.accused.len();
+        let heard = everybody(members) & !self.accused[own];
+        let accused = |rank: usize| self.accused[rank];
+        let forced = ranks(heard).fold(self.accused[own], |forced, rank| forced & accused(rank));
+        let cut = forced | least_cover(&self.links(!forced));
+        let disputed = (0..members).map(accused).fold(0, |all, these| all | these) & everybody(members);
+        let is_missing = |rank: usize| {
+            disputed & !cut & !(1 << rank) & !self.accused[rank] & !self.vouched[rank] != 0
+        };
+        let is_clear = !ranks(heard & !cut).any(is_missing) && self.answers_for(self.accused[own] & !cut, heard);
+        is_clear.then_some(cut)
+    }
+
+    /// Whether somebody in `heard` vouches for each of `accused`. A member that nobody vouches for may yet be forced
+    /// into the cut: its accuser does not go for its sake before that is known.
+    fn answers_for(&self, accused: u64, heard: u64) -> bool {
+        let vouched = ranks(heard).fold(0, |all, rank| all | self.vouched[rank]);
+        accused & !vouched == 0
+    }
+
+    /// The bad links among `among`: by rank, the other ends.
+    fn links(&self, among: u64) -> Vec<u64> {
+        let members = self.accused.len();
+        let mut links = vec![0; members];
+        for rank in ranks(everybody(members) & among) {
+            for other in ranks(self.accused[rank] & everybody(members) & among & !(1 << rank)) {
+                links[rank] |= 1 << other;
+                links[other] |= 1 << rank;
+            }
+        }
+        links
+    }
+}
+
+/// The set of all ranks of a view.
+pub(super) const fn everybody(members: usize) -> u64 {
+    u64::MAX >> (super::MEMBERS_MAX - members)
+}
+
+/// The ranks of a set, the lowest first.
+pub(super) fn ranks(set: u64) -> impl Iterator<Item = usize> {
+    (0..super::MEMBERS_MAX).filter(move |rank| set >> rank & 1 == 1)
+}
+
+/// A smallest set with an end of each link; of several the greatest number, so the one with the younger members.
+fn least_cover(links: &[u64]) -> u64 {
+    let mut search = Search { links, best: everybody(links.len()), steps: 0 };
+    search.extend(everybody(links.len()), 0);
+    search.best
+}
+
+/// Steps after which the best cover found so far has to do. Links among 64 members that fail at random take some
+/// thousands; each costs less than a microsecond.
+const STEPS_MAX: u32 = 20_000;
+
+struct Search<'a> {
+    links: &'a [u64],
+    best: u64,
+    steps: u32,
+}
+
+impl Search<'_> {
+    /// Goes through the covers that contain `chosen` and, beside that, members of `open` alone.
+    fn extend(&mut self, open: u64, chosen: u64) {
+        self.steps += 1;
+        let degree = |rank: usize| (self.links[rank] & open).count_ones();
+        let busiest = ranks(open).max_by_key(|rank| degree(*rank)).map(|rank| (rank, degree(rank)));
+        let Some((rank, most)) = busiest.filter(|(_, most)| *most > 1) else {
+            // Links without common ends: the younger end of each.
+            let single = ranks(open).filter(|rank| self.links[*rank] & open & ((1 << rank) - 1) != 0);
+            return self.offer(single.fold(chosen, |cover, rank| cover | 1 << rank));
+        };
+        let links: u32 = ranks(open).map(degree).sum::<u32>() / 2;
+        let least = chosen.count_ones() + links.div_ceil(most);
+        if least > self.best.count_ones() || self.steps > STEPS_MAX {
+            return;
+        }
+        let others = self.links[rank] & open;
+        self.extend(open & !(1 << rank), chosen | 1 << rank);
+        self.extend(open & !(1 << rank) & !others, chosen | others);
+    }
+
+    fn offer(&mut self, cover: u64) {
+        let (size, best) = (cover.count_ones(), self.best.count_ones());
+        if size < best || (size == best && cover > self.best) {
+            self.best = cover;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reports(accused: &[u64], vouched: &[u64]) -> Reports {
+        Reports { accused: accused.to_vec(), vouched: vouched.to_vec() }
+    }
+
+    #[test]
+    fn a_death_that_all_report_removes_the_dead() {
+        assert_eq!(reports(&[0b100, 0b100, 0], &[0; 3]).cut(0), Some(0b100));
+        // The second leader learns of the first one's death before the others do.
+        assert_eq!(reports(&[0, 0b001, 0], &[0; 3]).cut(1), None);
+        assert_eq!(reports(&[0, 0b001, 0b001], &[0; 3]).cut(1), Some(0b001));
+    }
+
+    #[test]
+    fn of_two_that_accuse_each_other_the_younger_goes() {
+        let accused = [0, 0b0100, 0b0010, 0];
+        assert_eq!(reports(&accused, &[0b0110, 0, 0, 0b0110]).cut(0), Some(0b0100));
+        // The other two have not yet said whom they hear.
+        assert_eq!(reports(&accused, &[0b0110, 0, 0, 0]).cut(0), None);
+        assert_eq!(reports(&accused, &[0b0010, 0, 0, 0b0010]).cut(0), Some(0b0100), "what is covered needs no word");
+    }
+
+    #[test]
+    fn a_leader_with_several_bad_links_goes_itself() {
+        let accused = [0b00110, 0b00001, 0b00001, 0, 0];
+        let vouched = [0, 0, 0, 0b00111, 0b00111];
+        assert_eq!(reports(&accused, &vouched).cut(0), Some(0b00001));
+        assert_eq!(reports(&accused, &[0; 5]).cut(0), None);
+    }
+
+    /// Two members die at once: their killer's link is not taken for the cause.
+    #[test]
+    fn two_deaths_at_once_wait_for_the_others_word() {
+        let accused = [0b00110, 0, 0, 0, 0];
+        assert_eq!(reports(&accused, &[0; 5]).cut(0), None);
+        let accused = [0b00110, 0, 0, 0b00110, 0b00110];
+        assert_eq!(reports(&accused, &[0; 5]).cut(0), Some(0b00110));
+    }
+
+    /// The last member of four learns of the others' deaths one by one.
+    #[test]
+    fn an_accuser_does_not_go_for_members_that_nobody_hears() {
+        assert_eq!(reports(&[0b1000, 0b0101, 0, 0], &[0; 4]).cut(1), None);
+        assert_eq!(reports(&[0b1000, 0b1101, 0, 0], &[0; 4]).cut(1), Some(0b1101));
+    }
+
+    #[test]
+    fn a_part_without_connection_removes_the_others() {
+        assert_eq!(reports(&[0b10, 0b01], &[0; 2]).cut(0), Some(0b10));
+        assert_eq!(reports(&[0b10, 0b01], &[0; 2]).cut(1), Some(0b01));
+    }
+
+    #[test]
+    fn covers_are_least_in_every_small_graph() {
+        for graph in 0..1_u32 << 15 {
+            let pairs = (0..6_usize).flat_map(|a| (a + 1..6).map(move |b| (a, b)));
+            let mut links = vec![0_u64; 6];
+            for (_, (a, b)) in pairs.enumerate().filter(|(i, _)| graph >> i & 1 == 1) {
+                links[a] |= 1 << b;
+                links[b] |= 1 << a;
+            }
+            let covers = |set: &u64| {
+                (0..6).all(|rank| set >> rank & 1 == 1 || links[rank] & !set == 0)
+            };
+            let best = (0..64_u64).filter(covers).min_by_key(|set| (set.count_ones(), u64::MAX - set));
+            assert_eq!(Some(least_cover(&links)), best, "{links:?}");
+        }
+    }
+
+    #[test]
+    fn views_of_all_sizes_are_searched_within_bounds() {
+        let mut state = 1_u64;
+        for members in [63, 64] {
+            for density in [2, 5, 20] {
+                let mut links = vec![0_u64; members];
+                for a in 0..members {
+                    for b in 0..a {
+                        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        if (state >> 33) % 64 < density {
+                            links[a] |= 1 << b;
+                            links[b] |= 1 << a;
+                        }
+                    }
+                }
+                let cover = least_cover(&links);
+                assert!(ranks(everybody(members) & !cover).all(|rank| links[rank] & !cover == 0));
+            }
+        }
+    }
+}

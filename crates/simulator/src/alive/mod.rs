@@ -1,0 +1,299 @@
+//! Scenario: a healthy majority continues, whatever happens to the others (Derecho §2, §3.4).
+//!
+//! Each case has one reason for a view to end and one kind of trouble, and from the two follows who is healthy:
+//!
+//! - [`Trouble::Hang`]: a member or a joiner stops at some moment while a view ends and the next one opens. A pause
+//!   that is shorter than the others wait removes nobody; a longer one removes at most the member that pauses \[V10\].
+//! - [`Trouble::Links`]: some pairs of members no longer hear each other, in one direction or in both, while every
+//!   other pair does. As few members are removed as can be, and the rest continues \[V11\].
+//! - [`Trouble::Distance`]: every message takes so long that an agreement takes longer than the members wait for a
+//!   sign of life. Nobody is removed \[V10\].
+//!
+//! The healthy members have to end in one view, together, with everything delivered that they sent. All checkers of
+//! [`crate::group`] watch as well.
+
+mod links;
+
+pub use links::least_cover;
+
+use std::fmt;
+
+use squall_fabric::sim::{Prng, Rule, Verdict, When};
+use squall_fabric::{Duration, Instant};
+use squall_protocols::group::Ended;
+use squall_protocols::membership::Stop;
+
+use crate::explain::Shrink;
+use crate::group::{self, FOR_EVER, Fate, Plan};
+use crate::run::{Outcome, Planned, Violation};
+
+/// The scenario.
+pub const SCENARIO: Planned<Case> = Planned {
+    name: "alive",
+    about: "3 to 6 members; hangs at each step of a view change, links that fail, slow networks: the healthy continue",
+    draw,
+    run: Case::run,
+};
+
+/// Why a view ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Nothing beside the trouble.
+    Nothing,
+    /// A node joins.
+    Join,
+    /// The youngest member leaves.
+    Leave,
+    /// The youngest member crashes.
+    Crash,
+}
+
+/// What else goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// A node stops for a while.
+    Hang {
+        /// Which; the joiner has the number of members.
+        node: u32,
+        /// When.
+        when: When,
+        /// For how long.
+        span: Duration,
+    },
+    /// These pairs of members do not hear each other.
+    Links(Vec<BadLink>),
+    /// Whatever is posted takes longer by this.
+    Distance(Duration),
+}
+
+/// A pair of members, one of which does not hear the other, or neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadLink {
+    /// One end.
+    pub a: u32,
+    /// The other end: does not hear `a`.
+    pub b: u32,
+    /// How it fails.
+    pub kind: LinkFailure,
+    /// When, after the trouble begins.
+    pub after: Duration,
+}
+
+/// How a link fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkFailure {
+    /// Nothing passes from `a` to `b`, and neither is told.
+    OneWay,
+    /// Nothing passes, and neither is told.
+    Silent,
+    /// Nothing passes, and the fabric reports the loss to both after a while.
+    Reported,
+}
+
+/// A group, a reason for its view to end, and the trouble.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Members of the first view.
+    pub members: u32,
+    /// Why the view ends.
+    pub reason: Reason,
+    /// What goes wrong.
+    pub trouble: Trouble,
+    /// The order of events is drawn from it.
+    pub seed: u64,
+}
+
+/// When it all begins: messages are under way.
+const BEGIN: Duration = Duration::from_micros(30);
+
+/// How long members wait for a sign of life.
+const SUSPICION_AFTER: Duration = Duration::from_micros(400);
+
+impl Case {
+    /// Runs the case, keeping the latest `trace_records_max` happenings.
+    #[must_use]
+    pub fn run(&self, trace_records_max: usize) -> Outcome {
+        let (mut outcome, fates) = group::run_to_fates(&self.plan(), trace_records_max);
+        if outcome.violation.is_none() {
+            let judge =
+                |text| Violation { checker: "availability", text: format!("{text} after {self:?}: {fates:?}") };
+            outcome.violation = self.check(&fates).err().map(judge);
+        }
+        outcome
+    }
+
+    /// The plan.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        let begin = Instant::from_nanos(0) + BEGIN;
+        let mut plan = Plan {
+            early_sight: self.seed.is_multiple_of(3) && !matches!(self.trouble, Trouble::Links(_)),
+            suspicion_after: Some(SUSPICION_AFTER),
+            ..Plan::calm(self.seed, self.members)
+        };
+        let youngest = self.members - 1;
+        match self.reason {
+            Reason::Nothing => {}
+            Reason::Join => plan.joins.push(BEGIN),
+            Reason::Leave => plan.leaves.push((youngest, BEGIN)),
+            Reason::Crash => {
+                plan.rules.push(Rule { when: When::At(begin), what: Verdict::Crash(youngest) });
+            }
+        }
+        match &self.trouble {
+            Trouble::Hang { node, when, span } => {
+                plan.rules.push(Rule { when: *when, what: Verdict::Pause { node: *node, span: *span } });
+            }
+            Trouble::Links(links) => {
+                // Members that share memory see what is not yet pushed.
+                plan.rules.extend(links.iter().flat_map(|link| link.rules(begin)));
+            }
+            Trouble::Distance(extra) => {
+                let nodes = plan.nodes();
+                let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
+                let slow = |(from, to)| Rule {
+                    when: When::At(Instant::from_nanos(0)),
+                    what: Verdict::Slow { from, to, extra: *extra },
+                };
+                plan.rules.extend(pairs.filter(|(from, to)| from != to).map(slow));
+            }
+        }
+        plan
+    }
+
+    /// Members that are in the last view, or would be if nothing went wrong, in ascending order.
+    fn wanted(&self) -> Vec<u32> {
+        let goes = matches!(self.reason, Reason::Leave | Reason::Crash);
+        let last = self.members - u32::from(goes) + u32::from(self.reason == Reason::Join);
+        (0..last).collect()
+    }
+
+    fn check(&self, fates: &[Fate]) -> Result<(), String> {
+        let mut wanted = self.wanted();
+        match &self.trouble {
+            Trouble::Distance(_) => expect_together(fates, &wanted),
+            Trouble::Hang { node, span, .. } => {
+                let hangs_long = *span > SUSPICION_AFTER / 2;
+                let stays = matches!(fates.get(*node as usize), Some(Fate::Member(_)));
+                if hangs_long && !stays {
+                    wanted.retain(|member| member != node);
+                }
+                expect_together(fates, &wanted)
+            }
+            Trouble::Links(links) => self.check_links(fates, links),
+        }
+    }
+
+    /// \[V11\] No more members go than have to, and the rest is together.
+    fn check_links(&self, fates: &[Fate], links: &[BadLink]) -> Result<(), String> {
+        let pairs: Vec<(u32, u32)> = links.iter().map(|link| (link.a, link.b)).collect();
+        let least = least_cover(self.members, &pairs);
+        if least > (self.members - 1) / 2 {
+            // Whoever continues would have to do without a majority.
+            return Ok(());
+        }
+        let together: Vec<u32> = (0..self.members)
+            .filter(|node| matches!(fates[*node as usize], Fate::Member(_)))
+            .collect();
+        expect_together(fates, &together)?;
+        let removed = self.members - u32::try_from(together.len()).expect("few");
+        if removed > least {
+            return Err(format!("[V11] {removed} members were removed, where {least} would have done"));
+        }
+        for node in (0..self.members).filter(|node| !together.contains(node)) {
+            if !matches!(fates[node as usize], Fate::Ended(Ended::Stopped(Stop::Excluded | Stop::Minority { .. }))) {
+                return Err(format!("[V4] node {node} was removed and has not found out"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BadLink {
+    fn rules(&self, begin: Instant) -> Vec<Rule> {
+        let when = When::At(begin + self.after);
+        let silent = |from, to| Rule { when, what: Verdict::Slow { from, to, extra: FOR_EVER } };
+        match self.kind {
+            LinkFailure::OneWay => vec![silent(self.a, self.b)],
+            LinkFailure::Silent => vec![silent(self.a, self.b), silent(self.b, self.a)],
+            LinkFailure::Reported => vec![Rule { when, what: Verdict::Cut { a: self.a, b: self.b } }],
+        }
+    }
+}
+
+/// \[V10\] `nodes` are members, in one view, of just them.
+fn expect_together(fates: &[Fate], nodes: &[u32]) -> Result<(), String> {
+    let is_in = |node: &u32| match &fates[*node as usize] {
+        Fate::Member(view) => {
+            let mut members: Vec<u32> = view.members.iter().map(|member| member.node.0).collect();
+            members.sort_unstable();
+            members == nodes
+        }
+        _ => false,
+    };
+    match nodes.iter().find(|node| !is_in(node)) {
+        None => Ok(()),
+        Some(node) => Err(format!("[V10] node {node} is not in a view of just the healthy {nodes:?}")),
+    }
+}
+
+/// The plan follows from the case as a whole, so nothing is taken away but bad links.
+impl Shrink for Case {
+    fn smaller(&self) -> Vec<Self> {
+        let Trouble::Links(links) = &self.trouble else { return Vec::new() };
+        let without = |i: usize| {
+            let mut links = links.clone();
+            links.remove(i);
+            Self { trouble: Trouble::Links(links), ..self.clone() }
+        };
+        (0..links.len()).map(without).collect()
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{self:?}")?;
+        self.plan().fmt(f)
+    }
+}
+
+/// The case of `seed`.
+fn draw(seed: u64) -> Case {
+    let mut prng = Prng::new(seed ^ 0xa11e);
+    let members = 3 + u32::try_from(prng.index(4)).expect("few");
+    let (reason, trouble) = match prng.below(8) {
+        0..4 => return draw_hang(&mut prng, members, seed),
+        4..7 => (Reason::Nothing, Trouble::Links(links::draw(&mut prng, members))),
+        _ => {
+            let reason = [Reason::Join, Reason::Leave, Reason::Crash][prng.index(3)];
+            // A joiner hears of its view after one delay, and is heard after another one, while signs of life and looks
+            // at them are a quarter of the suspicion time apart. So nearly a quarter is what a delay may take.
+            let quarter = SUSPICION_AFTER.as_nanos() as u64 / 4;
+            (reason, Trouble::Distance(Duration::from_nanos(quarter / 2 + prng.below(quarter / 3))))
+        }
+    };
+    Case { members, reason, trouble, seed }
+}
+
+fn draw_hang(prng: &mut Prng, members: u32, seed: u64) -> Case {
+    let reason = [Reason::Join, Reason::Join, Reason::Leave, Reason::Crash][prng.index(4)];
+    // One that goes and one that hangs leave a majority.
+    let members = match reason {
+        Reason::Nothing | Reason::Join => members,
+        Reason::Leave => members.max(4),
+        Reason::Crash => members.max(5),
+    };
+    let joiner = members;
+    let node = match reason {
+        Reason::Join if prng.chance(600) => joiner,
+        // The youngest leaves or crashes itself.
+        _ => u32::try_from(prng.below(u64::from(members - 1))).expect("few"),
+    };
+    let at = When::At(Instant::from_nanos(0) + BEGIN + Duration::from_nanos(prng.below(150_000)));
+    let when = if prng.chance(500) { at } else { When::Post { node, nth: 1 + prng.below(80) } };
+    let span = match prng.chance(400) {
+        true => Duration::from_nanos(prng.below(SUSPICION_AFTER.as_nanos() as u64 / 2)),
+        false => SUSPICION_AFTER * 3 + Duration::from_nanos(prng.below(20_000_000)),
+    };
+    Case { members, reason, trouble: Trouble::Hang { node, when, span }, seed }
+}
