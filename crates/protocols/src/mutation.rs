@@ -53,6 +53,8 @@ mutations! {
         ProposeUnaccepted,
         /// \[D2\] A new leader proposes its own change, whatever was proposed before.
         IgnoreEarlierProposal,
+        /// \[D2\] A new leader takes over the earliest proposal that anybody has echoed, not the latest.
+        TakeEarliestProposal,
         /// \[D3\] A new leader adds to what it takes over.
         BlendProposal,
         /// \[V3\] The trim is the least count over all members, also the dead, whose rows stand still.

@@ -114,8 +114,12 @@ impl Membership {
         }
         let echoes = (0..self.view.members.len())
             .map(|rank| (index(self.row.echoed.load(self.table.row(rank))), rank));
-        let (echoed, rank) = echoes.filter(|(echoed, _)| *echoed <= self.view.members.len()).max()?;
-        Some(self.load(rank, echoed.checked_sub(1)?))
+        let echoes = echoes.filter(|(echoed, _)| (1..=self.view.members.len()).contains(echoed));
+        let (echoed, rank) = match is_on(Mutation::TakeEarliestProposal) {
+            false => echoes.max()?,
+            true => echoes.min()?,
+        };
+        Some(self.load(rank, echoed - 1))
     }
 
     fn new_proposal(&self, cut: u64) -> Proposal {

@@ -350,7 +350,10 @@ impl Membership {
             let said = |rank| if rank == own { here } else { column.load(self.table.row(rank)) };
             (0..self.view.members.len()).map(said).collect()
         };
-        Reports { accused: column(self.row.accused, self.accused), vouched: column(self.row.vouched, self.vouched) }
+        Reports {
+            accused: column(self.row.accused, self.accused),
+            vouched: column(self.row.vouched, self.vouched),
+        }
     }
 
     fn enter_decided(&mut self, now: Instant) {
@@ -440,8 +443,7 @@ impl Membership {
     pub(super) fn stop_as_minority(&mut self, lost: u64) {
         let own = self.table.rank();
         let accuses_this = |rank| self.row.accused.load(self.table.row(rank)) >> own & 1 == 1;
-        let minority =
-            Stop::Minority { lost: lost.count_ones() as usize, members: self.view.members.len() };
+        let minority = Stop::Minority { lost: lost.count_ones() as usize, members: self.view.members.len() };
         let is_excluded = ranks(everybody(self.view.members.len()) & !(1 << own)).any(accuses_this);
         self.stop = Some(if is_excluded { Stop::Excluded } else { minority });
     }

@@ -34,10 +34,10 @@ impl Reports {
         let forced = ranks(heard).fold(self.accused[own], |forced, rank| forced & accused(rank));
         let cut = forced | least_cover(&self.links(!forced));
         let disputed = (0..members).map(accused).fold(0, |all, these| all | these) & everybody(members);
-        let is_missing = |rank: usize| {
-            disputed & !cut & !(1 << rank) & !self.accused[rank] & !self.vouched[rank] != 0
-        };
-        let is_clear = !ranks(heard & !cut).any(is_missing) && self.answers_for(self.accused[own] & !cut, heard);
+        let is_missing =
+            |rank: usize| disputed & !cut & !(1 << rank) & !self.accused[rank] & !self.vouched[rank] != 0;
+        let is_clear =
+            !ranks(heard & !cut).any(is_missing) && self.answers_for(self.accused[own] & !cut, heard);
         is_clear.then_some(cut)
     }
 
@@ -140,7 +140,11 @@ mod tests {
         assert_eq!(reports(&accused, &[0b0110, 0, 0, 0b0110]).cut(0), Some(0b0100));
         // The other two have not yet said whom they hear.
         assert_eq!(reports(&accused, &[0b0110, 0, 0, 0]).cut(0), None);
-        assert_eq!(reports(&accused, &[0b0010, 0, 0, 0b0010]).cut(0), Some(0b0100), "what is covered needs no word");
+        assert_eq!(
+            reports(&accused, &[0b0010, 0, 0, 0b0010]).cut(0),
+            Some(0b0100),
+            "what is covered needs no word"
+        );
     }
 
     #[test]
@@ -182,9 +186,7 @@ mod tests {
                 links[a] |= 1 << b;
                 links[b] |= 1 << a;
             }
-            let covers = |set: &u64| {
-                (0..6).all(|rank| set >> rank & 1 == 1 || links[rank] & !set == 0)
-            };
+            let covers = |set: &u64| (0..6).all(|rank| set >> rank & 1 == 1 || links[rank] & !set == 0);
             let best = (0..64_u64).filter(covers).min_by_key(|set| (set.count_ones(), u64::MAX - set));
             assert_eq!(Some(least_cover(&links)), best, "{links:?}");
         }

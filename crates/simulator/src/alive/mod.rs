@@ -115,8 +115,10 @@ impl Case {
     pub fn run(&self, trace_records_max: usize) -> Outcome {
         let (mut outcome, fates) = group::run_to_fates(&self.plan(), trace_records_max);
         if outcome.violation.is_none() {
-            let judge =
-                |text| Violation { checker: "availability", text: format!("{text} after {self:?}: {fates:?}") };
+            let judge = |text| Violation {
+                checker: "availability",
+                text: format!("{text} after {self:?}: {fates:?}"),
+            };
             outcome.violation = self.check(&fates).err().map(judge);
         }
         outcome
@@ -192,16 +194,18 @@ impl Case {
             // Whoever continues would have to do without a majority.
             return Ok(());
         }
-        let together: Vec<u32> = (0..self.members)
-            .filter(|node| matches!(fates[*node as usize], Fate::Member(_)))
-            .collect();
+        let together: Vec<u32> =
+            (0..self.members).filter(|node| matches!(fates[*node as usize], Fate::Member(_))).collect();
         expect_together(fates, &together)?;
         let removed = self.members - u32::try_from(together.len()).expect("few");
         if removed > least {
             return Err(format!("[V11] {removed} members were removed, where {least} would have done"));
         }
         for node in (0..self.members).filter(|node| !together.contains(node)) {
-            if !matches!(fates[node as usize], Fate::Ended(Ended::Stopped(Stop::Excluded | Stop::Minority { .. }))) {
+            if !matches!(
+                fates[node as usize],
+                Fate::Ended(Ended::Stopped(Stop::Excluded | Stop::Minority { .. }))
+            ) {
                 return Err(format!("[V4] node {node} was removed and has not found out"));
             }
         }

@@ -32,6 +32,8 @@ pub struct Views {
     /// The number that each member expects next from each sender: member, subgroup, sender.
     next: BTreeMap<(NodeId, SubgroupId, NodeId), u64>,
     delivered: u64,
+    /// How many views had the members of the one before.
+    unchanged: usize,
 }
 
 /// One view of one subgroup.
@@ -63,6 +65,7 @@ impl Views {
             sent: BTreeMap::new(),
             next: BTreeMap::new(),
             delivered: 0,
+            unchanged: 0,
         }
     }
 
@@ -86,6 +89,10 @@ impl Views {
         view: &View,
         placements: &[Placement],
     ) -> Result<(), Violation> {
+        if !self.views.contains_key(&view.id) {
+            let before = view.id.checked_sub(1).and_then(|before| self.views.get(&before));
+            self.unchanged += usize::from(before.is_some_and(|before| before.members == view.members));
+        }
         let known = self.views.entry(view.id).or_insert_with(|| view.clone());
         if known != view {
             return fail("views", format!("[V1] {node} installs {view}, others {known}"));
@@ -243,6 +250,12 @@ impl Views {
     #[must_use]
     pub fn has_seen(&self, node: NodeId) -> bool {
         self.views.values().any(|view| view.rank(node).is_some())
+    }
+
+    /// How many views had the members of the one before \[V12\].
+    #[must_use]
+    pub const fn unchanged(&self) -> usize {
+        self.unchanged
     }
 
     /// How many views there were.

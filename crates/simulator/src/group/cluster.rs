@@ -6,7 +6,7 @@ use std::rc::Rc;
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Core, Duration, Event, Fabric, Instant, NodeId};
 use squall_protocols::group::{Ended, Group, Settings};
-use squall_protocols::membership::{self, Member, State, Stop, View};
+use squall_protocols::membership::{self, MEMBERS_MAX, Member, State, Stop, View};
 
 use super::plan::Plan;
 use super::program::{Program, Scene, Watch};
@@ -95,6 +95,7 @@ impl<S: Scene> Cluster<S> {
     pub(crate) fn drive(&mut self) -> Outcome {
         let mut last_fault = Instant::from_nanos(0) + self.plan.last_fault();
         let (mut turns, mut deaths) = (0, 0);
+        let unchanged_max = self.plan.unchanged_views_max();
         while let Some(i) = self.world.next_turn(last_fault + SETTLE) {
             turns += 1;
             if std::mem::replace(&mut deaths, self.world.deaths()) != deaths {
@@ -109,6 +110,10 @@ impl<S: Scene> Cluster<S> {
             if is_busy {
                 let text = format!("[N4] the members are still busy after {TURNS_MAX} turns");
                 self.watch.borrow_mut().take(Err(Violation { checker: "quiescence", text }));
+            }
+            if self.watch.borrow().views.unchanged() > unchanged_max {
+                let text = format!("[V12] more than {unchanged_max} views ended without a change");
+                self.watch.borrow_mut().take(Err(Violation { checker: "useless views", text }));
             }
             if self.watch.borrow().violation.is_some() {
                 break;
@@ -241,8 +246,15 @@ impl<S: Scene> Cluster<S> {
         Ok(())
     }
 
-    /// A joiner that has lost a member cannot join; it gives up when its time is over.
+    /// A joiner that has lost a member, or that there is no place for, cannot join; it gives up when its time is over.
     fn is_cut_off(&self, node: &Node<S::Program>) -> bool {
+        let members = |node: &Node<S::Program>| {
+            let membership = node.group.as_ref().and_then(Group::membership);
+            membership.map_or(0, |membership| membership.view().members.len())
+        };
+        if node.view_id().is_none() && self.going().any(|other| members(other) == MEMBERS_MAX) {
+            return true;
+        }
         let lost =
             |other: &Node<S::Program>| node.group.as_ref().is_some_and(|group| group.has_lost(other.id));
         node.view_id().is_none() && self.going().any(lost)

@@ -195,6 +195,12 @@ impl Plan {
         self.members + u32::try_from(self.joins.len()).expect("few")
     }
 
+    /// The most views that may have the members of the one before \[V12\]: the joiner that a view ended for may be lost.
+    #[must_use]
+    pub fn unchanged_views_max(&self) -> usize {
+        self.joins.len() + self.rules.len()
+    }
+
     /// Whether members can be suspected that live, or lose each other.
     #[must_use]
     pub fn has_false_suspicion(&self) -> bool {
@@ -251,7 +257,7 @@ impl Plan {
 
 /// Whether a set of bits has `node`.
 pub(super) fn has(nodes: u64, node: NodeId) -> bool {
-    nodes >> node.0 & 1 == 1
+    nodes.checked_shr(node.0).is_some_and(|nodes| nodes & 1 == 1)
 }
 
 fn node(prng: &mut Prng, nodes: u64) -> u32 {
@@ -407,7 +413,7 @@ impl fmt::Display for Plan {
         )?;
         for SubgroupPlan { id, nodes, senders, pullers, settings } in &self.subgroups {
             let Settings { mode, window, window_bytes, batching, large, .. } = settings;
-            let mask = (1_u64 << self.nodes()) - 1;
+            let mask = 1_u64.checked_shl(self.nodes()).map_or(u64::MAX, |past| past - 1);
             writeln!(
                 f,
                 "  {id}: {mode:?}, nodes {:b}, senders {:b}, pullers {:b}, window {window} and {window_bytes} bytes, {batching:?}",

@@ -8,6 +8,9 @@
 //! - [`Shape::Storm`]: eight nodes join, at once or one after the other, and perhaps the leader dies meanwhile. All are let
 //!   in, together as far as they came together \[V9\].
 //!
+//! - [`Shape::Full`]: a node asks to join a group that has as many members as a group can have. It waits, and the view does
+//!   not end \[V12\].
+//!
 //! All checkers of [`crate::group`] watch as well. The scenario draws from all shapes.
 
 mod partition;
@@ -19,7 +22,7 @@ use std::fmt;
 use squall_fabric::sim::{Prng, Rule, Verdict, When};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::group::Ended;
-use squall_protocols::membership::Stop;
+use squall_protocols::membership::{MEMBERS_MAX, Stop};
 
 use crate::explain::Shrink;
 use crate::group::{self, Fate, Plan};
@@ -28,7 +31,7 @@ use crate::run::{Outcome, Planned, Violation};
 /// The scenario.
 pub const SCENARIO: Planned<Case> = Planned {
     name: "shape",
-    about: "partitions of all shapes up to 5 members, members that pause or are not heard, eight nodes that join at once",
+    about: "partitions of all shapes up to 5 members, members that pause or are not heard, eight nodes that join at once, full groups",
     draw,
     run: Case::run,
 };
@@ -71,6 +74,8 @@ pub enum Shape {
         /// The leader dies just before this post of its own.
         death: Option<u64>,
     },
+    /// A node asks to join a group of [`MEMBERS_MAX`] members.
+    Full,
 }
 
 /// A fault in a group of some size.
@@ -130,6 +135,10 @@ impl Case {
                 let leader = u32::from(*node == 0);
                 plan.rules.extend(misses_leader.then(|| slow(leader, *node)));
             }
+            Shape::Full => {
+                plan.messages = 1;
+                plan.joins = vec![BEGIN];
+            }
             Shape::Storm { gap, death } => {
                 plan.joins = (0..JOINERS).map(|i| BEGIN + *gap * i).collect();
                 let death = death.map(|nth| rule(When::Post { node: 0, nth }, Verdict::Crash(0)));
@@ -145,6 +154,7 @@ impl Case {
             Shape::Pause { node, .. } => self.check_pause(fates, *node),
             Shape::Mute { node, .. } => self.check_mute(fates, *node),
             Shape::Storm { gap, death } => self.check_storm(fates, *gap, *death),
+            Shape::Full => self.check_full(fates),
         }
     }
 
@@ -206,6 +216,17 @@ impl Case {
     }
 }
 
+impl Case {
+    fn check_full(&self, fates: &[Fate]) -> Result<(), String> {
+        let all: Vec<u32> = (0..self.members).collect();
+        expect_members(fates, &all, "[V12] a full group has changed")?;
+        match &fates[0] {
+            Fate::Member(view) if view.id > 0 => Err(format!("[V12] {} views were for nothing", view.id)),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What is known of its end holds for the case as it is, so nothing is taken away.
 impl Shrink for Case {
     fn smaller(&self) -> Vec<Self> {
@@ -241,7 +262,10 @@ fn expect_stopped(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), 
 fn draw(seed: u64) -> Case {
     let mut prng = Prng::new(seed ^ 0x5ba9e);
     let members = 2 + u32::try_from(prng.index(4)).expect("few");
+    let full = u32::try_from(MEMBERS_MAX).expect("few");
     let (members, shape) = match prng.below(4) {
+        // A run of so many members takes as long as some hundred others.
+        0 if prng.chance(3) => (full, Shape::Full),
         0 => {
             let partitions = partitions(members);
             let parts = partitions[prng.index(partitions.len())].clone();

@@ -51,11 +51,17 @@ pub struct Case {
 const BEGIN: Duration = Duration::from_micros(25);
 
 impl Case {
+    /// How many members there are that can lead, one after the other: all but those that go.
+    #[must_use]
+    pub const fn leaders(&self) -> u32 {
+        let leaves = if matches!(self.change, Change::Leave) { 1 } else { 0 };
+        self.members.saturating_sub(self.change.losses() + leaves)
+    }
+
     /// Whether there is a member left to lead after the first leader.
     #[must_use]
     pub const fn has_second_leader(&self) -> bool {
-        let leaves = if matches!(self.change, Change::Leave) { 1 } else { 0 };
-        self.members > 1 + self.change.losses() + leaves
+        self.leaders() > 1
     }
 
     /// The plan if `leaders` leaders die beside, whose deaths it does not contain yet.

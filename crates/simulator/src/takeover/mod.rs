@@ -16,7 +16,8 @@ pub use case::{Case, Change};
 pub use enumeration::{Tally, enumerate, enumerate_pieces};
 pub use step::Step;
 
-use squall_fabric::sim::Prng;
+use squall_fabric::sim::{Prng, Rule, Verdict, When};
+use squall_fabric::{Duration, Instant};
 
 use crate::group::{self, Plan};
 use crate::run::Planned;
@@ -24,28 +25,49 @@ use crate::run::Planned;
 /// The scenario.
 pub const SCENARIO: Planned<Plan> = Planned {
     name: "takeover",
-    about: "2 to 5 members whose view ends, by a loss, a leave or joins; leaders die at any step of that, up to two",
+    about: "2 to 6 members whose view ends, by a loss, a leave or joins; up to three leaders die at any step of that",
     draw,
     run: group::run,
 };
 
-/// The plan of `seed`: a case, and up to two leaders that die at one of their posts.
+/// The plan of `seed`: a case, perhaps some paths that are slow, and up to three leaders that die at one of their posts.
 fn draw(seed: u64) -> Plan {
     let mut prng = Prng::new(seed ^ 0x7a6e);
     let case = Case {
-        members: 2 + u32::try_from(prng.index(4)).expect("few"),
+        members: 2 + u32::try_from(prng.index(5)).expect("few"),
         change: Change::ALL[prng.index(Change::ALL.len())],
         shared: prng.chance(300),
         seed,
     };
     let mut plan = case.plan(0);
-    for leader in 0..1 + u32::from(case.has_second_leader() && prng.chance(700)) {
+    plan.rules.extend(draw_slow_paths(&mut prng, case.members));
+    for leader in 0..case.leaders().min(3) {
         let posts = enumeration::posts(&case, &plan, leader);
-        if posts.is_empty() {
+        if posts.is_empty() || (leader > 0 && prng.chance(300)) {
             break;
         }
         let (nth, _) = posts[prng.index(posts.len())];
         plan = case.with_death(&plan, leader, nth);
     }
     plan
+}
+
+/// Paths that are slow from the beginning: some members have echoed a proposal, and the next leader has not heard of it.
+fn draw_slow_paths(prng: &mut Prng, members: u32) -> Vec<Rule> {
+    if prng.chance(500) {
+        return Vec::new();
+    }
+    let slow_per_mille = 100 + u32::try_from(prng.below(400)).expect("few");
+    let most = 20_000 + prng.below(600_000);
+    let mut rules = Vec::new();
+    for (from, to) in (0..members).flat_map(|from| (0..members).map(move |to| (from, to))) {
+        if from != to && prng.chance(slow_per_mille) {
+            let extra = Duration::from_nanos(prng.below(most));
+            rules.push(Rule {
+                when: When::At(Instant::from_nanos(0)),
+                what: Verdict::Slow { from, to, extra },
+            });
+        }
+    }
+    rules
 }

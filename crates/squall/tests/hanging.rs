@@ -1,0 +1,95 @@
+//! A member or a joiner that hangs while a view opens hurts nobody else (Derecho §2; \[V10\]).
+
+use std::net::TcpListener;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use squall::config::{Address, SubgroupConfig, Transport};
+use squall::{Config, Group, SendError};
+
+const SUSPICION_AFTER: Duration = Duration::from_millis(1000);
+
+/// How a member ends: the members of its last view, or why it stopped.
+type End = Result<usize, String>;
+
+/// A member that sends a message every 5 ms until `end`, and stays a little longer. Its polling thread stands still for `hang` as soon as it has
+/// installed a view after the first.
+fn member(config: Config, hang: Duration, end: Instant) -> JoinHandle<End> {
+    thread::spawn(move || {
+        let on_view = move |view: &squall::View| {
+            if view.id == 1 {
+                thread::sleep(hang);
+            }
+        };
+        let joined = Group::builder(config).on_view(on_view).on_message("log", |_| ()).join();
+        let mut group = joined.map_err(|error| error.to_string())?;
+        let mut sender = group.subgroup("log").unwrap().sender().unwrap();
+        while Instant::now() < end {
+            match sender.send(8, |bytes| bytes.fill(1)) {
+                Err(SendError::Group(error)) => return Err(error.to_string()),
+                _ => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        let members = group.view().members.len();
+        thread::sleep(SUSPICION_AFTER / 2);
+        Ok(members)
+    })
+}
+
+/// The configurations of three members and, the last, of a joiner.
+fn configs(transport: Transport, name: &str) -> Vec<Config> {
+    let ports: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
+    let base = Config::local(&format!("{name}-{}", std::process::id()), 3);
+    let config = |rank: usize| {
+        let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };
+        let mut config = base.clone().for_rank(rank);
+        if transport == Transport::Tcp {
+            config.transport = transport;
+            config.listen = address(rank);
+            config.contacts = (0..3).map(address).collect();
+        }
+        config.rank = (rank < 3).then_some(rank);
+        config.suspicion_after = Some(SUSPICION_AFTER);
+        config.subgroup("log", SubgroupConfig { message_max: 100, window: 64, ..SubgroupConfig::default() })
+    };
+    (0..4).map(config).collect()
+}
+
+/// Three members and a joiner, of which `who` hangs for `hang`; how the three and the joiner end.
+fn run(configs: &[Config], who: usize, hang: Duration) -> (Vec<End>, End) {
+    let hangs = |rank| if rank == who { hang } else { Duration::ZERO };
+    let end = Instant::now() + hang + 3 * SUSPICION_AFTER;
+    let first: Vec<_> = (0..3).map(|rank| member(configs[rank].clone(), hangs(rank), end)).collect();
+    thread::sleep(SUSPICION_AFTER / 4);
+    let joiner = member(configs[3].clone(), hangs(3), end);
+    (first.into_iter().map(|member| member.join().unwrap()).collect(), joiner.join().unwrap())
+}
+
+#[test]
+fn a_joiner_that_hangs_for_long_is_removed_alone() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        let (members, joiner) = run(&configs(transport, "hang-long"), 3, 3 * SUSPICION_AFTER);
+        assert!(members.iter().all(|end| matches!(end, Ok(3))), "{transport:?}: {members:?}");
+        assert!(joiner.is_err(), "{transport:?}: {joiner:?}");
+    }
+}
+
+#[test]
+fn a_joiner_that_hangs_briefly_stays() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        let (members, joiner) = run(&configs(transport, "hang-brief"), 3, SUSPICION_AFTER / 2);
+        assert!(members.iter().all(Result::is_ok), "{transport:?}: {members:?}");
+        assert!(joiner.is_ok(), "{transport:?}: {joiner:?}");
+    }
+}
+
+#[test]
+fn a_member_that_hangs_while_a_joiner_comes_is_removed_alone() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        let (members, joiner) = run(&configs(transport, "hang-member"), 1, 3 * SUSPICION_AFTER);
+        let stay: Vec<_> = [0, 2].into_iter().map(|rank| members[rank].clone()).collect();
+        assert!(stay.iter().all(Result::is_ok), "{transport:?}: {members:?}");
+        assert!(members[1].is_err() && joiner.is_ok(), "{transport:?}: {members:?}, {joiner:?}");
+    }
+}
