@@ -2,11 +2,12 @@
 //! (Derecho §2).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use squall_fabric::NodeId;
 use squall_fabric::window::Writer;
-use squall_protocols::group::{Application, Layout, Outlet, Placement, SubgroupId, Unplaced};
+use squall_protocols::group::{Application, Layout, Outlet, Placement, SubgroupId, Succession, Unplaced};
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Deliver, Pull};
 use squall_protocols::replica::{Turn, Turns};
@@ -22,11 +23,28 @@ pub(crate) type BoxedUpcall = Box<dyn Deliver + Send>;
 /// Where the windows of one subgroup wait for their users. Looked at once in a view, not on the data path.
 #[derive(Debug, Default)]
 pub(crate) struct Seat {
-    /// The latest window, and since which view this member is in the subgroup.
-    writer: Mutex<Option<(Writer, u64)>>,
+    outgoing: Mutex<Outgoing>,
     turns: Mutex<Turns<Pull>>,
-    /// Since which view this member is in the subgroup, while it is.
-    since: Mutex<Option<u64>>,
+}
+
+/// What goes on from window to window, and since which view this member is in the subgroup, while it is.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    succession: Succession,
+    since: Option<u64>,
+}
+
+/// The next window of a sender that has given up the one before.
+#[derive(Debug)]
+pub(crate) struct NextWindow {
+    /// `None`: not now.
+    pub(crate) writer: Option<Writer>,
+    /// Since which view this member is in the subgroup; `None`: it is not.
+    pub(crate) since: Option<u64>,
+    /// The window is there, but has no room for what was committed before.
+    pub(crate) is_full: bool,
+    /// How many messages are committed and not delivered, if that is known.
+    pub(crate) under_way: Option<u64>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -34,10 +52,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Seat {
-    /// The sending end of the latest view, once all that was committed before has gone ahead.
-    /// Also since which view this member is in the subgroup.
+    /// The sending end of the latest view, behind all that was committed before. Drop the one before first, and wake the
+    /// polling thread afterwards.
+    pub(crate) fn next_window(&self) -> NextWindow {
+        let mut outgoing = lock(&self.outgoing);
+        let Outgoing { succession, since } = &mut *outgoing;
+        let writer = succession.take_writer();
+        let (is_full, under_way) = (succession.has_window(), succession.under_way());
+        NextWindow { writer, since: *since, is_full, under_way }
+    }
+
+    /// As [`Seat::next_window`], with the view since which this member is in the subgroup.
     pub(crate) fn take_writer(&self) -> Option<(Writer, u64)> {
-        lock(&self.writer).take()
+        let NextWindow { writer, since, .. } = self.next_window();
+        writer.zip(since)
     }
 
     /// The receiving end of the next view.
@@ -86,6 +114,7 @@ impl Application for Handles {
     type Deliver = BoxedUpcall;
 
     fn outlet(&mut self, id: SubgroupId) -> Outlet<BoxedUpcall> {
+        lock(&self.seat(id).outgoing).since = Some(self.view);
         self.upcalls.remove(&id).map_or(Outlet::Pull, Outlet::Upcall)
     }
 
@@ -101,26 +130,44 @@ impl Application for Handles {
         self.status.messages.notify();
     }
 
-    fn take_writer(&mut self, id: SubgroupId, writer: Writer) {
-        let seat = self.seat(id);
-        let since = lock(&seat.since).unwrap_or(self.view);
-        *lock(&seat.writer) = Some((writer, since));
-        self.status.room.notify();
+    fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession> {
+        Locked(lock(&self.seat(id).outgoing))
+    }
+
+    fn try_succession(&mut self, id: SubgroupId) -> Option<impl DerefMut<Target = Succession>> {
+        match self.seat(id).outgoing.try_lock() {
+            Ok(outgoing) => Some(Locked(outgoing)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(Locked(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
-        let seat = self.seat(id);
-        lock(&seat.since).get_or_insert(self.view);
-        lock(&seat.turns).push(pull);
+        lock(&self.seat(id).turns).push(pull);
         self.status.messages.notify();
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, upcall: Option<BoxedUpcall>) {
         // This member may come into the subgroup again.
         self.upcalls.extend(upcall.map(|upcall| (id, upcall)));
-        let seat = self.seat(id);
-        *lock(&seat.writer) = None;
-        *lock(&seat.since) = None;
+        lock(&self.seat(id).outgoing).since = None;
+    }
+}
+
+/// The succession, while its seat is locked.
+struct Locked<'a>(MutexGuard<'a, Outgoing>);
+
+impl Deref for Locked<'_> {
+    type Target = Succession;
+
+    fn deref(&self) -> &Succession {
+        &self.0.succession
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Succession {
+        &mut self.0.succession
     }
 }
 

@@ -126,6 +126,18 @@ pub enum SendError {
     /// The window is full: members have yet to deliver older messages.
     #[error("the window is full: members have yet to deliver older messages; wait, or send again later")]
     Full,
+    /// The view is changing: a member joins, leaves or is gone. Nothing is lost; what was sent before goes first.
+    #[error(
+        "the view is changing, since a member joins, leaves or is gone: send again within milliseconds, or use \
+         send_blocking, which waits"
+    )]
+    ViewChanging,
+    /// This member is not in the subgroup in the present view.
+    #[error(
+        "this member is not in the subgroup in the present view: send again when a view has it there, or use \
+         send_blocking, which waits"
+    )]
+    Absent,
     /// The message is longer than the subgroup allows.
     #[error(
         "a message of {length} bytes is above the longest ({message_max}): raise message_max or large_max in the configuration"
@@ -139,6 +151,14 @@ pub enum SendError {
     /// The group has ended.
     #[error(transparent)]
     Group(#[from] GroupError),
+}
+
+impl SendError {
+    /// Whether the same message may be sent later: it was not sent since the window is full or there is none now.
+    #[must_use]
+    pub const fn is_passing(&self) -> bool {
+        matches!(self, Self::Full | Self::ViewChanging | Self::Absent)
+    }
 }
 
 /// Why there is no further message.

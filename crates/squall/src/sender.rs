@@ -3,12 +3,12 @@
 use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use squall_fabric::window::{Reservation, ReserveError, Writer};
 use squall_transports::Waker;
 
-use crate::application::Seat;
+use crate::application::{NextWindow, Seat};
 use crate::error::SendError;
 use crate::status::Status;
 use crate::wait::block_on;
@@ -80,27 +80,35 @@ impl Sender {
         }
     }
 
-    /// The window to send in. A window that was closed with its view is given up, so that what was committed in it
-    /// goes ahead; the next one comes when it has.
+    /// The window to send in. A window that was closed with its view is given up, and the next one taken if it is there.
     #[inline]
     fn window(&mut self) -> Result<&mut Writer, SendError> {
         if self.writer.as_ref().is_none_or(Writer::is_closed) {
             self.change_window()?;
         }
-        self.writer.as_mut().ok_or(SendError::Full)
+        self.writer.as_mut().ok_or(SendError::ViewChanging)
     }
 
     #[cold]
     fn change_window(&mut self) -> Result<(), SendError> {
-        self.known = self.counts();
-        if self.writer.take().is_some() {
+        let (sent, delivered) = self.counts();
+        self.known = (sent, delivered);
+        let gave_up = self.writer.take().is_some();
+        let NextWindow { writer, since, is_full, under_way } = self.seat.next_window();
+        if gave_up || is_full || writer.is_some() {
+            // There may be something to send that was committed before.
             self.waker.wake();
         }
-        if let Some((writer, since)) = self.seat.take_writer() {
-            let (sent, delivered) = self.known;
-            if self.since.replace(since).is_some_and(|before| before != since) && delivered < sent {
+        if since != self.since {
+            if self.since.is_some() && delivered < sent {
                 self.dropped.push(delivered..sent);
             }
+            self.since = since;
+        }
+        if let Some(under_way) = under_way {
+            self.known.1 = sent - under_way;
+        }
+        if let Some(writer) = writer {
             // What was under way is in it already, in front of all that will be sent.
             self.before = sent - writer.committed();
             self.writer = Some(writer);
@@ -108,8 +116,11 @@ impl Sender {
         }
         self.writer.take_if(|writer| writer.is_closed());
         match (&self.writer, self.status.failure()) {
+            (Some(_), _) => Ok(()),
             (None, Some(error)) => Err(error.into()),
-            _ => Ok(()),
+            (None, None) if since.is_none() => Err(SendError::Absent),
+            (None, None) if is_full => Err(SendError::Full),
+            (None, None) => Err(SendError::ViewChanging),
         }
     }
 
@@ -122,11 +133,12 @@ impl Sender {
     /// Reserves a message of `length` bytes, to be filled and committed.
     ///
     /// # Errors
-    /// [`SendError::Full`] if the window has no room now; it never blocks.
+    /// [`SendError::Full`] if the window has no room now, or that there is none now ([`SendError::is_passing`]); it never
+    /// blocks.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Slot<'_>, SendError> {
         self.window()?;
-        let writer = self.writer.as_mut().ok_or(SendError::Full)?;
+        let writer = self.writer.as_mut().ok_or(SendError::ViewChanging)?;
         match writer.reserve(length) {
             Ok(reservation) => Ok(Slot { reservation, waker: &self.waker }),
             Err(error) => Err(explain(error)),
@@ -136,7 +148,8 @@ impl Sender {
     /// Sends a message of `length` bytes that `fill` writes in place.
     ///
     /// # Errors
-    /// [`SendError::Full`] if the window has no room now; it never blocks.
+    /// [`SendError::Full`] if the window has no room now, or that there is none now ([`SendError::is_passing`]); it never
+    /// blocks.
     #[inline]
     pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
         self.window()?.send(length, fill).map_err(explain)?;
@@ -144,7 +157,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Like [`Sender::send`], but blocks while the window is full. Not for the thread that polls the group.
+    /// Like [`Sender::send`], but blocks while the window is full or the view changes. Not for the thread that polls the
+    /// group.
     ///
     /// # Errors
     /// [`SendError::TooLong`], or that the group has ended.
@@ -156,20 +170,45 @@ impl Sender {
                     slot.commit();
                     return Ok(());
                 }
-                Err(SendError::Full) => std::thread::yield_now(),
+                Err(error) if error.is_passing() => std::thread::yield_now(),
                 Err(error) => return Err(error),
             }
         }
         block_on(self.send_async(length, fill))
     }
 
-    /// Like [`Sender::send`], but awaits room in the window. Runs on any executor.
+    /// Like [`Sender::send`], but awaits room in the window, and the next view if the present one ends. Runs on any
+    /// executor.
     ///
     /// # Errors
     /// [`SendError::TooLong`], or that the group has ended.
     pub async fn send_async(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
-        poll_fn(|context| self.poll_room(length, context)).await?;
-        self.send(length, fill)
+        let mut fill = Some(fill);
+        poll_fn(|context| match self.try_fill(length, &mut fill) {
+            Err(error) if error.is_passing() => {
+                self.status.room.register(context.waker());
+                match self.try_fill(length, &mut fill) {
+                    Err(error) if error.is_passing() => Poll::Pending,
+                    result => Poll::Ready(result),
+                }
+            }
+            result => Poll::Ready(result),
+        })
+        .await
+    }
+
+    /// Sends a message that `fill` writes in place, which is used up if there is room.
+    fn try_fill(
+        &mut self,
+        length: usize,
+        fill: &mut Option<impl FnOnce(&mut [u8])>,
+    ) -> Result<(), SendError> {
+        let mut slot = self.reserve(length)?;
+        if let Some(fill) = fill.take() {
+            fill(&mut slot);
+        }
+        slot.commit();
+        Ok(())
     }
 
     /// How many messages have been sent. The next one has this number.
@@ -182,7 +221,7 @@ impl Sender {
     #[must_use]
     pub fn outcome(&mut self, number: u64) -> Outcome {
         // After a change of views, what was under way goes on in the next window.
-        let has_ended = !matches!(self.window(), Ok(_) | Err(SendError::Full));
+        let has_ended = self.window().is_err_and(|error| !error.is_passing());
         match self.counts() {
             _ if self.dropped.iter().any(|dropped| dropped.contains(&number)) => Outcome::Unknown,
             (_, delivered) if number < delivered => Outcome::Delivered,
@@ -212,7 +251,7 @@ impl Sender {
         // That the group has ended is told by the next send.
         let _ = self.window();
         let (sent, delivered) = self.counts();
-        self.writer.is_some() && sent == delivered
+        sent == delivered
     }
 
     /// How many messages were sent, and how many of these all members have delivered, as far as this one knows.
@@ -220,17 +259,6 @@ impl Sender {
         let in_window =
             |writer: &Writer| (self.before + writer.committed(), self.before + writer.delivered());
         self.writer.as_ref().map_or(self.known, in_window)
-    }
-
-    fn poll_room(&mut self, length: usize, context: &Context<'_>) -> Poll<Result<(), SendError>> {
-        if let Err(SendError::Full) = self.reserve(length) {
-            self.status.room.register(context.waker());
-        }
-        match self.reserve(length) {
-            Ok(_) => Poll::Ready(Ok(())),
-            Err(SendError::Full) => Poll::Pending,
-            Err(error) => Poll::Ready(Err(error)),
-        }
     }
 }
 
@@ -250,8 +278,9 @@ pub enum Outcome {
 #[cold]
 fn explain(error: ReserveError) -> SendError {
     match error {
-        // The view has ended just now: there is room again in the next.
-        ReserveError::Full | ReserveError::Closed => SendError::Full,
+        ReserveError::Full => SendError::Full,
+        // The view has ended just now.
+        ReserveError::Closed => SendError::ViewChanging,
         ReserveError::TooLong { length, message_max } => SendError::TooLong { length, message_max },
     }
 }

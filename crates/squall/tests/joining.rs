@@ -54,7 +54,7 @@ impl Running {
                 let text = format!("{rank}: {number}");
                 match sender.send(text.len(), |bytes| bytes.copy_from_slice(text.as_bytes())) {
                     Ok(()) => number += 1,
-                    Err(SendError::Full) => thread::sleep(Duration::from_micros(200)),
+                    Err(error) if error.is_passing() => thread::sleep(Duration::from_micros(200)),
                     Err(SendError::Group(error)) => panic!("member {rank}: {error}"),
                     Err(error) => panic!("{error}"),
                 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use squall::config::{Address, Batching, Config, IdlePolicy, Mode, Secret, Transport};
-use squall::{Batch, Deliver, Group, Member, Message, Node, Progress, SendError, Sender, View};
+use squall::{Batch, Deliver, Group, Member, Message, Node, Progress, Sender, View};
 use squall_fabric::NodeId;
 use squall_transports::composite::Way;
 
@@ -228,7 +228,7 @@ impl Multicast for GroupMember {
         let sender = self.sender.as_mut().context("this member does not send")?;
         match sender.send(length, fill) {
             Ok(()) => Ok(true),
-            Err(SendError::Full) => Ok(false),
+            Err(error) if error.is_passing() => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

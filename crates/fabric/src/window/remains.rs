@@ -25,10 +25,8 @@ impl Remains {
     /// # Panics
     /// If the other window is made for shorter messages.
     pub fn move_into(&mut self, writer: &mut Writer) -> u64 {
-        // SYNC: pairs with the release in `Reservation::commit`.
-        let ready = self.shared.ready.0.load(Ordering::Acquire);
         let before = self.next;
-        while self.next < ready {
+        for _ in 0..self.left() {
             let length = self.region.load_relaxed(self.place() + 1);
             let is_large = length & LARGE != 0;
             let source = if is_large { self.bodies.as_deref().expect("large messages") } else { &*self };
@@ -50,6 +48,13 @@ impl Remains {
             self.next += 1;
         }
         self.next - before
+    }
+
+    /// How many messages are still to be moved.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        // SYNC: pairs with the release in `Reservation::commit`.
+        self.shared.ready.0.load(Ordering::Acquire) - self.next
     }
 
     /// Where the next record begins.

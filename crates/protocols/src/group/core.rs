@@ -254,7 +254,7 @@ impl<A: Application> Group<A> {
                 }
             };
             self.past.push(mirror);
-            self.successions.end_view(id, remains);
+            self.application.succession(id).end_view(remains);
             remainders.insert(id, (deliver, known));
         }
         Ok(remainders)
@@ -278,7 +278,7 @@ impl<A: Application> Group<A> {
             }
         }
         for (id, (deliver, _)) in remainders {
-            self.successions.remove(id);
+            self.successions.remove(id, self.application.succession(id));
             self.application.leave_subgroup(id, deliver);
         }
         self.timeline.install(&view, fabric.now());
@@ -314,9 +314,10 @@ impl<A: Application> Group<A> {
                 (AnySubgroup::Pulled(core), writer)
             }
         };
+        let succession = self.application.succession(id);
         match writer {
-            Some(writer) => self.successions.begin_view(id, writer),
-            None => self.successions.remove(id),
+            Some(writer) => self.successions.begin_view(id, succession, writer),
+            None => self.successions.remove(id, succession),
         }
         Active { id, core, segment }
     }
@@ -332,9 +333,10 @@ impl<A: Application> Group<A> {
         if let Stage::Present(present) = &mut self.stage {
             for active in &mut present.subgroups {
                 either!(&mut active.core, core => core.close());
+                self.successions.remove(active.id, self.application.succession(active.id));
             }
         }
-        self.successions.clear();
+        self.successions = Successions::default();
         self.stage = Stage::Ended(ended);
     }
 
@@ -412,8 +414,7 @@ impl<A: Application> Group<A> {
     }
 
     fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let application = &mut self.application;
-        let mut work = self.successions.poll(|id, writer| application.take_writer(id, writer));
+        let mut work = self.successions.poll(&mut self.application);
         let Stage::Present(present) = &mut self.stage else { return 0 };
         for active in &mut present.subgroups {
             work += either!(&mut active.core, core => core.poll(fabric));

@@ -9,8 +9,8 @@
 //! 1. Membership ([`crate::membership`]). It freezes and wedges subgroups when it must.
 //! 2. If the next view is decided: each subgroup delivers its trim and ends; the application is told of the view; the
 //!    subgroups of the next view begin with windows of their own; joiners are told of their first view.
-//! 3. Successions: messages of earlier views move into the present window; when all have, the application gets its
-//!    [`Writer`](squall_fabric::window::Writer).
+//! 3. Successions: messages of earlier views move into the present window, whose
+//!    [`Writer`](squall_fabric::window::Writer) the application takes behind them ([`Succession`]).
 //! 4. Subgroups ([`crate::multicast`]), then the bodies of large messages between members (`relays`).
 //!
 //! Step 1 is skipped in most evaluations, so that a view costs next to nothing until it ends: while messages flow it
@@ -34,4 +34,5 @@ mod timeline;
 pub use core::{Group, Settings};
 pub use layout::{Layout, Placement, SubgroupId, Unplaced};
 pub use stage::{Application, Ended, Outlet};
+pub use succession::Succession;
 pub use timeline::{CHANGES_KEPT, ViewChange};

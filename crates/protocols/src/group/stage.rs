@@ -1,10 +1,9 @@
 //! What the application gives to a group and gets from it (Derecho §2).
 
 use std::fmt;
+use std::ops::DerefMut;
 
-use squall_fabric::window::Writer;
-
-use super::{Placement, SubgroupId, Unplaced};
+use super::{Placement, SubgroupId, Succession, Unplaced};
 use crate::membership::{Stop, View};
 use crate::multicast::{Deliver, Failure, Pull};
 
@@ -28,9 +27,15 @@ pub trait Application {
     /// A view is installed: all that is delivered from now on is delivered in it, at all its members.
     fn install(&mut self, view: &View, placements: &[Placement], unplaced: &[Unplaced]);
 
-    /// The sending end of a subgroup for the present view. The one before is closed: drop it, also while it is
-    /// waited for, since messages that it may still commit go first.
-    fn take_writer(&mut self, id: SubgroupId, writer: Writer);
+    /// The succession of a subgroup in which this node sends, where the sending end of the present view is taken
+    /// ([`Succession::take_writer`]). It is the application's, one for each subgroup and empty at first, since its threads
+    /// use it as well as the one that polls.
+    fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession>;
+
+    /// As [`Application::succession`], without waiting: `None` while another thread has it, which advances it too.
+    fn try_succession(&mut self, id: SubgroupId) -> Option<impl DerefMut<Target = Succession>> {
+        Some(self.succession(id))
+    }
 
     /// The receiving end of a subgroup for the present view. The one before has ended: take the rest from it first.
     fn take_pull(&mut self, id: SubgroupId, pull: Pull);

@@ -1,34 +1,81 @@
 //! Succession: what a sender had under way goes on in the next view, once and in order \[V7\] (Derecho §3.4).
+//!
+//! The polling thread moves messages of earlier windows into the present one. It cannot know whether the application
+//! still fills a message that it had reserved when its window was closed. So the application takes the next window
+//! itself, when it has given the earlier one up; until then the polling thread moves what is committed late.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::DerefMut;
 
 use squall_fabric::window::{Remains, Writer};
 
-use super::SubgroupId;
+use super::{Application, SubgroupId};
 
-/// The successions of all subgroups in which this member sends.
+/// The subgroups whose successions are not over.
 #[derive(Debug, Default)]
-pub(super) struct Successions {
-    by_subgroup: BTreeMap<SubgroupId, Succession>,
-    /// Some of them have not yet handed their window's writer over.
-    are_under_way: bool,
-}
+pub(super) struct Successions(BTreeSet<SubgroupId>);
 
 impl Successions {
-    /// A view has ended with these messages left.
-    pub(super) fn end_view(&mut self, id: SubgroupId, remains: Option<Remains>) {
-        self.by_subgroup.entry(id).or_default().end_view(remains);
-    }
-
     /// A view begins with this window.
-    pub(super) fn begin_view(&mut self, id: SubgroupId, writer: Writer) {
-        self.by_subgroup.entry(id).or_default().begin_view(writer);
-        self.are_under_way = true;
+    pub(super) fn begin_view(
+        &mut self,
+        id: SubgroupId,
+        mut succession: impl DerefMut<Target = Succession>,
+        writer: Writer,
+    ) {
+        succession.begin_view(writer);
+        self.0.insert(id);
     }
 
     /// This member no longer sends there.
-    pub(super) fn remove(&mut self, id: SubgroupId) {
-        self.by_subgroup.remove(&id);
+    pub(super) fn remove(&mut self, id: SubgroupId, mut succession: impl DerefMut<Target = Succession>) {
+        succession.clear();
+        self.0.remove(&id);
+    }
+
+    /// Moves what is left of earlier views; returns the amount of work done.
+    #[inline]
+    pub(super) fn poll<A: Application>(&mut self, application: &mut A) -> usize {
+        if self.0.is_empty() { 0 } else { self.advance(application) }
+    }
+
+    #[cold]
+    fn advance<A: Application>(&mut self, application: &mut A) -> usize {
+        let mut work = 0;
+        self.0.retain(|id| {
+            let Some(mut succession) = application.try_succession(*id) else { return true };
+            work += usize::from(succession.advance() > 0);
+            !succession.is_over()
+        });
+        work
+    }
+}
+
+/// One sender's way from window to window. Both the polling thread and the application advance it, one at a time; the
+/// application takes its writers here.
+#[derive(Debug, Default)]
+pub struct Succession {
+    /// The present window's writer, until the application takes it.
+    writer: Option<Writer>,
+    /// Windows of earlier views that are not yet empty, or whose writers still live; the messages that go first in front.
+    sources: VecDeque<Remains>,
+    /// Whether all messages that are not delivered are in `sources` and the window of `writer`.
+    is_complete: bool,
+}
+
+impl Succession {
+    /// A view has ended with these messages left; they were there before those that had not yet moved.
+    pub(super) fn end_view(&mut self, remains: Option<Remains>) {
+        // A writer that the application has not taken is gone with its window.
+        self.writer = None;
+        if let Some(remains) = remains {
+            self.sources.push_front(remains);
+        }
+        self.is_complete = true;
+    }
+
+    fn begin_view(&mut self, writer: Writer) {
+        self.writer = Some(writer);
     }
 
     /// Nothing goes on.
@@ -36,65 +83,49 @@ impl Successions {
         *self = Self::default();
     }
 
-    /// Moves what is left of earlier views, and hands the writers over; returns the amount of work done.
-    #[inline]
-    pub(super) fn poll(&mut self, hand_over: impl FnMut(SubgroupId, Writer)) -> usize {
-        if self.are_under_way { self.advance(hand_over) } else { 0 }
-    }
-
-    #[cold]
-    fn advance(&mut self, mut hand_over: impl FnMut(SubgroupId, Writer)) -> usize {
-        let mut work = 0;
-        self.are_under_way = false;
-        for (id, succession) in &mut self.by_subgroup {
-            let (moved, writer) = succession.advance();
-            work += usize::from(moved > 0);
-            self.are_under_way |= succession.writer.is_some();
-            if let Some(writer) = writer {
-                hand_over(*id, writer);
-                work += 1;
-            }
-        }
-        work
-    }
-}
-
-/// One sender's way from window to window.
-#[derive(Debug, Default)]
-struct Succession {
-    /// The present window's writer, until the application has it.
-    writer: Option<Writer>,
-    /// Windows of earlier views that are not yet empty, the messages that go first in front.
-    sources: VecDeque<Remains>,
-}
-
-impl Succession {
-    /// A view has ended with these messages left; they were there before those that had not yet moved.
-    fn end_view(&mut self, remains: Option<Remains>) {
-        // A writer that the application has not taken is gone with its window.
-        self.writer = None;
-        if let Some(remains) = remains {
-            self.sources.push_front(remains);
-        }
-    }
-
-    /// A view begins with this window.
-    fn begin_view(&mut self, writer: Writer) {
-        self.writer = Some(writer);
-    }
-
-    /// Moves what there is room for. Returns how many messages were moved, and the writer when it is the
-    /// application's turn.
-    fn advance(&mut self) -> (u64, Option<Writer>) {
-        let Some(writer) = &mut self.writer else { return (0, None) };
+    /// Moves what there is room for; returns how many messages were moved.
+    pub fn advance(&mut self) -> u64 {
+        let Some(writer) = &mut self.writer else { return 0 };
         let mut moved = 0;
         while let Some(source) = self.sources.front_mut() {
             moved += source.move_into(writer);
             if !source.is_done() {
-                return (moved, None);
+                break;
             }
             self.sources.pop_front();
         }
-        (moved, self.writer.take())
+        moved
+    }
+
+    /// The writer of the present view's window, behind all that was committed before. Drop the one before first. `None`
+    /// while the view changes, while there is no room for what was committed before, and if it is taken.
+    pub fn take_writer(&mut self) -> Option<Writer> {
+        self.advance();
+        if !self.sources.is_empty() {
+            return None;
+        }
+        let writer = self.writer.take();
+        self.is_complete &= writer.is_none();
+        writer
+    }
+
+    /// Whether the present view's window is here, though it may have no room.
+    #[must_use]
+    pub const fn has_window(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// How many messages of this sender are committed and not delivered; `None` while the window that holds them is the
+    /// application's.
+    #[must_use]
+    pub fn under_way(&self) -> Option<u64> {
+        let moved = self.writer.as_ref().map_or(0, |writer| writer.committed() - writer.delivered());
+        let left: u64 = self.sources.iter().map(Remains::left).sum();
+        self.is_complete.then_some(moved + left)
+    }
+
+    /// Whether nothing is left to move.
+    fn is_over(&self) -> bool {
+        self.sources.is_empty()
     }
 }

@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::DerefMut;
 use std::rc::Rc;
 
 use squall_fabric::sim::Prng;
 use squall_fabric::window::{ReserveError, Writer};
 use squall_fabric::{Duration, Instant, NodeId};
-use squall_protocols::group::{Application, Layout, Outlet, Placement, SubgroupId, Unplaced};
+use squall_protocols::group::{Application, Layout, Outlet, Placement, SubgroupId, Succession, Unplaced};
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Message, Mode, Pull};
 
@@ -77,6 +78,7 @@ pub(crate) struct App {
 #[derive(Default)]
 struct Seat {
     writer: Option<Writer>,
+    succession: Succession,
     unsent: u64,
     /// The receiving ends of the views that are not yet consumed, with their views.
     pulls: VecDeque<(u64, Pull)>,
@@ -105,6 +107,9 @@ impl Program for App {
             for _ in 0..1 + prng.below(self.plan.burst) {
                 if seat.unsent == 0 {
                     break;
+                }
+                if seat.writer.is_none() {
+                    seat.writer = seat.succession.take_writer();
                 }
                 let Some(writer) = &mut seat.writer else {
                     self.blocked = true;
@@ -181,7 +186,8 @@ impl Program for App {
     }
 
     fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let can_send = self.seats.values().any(|seat| seat.unsent > 0 && seat.writer.is_some());
+        let has_window = |seat: &Seat| seat.writer.is_some() || seat.succession.has_window();
+        let can_send = self.seats.values().any(|seat| seat.unsent > 0 && has_window(seat));
         let send = (can_send && !self.blocked).then_some(self.next_send);
         let pulls = self.seats.values().any(|seat| !seat.pulls.is_empty());
         let consume = Some(self.next_consume).filter(|next| pulls && *next > now);
@@ -228,11 +234,12 @@ impl Application for App {
             self.seats.entry(placement.id).or_insert_with(|| Seat { unsent, ..Seat::default() });
         }
         self.view = Some(view.clone());
+        // There may be windows again.
+        self.blocked = false;
     }
 
-    fn take_writer(&mut self, id: SubgroupId, writer: Writer) {
-        self.seats.get_mut(&id).expect("a subgroup of the view").writer = Some(writer);
-        self.blocked = false;
+    fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession> {
+        &mut self.seats.get_mut(&id).expect("a subgroup of the view").succession
     }
 
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {

@@ -3,12 +3,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::DerefMut;
 use std::rc::Rc;
 
 use squall_fabric::sim::Prng;
-use squall_fabric::window::Writer;
 use squall_fabric::{Duration, Instant, NodeId};
-use squall_protocols::group::{Application, Outlet, Placement, SubgroupId, Unplaced};
+use squall_protocols::group::{Application, Outlet, Placement, SubgroupId, Succession, Unplaced};
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{NoUpcall, Pull};
 use squall_protocols::replica::{Give, Position, Readiness, Settings, TakeOver};
@@ -384,7 +384,9 @@ impl Member {
 impl Application for Member {
     type Deliver = NoUpcall;
 
-    fn outlet(&mut self, _id: SubgroupId) -> Outlet<NoUpcall> {
+    fn outlet(&mut self, id: SubgroupId) -> Outlet<NoUpcall> {
+        let view = self.view.as_ref().expect("it is installed first").id;
+        self.part(id.0).seat(view);
         Outlet::Pull
     }
 
@@ -399,14 +401,12 @@ impl Application for Member {
         self.view = Some(view.clone());
     }
 
-    fn take_writer(&mut self, id: SubgroupId, writer: Writer) {
-        let view = self.view.as_ref().expect("it is installed first").id;
-        self.part(id.0).take_writer(writer, view);
+    fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession> {
+        &mut self.part(id.0).succession
     }
 
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
-        let view = self.view.as_ref().expect("it is installed first").id;
-        self.part(id.0).take_pull(pull, view);
+        self.part(id.0).take_pull(pull);
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, _deliver: Option<NoUpcall>) {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use squall_fabric::NodeId;
 use squall_fabric::window::{ReserveError, Writer};
+use squall_protocols::group::Succession;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::Pull;
 use squall_protocols::replica::{
@@ -50,8 +51,8 @@ pub(super) struct Part {
     pub(super) shard: u32,
     pub(super) replica: Replica<List>,
     under_way: UnderWay<Waiter>,
-    /// The latest window, and since which view this member was in the shard then; until it is wanted.
-    fresh: Option<(Writer, u64)>,
+    pub(super) succession: Succession,
+    /// The latest window, and since which view this member was in the shard when it came.
     writer: Option<(Writer, u64)>,
     /// Since which view this member is in the shard, as the group knows, and as the one who applies updates knows.
     seated: Option<u64>,
@@ -72,7 +73,7 @@ impl Part {
             shard,
             replica: Replica::new(node, settings),
             under_way: UnderWay::default(),
-            fresh: None,
+            succession: Succession::default(),
             writer: None,
             seated: None,
             since: None,
@@ -89,18 +90,18 @@ impl Part {
         self.turns.begin_view(view, members);
     }
 
-    pub(super) fn take_writer(&mut self, writer: Writer, view: u64) {
-        self.fresh = Some((writer, self.seated.unwrap_or(view)));
+    /// This member has come into the shard with a view.
+    pub(super) const fn seat(&mut self, view: u64) {
+        self.seated = Some(view);
     }
 
-    pub(super) fn take_pull(&mut self, pull: Pull, view: u64) {
-        self.seated.get_or_insert(view);
+    pub(super) fn take_pull(&mut self, pull: Pull) {
         self.turns.push(pull);
     }
 
     /// The group says that this member is no longer in the shard.
-    pub(super) fn unseat(&mut self) {
-        (self.fresh, self.seated) = (None, None);
+    pub(super) const fn unseat(&mut self) {
+        self.seated = None;
     }
 
     /// Whether an update can be sent, or waits for nothing but room.
@@ -130,7 +131,8 @@ impl Part {
         let Some(since) = self.under_way.since() else { return Err(Some(self.refusal())) };
         if self.writer.as_ref().is_none_or(|(writer, _)| writer.is_closed()) {
             // What was committed in the old one goes ahead when nobody holds it any more.
-            self.writer = self.fresh.take();
+            self.writer = None;
+            self.writer = self.succession.take_writer().zip(self.seated);
         }
         let Some((writer, stay)) = &mut self.writer else { return Err(None) };
         if *stay != since {
@@ -248,7 +250,7 @@ impl Part {
         if std::mem::replace(&mut self.has_stopped, true) {
             return Vec::new();
         }
-        (self.writer, self.fresh) = (None, None);
+        self.writer = None;
         let under_way = self.under_way.stop::<()>();
         let (under_way, queued) = (under_way.into_iter(), self.queue.drain(..));
         let told = under_way.map(|(waiter, outcome)| match outcome {

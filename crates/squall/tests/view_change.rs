@@ -1,0 +1,228 @@
+//! Senders while views change: what an application sees between two windows (Derecho §3.4).
+
+use squall_fabric::atomics::{AtomicUsize, Ordering};
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use squall::config::{Address, Config, SubgroupConfig, Transport};
+use squall::{Group, Node, Outcome, SendError, Sender};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type ByRank = Box<dyn Fn(usize) -> Config + Send + Sync>;
+
+fn shm(test: &str) -> ByRank {
+    let base = Config::local(&format!("{test}-{}", std::process::id()), 3);
+    let base = base.subgroup("log", SubgroupConfig::default());
+    Box::new(move |rank| base.clone().for_rank(rank))
+}
+
+fn tcp(test: &str) -> ByRank {
+    let ports: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
+    let base = shm(test);
+    let address = move |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };
+    Box::new(move |rank| Config {
+        transport: Transport::Tcp,
+        listen: address(rank),
+        contacts: (0..3).map(&address).collect(),
+        ..base(rank)
+    })
+}
+
+/// Waits until `is_so`; `what` is for the message if that takes too long.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A barrier that gives up, should one of the threads panic.
+struct Meeting(AtomicUsize, usize);
+
+impl Meeting {
+    fn of(threads: usize) -> Self {
+        Self(AtomicUsize::new(0), threads)
+    }
+
+    fn wait(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        wait_until("all threads come", || self.0.load(Ordering::SeqCst) == self.1);
+    }
+}
+
+/// A member with a thread of its own, which counts what it delivers.
+fn member(config: Config) -> (Group, Sender, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&count);
+    let upcall = move |_: squall::Message<'_>| {
+        counting.fetch_add(1, Ordering::SeqCst);
+    };
+    let mut group = Group::builder(config).on_message("log", upcall).join().expect("it joins");
+    let sender = group.subgroup("log").unwrap().sender().unwrap();
+    (group, sender, count)
+}
+
+/// A member that is polled until messages flow, and then halts until it is dropped.
+fn halted(config: Config) -> (Group, Node) {
+    let builder = Group::builder(config).on_message("log", |_| ());
+    let (group, mut node) = builder.join_polled().expect("it joins");
+    let deadline = Instant::now() + PATIENCE;
+    while !node.is_ready() {
+        assert!(Instant::now() < deadline, "the group does not begin");
+        node.poll();
+    }
+    // The others have yet to see that this one is ready.
+    let until = Instant::now() + Duration::from_millis(50);
+    while Instant::now() < until {
+        node.poll();
+    }
+    (group, node)
+}
+
+/// What ranks 0 and 1 return, while rank 2 halts and is suspected.
+fn with_one_halted<T: Send>(
+    test: &str,
+    survivor: impl Fn(Group, Sender, Arc<AtomicUsize>, &Meeting) -> T + Sync,
+) -> Vec<T> {
+    let config = shm(test);
+    let config = |rank| Config { suspicion_after: Some(Duration::from_millis(500)), ..config(rank) };
+    let (all_are_here, all_are_done) = (Meeting::of(3), Meeting::of(3));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let kept = halted(config(2));
+            all_are_here.wait();
+            all_are_done.wait();
+            drop(kept);
+        });
+        let (config, survivor, all_are_here, all_are_done) =
+            (&config, &survivor, &all_are_here, &all_are_done);
+        let threads: Vec<_> = (0..2)
+            .map(|rank| {
+                scope.spawn(move || {
+                    let (group, sender, count) = member(config(rank));
+                    all_are_here.wait();
+                    survivor(group, sender, count, all_are_done)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    })
+}
+
+/// When a view has changed and nothing is under way, there is room: the first send succeeds, though the application has
+/// not touched its sender since the view before.
+fn the_first_send_finds_room(config: fn(&str) -> ByRank, rounds: usize) {
+    for round in 0..rounds {
+        let config = Arc::new(config(&format!("room-{round}")));
+        let meetings = Arc::new([Meeting::of(2), Meeting::of(2)]);
+        let threads: Vec<_> = (0..3)
+            .map(|rank| {
+                let (config, meetings) = (Arc::clone(&config), Arc::clone(&meetings));
+                thread::spawn(move || {
+                    let (group, mut sender, count) = member(config(rank));
+                    sender.send(1, |bytes| bytes[0] = 1).expect("the first window is empty");
+                    wait_until("all three are delivered", || count.load(Ordering::SeqCst) >= 3);
+                    if rank == 0 {
+                        return group.leave(PATIENCE);
+                    }
+                    wait_until("a view of two", || group.members() == 2);
+                    thread::sleep(Duration::from_millis(20));
+                    sender.send(1, |bytes| bytes[0] = 2).expect("nothing is under way");
+                    meetings[0].wait();
+                    wait_until("both are delivered", || count.load(Ordering::SeqCst) >= 5);
+                    meetings[1].wait();
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("the member does not panic"));
+    }
+}
+
+#[test]
+fn the_first_send_after_a_view_change_finds_room_on_shm() {
+    the_first_send_finds_room(shm, 10);
+}
+
+#[test]
+fn the_first_send_after_a_view_change_finds_room_on_tcp() {
+    the_first_send_finds_room(tcp, 5);
+}
+
+/// A message that was under way when its view ended: its outcome is known when all have delivered it, whether or not
+/// the sender sends again. The first question is answered.
+#[test]
+fn an_outcome_is_known_without_another_send() {
+    with_one_halted("outcome", |group, mut sender, count, all_are_done| {
+        let sends = group.rank() == 1;
+        if sends {
+            sender.send(1, |bytes| bytes[0] = 7).unwrap();
+            assert_eq!(sender.outcome(0), Outcome::Pending, "one member halts");
+        }
+        wait_until("a view of two", || group.members() == 2);
+        wait_until("it is delivered", || count.load(Ordering::SeqCst) >= 1);
+        thread::sleep(Duration::from_millis(300));
+        if sends {
+            assert_eq!(sender.outcome(0), Outcome::Delivered);
+            assert!(sender.is_drained());
+        }
+        all_are_done.wait();
+    });
+}
+
+/// A message that was reserved when its view ended, and committed when the next view had long begun, is delivered,
+/// though its sender is not touched again [V7].
+#[test]
+fn a_message_that_is_built_across_a_view_change_is_delivered() {
+    with_one_halted("slot", |group, mut sender, count, all_are_done| {
+        let sends = group.rank() == 1;
+        let mut slot = sends.then(|| sender.reserve(1).expect("there is room"));
+        wait_until("a view of two", || group.members() == 2);
+        thread::sleep(Duration::from_millis(100));
+        if let Some(mut slot) = slot.take() {
+            slot[0] = 7;
+            slot.commit();
+        }
+        wait_until("it is delivered", || count.load(Ordering::SeqCst) >= 1);
+        if sends {
+            wait_until("its outcome", || sender.outcome(0) == Outcome::Delivered);
+            sender.send(1, |bytes| bytes[0] = 8).expect("there is room");
+        }
+        wait_until("the next one", || count.load(Ordering::SeqCst) >= 2);
+        all_are_done.wait();
+    });
+}
+
+/// While a view changes there is no window, and the error says so; a window that is not full is never called full.
+#[test]
+fn a_changing_view_is_not_a_full_window() {
+    let mut seen = BTreeSet::new();
+    for round in 0..10 {
+        let errors = with_one_halted(&format!("changing-{round}"), |group, mut sender, _, all_are_done| {
+            let mut errors = BTreeSet::new();
+            let deadline = Instant::now() + PATIENCE;
+            while group.members() == 3 {
+                assert!(Instant::now() < deadline, "a view of two");
+                if let Err(error) = sender.reserve(1) {
+                    assert!(matches!(error, SendError::ViewChanging), "{error}");
+                    assert!(error.is_passing() && error.to_string().contains("send_blocking"));
+                    errors.insert(error.to_string());
+                }
+            }
+            // A blocking send never fails for that.
+            sender.send_blocking(1, |bytes| bytes[0] = 1).expect("it waits");
+            all_are_done.wait();
+            errors
+        });
+        seen.extend(errors.into_iter().flatten());
+        if !seen.is_empty() {
+            return;
+        }
+    }
+    panic!("no view was seen changing");
+}
