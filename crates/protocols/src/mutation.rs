@@ -81,6 +81,10 @@ mutations! {
         CutAccused,
         /// \[V12\] A full view ends for a joiner that there is no place for.
         EndFullView,
+        /// A member whose consumer is too slow does not leave.
+        StayThoughSlow,
+        /// A consumer that moves is taken for one that has stopped.
+        SlowThoughMoving,
         /// \[V9\] A change lets in one joiner.
         OneJoinPerView,
         /// \[D6\] One member places subgroups as it likes.

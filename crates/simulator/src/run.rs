@@ -94,6 +94,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::sst::SCENARIO),
         Box::new(crate::group::SCENARIO),
         Box::new(crate::alive::SCENARIO),
+        Box::new(crate::group::slow::SCENARIO),
         Box::new(crate::takeover::SCENARIO),
         Box::new(crate::shape::SCENARIO),
         Box::new(crate::replica::SCENARIO),

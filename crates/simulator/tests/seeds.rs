@@ -30,6 +30,15 @@ fn groups_hold_under_the_adversary() {
 }
 
 #[test]
+fn slow_consumers_are_waited_for_or_excluded() {
+    let summary = sweep(&group::slow::SCENARIO, 0..1000, 1, |_, _| true);
+    if let Some((seed, violation)) = summary.failures.first() {
+        panic!("seed {seed}: {violation}\n{}", group::slow::SCENARIO.explain(*seed));
+    }
+    assert!(summary.delivered > 50_000, "the scenario does too little: {}", summary.delivered);
+}
+
+#[test]
 fn takeovers_hold_under_the_adversary() {
     let summary = sweep(&takeover::SCENARIO, 0..1500, 1, |_, _| true);
     if let Some((seed, violation)) = summary.failures.first() {

@@ -55,11 +55,11 @@ impl Deliveries {
         loop {
             // Asked before looking, so that what was delivered until then is not missed.
             let failure = self.status.failure();
-            let (closed, found) = match &mut self.pull {
-                Some(pull) => (pull.is_closed(), pull.has_message()),
-                None => (true, Ok(false)),
+            let (closed, found, urged) = match &mut self.pull {
+                Some(pull) => (pull.is_closed(), pull.has_message(), pull.is_urged()),
+                None => (true, Ok(false), false),
             };
-            if self.held >= self.release_every || (self.held > 0 && found != Ok(true)) {
+            if self.held >= self.release_every || (self.held > 0 && (urged || found != Ok(true))) {
                 self.release();
             }
             match found {

@@ -1,5 +1,7 @@
 //! What can go wrong, in the words of those who use groups; each message says what to do next.
 
+use std::time::Duration;
+
 use squall_protocols::membership::Stop;
 use squall_protocols::multicast::{Failure, SettingsError};
 use squall_transports::bootstrap::BootstrapError;
@@ -23,6 +25,21 @@ pub enum GroupError {
         subgroup: String,
         /// Why.
         failure: Failure,
+    },
+    /// The others have gone on without this member, since it took no messages and so held them up.
+    #[error(
+        "excluded: its consumer of subgroup `{subgroup}` took no message for {:.1} s and held the others up \
+         (slow_after_ms = {}): take messages faster, raise slow_after_ms, or write slow_consumer = \"wait\"; then \
+         join again",
+        .stood_still.as_secs_f64(), .slow_after.as_millis()
+    )]
+    Slow {
+        /// The subgroup's name.
+        subgroup: String,
+        /// How long it has taken nothing, although there were messages.
+        stood_still: Duration,
+        /// How long the configuration allows.
+        slow_after: Duration,
     },
     /// This handle has left the group.
     #[error("this member has left the group")]

@@ -60,6 +60,22 @@ pub struct SubgroupLine {
     pub sent: u64,
     /// Messages that this member has delivered in the present view.
     pub delivered: u64,
+    /// Who holds it up, as far as this member knows: it has found no room for a message.
+    pub held_up_by: Option<HeldUpLine>,
+    /// For how long this member's own consumer has taken nothing, although there were messages, in milliseconds.
+    pub stood_still_millis: Option<u64>,
+}
+
+/// A member that holds a subgroup up, in a [`SubgroupLine`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HeldUpLine {
+    /// Its number as a node.
+    pub node: u32,
+    /// Its rank in the configuration.
+    pub rank: u64,
+    /// For how long it has delivered nothing, although others waited for it, in milliseconds.
+    pub millis: u64,
 }
 
 /// Asks the member that listens at `address` how it is. Of `config` only the cluster, its secret and the transport

@@ -63,7 +63,7 @@ pub use config::Config;
 pub use deliveries::Deliveries;
 pub use error::{GroupError, HandleError, JoinError, ReceiveError, SendError};
 pub use group::{Builder, Group, SubgroupHandle};
-pub use inquiry::{MemberLine, MemberStatus, SubgroupLine, ask_status};
+pub use inquiry::{HeldUpLine, MemberLine, MemberStatus, SubgroupLine, ask_status};
 pub use node::Node;
 pub use sender::{Outcome, Sender, Slot};
 pub use squall_protocols::group::ViewChange;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use squall_fabric::{Core, Event, Fabric as _, Instant, NodeId};
-use squall_protocols::group::{Ended, Group, Settings, SubgroupId, ViewChange};
+use squall_protocols::group::{Ended, Group, Settings, Standstill, SubgroupId, ViewChange};
 use squall_protocols::membership::{self, Member, Membership, Stop, View};
 use squall_protocols::multicast::Counters;
 use squall_transports::Transport as _;
@@ -16,7 +16,7 @@ use crate::config::{Config, IdlePolicy};
 use crate::desk::FrontDesk;
 use crate::entrance::{self, AnyListener, Entry, Start};
 use crate::error::{GroupError, JoinError};
-use crate::inquiry::{self, MemberLine, MemberStatus, Question, SubgroupLine};
+use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, Question, SubgroupLine};
 use crate::status::Status;
 use crate::transport::AnyFabric;
 
@@ -278,12 +278,24 @@ impl Stack {
     fn explain(&self, ended: Ended) -> GroupError {
         match ended {
             Ended::Stopped(Stop::Left) => GroupError::Left,
+            Ended::Stopped(Stop::Excluded) => {
+                self.explain_slowness().unwrap_or(GroupError::Stopped(Stop::Excluded))
+            }
             Ended::Stopped(stop) => GroupError::Stopped(stop),
             Ended::Failed(id, failure) => {
                 GroupError::Subgroup { subgroup: self.names[id.0 as usize].clone(), failure }
             }
             Ended::NobodyLeft => GroupError::Stopped(Stop::Excluded),
         }
+    }
+
+    /// Whether this member was excluded for its consumer: the others say that it is gone, and not why; but who has stood
+    /// still for that long knows.
+    fn explain_slowness(&self) -> Option<GroupError> {
+        let Standstill { subgroup, since, slow_after } = self.group.standstill()?;
+        let (stood_still, slow_after) = (self.fabric.now().since(since), slow_after?);
+        let subgroup = self.names[subgroup.0 as usize].clone();
+        (stood_still >= slow_after).then_some(GroupError::Slow { subgroup, stood_still, slow_after })
     }
 
     /// What there is to do once in a view whose members have all begun it, and for a guest until it has come in.
@@ -326,12 +338,24 @@ impl Stack {
         let members: Vec<MemberLine> =
             view.map(|view| view.members.iter().map(line).collect()).unwrap_or_default();
         let own = self.fabric.node().0;
+        let now = self.fabric.now();
+        let millis_since = |since: Instant| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
         let subgroup = |(name, id): (&String, SubgroupId)| {
             let counters = self.group.counters(id)?;
+            let held = self.group.held_up_by(id).map(|held| HeldUpLine {
+                node: held.member.0,
+                rank: members
+                    .iter()
+                    .find(|member| member.node == held.member.0)
+                    .map_or(0, |member| member.rank),
+                millis: millis_since(held.since),
+            });
             Some(SubgroupLine {
                 name: name.clone(),
                 sent: counters.messages_sent,
                 delivered: counters.messages_delivered,
+                held_up_by: held,
+                stood_still_millis: self.group.stands_still_since(id).map(millis_since),
             })
         };
         MemberStatus {
@@ -339,8 +363,8 @@ impl Stack {
             rank: members.iter().find(|member| member.node == own).map_or(0, |member| member.rank),
             view: view.map_or(0, |view| view.id),
             ready: self.group.is_ready(),
-            members,
             subgroups: self.names.iter().zip((0..).map(SubgroupId)).filter_map(subgroup).collect(),
+            members,
         }
     }
 

@@ -108,6 +108,18 @@ impl Publisher {
             || self.shared.starved.load(Ordering::Relaxed)
     }
 
+    /// Whether the writer found no room since the last time that anything was freed.
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        self.shared.starved.load(Ordering::Relaxed)
+    }
+
+    /// The index of the oldest message that is published and not freed, if there is one.
+    #[must_use]
+    pub fn oldest(&self) -> Option<u64> {
+        (self.outstanding() > 0).then(|| self.freed + self.runs[0].nulls)
+    }
+
     /// Publishes up to `count` committed messages and calls `pushed` for each contiguous range of words that must
     /// reach the readers, at most twice. The caller then announces [`Publisher::announcement`].
     ///

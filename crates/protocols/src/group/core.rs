@@ -10,7 +10,7 @@ use super::layout::segments;
 use super::relays::Relays;
 use super::succession::Successions;
 use super::timeline::Timeline;
-use super::{Application, Ended, Layout, Outlet, Placement, SubgroupId, ViewChange};
+use super::{Application, Ended, Layout, Outlet, Placement, Standstill, SubgroupId, ViewChange};
 use crate::membership::{self, Greeter, Member, Membership, Proposal, Segment, Step, Stop, View, Welcome};
 use crate::multicast::{Counters, Deliver, Failure, Subgroup, ViewStart};
 use crate::mutation::{Mutation, is_on};
@@ -29,9 +29,9 @@ pub struct Settings {
 pub struct Group<A: Application> {
     application: A,
     layout: Box<dyn Layout + Send>,
-    settings: Settings,
+    pub(super) settings: Settings,
     node: NodeId,
-    stage: Stage<A::Deliver>,
+    pub(super) stage: Stage<A::Deliver>,
     /// Nodes that the fabric has lost; none of them comes back.
     lost: BTreeSet<NodeId>,
     greeters: Vec<Greeter>,
@@ -42,10 +42,11 @@ pub struct Group<A: Application> {
     /// Evaluations since membership was looked at.
     skipped: u32,
     timeline: Timeline,
+    pub(super) standstill: Option<Standstill>,
 }
 
 /// Where a node is on its way through a group.
-enum Stage<D> {
+pub(super) enum Stage<D> {
     /// It waits for its first view.
     Joining(Welcome, Vec<NodeId>),
     /// It is in a view.
@@ -54,9 +55,9 @@ enum Stage<D> {
 }
 
 /// A view, as one member sees it.
-struct Present<D> {
-    membership: Membership,
-    subgroups: Vec<Active<D>>,
+pub(super) struct Present<D> {
+    pub(super) membership: Membership,
+    pub(super) subgroups: Vec<Active<D>>,
 }
 
 /// What the subgroups of an ended view leave to the next one.
@@ -115,6 +116,7 @@ impl<A: Application> Group<A> {
             successions: Successions::default(),
             skipped: 0,
             timeline: Timeline::new(),
+            standstill: None,
         }
     }
 
@@ -344,6 +346,7 @@ impl<A: Application> Group<A> {
     fn poll_views<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let greeted: usize = self.greeters.iter_mut().map(|greeter| greeter.poll(fabric)).sum();
         self.retire_past(fabric);
+        self.look_at_consumers(fabric);
         let work = greeted + self.poll_joining(fabric) + self.poll_membership(fabric);
         if self.timeline.is_opening() && self.is_ready() {
             self.timeline.note(Step::Ready, fabric.now());
@@ -477,7 +480,15 @@ impl<F: Fabric, A: Application> Core<F> for Group<A> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let membership = self.membership().and_then(Membership::next_deadline);
-        membership.into_iter().chain(self.relays.next_deadline::<F>()).min()
+        let look = match &self.stage {
+            Stage::Present(present) => present
+                .subgroups
+                .iter()
+                .filter_map(|active| either!(&active.core, core => core.next_look()))
+                .min(),
+            Stage::Joining(..) | Stage::Ended(_) => None,
+        };
+        membership.into_iter().chain(self.relays.next_deadline::<F>()).chain(look).min()
     }
 }
 

@@ -13,6 +13,8 @@
 //!    [`Writer`](squall_fabric::window::Writer) the application takes behind them ([`Succession`]).
 //! 4. Subgroups ([`crate::multicast`]), then the bodies of large messages between members (`relays`).
 //!
+//! With step 1 goes a look at those who hold others up ([`Standstill`]).
+//!
 //! Step 1 is skipped in most evaluations, so that a view costs next to nothing until it ends: while messages flow it
 //! is taken in one of sixteen; a node that finds nothing to do looks at the members' heartbeats, one word each, and takes
 //! it if one has changed. Events of the fabric, and calls of the application, make it due at once. So a deadline that
@@ -27,12 +29,14 @@ mod active;
 mod core;
 mod layout;
 mod relays;
+mod slow;
 mod stage;
 mod succession;
 mod timeline;
 
 pub use core::{Group, Settings};
 pub use layout::{Layout, Placement, SubgroupId, Unplaced};
+pub use slow::Standstill;
 pub use stage::{Application, Ended, Outlet};
 pub use succession::Succession;
 pub use timeline::{CHANGES_KEPT, ViewChange};

@@ -84,7 +84,11 @@ pub struct Membership {
     /// this member once it has.
     pub(super) suspected: u64,
     pub(super) wedged: bool,
-    leaving: bool,
+    pub(super) leaving: bool,
+    /// It leaves since others find it too slow.
+    pub(super) is_slow: bool,
+    /// The ranks whose consumers hold this member up for too long; grows only.
+    pub(super) slow: u64,
     /// Who wants to join, as this member knows; it matters if it leads.
     pub(super) joins: Vec<Member>,
     silence: Option<Silence>,
@@ -130,6 +134,8 @@ impl Membership {
             suspected: 0,
             wedged: false,
             leaving: false,
+            is_slow: false,
+            slow: 0,
             joins: Vec::new(),
             silence,
             echoed: None,
@@ -289,6 +295,7 @@ impl Membership {
             return work + self.flush(fabric);
         }
         self.state = self.state.max(State::Normal);
+        self.heed_slow();
         self.publish();
         if !self.wedged && self.must_wedge() {
             self.wedge(subgroups);
@@ -308,12 +315,6 @@ impl Membership {
             self.enter_decided(now);
         }
         work + self.flush(fabric)
-    }
-
-    /// Whether this member wished to leave.
-    #[must_use]
-    pub const fn is_leaving(&self) -> bool {
-        self.leaving
     }
 
     /// When to poll even if nothing happens.
@@ -433,7 +434,7 @@ impl Membership {
             self.stop = Some(Stop::Excluded);
         }
         if self.stop.is_some() && self.leaving {
-            self.stop = Some(Stop::Left);
+            self.stop = Some(if self.is_slow { Stop::Excluded } else { Stop::Left });
         }
         self.stop.is_some()
     }

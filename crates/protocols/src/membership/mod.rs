@@ -61,6 +61,7 @@ mod proposal;
 mod row;
 mod settings;
 mod silence;
+mod slow;
 mod steps;
 mod view;
 mod welcome;

@@ -25,6 +25,8 @@ pub struct Row {
     pub suspected: Column<u64>,
     /// The member wants to leave.
     pub leaving: Column<bool>,
+    /// The ranks whose consumers hold the member up for too long, as a set of bits.
+    pub slow: Column<u64>,
     /// How many indexes of each sender it has of the subgroups that it is in ([`Segment::counts`]).
     pub counts: Columns<u64>,
     /// The member has wedged; announces `counts`.
@@ -51,7 +53,8 @@ impl Row {
         let heartbeat = layout.column();
         let opinions = layout.list(4);
         let [accused, disputed, vouched, suspected] = [0, 1, 2, 3].map(|i| opinions.column(i));
-        let (leaving, counts, wedged) = (layout.column(), layout.list(counts), layout.column());
+        let (leaving, slow) = (layout.column(), layout.column());
+        let (counts, wedged) = (layout.list(counts), layout.column());
         let proposals = (0..members).map(|_| layout.block(Proposal::words(trims))).collect();
         let (echoed, decided) = (layout.column(), layout.column());
         let words = layout.words();
@@ -62,6 +65,7 @@ impl Row {
             vouched,
             suspected,
             leaving,
+            slow,
             counts,
             wedged,
             proposals,

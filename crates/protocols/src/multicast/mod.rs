@@ -47,6 +47,7 @@ mod pull;
 mod row;
 mod send;
 mod settings;
+mod slow;
 mod subgroup;
 mod wedge;
 
@@ -58,5 +59,6 @@ pub use order::{indexes_below, sequences_complete};
 pub use pull::{NoUpcall, Pull};
 pub use row::Row;
 pub use settings::{BODIES_MAX, Batching, Carrier, Large, Mode, Settings, SettingsError};
+pub use slow::HeldUp;
 pub use subgroup::{Failure, Subgroup};
 pub use wedge::{Remainder, ViewStart};

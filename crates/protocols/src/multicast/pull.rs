@@ -19,12 +19,20 @@ pub(super) struct Handoff {
     /// Set before the last limits: see [`Consumer::end_view`].
     ends: OnceLock<Box<[u64]>>,
     closed: AtomicBool,
+    /// The others wait for what the consumer has taken: see [`Pull::is_urged`].
+    urged: AtomicBool,
 }
 
 impl Handoff {
     pub(super) fn new(lanes: usize) -> Self {
         let zeros = || (0..lanes).map(|_| AtomicU64::new(0)).collect();
-        Self { limit: zeros(), released: zeros(), ends: OnceLock::new(), closed: AtomicBool::new(false) }
+        Self {
+            limit: zeros(),
+            released: zeros(),
+            ends: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            urged: AtomicBool::new(false),
+        }
     }
 
     /// Lets the consumer take what is below `limit`; returns whether that is news.
@@ -51,6 +59,19 @@ impl Handoff {
     /// The view has ended; the limits that follow are the last.
     pub(super) fn end_view(&self, ends: &[u64]) {
         self.ends.get_or_init(|| ends.into());
+    }
+
+    /// How far the consumer has given back, all lanes together, and whether there is more that it could take.
+    pub(super) fn standing(&self) -> (u64, bool) {
+        let sum =
+            |counts: &[AtomicU64]| counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
+        let (released, limit) = (sum(&self.released), sum(&self.limit));
+        (released, released < limit)
+    }
+
+    /// Asks the consumer to give back what it has taken.
+    pub(super) fn urge(&self) {
+        self.urged.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn close(&self) {
@@ -156,6 +177,15 @@ impl Pull {
             // SYNC: pairs with the acquire in `Handoff::released`.
             released.store(taken, Ordering::Release);
         }
+        self.handoff.urged.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether nothing has been given back for a while, although there are messages: release what was taken, since the
+    /// others cannot tell a consumer that gives back late from one that has stopped.
+    #[inline]
+    #[must_use]
+    pub fn is_urged(&self) -> bool {
+        self.handoff.urged.load(Ordering::Relaxed)
     }
 
     /// Whether the subgroup has ended; what is stable can still be taken.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use squall_fabric::Duration;
 use squall_fabric::window::RECORDS_MAX;
 
 /// When and in which order messages are delivered.
@@ -80,6 +81,9 @@ pub struct Settings {
     /// Whether a short message that is alone in its window goes by one write ([`Express`](squall_fabric::window::Express)).
     /// That pays where a push is a transfer; in shared memory two stores are cheaper than a check.
     pub express: bool,
+    /// A member whose consumer holds a sender up for so long, without taking a single message, is excluded, if the rest
+    /// is a majority. `None`: the others wait.
+    pub slow_after: Option<Duration>,
     /// The ranks of the members that send, ascending; not empty.
     pub senders: Vec<usize>,
 }
@@ -98,6 +102,7 @@ impl Settings {
             large: None,
             null_sends: true,
             express: true,
+            slow_after: None,
             senders: (0..members).collect(),
         }
     }

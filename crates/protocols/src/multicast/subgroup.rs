@@ -11,6 +11,7 @@ use squall_fabric::{Core, Event, Fabric, MirrorKey, NodeId};
 use super::acknowledgement::Told;
 use super::bodies::Bodies;
 use super::pull::{Handoff, NoUpcall, Offer, Pull};
+use super::slow::Consumers;
 use super::{
     Consumer, Corrupt, Counters, Deliver, Mode, Row, Settings, ViewStart, indexes_below, indexes_owed,
     sequences_complete,
@@ -39,7 +40,7 @@ pub struct Subgroup<D> {
     pub(super) sender_ranks: Vec<Option<usize>>,
     /// `0 <= delivered <= stable <= received` in total order.
     pub(super) received: u64,
-    stable: u64,
+    pub(super) stable: u64,
     pub(super) told: Told,
     pub(super) outlet: Outlet<D>,
     /// The least `delivered` of all members that was last freed up to.
@@ -48,6 +49,7 @@ pub struct Subgroup<D> {
     /// The view is over: nothing is sent or acknowledged any more.
     pub(super) wedged: bool,
     pub(super) counters: Counters,
+    pub(super) consumers: Consumers,
 }
 
 /// Where deliveries go.
@@ -117,6 +119,7 @@ impl<D: Deliver> Subgroup<D> {
             None => (None, None),
         };
         let outlet = outlet(Consumer::new(&table, &row, &settings, &start, bodies.as_ref()));
+        let consumers = Consumers::new(members.len(), settings.slow_after);
         let senders = settings.senders.len();
         let sender_rank = |rank| settings.senders.iter().position(|member| *member == rank);
         let sender_ranks = (0..members.len()).map(sender_rank).collect();
@@ -139,6 +142,7 @@ impl<D: Deliver> Subgroup<D> {
             failure: None,
             wedged: false,
             counters: Counters::default(),
+            consumers,
         };
         (subgroup, writer)
     }

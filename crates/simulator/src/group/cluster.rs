@@ -274,7 +274,7 @@ impl<S: Scene> Cluster<S> {
                 Ended::NobodyLeft => true,
                 Ended::Failed(..) => false,
             };
-            if !is_fine {
+            if !is_fine && !self.scene.excuses(node.id, ended) {
                 let text = format!("[V5] {} has stopped without a reason: {ended}", node.id);
                 return Err(Violation { checker: "liveness", text });
             }

@@ -7,6 +7,7 @@ mod app;
 mod cluster;
 mod plan;
 mod program;
+pub mod slow;
 
 pub(crate) use cluster::Cluster;
 pub use cluster::{Fate, UNREACHABLE_AFTER};

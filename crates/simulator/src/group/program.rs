@@ -2,7 +2,7 @@
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Instant, NodeId};
-use squall_protocols::group::{Application, Layout};
+use squall_protocols::group::{Application, Ended, Layout};
 
 use super::plan::MESSAGE_MAX;
 use crate::checker::Views;
@@ -63,6 +63,11 @@ pub(crate) trait Scene {
     /// Whether the guests have nothing more to do.
     fn is_done(&self) -> bool {
         true
+    }
+
+    /// Whether the group may have ended at `node` in this way, though no fault of the plan explains it.
+    fn excuses(&self, _node: NodeId, _ended: Ended) -> bool {
+        false
     }
 
     /// Messages delivered so far.

@@ -100,6 +100,7 @@ fn draw_settings(prng: &mut Prng, members: usize) -> Settings {
         large: None,
         null_sends: true,
         express: !window_bytes.is_multiple_of(4),
+        slow_after: None,
         senders,
     }
 }

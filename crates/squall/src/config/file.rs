@@ -11,7 +11,7 @@ use squall_transports::bootstrap::{Address, Secret};
 use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
-use super::subgroup::{Ranks, SHARDS_MAX, SubgroupConfig};
+use super::subgroup::{Ranks, SHARDS_MAX, SlowConsumer, SubgroupConfig};
 use super::table::{Source, Table, Value};
 use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
 
@@ -256,6 +256,8 @@ fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
         batching,
         null_sends,
         express,
+        slow_consumer,
+        slow_after_ms,
         shards,
         replicas,
     ] = table.take([
@@ -271,6 +273,8 @@ fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
         "batching",
         "null_sends",
         "express",
+        "slow_consumer",
+        "slow_after_ms",
         "shards",
         "replicas",
     ])?;
@@ -292,6 +296,9 @@ fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
         batching: batching.map_or(Ok(usual.batching), |value| read_batching(&value))?,
         null_sends: null_sends.map_or(Ok(usual.null_sends), |value| value.flag())?,
         express: express.map(|value| value.flag()).transpose()?,
+        slow_consumer: slow_consumer
+            .map_or(Ok(usual.slow_consumer), |value| value.choice(&SLOW_CONSUMERS))?,
+        slow_after: slow_after_ms.map_or(Ok(usual.slow_after), |value| read_millis(&value))?,
         shards: shards.map_or(Ok(usual.shards), |value| value.count(1..=SHARDS_MAX))?,
         replicas: replicas.map_or(Ok(usual.replicas), |value| value.count(0..=MEMBERS_MAX))?,
         shard: 0,
@@ -299,6 +306,16 @@ fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
 }
 
 const CARRIERS: [(&str, Carrier); 2] = [("pushed", Carrier::Pushed), ("relayed", Carrier::Relayed)];
+
+const SLOW_CONSUMERS: [(&str, SlowConsumer); 2] =
+    [("wait", SlowConsumer::Wait), ("exclude", SlowConsumer::Exclude)];
+
+fn read_millis(value: &Value<'_>) -> Result<Duration, ConfigError> {
+    Ok(Duration::from_millis(value.count(1..=MILLIS_MAX)? as u64))
+}
+
+/// An hour.
+const MILLIS_MAX: usize = 3_600_000;
 
 const MODES: [(&str, Mode); 3] =
     [("atomic", Mode::Atomic), ("unordered", Mode::Unordered), ("raw", Mode::Raw)];

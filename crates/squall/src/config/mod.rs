@@ -14,6 +14,7 @@
 //!     mode = "atomic"                                # or "unordered", "raw"
 //!     window = 256                                   # messages under way, per sender
 //!     message_max = "4KiB"
+//!     slow_consumer = "wait"                         # or "exclude", after slow_after_ms = 5000
 //!     "#,
 //! )?;
 //! assert_eq!(config.subgroups["orders"].message_max, 4096);
@@ -42,7 +43,7 @@ use squall_transports::runner::Idle;
 pub use squall_transports::verbs::VerbsSettings;
 
 pub use self::error::{ConfigError, Place};
-pub use self::subgroup::{Ranks, SubgroupConfig};
+pub use self::subgroup::{Ranks, SlowConsumer, SubgroupConfig};
 use self::table::Source;
 
 /// The usual time for all members to come together.

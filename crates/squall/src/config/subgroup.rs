@@ -1,5 +1,7 @@
 //! A subgroup's part of the configuration: who is in it, who sends, and how (Derecho §2.3, Spindle §3).
 
+use std::time::Duration;
+
 use squall_fabric::NodeId;
 use squall_protocols::membership::{Member, View};
 use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
@@ -35,6 +37,16 @@ impl Ranks {
     }
 }
 
+/// What happens to a member whose consumer holds up the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlowConsumer {
+    /// They wait for it.
+    #[default]
+    Wait,
+    /// They go on without it after [`SubgroupConfig::slow_after`], while they are a majority.
+    Exclude,
+}
+
 /// The configuration of a subgroup, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubgroupConfig {
@@ -65,6 +77,10 @@ pub struct SubgroupConfig {
     /// Whether a message of up to 40 bytes that is alone goes with its announcement by one write; `None`: unless the
     /// transport is shared memory, where a write costs next to nothing.
     pub express: Option<bool>,
+    /// What happens when a member's consumer stops taking messages, and so holds up the others.
+    pub slow_consumer: SlowConsumer,
+    /// With [`SlowConsumer::Exclude`]: after how long. Whoever takes a single message in this time is not excluded.
+    pub slow_after: Duration,
     /// How many shards there are, each a subgroup of its own, `NAME/0` and so on; with one, it is called `NAME`.
     pub shards: usize,
     /// At how many of the members a shard lies, chosen by weight, so that few shards move when members come and go; 0: at
@@ -91,6 +107,8 @@ impl Default for SubgroupConfig {
             batching: usual.batching,
             null_sends: usual.null_sends,
             express: None,
+            slow_consumer: SlowConsumer::Wait,
+            slow_after: Duration::from_secs(5),
             shards: 1,
             replicas: 0,
             shard: 0,
@@ -126,8 +144,13 @@ impl SubgroupConfig {
             large: self.large(),
             null_sends: self.null_sends,
             express: self.express.unwrap_or(true),
+            slow_after: self.slow_after(),
             senders: self.senders.among(&ranks).iter().map(place).collect(),
         }
+    }
+
+    fn slow_after(&self) -> Option<Duration> {
+        (self.slow_consumer == SlowConsumer::Exclude).then_some(self.slow_after)
     }
 
     fn large(&self) -> Option<Large> {
@@ -175,6 +198,7 @@ impl SubgroupConfig {
             large: self.large(),
             null_sends: self.null_sends,
             express: self.express.unwrap_or(true),
+            slow_after: self.slow_after(),
             senders,
         };
         (!settings.senders.is_empty()).then_some((members, settings))
@@ -212,6 +236,13 @@ impl SubgroupConfig {
                 "sender {sender} is not among its `members`: add it there, or remove it here"
             ));
         }
+        if self.slow_after < SLOW_AFTER_MIN {
+            return Some(format!(
+                "`slow_after_ms` = {}: write at least {}, or a short pause of a consumer ends its membership",
+                self.slow_after.as_millis(),
+                SLOW_AFTER_MIN.as_millis()
+            ));
+        }
         if self.window_bytes < self.message_max {
             return Some(format!(
                 "`window_bytes` = {} is below `message_max` = {}: raise the one or lower the other",
@@ -228,6 +259,8 @@ fn has(ranks: &Ranks, member: &Member) -> bool {
     usize::try_from(member.tag).is_ok_and(|rank| ranks.has(rank))
 }
 
+/// Below this a scheduler's pause would pass for a consumer that has stopped.
+const SLOW_AFTER_MIN: Duration = Duration::from_millis(100);
 /// The most shards of one subgroup: each costs its members a window.
 pub(super) const SHARDS_MAX: usize = 1024;
 /// So many large messages of a sender may be under way: they are limited by bytes, as a rule.

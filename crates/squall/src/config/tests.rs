@@ -93,6 +93,8 @@ fn every_key_is_read() {
         batching = { send = false, delivery = false }
         null_sends = false
         express = true
+        slow_consumer = "exclude"
+        slow_after_ms = 2500
     "#;
     let config = Config::parse(text).unwrap();
     assert_eq!(config.contacts, ["unix:@a".parse().unwrap(), "unix:@b".parse().unwrap()]);
@@ -115,6 +117,8 @@ fn every_key_is_read() {
         batching: Batching { send: false, receive: true, delivery: false },
         null_sends: false,
         express: Some(true),
+        slow_consumer: SlowConsumer::Exclude,
+        slow_after: Duration::from_millis(2500),
         ..SubgroupConfig::default()
     };
     assert_eq!(config.subgroups["log"], expected);
@@ -137,6 +141,20 @@ fn shards_become_subgroups() {
     assert!(fault("replicas = 60").contains("above the number of its members"), "{}", fault("replicas = 60"));
     assert!(fault("shards = 0").contains("1 to 1024"), "{}", fault("shards = 0"));
     assert!(fault("shards = 2\nsenders = [0]").contains("all members of a shard send"));
+}
+
+/// A consumer that pauses for the blink of an eye is none that has stopped; and all members have to agree.
+#[test]
+fn consumers_are_given_some_time() {
+    let orders =
+        |key: &str| Config::parse(&with("mode", key)).map(|config| config.subgroups["orders"].clone());
+    let usual = orders("window = 7").unwrap();
+    assert_eq!((usual.slow_consumer, usual.settings(2).slow_after), (SlowConsumer::Wait, None));
+    let exclude = orders("slow_consumer = \"exclude\"").unwrap();
+    assert_eq!(exclude.settings(2).slow_after, Some(Duration::from_secs(5)));
+    let fault = |key: &str| orders(key).unwrap_err().to_string();
+    assert!(fault("slow_after_ms = 99").contains("write at least 100"), "{}", fault("slow_after_ms = 99"));
+    assert!(fault("slow_consumer = \"drop\"").contains("exclude"), "{}", fault("slow_consumer = \"drop\""));
 }
 
 #[test]

@@ -1,0 +1,229 @@
+//! Scenario: a member whose consumer stops taking messages, for a while or for good (Derecho §3.4).
+//!
+//! Checked: under `wait` nothing is lost, nobody is removed, and all is delivered when the consumer goes on; under
+//! `exclude` that member ends as excluded, and the rest delivers all that the rest has sent; a pause that is shorter than
+//! the settings allow removes nobody. Everything that the scenario `group` checks, too.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::DerefMut;
+use std::rc::Rc;
+
+use squall_fabric::sim::Prng;
+use squall_fabric::{Duration, Instant, NodeId};
+use squall_protocols::group::{
+    Application, Ended, Layout, Outlet, Placement, SubgroupId, Succession, Unplaced,
+};
+use squall_protocols::membership::{Stop, View};
+use squall_protocols::multicast::{Mode, Pull};
+
+use super::app::{App, Senders};
+use super::plan::Plan;
+use super::program::{Program, Scene, Watch};
+use super::{Cluster, Fate};
+use crate::explain::Shrink;
+use crate::run::{Outcome, Planned, Violation};
+
+/// The scenario.
+pub const SCENARIO: Planned<SlowPlan> = Planned {
+    name: "slow",
+    about: "3 to 5 members, one of which stops taking messages, for a while or for good; the others wait, or exclude it",
+    draw: SlowPlan::draw,
+    run,
+};
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowPlan {
+    /// The group, without faults.
+    pub group: Plan,
+    /// Who stops taking messages.
+    pub sleeper: u32,
+    /// For how long at a time; `None`: for good.
+    pub sleep: Option<Duration>,
+    /// How often, from the beginning; in between it takes a few messages.
+    pub naps: u32,
+}
+
+impl SlowPlan {
+    /// The plan of `seed`.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0x510e);
+        let members = 3 + u32::try_from(prng.index(3)).expect("few");
+        let sleeper = u32::try_from(prng.index(members as usize)).expect("few");
+        let is_excluded = prng.chance(600);
+        let sleep = (!is_excluded || prng.chance(400)).then(|| Duration::from_nanos(prng.below(9_000_000)));
+        let naps = 1 + u32::try_from(prng.below(4)).expect("few");
+        let mut group = Plan::draw(seed);
+        group.members = members;
+        (group.joins, group.leaves, group.rules) = (Vec::new(), Vec::new(), Vec::new());
+        group.suspicion_after = None;
+        group.subgroups.truncate(1);
+        let subgroup = &mut group.subgroups[0];
+        (subgroup.nodes, subgroup.senders) = (u64::MAX, u64::MAX);
+        subgroup.pullers |= 1 << sleeper;
+        subgroup.settings.mode = Mode::Atomic;
+        subgroup.settings.window = 1 + prng.index(5);
+        subgroup.settings.large = None;
+        subgroup.settings.slow_after = is_excluded.then_some(SLOW_AFTER);
+        // More than all windows hold.
+        group.messages = 10 + prng.below(20);
+        Self { group, sleeper, sleep, naps }
+    }
+
+    fn excludes(&self) -> bool {
+        self.sleep.is_none()
+    }
+}
+
+/// Runs a plan, keeping the latest `trace_records_max` happenings.
+#[must_use]
+pub fn run(plan: &SlowPlan, trace_records_max: usize) -> Outcome {
+    let mut cluster = Cluster::new(&plan.group, trace_records_max, |_, watch| Slow {
+        senders: Senders::new(&plan.group, watch),
+        plan: plan.clone(),
+        group: Rc::new(plan.group.clone()),
+        watch: Rc::clone(watch),
+    });
+    let outcome = cluster.drive();
+    let violation = outcome.violation.clone().or_else(|| check(plan, &cluster.fates()).err());
+    Outcome { violation, ..outcome }
+}
+
+/// Whether just the member is gone that has stopped for good.
+fn check(plan: &SlowPlan, fates: &[Fate]) -> Result<(), Violation> {
+    for (node, fate) in (0..).zip(fates) {
+        let is_gone = *fate == Fate::Ended(Ended::Stopped(Stop::Excluded));
+        let should_be = plan.excludes() && node == plan.sleeper;
+        if is_gone != should_be {
+            let text = format!(
+                "node {node} is {fate:?}, and should{} be excluded",
+                if should_be { "" } else { " not" }
+            );
+            return Err(Violation { checker: "slow", text });
+        }
+    }
+    Ok(())
+}
+
+struct Slow {
+    senders: Senders,
+    plan: SlowPlan,
+    group: Rc<Plan>,
+    watch: Rc<RefCell<Watch>>,
+}
+
+impl Scene for Slow {
+    type Program = Sleeper;
+
+    fn program(&mut self, node: NodeId) -> Sleeper {
+        let sleep = if node.0 == self.plan.sleeper { self.plan.sleep } else { Some(Duration::ZERO) };
+        Sleeper { app: App::new(node, &self.group, &self.watch), sleep, naps: self.plan.naps, begun: None }
+    }
+
+    fn layout(&self) -> Box<dyn Layout + Send> {
+        self.senders.layout()
+    }
+
+    fn delivered(&self) -> u64 {
+        self.senders.delivered()
+    }
+
+    fn excuses(&self, node: NodeId, ended: Ended) -> bool {
+        ended == Ended::Stopped(Stop::Excluded) && node.0 == self.plan.sleeper
+    }
+
+    fn check_complete(&self, present: &[(NodeId, &Sleeper)]) -> Result<(), Violation> {
+        let present: Vec<_> = present.iter().map(|(node, sleeper)| (*node, &sleeper.app)).collect();
+        self.senders.check_complete(&present)
+    }
+}
+
+/// A program that takes few messages at first.
+struct Sleeper {
+    app: App,
+    /// For how long at a time; `None`: for good.
+    sleep: Option<Duration>,
+    naps: u32,
+    /// When this nap began, by the node's clock.
+    begun: Option<Instant>,
+}
+
+impl Sleeper {
+    /// When it takes messages; `None`: never.
+    fn wakes_at(&self) -> Option<Instant> {
+        Some(self.begun? + self.sleep?)
+    }
+}
+
+impl Program for Sleeper {
+    fn send(&mut self, now: Instant, prng: &mut Prng) -> bool {
+        self.app.send(now, prng)
+    }
+
+    fn consume(&mut self, now: Instant, prng: &mut Prng) -> bool {
+        self.begun.get_or_insert(now);
+        if self.wakes_at().is_none_or(|at| now < at) {
+            return false;
+        }
+        let worked = self.app.consume(now, prng);
+        if worked && self.naps > 1 {
+            self.naps -= 1;
+            self.begun = Some(now);
+        }
+        worked
+    }
+
+    fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let wakes_at = self.wakes_at().filter(|at| *at > now);
+        self.app.next_deadline(now).into_iter().chain(wakes_at).min()
+    }
+
+    fn is_done(&self) -> bool {
+        self.app.is_done()
+    }
+}
+
+impl Application for Sleeper {
+    type Deliver = <App as Application>::Deliver;
+
+    fn outlet(&mut self, id: SubgroupId) -> Outlet<Self::Deliver> {
+        self.app.outlet(id)
+    }
+
+    fn install(&mut self, view: &View, placements: &[Placement], unplaced: &[Unplaced]) {
+        self.app.install(view, placements, unplaced);
+    }
+
+    fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession> {
+        self.app.succession(id)
+    }
+
+    fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
+        self.app.take_pull(id, pull);
+    }
+
+    fn leave_subgroup(&mut self, id: SubgroupId, deliver: Option<Self::Deliver>) {
+        self.app.leave_subgroup(id, deliver);
+    }
+}
+
+impl Shrink for SlowPlan {
+    fn smaller(&self) -> Vec<Self> {
+        self.group.smaller().into_iter().map(|group| Self { group, ..self.clone() }).collect()
+    }
+}
+
+impl fmt::Display for SlowPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "node {} takes nothing for {:?} (none: for good), {} times\n{}",
+            self.sleeper, self.sleep, self.naps, self.group
+        )
+    }
+}
+
+/// Longer than any pause of the plans and what the adversary adds.
+const SLOW_AFTER: Duration = Duration::from_millis(15);
