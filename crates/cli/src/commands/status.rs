@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -22,6 +23,9 @@ pub(crate) struct Arguments {
     /// Members to ask first, instead of `contacts` in the file
     #[arg(value_name = "ADDRESS")]
     addresses: Vec<Address>,
+    /// A subgroup that has stood still for so many seconds, with messages waiting, is not well
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    stalled_after: f64,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -29,7 +33,8 @@ pub(crate) struct Arguments {
 
 const EXAMPLES: &str =
     "Any member that answers tells who the others are, and they are asked, too. The exit status is 0 if \
-all members of the latest view answer and messages flow at all of them.
+all members of the latest view answer, messages can flow at all of them, and no subgroup has stood still for longer \
+than --stalled-after because a member takes no messages. The column `held up by` names that member.
 
 Examples:
   squall status --config squall.toml
@@ -42,6 +47,22 @@ struct Line {
     status: Option<MemberStatus>,
     /// Why there is no answer.
     error: Option<String>,
+}
+
+/// A subgroup that stands still since a member takes no messages.
+#[derive(Debug, PartialEq, Serialize)]
+struct Stall {
+    subgroup: String,
+    /// The rank of the member that takes none.
+    rank: u64,
+    seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    members: &'a [Line],
+    stalls: &'a [Stall],
+    well: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
@@ -72,16 +93,42 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         lines.insert(key, Line { address: address.to_string(), status, error });
     }
     let lines: Vec<Line> = lines.into_values().collect();
+    let stalls = stalls(&lines);
+    let well = is_well(&lines) && stalls.iter().all(|stall| stall.seconds < arguments.stalled_after);
     if arguments.json {
-        output::line(serde_json::to_string(&lines)?);
+        output::line(serde_json::to_string(&Report { members: &lines, stalls: &stalls, well })?);
     } else {
-        print(&lines);
+        print(&lines, &stalls);
     }
     ensure!(lines.iter().any(|line| line.status.is_some()), "no member answers: is the group running?");
-    Ok(if is_well(&lines) { Verdict::Good } else { Verdict::Bad })
+    Ok(if well { Verdict::Good } else { Verdict::Bad })
 }
 
-/// Whether all members of the latest view say that they are in it, and that messages flow.
+/// Who holds which subgroup up, and for how long: as those say who wait, and as a member says of itself.
+fn stalls(lines: &[Line]) -> Vec<Stall> {
+    let mut longest: BTreeMap<(&str, u64), u64> = BTreeMap::new();
+    for status in lines.iter().filter_map(|line| line.status.as_ref()) {
+        for subgroup in &status.subgroups {
+            let held = subgroup.held_up_by.map(|held| (held.rank, held.millis));
+            let own = subgroup.stood_still_millis.map(|millis| (status.rank, millis));
+            for (rank, millis) in held.into_iter().chain(own) {
+                let known = longest.entry((&subgroup.name, rank)).or_default();
+                *known = millis.max(*known);
+            }
+        }
+    }
+    let stall = |((subgroup, rank), millis): ((&str, u64), u64)| Stall {
+        subgroup: subgroup.to_owned(),
+        rank,
+        seconds: Duration::from_millis(millis).as_secs_f64(),
+    };
+    longest.into_iter().filter(|(_, millis)| *millis >= SHOWN_MILLIS).map(stall).collect()
+}
+
+/// A pause as short as that is none.
+const SHOWN_MILLIS: u64 = 500;
+
+/// Whether all members of the latest view say that they are in it, and that messages can flow.
 fn is_well(lines: &[Line]) -> bool {
     let statuses: Vec<&MemberStatus> = lines.iter().filter_map(|line| line.status.as_ref()).collect();
     let Some(latest) = statuses.iter().max_by_key(|status| status.view) else { return false };
@@ -91,9 +138,9 @@ fn is_well(lines: &[Line]) -> bool {
     })
 }
 
-fn print(lines: &[Line]) {
-    let mut rows =
-        vec![["address", "rank", "view", "members", "state", "sent", "delivered"].map(String::from).to_vec()];
+fn print(lines: &[Line], stalls: &[Stall]) {
+    let heads = ["address", "rank", "view", "members", "state", "sent", "delivered", "held up by"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
     for line in lines {
         let Some(status) = &line.status else {
             rows.push(vec![
@@ -115,9 +162,21 @@ fn print(lines: &[Line]) {
             state.into(),
             status.subgroups.iter().map(|subgroup| subgroup.sent).sum::<u64>().to_string(),
             status.subgroups.iter().map(|subgroup| subgroup.delivered).sum::<u64>().to_string(),
+            held_up_by(status),
         ]);
     }
     table::lines(&rows).iter().for_each(output::line);
+    for Stall { subgroup, rank, seconds } in stalls {
+        output::line(format!("{subgroup}: held up by member {rank} for {seconds:.1} s"));
+    }
     let errors = lines.iter().filter_map(|line| line.error.as_ref());
     errors.for_each(output::note);
+}
+
+/// The ranks of those that this member waits for.
+fn held_up_by(status: &MemberStatus) -> String {
+    let held = status.subgroups.iter().filter_map(|subgroup| subgroup.held_up_by);
+    let ranks: BTreeSet<u64> =
+        held.filter(|held| held.millis >= SHOWN_MILLIS).map(|held| held.rank).collect();
+    ranks.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
