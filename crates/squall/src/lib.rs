@@ -66,7 +66,14 @@ pub use group::{Builder, Group, SubgroupHandle};
 pub use inquiry::{HeldUpLine, MemberLine, MemberStatus, SubgroupLine, ask_status};
 pub use node::Node;
 pub use sender::{Outcome, Sender, Slot};
+pub use squall_fabric::{Instant, NodeId};
 pub use squall_protocols::group::ViewChange;
 pub use squall_protocols::membership::{Member, Step, Steps, Stop, View};
-pub use squall_protocols::multicast::{Batch, Batching, Carrier, Counters, Deliver, Message, Mode, Settings};
-pub use squall_transports::bootstrap::Progress;
+pub use squall_protocols::multicast::{
+    Batch, Batching, Carrier, Counters, Deliver, Failure, Message, Mode, Settings, SettingsError,
+};
+pub use squall_transports::bootstrap::{BootstrapError, Progress};
+pub use squall_transports::composite::{Choice, CompositeError};
+pub use squall_transports::runner::Idle;
+pub use squall_transports::tcp::TcpCounters;
+pub use squall_transports::verbs::{VerbsCounters, VerbsError};

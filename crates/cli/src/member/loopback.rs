@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use anyhow::Result;
-use squall::Message;
+use squall::{Message, NodeId};
 
 use super::{Inbox, Multicast, Polled};
 
@@ -40,8 +40,8 @@ impl<I: Inbox> Polled for Loopback<I> {
             if self.spoil == Some(self.index) {
                 bytes[0] ^= 1;
             }
-            let message =
-                Message { view: 0, sender: 0, index: self.index, sequence: self.index, bytes: &bytes };
+            let (index, node) = (self.index, NodeId(0));
+            let message = Message { view: 0, sender: 0, node, index, sequence: index, bytes: &bytes };
             self.inbox.on_message(message);
             self.index += 1;
         }

@@ -22,8 +22,10 @@ use crate::sst::Table;
 pub struct Message<'a> {
     /// The view in which it is delivered.
     pub view: u64,
-    /// The sender's rank among the *members* of the subgroup.
+    /// The sender's rank among the *members* of the subgroup in this view; it changes from view to view.
     pub sender: usize,
+    /// The sender, which is the same in all views.
+    pub node: NodeId,
     /// The place among the sender's messages and nulls.
     pub index: u64,
     /// The place in the total order, nulls counted; in the other modes the same as `index`.
@@ -138,6 +140,7 @@ impl Taken {
 struct Source {
     /// Rank among the members.
     member: usize,
+    node: NodeId,
     row: Region,
     columns: Arc<Row>,
     announced: Announcement,
@@ -169,6 +172,7 @@ impl Consumer {
         let columns = Arc::new(row.clone());
         let senders = settings.senders.iter().enumerate().map(|(sender, member)| Source {
             member: *member,
+            node: table.members()[*member],
             row: table.row(*member).clone(),
             columns: Arc::clone(&columns),
             announced: Announcement::default(),
@@ -293,6 +297,7 @@ impl Consumer {
         Message {
             view: self.view,
             sender: source.member,
+            node: source.node,
             index: taken.index,
             sequence: taken.sequence,
             bytes,
@@ -342,8 +347,9 @@ impl Walk {
                 let bytes = source.reader.bytes(record);
                 self.messages += 1;
                 self.bytes += bytes.len() as u64;
-                let (sender, index, sequence) = (source.member, self.round, self.taken);
-                deliver(Message { view, sender, index, sequence, bytes });
+                let (sender, node) = (source.member, source.node);
+                let (index, sequence) = (self.round, self.taken);
+                deliver(Message { view, sender, node, index, sequence, bytes });
             }
             self.taken += 1;
             if ordered {

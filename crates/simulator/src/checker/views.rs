@@ -141,11 +141,17 @@ impl Views {
         id: SubgroupId,
         message: &Message<'_>,
     ) -> Result<(), Violation> {
-        let Message { view, sender, index, sequence, bytes } = *message;
+        let Message { view, sender, node: from, index, sequence, bytes } = *message;
         let Some((members, mode)) = self.placements.get(&(view, id)) else {
             return fail("views", format!("{node} delivers in view {view}, which nobody has installed"));
         };
         let (sender, mode) = (members[sender], *mode);
+        if from != sender {
+            return fail(
+                "views",
+                format!("{node} delivers a message of {sender} in view {view} as one of {from}"),
+            );
+        }
         let number = self.number(id, sender, bytes).ok_or_else(|| Violation {
             checker: "contents",
             text: format!("[O3] {node} delivers, as index {index} of {sender} in {id}, what was never sent"),
