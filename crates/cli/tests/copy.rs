@@ -99,6 +99,11 @@ impl Drop for Host {
     }
 }
 
+fn signal(process: &Child, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &process.id().to_string()]).status().unwrap();
+    assert!(sent.success(), "{name}");
+}
+
 fn end(child: Child) -> (i32, String) {
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
@@ -229,6 +234,67 @@ fn a_killed_host_is_resumed() {
     let (status, text) = end(place.cp(&[&source], &targets));
     assert_eq!(status, 0, "{text}");
     assert!(std::fs::read(&copy).unwrap() == content(7, bytes) && !list.exists(), "it has got its name");
+}
+
+/// Two hosts serve one folder: a file under way has one writer, and whoever comes second is told so. The first one, whose
+/// file was mapped meanwhile, finishes.
+#[test]
+fn a_file_under_way_is_not_touched_by_another_host() {
+    let place = Place::new("shared");
+    let (large, small) = (place.root.join("large"), place.root.join("small"));
+    let bytes = 100 << 20;
+    std::fs::write(&large, content(5, bytes)).unwrap();
+    std::fs::write(&small, content(6, 3 << 20)).unwrap();
+    std::fs::write(place.root.join("tiny"), content(6, 10)).unwrap();
+    let first = place.serve(31);
+    std::os::unix::fs::symlink(&first.folder, place.root.join("127.0.0.32")).unwrap();
+    let _second = place.serve(32);
+    let copy = place.cp(&[&large], &["127.0.0.31:copy".into()]);
+    let (begun, list) = (Instant::now(), first.folder.join(".copy.squall-held"));
+    while std::fs::read(&list).map_or(0, |list| list.iter().skip(40).filter(|mark| **mark == 1).count()) < 2 {
+        assert!(begun.elapsed() < PATIENCE, "nothing comes");
+        std::thread::yield_now();
+    }
+    signal(&copy, "STOP");
+    for other in [&small, &place.root.join("tiny")] {
+        let (status, text) = end(place.cp(&[other], &["127.0.0.32:copy".into()]));
+        assert!(status == 1 && text.contains("another copy writes"), "{status}: {text}");
+    }
+    signal(&copy, "CONT");
+    let (status, text) = end(copy);
+    assert_eq!(status, 0, "{text}");
+    assert!(std::fs::read(first.folder.join("copy")).unwrap() == content(5, bytes));
+    let (status, text) = end(place.cp(&[&small], &["127.0.0.32:copy".into()]));
+    assert_eq!(status, 0, "the lock has gone with its holder: {text}");
+    assert!(std::fs::read(first.folder.join("copy")).unwrap() == content(6, 3 << 20));
+}
+
+/// No bit travels by which a program runs as its owner, and any name travels that the file system takes.
+#[test]
+fn modes_are_harmless_and_names_may_be_long() {
+    let place = Place::new("modes");
+    let source = place.root.join("site");
+    std::fs::create_dir(&source).unwrap();
+    let names = ["n".repeat(240), "m".repeat(255)];
+    for (name, bytes) in names.iter().zip([10, 2 << 20]) {
+        std::fs::write(source.join(name), content(1, bytes)).unwrap();
+        std::fs::set_permissions(source.join(name), std::fs::Permissions::from_mode(0o6777)).unwrap();
+    }
+    std::fs::set_permissions(&source, std::fs::Permissions::from_mode(0o3777)).unwrap();
+    let host = place.serve_by(33, |serve| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "umask 027 && exec \"$@\"", "sh"]).arg(serve.get_program()).args(serve.get_args());
+        shell
+    });
+    let (status, text) = end(place.cp(&[&source], &["127.0.0.33:/".into()]));
+    assert_eq!(status, 0, "{text}");
+    let copy = host.folder.join("site");
+    assert_eq!(copy.metadata().unwrap().mode() & 0o7777, 0o750);
+    for (name, bytes) in names.iter().zip([10, 2 << 20]) {
+        assert_eq!(copy.join(name).metadata().unwrap().mode() & 0o7777, 0o750, "{name}");
+        assert!(std::fs::read(copy.join(name)).unwrap() == content(1, bytes), "{name}");
+    }
+    assert_eq!(std::fs::read_dir(&copy).unwrap().count(), 2, "nothing is left beside");
 }
 
 /// Whoever is wrong is told what to do; the others get the file.

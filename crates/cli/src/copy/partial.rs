@@ -1,5 +1,10 @@
 //! A file that has come in part: its bytes, and beside it the list of blocks that are there, so that a receiver that is
 //! killed goes on where it was. What the list says is in the file at least as early; the digest judges in the end.
+//!
+//! The file is mapped while it comes, so it must not lose pages meanwhile: a page that is gone ends the process with
+//! SIGBUS. Each writer locks it before it changes its length, so no other `serve` truncates it. Nothing keeps the user
+//! that runs `serve` from truncating a file of its own by hand; no other user can, as the file is its owner's alone until
+//! it has its name.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -27,48 +32,28 @@ impl Partial {
     /// # Errors
     /// If there is no space or no permission.
     pub(crate) fn open(place: &Place, entry: &FileEntry) -> Result<Self> {
-        if let Some(partial) = Self::find(place, entry)? {
-            return Ok(partial);
+        let file = place.lock_beside(FILE)?;
+        if let Some((list, held)) = find_list(place, &file, entry)? {
+            return Ok(Self { file, list, held });
         }
-        let (file, list) = (place.create_beside(FILE)?, place.create_beside(LIST)?);
-        let begin_list = || -> Result<()> {
+        let begin = || -> Result<File> {
+            begin_file(&file, entry.bytes)?;
+            let list = place.create_beside(LIST)?;
             list.write_all_at(&header(entry), 0)?;
-            Ok(list.set_len(HEADER_BYTES + blocks(entry.bytes))?)
+            list.set_len(HEADER_BYTES + blocks(entry.bytes))?;
+            Ok(list)
         };
-        reserve(&file, entry.bytes).and_then(|()| begin_list()).with_context(|| {
+        let list = begin().with_context(|| {
             Self::forget(place);
             format!("no room for the {} bytes of {}", entry.bytes, place.path.display())
         })?;
         Ok(Self { file, list, held: Held::none(blocks(entry.bytes)) })
     }
 
-    fn find(place: &Place, entry: &FileEntry) -> Result<Option<Self>> {
-        let (Some(file), Some(list)) = (place.open_beside(FILE)?, place.open_beside(LIST)?) else {
-            return Ok(None);
-        };
-        let count = blocks(entry.bytes);
-        let is_whole =
-            file.metadata()?.len() == entry.bytes && list.metadata()?.len() == HEADER_BYTES + count;
-        if !is_whole {
-            return Ok(None);
-        }
-        let mut found = vec![0; usize::try_from(HEADER_BYTES + count)?];
-        list.read_exact_at(&mut found, 0)?;
-        let (head, marks) = found.split_at(usize::try_from(HEADER_BYTES)?);
-        if head != header(entry) {
-            return Ok(None);
-        }
-        let mut held = Held::none(count);
-        for block in (0..count).filter(|block| marks[usize::try_from(*block).expect("read")] == 1) {
-            held.insert(block);
-        }
-        Ok(Some(Self { file, list, held }))
-    }
-
     /// Makes the file what it is to be, or forgets it.
     pub(crate) fn finish(place: &Place, file: &File, entry: &FileEntry, mode: u32) -> Result<()> {
         use std::os::unix::fs::PermissionsExt as _;
-        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        file.set_permissions(std::fs::Permissions::from_mode(place.permissions(mode)))?;
         file.set_modified(time_of(entry.modified_ns))?;
         place.take_place(FILE)?;
         place.remove_beside(LIST);
@@ -77,8 +62,8 @@ impl Partial {
 
     /// Makes a small file at once, from all of its content.
     pub(crate) fn write(place: &Place, content: &[u8], entry: &FileEntry, mode: u32) -> Result<()> {
-        let file = place.create_beside(FILE)?;
-        let written = file.write_all_at(content, 0);
+        let file = place.lock_beside(FILE)?;
+        let written = empty(&file).and_then(|()| Ok(file.write_all_at(content, 0)?));
         let written = written.with_context(|| format!("cannot write {}", place.path.display()));
         written.and_then(|()| Self::finish(place, &file, entry, mode)).inspect_err(|_| Self::forget(place))
     }
@@ -88,6 +73,27 @@ impl Partial {
         place.remove_beside(FILE);
         place.remove_beside(LIST);
     }
+}
+
+/// The list of a file that was begun before, and what it says, if it is about the same file.
+fn find_list(place: &Place, file: &File, entry: &FileEntry) -> Result<Option<(File, Held)>> {
+    let Some(list) = place.open_beside(LIST)? else { return Ok(None) };
+    let count = blocks(entry.bytes);
+    let is_whole = file.metadata()?.len() == entry.bytes && list.metadata()?.len() == HEADER_BYTES + count;
+    if !is_whole {
+        return Ok(None);
+    }
+    let mut found = vec![0; usize::try_from(HEADER_BYTES + count)?];
+    list.read_exact_at(&mut found, 0)?;
+    let (head, marks) = found.split_at(usize::try_from(HEADER_BYTES)?);
+    if head != header(entry) {
+        return Ok(None);
+    }
+    let mut held = Held::none(count);
+    for block in (0..count).filter(|block| marks[usize::try_from(*block).expect("read")] == 1) {
+        held.insert(block);
+    }
+    Ok(Some((list, held)))
 }
 
 /// Notes that a block is there.
@@ -103,7 +109,16 @@ pub(crate) fn is_there(place: &Place, entry: &FileEntry) -> Result<bool> {
     Ok(there.is_file() && there.len() == entry.bytes && there.modified()? == time_of(entry.modified_ns))
 }
 
-fn reserve(file: &File, bytes: u64) -> Result<()> {
+/// Without content, and its owner's alone until it gets its name.
+fn empty(file: &File) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.set_len(0)?;
+    Ok(file.set_permissions(std::fs::Permissions::from_mode(0o600))?)
+}
+
+/// Of `bytes` bytes, for which space is taken.
+fn begin_file(file: &File, bytes: u64) -> Result<()> {
+    empty(file)?;
     if bytes == 0 {
         return Ok(());
     }

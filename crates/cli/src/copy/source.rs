@@ -33,7 +33,7 @@ fn walk(path: &Path, names: &[String], found: &mut Vec<Source>) -> Result<()> {
     let failed = || format!("cannot read {}", path.display());
     let metadata = path.metadata().with_context(failed)?;
     let file = file_entry(path, &metadata)?;
-    let entry = Entry { path: names.to_vec(), mode: metadata.mode() & 0o7777, file };
+    let entry = Entry { path: names.to_vec(), mode: metadata.mode() & 0o777, file };
     found.push(Source { path: path.to_owned(), entry });
     if metadata.is_dir() {
         let inner = std::fs::read_dir(path).with_context(failed)?;
