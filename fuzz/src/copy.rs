@@ -11,7 +11,7 @@ mod message;
 #[allow(dead_code, reason = "the command uses the rest")]
 mod parcel;
 
-use message::{Answer, BLOCK_BYTES, Begin, Entry, FileEntry, Judgement, Request, Transport, parse};
+use message::{Answer, BLOCK_BYTES, Begin, Entry, FileEntry, HostId, Judgement, Position, Request, Transport, parse};
 use parcel::Way;
 
 /// What a host hears, line by line: what is taken can be said again, and no answer and no parcel makes it take more memory
@@ -23,6 +23,8 @@ pub fn feed(bytes: &[u8]) {
         request = taken::<Request>(line).or(request);
         let begin = taken::<Option<Begin>>(line).flatten();
         let answer = taken::<Answer>(line);
+        taken::<HostId>(line);
+        taken::<Position>(line);
         taken::<Vec<Judgement>>(line);
         taken::<Vec<String>>(line);
         let Some(request) = &request else { continue };
@@ -59,7 +61,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let (name, transport) = ("copy".into(), Transport::Tcp);
     let begin = Some(Begin { name, port: 1, members: 2, rank: 1, send, transport });
     let judgements = vec![Judgement::Good, Judgement::Bad { message: "no room".into() }];
+    let waiting = Position::Waiting { copies: 1, source: "192.0.2.1:7401".into() };
     let said = [
+        serde_json::to_string(&HostId(u128::MAX)),
+        serde_json::to_string(&waiting),
+        serde_json::to_string(&Position::First),
         serde_json::to_string(&request),
         serde_json::to_string(&answer),
         serde_json::to_string(&begin),

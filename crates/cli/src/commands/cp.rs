@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str = "PATH lies below the folder that `squall serve` was given at the host. Hosts relay for each other; one that is lost \
-is left out and the others finish. What was interrupted goes on from there when it is copied again. The exit status is \
+is left out and the others finish. A host receives one copy at a time; until then the command waits, and says for which. What was interrupted goes on from there when it is copied again. The exit status is \
 1 if any host lacks anything.
 
 Examples:
@@ -59,9 +59,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let sources = source::find(&sources)?;
     let means = Means { secret: &secret, transport: arguments.transport, verbs };
     let begun = Instant::now();
+    let (secret_of_all, port) = (&secret, arguments.port);
     let connect =
-        |(name, host, _): &(String, String, String)| Target::connect(name, host, arguments.port, &secret);
-    let mut targets: Vec<Target> = hosts.iter().map(connect).collect();
+        |(name, host, _): &(String, String, String)| Target::connect(name, host, port, secret_of_all);
+    let mut targets: Vec<Target> = std::thread::scope(|scope| {
+        let connecting: Vec<_> = hosts.iter().map(|host| scope.spawn(move || connect(host))).collect();
+        connecting.into_iter().map(|thread| thread.join().expect("to connect does not panic")).collect()
+    });
+    send::take_turns(&mut targets, &mut complain);
     let is_one = sources.iter().filter(|source| source.entry.path.len() == 1).count() == 1;
     let entries: Vec<_> = sources.iter().map(|source| source.entry.clone()).collect();
     // Each takes the space of all files, which may take its time.

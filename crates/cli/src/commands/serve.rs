@@ -2,13 +2,16 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 
 use crate::Verdict;
+use crate::copy::entrance::Entrance;
 use crate::copy::folder::Folder;
-use crate::copy::{Line, PORT, device, read_secret, receive};
+use crate::copy::{PORT, device, read_secret};
 use crate::output;
 
 /// Receive files that `squall cp` sends, into a folder
@@ -35,7 +38,7 @@ pub(crate) struct Arguments {
     once: bool,
 }
 
-const EXAMPLES: &str = "One copy at a time is received; others wait. A file that was not finished stays as .NAME.squall-partial, and the \
+const EXAMPLES: &str = "One copy at a time is received; others wait in the order in which they came, and hear for which. A file that was not finished stays as .NAME.squall-partial, and the \
 next copy goes on from there. Permission bits travel as far as the umask here allows; set-user-ID and such bits do not. Files travel unencrypted.
 
 Examples:
@@ -44,25 +47,17 @@ Examples:
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let secret = read_secret(&arguments.secret_file)?;
-    let verbs = device(arguments.device.as_deref());
     let folder = Folder::open(&arguments.folder)?;
     let address = (arguments.listen.as_str(), arguments.port);
     let listener = TcpListener::bind(address)
         .with_context(|| format!("cannot listen at {} port {}", arguments.listen, arguments.port))?;
     output::note(format_args!("serving {} at {}", arguments.folder.display(), listener.local_addr()?));
-    loop {
-        let (stream, peer) = match listener.accept() {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Who came may be gone already, and file descriptors may be short for a while.
-                output::note(format_args!("a connection could not be taken: {error}"));
-                std::thread::sleep(ACCEPT_PAUSE);
-                continue;
-            }
-        };
-        let outcome = Line::demand(stream, &secret)
-            .and_then(|mut line| receive::serve(&mut line, &folder, &secret, &verbs));
-        let verdict = match outcome {
+    let entrance = Arc::new(Entrance::new(secret, device(arguments.device.as_deref()), folder)?);
+    let (sender, ended) = channel();
+    std::thread::Builder::new().name("entrance".into()).spawn(move || entrance.run(&listener, &sender))?;
+    let mut verdict = Verdict::Good;
+    for (peer, outcome) in ended {
+        verdict = match outcome {
             Ok(files) => {
                 output::note(format_args!("{peer}: {files} files received"));
                 Verdict::Good
@@ -73,10 +68,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
             }
         };
         if arguments.once {
-            return Ok(verdict);
+            break;
         }
     }
+    Ok(verdict)
 }
-
-/// Until the next attempt, if a connection could not be taken.
-const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);

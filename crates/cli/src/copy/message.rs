@@ -6,6 +6,23 @@ use serde::{Deserialize, Serialize};
 
 use super::parcel::{Way, way};
 
+/// By what a host is known, whatever its names and addresses are: a random number of its `serve`. Copies to several hosts
+/// ask for their turns in the order of these numbers, so that no two wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct HostId(pub(crate) u128);
+
+/// Where a copy is in the queue of a host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Position {
+    /// Behind `copies` others, of which the first comes from `source`.
+    Waiting { copies: usize, source: String },
+    /// It has its turn.
+    First,
+    /// It is not in the queue.
+    Refused { message: String },
+}
+
 /// What shall be copied.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Request {

@@ -1,11 +1,13 @@
 //! Copying files to many hosts: what `squall cp` and `squall serve` say to each other, and what each does.
 //!
-//! `cp` connects to each `serve`, both prove the secret, and then lines of JSON travel over that connection: a
-//! [`Request`] with the list of files, the answer with what is there already ([`Answer`]), the word to begin with the
+//! `cp` connects to each `serve`, both prove the secret, and then lines of JSON travel over that connection: the host's
+//! [`HostId`], the word that the copy wants its turn, its [`Position`] in the queue until the turn has come, a [`Request`] with the list of files, the answer with what is there already ([`Answer`]), the word to begin with the
 //! address of a bulk session ([`Begin`]), and for each [`parcel`] the digests of its files and the answer to each
 //! ([`Judgement`]). The files themselves go through the session, each host relaying for the others: large ones from pages to
 //! pages, small ones together.
 
+mod deadline;
+pub(crate) mod entrance;
 pub(crate) mod folder;
 pub(crate) mod message;
 pub(crate) mod parcel;
@@ -13,22 +15,26 @@ pub(crate) mod partial;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod source;
+mod turns;
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::PossibleValue;
+use rustix::net::sockopt;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::Digest as _;
 use squall::config::{Secret, VerbsSettings};
 use squall_transports::bootstrap::Proof;
 
 use crate::control::write_line;
+use deadline::Timed;
 
 pub(crate) use message::{
-    Answer, BLOCK_BYTES, Begin, Entry, FileEntry, Judgement, Request, Transport, blocks,
+    Answer, BLOCK_BYTES, Begin, Entry, FileEntry, HostId, Judgement, Position, Request, Transport, blocks,
 };
 
 /// Where `serve` listens, unless it is told otherwise.
@@ -67,38 +73,47 @@ pub(crate) fn device(name: Option<&str>) -> VerbsSettings {
 /// A connection between `cp` and `serve`, proved.
 #[derive(Debug)]
 pub(crate) struct Line {
-    stream: TcpStream,
-    reader: BufReader<TcpStream>,
+    stream: Arc<TcpStream>,
+    writer: Timed<Arc<TcpStream>>,
+    reader: BufReader<Timed<Arc<TcpStream>>>,
 }
 
 impl Line {
-    /// Proves the secret as who has connected.
-    pub(crate) fn prove(mut stream: TcpStream, secret: &Secret) -> Result<Self> {
-        stream.set_read_timeout(Some(PROOF_TIMEOUT))?;
-        Proof::new(secret, CLUSTER, PURPOSE).prove(&mut stream)?;
-        Self::new(stream)
+    /// Proves the secret as the end that has connected.
+    pub(crate) fn prove(stream: TcpStream, secret: &Secret) -> Result<Self> {
+        let mut timed = Timed::new(Arc::new(stream));
+        timed.begin(Some(PROOF_TIMEOUT));
+        Proof::new(secret, CLUSTER, PURPOSE).prove(&mut timed)?;
+        Self::new(timed)
     }
 
-    /// Demands the proof of who has connected.
-    pub(crate) fn demand(mut stream: TcpStream, secret: &Secret) -> Result<Self> {
-        stream.set_read_timeout(Some(PROOF_TIMEOUT))?;
-        Proof::new(secret, CLUSTER, PURPOSE).demand(&mut stream)?;
-        Self::new(stream)
+    /// Demands the proof of the end that has connected, as a whole within [`PROOF_TIMEOUT`].
+    pub(crate) fn demand(stream: Arc<TcpStream>, secret: &Secret) -> Result<Self> {
+        let mut timed = Timed::new(stream);
+        timed.begin(Some(PROOF_TIMEOUT));
+        Proof::new(secret, CLUSTER, PURPOSE).demand(&mut timed)?;
+        Self::new(timed)
     }
 
-    fn new(stream: TcpStream) -> Result<Self> {
-        stream.set_read_timeout(None)?;
+    fn new(writer: Timed<Arc<TcpStream>>) -> Result<Self> {
+        let stream = Arc::clone(writer.stream());
         stream.set_nodelay(true)?;
-        Ok(Self { reader: BufReader::new(stream.try_clone()?), stream })
+        // An end that has lost its power is not waited for.
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE_IDLE)?;
+        sockopt::set_tcp_keepintvl(&stream, KEEP_ALIVE_PERIOD)?;
+        sockopt::set_tcp_keepcnt(&stream, KEEP_ALIVE_TRIALS)?;
+        Ok(Self { writer, reader: BufReader::new(Timed::new(Arc::clone(&stream))), stream })
     }
 
     pub(crate) fn say(&mut self, message: &impl Serialize) -> Result<()> {
-        write_line(&mut self.stream, message)
+        self.writer.begin(Some(SAY_PATIENCE));
+        write_line(&mut self.writer, message)
     }
 
     /// The next line, within `patience`.
     pub(crate) fn hear<T: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<T> {
-        self.stream.set_read_timeout(patience)?;
+        self.reader.get_mut().begin(patience);
         let mut line = String::new();
         let read = (&mut self.reader).take(LINE_BYTES_MAX).read_line(&mut line);
         let bytes = read.context("the connection is lost")?;
@@ -152,7 +167,13 @@ fn hexadecimal(hash: sha2::Sha256) -> String {
 
 const CLUSTER: &str = "squall-copy";
 const PURPOSE: &str = "copy";
+/// For the whole proof, however its bytes come.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+/// For a line to be taken.
+const SAY_PATIENCE: Duration = Duration::from_secs(600);
+const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(20);
+const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_TRIALS: u32 = 4;
 /// A list of a million files or so.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 const DIGEST_STEP_BYTES: usize = 1 << 20;

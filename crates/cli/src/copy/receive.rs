@@ -41,7 +41,8 @@ pub(crate) fn serve(
     secret: &Secret,
     verbs: &VerbsSettings,
 ) -> Result<usize> {
-    let request: Request = line.hear(Some(PATIENCE))?;
+    // The source may have yet to wait for its turn at other hosts.
+    let request: Request = line.hear(Some(BEGIN_PATIENCE))?;
     let slots = match prepare(folder, &request) {
         Ok(slots) => slots,
         Err(error) => {
@@ -222,7 +223,7 @@ fn config(begin: &Begin, source: IpAddr, secret: &Secret, verbs: &VerbsSettings)
 const MEMBERS_MAX: usize = 1 << 12;
 /// For what the source does at once, but for a digest of a large file.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// For what other hosts take to prepare.
+/// For what other hosts take to prepare, and for copies that come before this one there.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(3600);
 /// Hosts that have answered are there, as a rule.
 pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,19 +1,22 @@
 //! The sending side: asks the hosts, sends what they lack, and judges what has come.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::FileExt as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use squall::Progress;
 use squall::bulk::{Buffer, Options, Session};
 use squall::config::{Address, Config, Secret, VerbsSettings};
+use squall_transports::bootstrap::ProofError;
 
 use super::parcel::{Way, parcels, way};
 use super::source::Source;
 use super::{
-    Answer, BLOCK_BYTES, Begin, FileEntry, Judgement, Line, Request, Transport, blocks, digest, digest_of,
+    Answer, BLOCK_BYTES, Begin, FileEntry, HostId, Judgement, Line, Position, Request, Transport, blocks,
+    digest, digest_of,
 };
 use crate::control::write_line;
 
@@ -23,6 +26,7 @@ pub(crate) struct Target {
     /// As it was named.
     pub(crate) name: String,
     line: Option<Line>,
+    id: Option<HostId>,
     /// Why nothing more goes there.
     pub(crate) failure: Option<String>,
     /// Blocks that are there of each entry.
@@ -40,12 +44,33 @@ pub(crate) trait Observer {
 impl Target {
     /// Connects to `host` and proves the secret there. A failure is noted.
     pub(crate) fn connect(name: &str, host: &str, port: u16, secret: &Secret) -> Self {
-        let mut target = Self { name: name.into(), line: None, failure: None, held: Vec::new() };
-        match connect(host, port).and_then(|stream| Line::prove(stream, secret)) {
-            Ok(line) => target.line = Some(line),
+        let mut target = Self { name: name.into(), line: None, id: None, failure: None, held: Vec::new() };
+        match prove(host, port, secret) {
+            Ok((line, id)) => (target.line, target.id) = (Some(line), Some(id)),
             Err(error) => target.failure = Some(format!("{error:#}")),
         }
         target
+    }
+
+    /// Waits for the turn of this copy at the host; `on_waiting` hears of the copy that comes before.
+    fn take_turn(&mut self, on_waiting: &mut dyn FnMut(&str, &str)) -> Result<()> {
+        let Some(line) = &mut self.line else { return Ok(()) };
+        line.say(&())?;
+        let mut before = None;
+        loop {
+            match line.hear(Some(POSITION_PATIENCE))? {
+                Position::First => return Ok(()),
+                Position::Refused { message } => bail!(message),
+                Position::Waiting { copies, source } => {
+                    if before.as_ref() != Some(&source) {
+                        let more =
+                            if copies == 1 { String::new() } else { format!(" and {} more", copies - 1) };
+                        on_waiting(&self.name, &format!("waits for the copy from {source}{more} to end"));
+                    }
+                    before = Some(source);
+                }
+            }
+        }
     }
 
     /// Asks what is there.
@@ -75,6 +100,22 @@ impl Target {
     fn fail(&mut self, message: String) {
         self.failure.get_or_insert(message);
         self.line = None;
+    }
+}
+
+/// Waits for the turn of this copy at each host, at one after the other in the order of their numbers: so copies to the
+/// same hosts never wait for each other. A failure is noted.
+pub(crate) fn take_turns(targets: &mut [Target], on_waiting: &mut dyn FnMut(&str, &str)) {
+    let mut order: Vec<usize> = (0..targets.len()).filter(|i| targets[*i].id.is_some()).collect();
+    order.sort_by_key(|i| targets[*i].id);
+    for (place, i) in order.iter().copied().enumerate() {
+        let same = place.checked_sub(1).map(|before| order[before]);
+        if let Some(same) = same.filter(|same| targets[*same].id == targets[i].id) {
+            let message = format!("it is the same host as {}: name it once", targets[same].name);
+            targets[i].fail(message);
+        } else if let Err(error) = targets[i].take_turn(on_waiting) {
+            targets[i].fail(format!("{error:#}"));
+        }
     }
 }
 
@@ -282,6 +323,30 @@ fn fail(targets: &mut [Target], i: usize, message: &str, observer: &mut dyn Obse
     }
 }
 
+/// Connects, proves the secret and hears which host it is.
+fn prove(host: &str, port: u16, secret: &Secret) -> Result<(Line, HostId)> {
+    let begun = Instant::now();
+    loop {
+        let proved = Line::prove(connect(host, port)?, secret);
+        match proved {
+            Ok(mut line) => {
+                let id = line.hear(Some(ID_PATIENCE))?;
+                return Ok((line, id));
+            }
+            // A host to which many strangers connect closes some before they can prove anything.
+            Err(error) if is_closed(&error) && begun.elapsed() < CONNECT_TIMEOUT => {
+                std::thread::sleep(CONNECT_PAUSE);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn is_closed(error: &anyhow::Error) -> bool {
+    let closed = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+    matches!(error.downcast_ref(), Some(ProofError::Io(error)) if closed.contains(&error.kind()))
+}
+
 fn connect(host: &str, port: u16) -> Result<TcpStream> {
     let mut last = None;
     let addresses = (host, port).to_socket_addrs().with_context(|| format!("cannot find the host {host}"))?;
@@ -305,6 +370,11 @@ fn now_ns() -> u128 {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// It says so at once.
+const ID_PATIENCE: Duration = Duration::from_secs(30);
+/// A host says every two seconds that this copy still waits.
+const POSITION_PATIENCE: Duration = Duration::from_secs(60);
 /// Taking the space of large files can take a while.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 /// For the digest of a very large file.

@@ -1,7 +1,10 @@
 //! `squall cp` and `squall serve` as processes: files and folders at several hosts, a host that is killed and resumed, and
 //! errors that say what to do. Addresses of the loopback network stand for hosts.
 
-use std::io::Read as _;
+mod entrance;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -72,7 +75,7 @@ impl Place {
         let process = change(command).stderr(Stdio::null()).spawn().unwrap();
         let host = Host { process, folder, address };
         let begun = Instant::now();
-        while std::net::TcpStream::connect((host.address.as_str(), self.port)).is_err() {
+        while TcpStream::connect((host.address.as_str(), self.port)).is_err() {
             assert!(begun.elapsed() < PATIENCE, "{} does not listen", host.address);
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -351,8 +354,8 @@ fn a_stranger_is_sent_away() {
     let source = place.root.join("file");
     std::fs::write(&source, content(1, 10)).unwrap();
     let host = place.serve(1);
-    let mut stranger = std::net::TcpStream::connect(("127.0.0.1", place.port)).unwrap();
-    std::io::Write::write_all(&mut stranger, &[b'x'; 4096]).unwrap();
+    let mut stranger = TcpStream::connect(("127.0.0.1", place.port)).unwrap();
+    stranger.write_all(&[b'x'; 4096]).unwrap();
     // The end of the connection, however it comes.
     let _ = stranger.read_to_end(&mut Vec::new());
     let (status, text) = end(place.cp(&[&source], &["127.0.0.1:file".into()]));

@@ -1,0 +1,218 @@
+//! Where copies come in: each connection proves the secret in a thread of its own and in limited time, and then waits for
+//! its turn.
+//!
+//! Connections that have not proved the secret are few. When there are too many, the source address with the most of them
+//! loses its oldest one; so a host that fills all places takes them from itself, and from others only as many as are above
+//! its fair share.
+
+use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use rustix::process::{Resource, getrlimit};
+use rustix::rand::GetRandomFlags;
+use squall::config::{Secret, VerbsSettings};
+
+use super::folder::Folder;
+use super::turns::{Ahead, Turns};
+use super::{HostId, Line, Position, receive};
+use crate::output;
+
+/// A host that receives copies.
+pub(crate) struct Entrance {
+    pub(crate) secret: Secret,
+    pub(crate) verbs: VerbsSettings,
+    pub(crate) folder: Folder,
+    /// By which sources know the host again, whatever they call it.
+    id: HostId,
+    turns: Turns,
+    unproved: Mutex<Unproved>,
+}
+
+/// How a copy has ended: its source, and how many files have come.
+pub(crate) type Ended = (String, Result<usize>);
+
+impl Entrance {
+    pub(crate) fn new(secret: Secret, verbs: VerbsSettings, folder: Folder) -> Result<Self> {
+        let unproved = Mutex::new(Unproved { max: unproved_max(), ..Unproved::default() });
+        Ok(Self { secret, verbs, folder, id: host_id()?, turns: Turns::default(), unproved })
+    }
+
+    /// Takes connections for ever, each in a thread; copies that have ended are reported to `ended`.
+    pub(crate) fn run(self: Arc<Self>, listener: &TcpListener, ended: &Sender<Ended>) {
+        loop {
+            let taken = listener.accept().and_then(|(stream, peer)| {
+                let (entrance, ended) = (Arc::clone(&self), ended.clone());
+                let Some(number) = self.unproved().admit(peer.ip(), stream) else { return Ok(()) };
+                let thread = std::thread::Builder::new().name("copy".into());
+                let started = thread.spawn(move || entrance.attend(number, &peer.to_string(), &ended));
+                if started.is_err() {
+                    self.unproved().remove(number);
+                }
+                started.map(drop)
+            });
+            if let Err(error) = taken {
+                // It may be gone already, and file descriptors, threads or memory may be short for a while.
+                output::note(format_args!("a connection could not be taken: {error}"));
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    /// From the proof to the end of the copy.
+    fn attend(&self, number: u64, peer: &str, ended: &Sender<Ended>) {
+        let Some(stream) = self.unproved().stream(number) else { return };
+        let proved = Line::demand(stream, &self.secret);
+        let is_left = self.unproved().remove(number);
+        let mut line = match proved {
+            Ok(line) if is_left => line,
+            Ok(_) => return,
+            Err(error) => return output::note(format_args!("{peer}: {error:#}")),
+        };
+        let Some(outcome) = self.receive(&mut line, peer) else { return };
+        // Fails when the command is about to end.
+        let _ = ended.send((peer.to_owned(), outcome));
+    }
+
+    /// Receives one copy when its turn has come; `None` if the source went before.
+    fn receive(&self, line: &mut Line, peer: &str) -> Option<Result<usize>> {
+        let hello = line.say(&self.id).and_then(|()| line.hear::<()>(Some(HELLO_PATIENCE)));
+        if let Err(error) = hello {
+            output::note(format_args!("{peer}: {error:#}"));
+            return None;
+        }
+        let Some(turn) = self.turns.queue(peer) else {
+            let message = "too many copies wait here already: try again later".to_owned();
+            let _ = line.say(&Position::Refused { message });
+            return None;
+        };
+        let mut is_new = true;
+        while let Some(Ahead { copies, source }) =
+            turn.wait(if is_new { Duration::ZERO } else { WORD_PERIOD })
+        {
+            if is_new {
+                output::note(format_args!("{peer}: waits for the copy from {source}"));
+            }
+            is_new = false;
+            line.say(&Position::Waiting { copies, source }).ok()?;
+        }
+        line.say(&Position::First).ok()?;
+        Some(receive::serve(line, &self.folder, &self.secret, &self.verbs))
+    }
+
+    fn unproved(&self) -> MutexGuard<'_, Unproved> {
+        self.unproved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Connections that have not proved the secret, the oldest first.
+#[derive(Debug, Default)]
+struct Unproved {
+    /// `connections.len() <= max`.
+    max: usize,
+    connections: Vec<Connection>,
+    numbers: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    number: u64,
+    source: IpAddr,
+    stream: Arc<TcpStream>,
+}
+
+impl Unproved {
+    /// Takes a connection and returns its number; `None` if it was closed, as others of its source have all places.
+    fn admit(&mut self, source: IpAddr, stream: TcpStream) -> Option<u64> {
+        let source = network(source);
+        if self.connections.len() >= self.max {
+            let count = |of: IpAddr| self.connections.iter().filter(|other| other.source == of).count();
+            let greatest = self.connections.iter().map(|other| other.source).max_by_key(|of| count(*of))?;
+            let oldest = self.connections.iter().position(|other| other.source == greatest)?;
+            // Its thread hears of it at once.
+            let _ = self.connections.remove(oldest).stream.shutdown(Shutdown::Both);
+        }
+        self.numbers += 1;
+        self.connections.push(Connection { number: self.numbers, source, stream: Arc::new(stream) });
+        Some(self.numbers)
+    }
+
+    fn stream(&self, number: u64) -> Option<Arc<TcpStream>> {
+        self.connections.iter().find(|other| other.number == number).map(|found| Arc::clone(&found.stream))
+    }
+
+    /// Whether it was still there.
+    fn remove(&mut self, number: u64) -> bool {
+        let before = self.connections.len();
+        self.connections.retain(|other| other.number != number);
+        self.connections.len() < before
+    }
+}
+
+/// What one user has as a rule: an IPv4 address, or the first half of an IPv6 address.
+fn network(source: IpAddr) -> IpAddr {
+    match source.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+        address => address,
+    }
+}
+
+/// So many that copies under way keep enough descriptors.
+fn unproved_max() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(descriptors / 8).map_or(UNPROVED_MAX, |share| share.clamp(UNPROVED_MIN, UNPROVED_MAX))
+}
+
+/// That no other `serve` has, here or elsewhere.
+fn host_id() -> Result<HostId> {
+    let mut bytes = [0; 16];
+    let filled = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
+    ensure!(filled == bytes.len(), "the system gives no random numbers");
+    Ok(HostId(u128::from_le_bytes(bytes)))
+}
+
+/// Until the next attempt, if a connection could not be taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Between the words to one that waits: much below its own patience.
+const WORD_PERIOD: Duration = Duration::from_secs(2);
+/// Until a source that has proved the secret asks for its turn: it may have to connect to many hosts first.
+const HELLO_PATIENCE: Duration = Duration::from_secs(600);
+const UNPROVED_MIN: usize = 4;
+const UNPROVED_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream() -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        TcpStream::connect(listener.local_addr().unwrap()).unwrap()
+    }
+
+    /// One that fills all places loses its own, the oldest first; another one comes in and stays.
+    #[test]
+    fn a_source_takes_places_from_itself() {
+        let mut unproved = Unproved { max: 4, ..Unproved::default() };
+        let [flood, honest] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<IpAddr>().unwrap());
+        let first: Vec<u64> = (0..4).map(|_| unproved.admit(flood, stream()).unwrap()).collect();
+        let guest = unproved.admit(honest, stream()).unwrap();
+        assert!(unproved.stream(first[0]).is_none() && unproved.stream(first[1]).is_some());
+        for _ in 0..20 {
+            unproved.admit(flood, stream()).unwrap();
+            assert!(unproved.stream(guest).is_some());
+            assert_eq!(unproved.connections.len(), 4);
+        }
+        assert!(unproved.remove(guest) && !unproved.remove(guest));
+    }
+
+    #[test]
+    fn addresses_of_one_network_count_as_one() {
+        let network = |text: &str| network(text.parse().unwrap());
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:0:2"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
+        assert_ne!(network("192.0.2.1"), network("192.0.2.2"));
+    }
+}

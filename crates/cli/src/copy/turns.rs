@@ -1,0 +1,114 @@
+//! Turns: a host receives one copy at a time, in the order in which the copies came.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The copies of a host; the first one has its turn.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// The number and the source of each copy; at most [`WAITING_MAX`] behind the first.
+    copies: VecDeque<(u64, String)>,
+    numbers: u64,
+}
+
+/// A copy's place in the queue, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Turn<'t> {
+    turns: &'t Turns,
+    number: u64,
+}
+
+/// What a copy waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    /// How many copies come first.
+    pub(crate) copies: usize,
+    /// The source of the one that has its turn.
+    pub(crate) source: String,
+}
+
+impl Turns {
+    /// A place at the end, for a copy from `source`; `None` if too many wait.
+    pub(crate) fn queue(&self, source: &str) -> Option<Turn<'_>> {
+        let mut queue = self.lock();
+        if queue.copies.len() > WAITING_MAX {
+            return None;
+        }
+        queue.numbers += 1;
+        let number = queue.numbers;
+        queue.copies.push_back((number, source.to_owned()));
+        Some(Turn { turns: self, number })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn<'_> {
+    /// Waits until the turn has come, for `patience` at most; what it still waits for then.
+    pub(crate) fn wait(&self, patience: Duration) -> Option<Ahead> {
+        let waiting = |queue: &mut Queue| queue.ahead(self.number).is_some();
+        let waited = self.turns.changed.wait_timeout_while(self.turns.lock(), patience, waiting);
+        waited.unwrap_or_else(PoisonError::into_inner).0.ahead(self.number)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turns.lock().copies.retain(|(number, _)| *number != self.number);
+        self.turns.changed.notify_all();
+    }
+}
+
+impl Queue {
+    fn ahead(&self, number: u64) -> Option<Ahead> {
+        let (first, source) = self.copies.front().filter(|(first, _)| *first != number)?;
+        debug_assert!(*first < number, "numbers rise in the queue");
+        let copies = self.copies.iter().take_while(|(other, _)| *other != number).count();
+        Some(Ahead { copies, source: source.clone() })
+    }
+}
+
+/// Each has a thread and a connection.
+const WAITING_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One has its turn, the others wait in the order in which they came, and one that goes makes room for the next.
+    #[test]
+    fn copies_have_their_turns_in_order() {
+        let turns = Turns::default();
+        let [a, b, c] = ["a", "b", "c"].map(|source| turns.queue(source).unwrap());
+        let ahead = |copies, source: &str| Some(Ahead { copies, source: source.into() });
+        assert_eq!(a.wait(Duration::ZERO), None);
+        assert_eq!(b.wait(Duration::ZERO), ahead(1, "a"));
+        assert_eq!(c.wait(Duration::ZERO), ahead(2, "a"));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| c.wait(Duration::from_secs(60)));
+            drop(b);
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!waiting.is_finished(), "a has its turn still");
+            drop(a);
+            assert_eq!(waiting.join().unwrap(), None);
+        });
+    }
+
+    #[test]
+    fn the_queue_is_bounded() {
+        let turns = Turns::default();
+        let queued: Vec<Turn<'_>> = (0..=WAITING_MAX).map(|_| turns.queue("a").unwrap()).collect();
+        assert!(turns.queue("b").is_none());
+        drop(queued);
+        assert!(turns.queue("b").is_some());
+    }
+}
