@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 
-use crate::{Fabric, Region};
+use crate::{Fabric, Region, Shortage};
 
 /// A range of registered memory that one user holds at a time.
 ///
@@ -21,13 +21,18 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// `length` bytes of zeros that `fabric` can move. If memory is short, it unwinds as [`Fabric::register`] does.
+    pub fn new<F: Fabric>(fabric: &mut F, length: usize) -> Self {
+        Self::try_new(fabric, length).unwrap_or_else(|shortage| shortage.unwind())
+    }
+
     /// `length` bytes of zeros that `fabric` can move.
     ///
-    /// # Panics
-    /// If the memory cannot be had.
-    pub fn new<F: Fabric>(fabric: &mut F, length: usize) -> Self {
+    /// # Errors
+    /// [`Shortage`].
+    pub fn try_new<F: Fabric>(fabric: &mut F, length: usize) -> Result<Self, Shortage> {
         let words = length.div_ceil(8);
-        Self { region: fabric.register(words), first: 0, words, length }
+        Ok(Self { region: fabric.try_register(words)?, first: 0, words, length })
     }
 
     /// The registered memory that it is a part of.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::{Event, Grant, Instant, Region, Token};
+use crate::{Event, Grant, Instant, Region, Shortage, Token};
 
 /// A node of the fabric: one process in one incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,9 +117,15 @@ pub trait Fabric {
 
     /// Allocates `words` zeroed words that the fabric can read and write.
     ///
-    /// # Panics
-    /// If the memory cannot be had.
-    fn register(&mut self, words: usize) -> Region;
+    /// # Errors
+    /// [`Shortage`]; nothing has changed then.
+    fn try_register(&mut self, words: usize) -> Result<Region, Shortage>;
+
+    /// As [`Fabric::try_register`], for a core that cannot continue without the memory: it unwinds to the driver
+    /// ([`Shortage::catch`]).
+    fn register(&mut self, words: usize) -> Region {
+        self.try_register(words).unwrap_or_else(|shortage| shortage.unwind())
+    }
 
     /// Takes memory that something else has allocated, as a region of this fabric: for whatever a region is for, but no
     /// mirror [F13]. Whoever made `memory` has promised that it is valid as long as its keeper lives
@@ -181,7 +187,7 @@ pub trait Fabric {
     /// A read-only view of the mirror `key` of `owner`. It reads as zeros until the owner has published it
     /// with the same number of words; an owner that publishes another size is disconnected. An owner that is not
     /// a peer yet is waited for [M5]. The view's memory is given back with the last clone of it [M6], and then the
-    /// key is not attached again.
+    /// key is not attached again. If memory or addresses are short, it unwinds as [`Fabric::register`] does.
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region;
 
     /// Brings the words of `range` to all readers, by reference [F5]. Such a range never holds a guard.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use squall_fabric::Shortage;
 use squall_protocols::membership::Stop;
 use squall_protocols::multicast::{Failure, SettingsError};
 use squall_transports::bootstrap::BootstrapError;
@@ -44,6 +45,9 @@ pub enum GroupError {
     /// This handle has left the group.
     #[error("this member has left the group")]
     Left,
+    /// The system gives no memory or descriptors for a view: this member has left the group, and the others go on.
+    #[error("this member cannot continue: {0}")]
+    Shortage(Shortage),
 }
 
 /// Why [`crate::Group::join`] failed.
@@ -76,6 +80,9 @@ pub enum JoinError {
     /// RDMA cannot be used here.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
+    /// The system gives no memory or descriptors for the group's windows.
+    #[error(transparent)]
+    Shortage(#[from] Shortage),
     /// The group ended before it began.
     #[error(transparent)]
     Group(#[from] GroupError),

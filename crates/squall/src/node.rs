@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use squall_fabric::{Core, Event, Fabric as _, Instant, NodeId};
 use squall_protocols::group::{Ended, Group, Settings, Standstill, SubgroupId, ViewChange};
+use squall_fabric::{Core, Event, Fabric as _, Instant, NodeId, Shortage};
 use squall_protocols::membership::{self, Member, Membership, Stop, View};
 use squall_protocols::multicast::Counters;
 use squall_transports::Transport as _;
@@ -46,6 +46,8 @@ struct Stack {
     skipped: u32,
     unchecked: u32,
     ended: bool,
+    /// The group has given up in the middle of a step for want of memory: it is not polled any more.
+    is_short: bool,
 }
 
 /// How a node comes to its group.
@@ -58,6 +60,15 @@ pub(crate) struct Way<'a> {
 impl Node {
     /// Comes to the group that the configuration describes, with its first members or later; returns the node and its rank.
     pub(crate) fn enter(
+        way: &Way<'_>,
+        handles: Handles,
+        status: Arc<Status>,
+        on_progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(Self, usize), JoinError> {
+        Shortage::catch(|| Self::come_in(way, handles, status, on_progress))?
+    }
+
+    fn come_in(
         Way { config, only_join, places }: &Way<'_>,
         mut handles: Handles,
         status: Arc<Status>,
@@ -103,8 +114,11 @@ impl Node {
             let names = config.subgroups.keys().cloned().collect();
             let (events, seen, ended) = (Vec::new(), None, false);
             let (skipped, unchecked) = (0, CHECK);
-            let stack =
-                Stack { fabric, group, names, status, events, desk, peers, seen, skipped, unchecked, ended };
+            #[rustfmt::skip]
+            let stack = Stack {
+                fabric, group, names, status, events, desk, peers, seen, skipped, unchecked, ended,
+                is_short: false,
+            };
             return Ok((Self { stack, runner: Runner::new(idle) }, rank));
         }
     }
@@ -175,12 +189,20 @@ impl Node {
     /// Does all that can be done now, without waiting; returns the amount of work done.
     #[inline]
     pub fn poll(&mut self) -> usize {
-        self.stack.poll()
+        let Self { stack, .. } = self;
+        if stack.is_short {
+            return 0;
+        }
+        Shortage::catch(|| stack.poll()).unwrap_or_else(|shortage| stack.run_short(shortage))
     }
 
     /// Polls once, and waits as the configuration's idle strategy says if there was nothing to do.
     pub fn step(&mut self) -> usize {
-        self.runner.step(&mut self.stack)
+        let Self { stack, runner } = self;
+        if stack.is_short {
+            return 0;
+        }
+        Shortage::catch(|| runner.step(stack)).unwrap_or_else(|shortage| stack.run_short(shortage))
     }
 
     /// Runs until the group ends or its handle leaves.
@@ -366,6 +388,14 @@ impl Stack {
             subgroups: self.names.iter().zip((0..).map(SubgroupId)).filter_map(subgroup).collect(),
             members,
         }
+    }
+
+    #[cold]
+    fn run_short(&mut self, shortage: Shortage) -> usize {
+        self.is_short = true;
+        tracing::error!(%shortage, "this member ends");
+        self.end(GroupError::Shortage(shortage));
+        1
     }
 
     fn end(&mut self, error: GroupError) {

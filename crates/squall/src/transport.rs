@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use squall_fabric::{
     Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
-    PostError, Region, Token, Write,
+    PostError, Region, Shortage, Token, Write,
 };
 use squall_transports::composite::{CompositeFabric, Way};
 use squall_transports::runner::Idle;
@@ -100,8 +100,8 @@ impl Fabric for AnyFabric {
     fn capabilities(&self) -> Capabilities {
         either!(self, fabric => fabric.capabilities())
     }
-    fn register(&mut self, words: usize) -> Region {
-        either!(self, fabric => fabric.register(words))
+    fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
+        either!(self, fabric => fabric.try_register(words))
     }
     fn adopt(&mut self, memory: &Region) -> Region {
         either!(self, fabric => fabric.adopt(memory))

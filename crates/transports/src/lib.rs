@@ -7,6 +7,7 @@ pub mod bootstrap;
 pub mod composite;
 pub mod runner;
 pub mod shm;
+mod shortage;
 mod slots;
 pub mod tcp;
 pub mod verbs;

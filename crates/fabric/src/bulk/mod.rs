@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 
 pub use self::way::Ways;
 
-use crate::{Fabric, Region};
+use crate::{Fabric, Region, Shortage};
 
 /// Registered memory that belongs to one holder.
 #[derive(Debug)]
@@ -21,13 +21,18 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// `bytes` zeroed bytes. If memory is short, it unwinds as [`Fabric::register`] does.
+    pub fn register(fabric: &mut impl Fabric, bytes: usize) -> Self {
+        Self::try_register(fabric, bytes).unwrap_or_else(|shortage| shortage.unwind())
+    }
+
     /// `bytes` zeroed bytes.
     ///
-    /// # Panics
-    /// If the memory cannot be had.
-    pub fn register(fabric: &mut impl Fabric, bytes: usize) -> Self {
-        let region = fabric.register(bytes.div_ceil(8).max(1));
-        Self { region, bytes }
+    /// # Errors
+    /// [`Shortage`].
+    pub fn try_register(fabric: &mut impl Fabric, bytes: usize) -> Result<Self, Shortage> {
+        let region = fabric.try_register(bytes.div_ceil(8).max(1))?;
+        Ok(Self { region, bytes })
     }
 
     /// The memory, for posts. Whoever posts it keeps the buffer until no peer and no post touches it.

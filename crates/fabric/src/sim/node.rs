@@ -12,7 +12,7 @@ use super::link::{LaneId, Payload, Post, Target};
 use super::rule::Counted;
 use crate::{
     Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
-    PostError, Region, SEND_BYTES_MAX, Source, Token, Write,
+    PostError, Region, SEND_BYTES_MAX, Shortage, Source, Token, Write,
 };
 
 /// What the world knows of a node.
@@ -169,8 +169,8 @@ impl Fabric for SimFabric {
         Capabilities { one_sided_progress: config.one_sided_progress, early_sight: config.early_sight }
     }
 
-    fn register(&mut self, words: usize) -> Region {
-        self.world.borrow_mut().register(self.node, words)
+    fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
+        Ok(self.world.borrow_mut().register(self.node, words))
     }
 
     fn adopt(&mut self, memory: &Region) -> Region {

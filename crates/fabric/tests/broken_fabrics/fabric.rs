@@ -8,7 +8,7 @@ use squall_fabric::conformance::Harness;
 use squall_fabric::sim::{Adversary, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{
     Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
-    PostError, Region, RegionId, Source, Token, Write,
+    PostError, Region, RegionId, Shortage, Source, Token, Write,
 };
 
 use crate::breach::Breach;
@@ -316,10 +316,10 @@ impl Fabric for Broken {
         }
     }
 
-    fn register(&mut self, words: usize) -> Region {
-        let region = self.inner.register(words);
+    fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
+        let region = self.inner.try_register(words)?;
         self.shared.borrow_mut().regions.push(region.clone());
-        region
+        Ok(region)
     }
 
     fn adopt(&mut self, memory: &Region) -> Region {

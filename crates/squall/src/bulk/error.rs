@@ -1,5 +1,6 @@
 //! What can go wrong in a bulk multicast; each message says what to do next.
 
+use squall_fabric::Shortage;
 use squall_protocols::rdmc::local::LocalFailure;
 use squall_protocols::rdmc::{BLOCKS_MAX, SettingsError};
 
@@ -15,6 +16,9 @@ pub enum BulkError {
     /// The options do not fit.
     #[error(transparent)]
     Options(#[from] SettingsError),
+    /// The system gives no memory or descriptors. If that was in the middle of an object, the session is over: drop it.
+    #[error(transparent)]
+    Shortage(#[from] Shortage),
     /// Only rank 0 sends.
     #[error(
         "only the root sends, and this member is not rank 0: let another session have this member as its root"

@@ -145,7 +145,7 @@ fn map(network: &mut Network, file: &File, bytes: u64, access: Access) -> Result
 
 /// Memory that the transport can use.
 fn room(network: &mut Network, bytes: u64) -> Result<Buffer, BulkError> {
-    Ok(Buffer::register(network.fabric(), length(bytes)?))
+    Ok(Buffer::try_register(network.fabric(), length(bytes)?)?)
 }
 
 /// A file in such memory.

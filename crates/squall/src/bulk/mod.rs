@@ -39,7 +39,7 @@ mod options;
 mod stack;
 
 use squall_fabric::bulk::Lease;
-use squall_fabric::{Fabric as _, MirrorKey, NodeId};
+use squall_fabric::{Fabric as _, MirrorKey, NodeId, Shortage};
 use squall_protocols::rdmc::local::Local;
 
 use crate::config::{Config, Transport};
@@ -115,13 +115,15 @@ impl Session {
         let (mut fabric, nodes) = assemble(&config, on_progress)?;
         let (rank, members) = (fabric.node().0 as usize, nodes.len());
         let idle = fabric.idle_at_most(config.idle_for(members));
-        let engine = if config.transport == Transport::Shm {
-            let core = Local::new(&mut fabric, MirrorKey(1), &nodes, options.host_block_bytes());
-            Engine::Host(Host::new(fabric, core, idle))
-        } else {
-            let settings = options.settings(members, config.transport);
-            Engine::Network(Box::new(Network::new(fabric, nodes, settings, idle)))
-        };
+        let engine = Shortage::catch(|| {
+            if config.transport == Transport::Shm {
+                let core = Local::new(&mut fabric, MirrorKey(1), &nodes, options.host_block_bytes());
+                Engine::Host(Host::new(fabric, core, idle))
+            } else {
+                let settings = options.settings(members, config.transport);
+                Engine::Network(Box::new(Network::new(fabric, nodes, settings, idle)))
+            }
+        })?;
         Ok(Self { engine, rank, members })
     }
 
@@ -150,9 +152,17 @@ impl Session {
     /// buffer mapped for as long as the session lasts.
     ///
     /// # Panics
-    /// If the memory cannot be had.
+    /// If the system does not give the memory; see [`Session::try_buffer`].
     pub fn buffer(&mut self, bytes: usize) -> Buffer {
         Buffer::register(self.fabric(), bytes)
+    }
+
+    /// As [`Session::buffer`], for sizes that may be too large.
+    ///
+    /// # Errors
+    /// [`BulkError::Shortage`], with the limit that was met.
+    pub fn try_buffer(&mut self, bytes: usize) -> Result<Buffer, BulkError> {
+        Ok(Buffer::try_register(self.fabric(), bytes)?)
     }
 
     /// Sends an object; returns when all receivers that are left have it and the memory is at rest.
@@ -200,12 +210,12 @@ impl Session {
             Engine::Host(host) => {
                 let bytes = host.next()?.len()?;
                 if buffer.capacity() < bytes {
-                    *buffer = Buffer::register(host.fabric(), bytes);
+                    *buffer = Buffer::try_register(host.fabric(), bytes)?;
                 }
                 buffer.set_len(bytes);
                 host.receive_into(buffer)
             }
-            Engine::Network(network) => network.receive_buffer(buffer),
+            Engine::Network(network) => Shortage::catch(|| network.receive_buffer(buffer))?,
         }
     }
 
@@ -231,7 +241,7 @@ impl Session {
         match &mut self.engine {
             Engine::Host(host) => host.receive_into(target)?,
             Engine::Network(network) => {
-                let mut buffer = Buffer::register(network.fabric(), bytes);
+                let mut buffer = Buffer::try_register(network.fabric(), bytes)?;
                 network.receive_buffer(&mut buffer)?;
                 target.copy_from_slice(&buffer);
             }
@@ -249,7 +259,7 @@ impl Session {
         let object = match &mut self.engine {
             Engine::Host(host) => Place::Source(host.lease(bytes)),
             Engine::Network(network) => {
-                let mut buffer = Buffer::register(network.fabric(), bytes);
+                let mut buffer = Buffer::try_register(network.fabric(), bytes)?;
                 network.receive_buffer(&mut buffer)?;
                 Place::Own(buffer)
             }

@@ -48,7 +48,7 @@ impl Flow {
             parts.push(all);
             parts
         };
-        let (outgoing, incoming) = (socket.buffer(bytes * count), socket.buffer(bytes * count));
+        let (outgoing, incoming) = (socket.try_buffer(bytes * count)?, socket.try_buffer(bytes * count)?);
         let mut flow = Self {
             socket,
             free: cut(outgoing),

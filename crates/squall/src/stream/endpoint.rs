@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use squall_fabric::{Channel, Core as _, Event, Fabric as _, Instant, NodeId, Region};
+use squall_fabric::{Channel, Core as _, Event, Fabric as _, Instant, NodeId, Region, Shortage};
 use squall_protocols::stream as core;
 use squall_transports::Transport;
 use squall_transports::bootstrap::pair::Meeting;
@@ -76,7 +76,8 @@ impl Endpoint {
             }
         };
         let idle = fabric.idle_at_most(options.idle);
-        let socket = core::Socket::new(&mut fabric, peer, CHANNEL, options.settings.clone())?;
+        let settings = options.settings.clone();
+        let socket = Shortage::catch(|| core::Socket::new(&mut fabric, peer, CHANNEL, settings))??;
         let stack = Stack { fabric, socket, events: Vec::new(), until: None, has_posts: false };
         Ok(Self { stack, runner: Runner::new(idle), linger: options.linger })
     }
@@ -96,7 +97,7 @@ impl Endpoint {
     /// Memory that this endpoint can move. One registration for many buffers is cheaper than many.
     ///
     /// # Panics
-    /// If the memory cannot be had.
+    /// If the system does not give the memory.
     pub fn register(&mut self, words: usize) -> Region {
         self.stack.fabric.register(words)
     }
@@ -128,9 +129,17 @@ impl Endpoint {
     /// A buffer of so many bytes, of memory of its own.
     ///
     /// # Panics
-    /// If the memory cannot be had.
+    /// If the system does not give the memory; see [`Endpoint::try_buffer`].
     pub fn buffer(&mut self, bytes: usize) -> Buffer {
         Buffer::new(&mut self.stack.fabric, bytes)
+    }
+
+    /// As [`Endpoint::buffer`], for sizes that may be too large.
+    ///
+    /// # Errors
+    /// [`StreamError::Shortage`], with the limit that was met.
+    pub fn try_buffer(&mut self, bytes: usize) -> Result<Buffer, StreamError> {
+        Ok(Buffer::try_new(&mut self.stack.fabric, bytes)?)
     }
 
     /// Sends `bytes` of `memory`, which begin at a word and do not change before the completion.

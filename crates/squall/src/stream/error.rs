@@ -2,6 +2,7 @@
 
 use std::io;
 
+use squall_fabric::Shortage;
 use squall_protocols::stream::{Failure, PostRefused, SettingsError};
 use squall_transports::bootstrap::BootstrapError;
 use squall_transports::verbs::VerbsError;
@@ -22,6 +23,9 @@ pub enum StreamError {
     /// RDMA cannot be used here.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
+    /// The system gives no memory or descriptors.
+    #[error(transparent)]
+    Shortage(#[from] Shortage),
     /// The connection has failed.
     #[error(transparent)]
     Failed(#[from] Failure),
@@ -44,6 +48,7 @@ impl From<StreamError> for io::Error {
             StreamError::Failed(failure) => kind_of(failure),
             StreamError::Refused(PostRefused::Ended | PostRefused::Closed) => ErrorKind::BrokenPipe,
             StreamError::TimedOut => ErrorKind::TimedOut,
+            StreamError::Shortage(_) => ErrorKind::OutOfMemory,
             StreamError::Verbs(_) => ErrorKind::Unsupported,
             StreamError::Transport(cause) => cause.kind(),
             _ => ErrorKind::Other,

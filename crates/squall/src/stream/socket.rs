@@ -107,9 +107,17 @@ impl Socket {
     /// A buffer of so many bytes for this socket; parts of one ([`Buffer::split_off`]) are cheaper than many.
     ///
     /// # Panics
-    /// If the memory cannot be had.
+    /// If the system does not give the memory; see [`Socket::try_buffer`].
     pub fn buffer(&mut self, bytes: usize) -> Buffer {
         self.endpoint.buffer(bytes)
+    }
+
+    /// As [`Socket::buffer`], for sizes that may be too large.
+    ///
+    /// # Errors
+    /// [`StreamError::Shortage`], with the limit that was met.
+    pub fn try_buffer(&mut self, bytes: usize) -> Result<Buffer, StreamError> {
+        self.endpoint.try_buffer(bytes)
     }
 
     /// Sends the bytes of `buffer`, with the next poll. It comes back when all of them are in the peer's memory.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use squall_fabric::{
     Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId, PostError,
-    Region, Token, Write,
+    Region, Shortage, Token, Write,
 };
 
 use super::joining::View;
@@ -50,8 +50,8 @@ impl Fabric for CompositeFabric {
         Capabilities { one_sided_progress: !is_used(Way::Tcp), early_sight: is_used(Way::Shm) }
     }
 
-    fn register(&mut self, words: usize) -> Region {
-        self.shm.register(words)
+    fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
+        self.shm.try_register(words)
     }
 
     fn adopt(&mut self, memory: &Region) -> Region {

@@ -23,6 +23,7 @@ use squall_fabric::atomics::{AtomicU64, Ordering};
 
 use super::ShmFabric;
 use super::mirrors::{View, ViewState};
+use crate::shortage;
 
 impl ShmFabric {
     pub(super) fn freeze_view(&mut self, region: &Region) {
@@ -30,7 +31,9 @@ impl ShmFabric {
             region.memory().clone().downcast().unwrap_or_else(|_| panic!("{region:?} is not a view"));
         let mut state = view.state.lock().unwrap_or_else(PoisonError::into_inner);
         if *state == ViewState::Attached {
-            let twin = view.mapping.private_twin().expect("memory to freeze a view");
+            let twin = view.mapping.private_twin();
+            let twin =
+                twin.unwrap_or_else(|error| shortage::shortage("memory to freeze a row", &error).unwind());
             if !copy_consistently(view.mapping.words(), twin.words(), FREEZE_MAX) {
                 tracing::warn!(
                     view = ?region,

@@ -18,6 +18,7 @@ use squall_fabric::region::Access;
 use squall_fabric::{Region, RegionId};
 
 use super::wire::Violation;
+use crate::shortage;
 
 /// A range of addresses of this process, given back when dropped.
 #[derive(Debug)]
@@ -283,7 +284,11 @@ pub(super) fn map_peer_file(
         mapping.place(file.as_fd(), offset, access)?;
         Ok(mapping)
     };
-    let mapping = map().map_err(|_: io::Error| Violation("a file that cannot be mapped"))?;
+    let mapping = map().map_err(|error: io::Error| match shortage::is_shortage(&error) {
+        // It is not the peer's fault.
+        true => shortage::shortage(&format!("memory for {bytes} bytes of a peer's"), &error).unwind(),
+        false => Violation("a file that cannot be mapped"),
+    })?;
     let (skip, words) = (skip as usize, words as usize);
     // SAFETY: `skip` words lie inside the mapping, see `bytes` above.
     let base = unsafe { mapping.first_word().add(skip) };

@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use squall_fabric::region::Access;
 use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region, RegionId};
 
@@ -16,6 +17,7 @@ use super::link::{Offer, Publication};
 use super::memory::{Mapping, Segment, check_peer_file};
 use super::peers::PeerSet;
 use super::wire::{Message, Violation};
+use crate::shortage;
 
 /// A mirror of this node.
 #[derive(Debug)]
@@ -73,7 +75,8 @@ pub(super) enum ViewState {
 
 impl View {
     fn new(id: RegionId, words: usize) -> std::io::Result<Arc<Self>> {
-        let mapping = Mapping::reserve(words * 8, 0)?;
+        let bytes = words.checked_mul(8).ok_or(Errno::NOMEM)?;
+        let mapping = Mapping::reserve(bytes, 0)?;
         Ok(Arc::new(Self { id, words, mapping, state: Mutex::new(ViewState::Reserved) }))
     }
 
@@ -95,9 +98,13 @@ impl View {
             ViewState::Attached => return Err(Violation("a mirror that is published twice")),
             ViewState::Reserved => {}
         }
-        self.mapping
-            .place(offer.file.as_fd(), 0, Access::ReadOnly)
-            .map_err(|_| Violation("a mirror that cannot be mapped"))?;
+        self.mapping.place(offer.file.as_fd(), 0, Access::ReadOnly).map_err(|error| {
+            match shortage::is_shortage(&error) {
+                // It is not the peer's fault.
+                true => shortage::of_memory(self.words, &error).unwind(),
+                false => Violation("a mirror that cannot be mapped"),
+            }
+        })?;
         *state = ViewState::Attached;
         Ok(())
     }
@@ -204,7 +211,7 @@ impl ShmFabric {
             return view.region();
         }
         self.pace.enliven();
-        let view = View::new(id, words).unwrap_or_else(|error| panic!("no room for a view: {error}"));
+        let view = View::new(id, words).unwrap_or_else(|error| shortage::of_memory(words, &error).unwind());
         views.retain(|_, view| view.strong_count() > 0);
         views.insert(key, Arc::downgrade(&view));
         let region = view.region();
@@ -228,7 +235,8 @@ impl ShmFabric {
         if *state != ViewState::Reserved {
             return None;
         }
-        view.mapping.make_private().unwrap_or_else(|error| panic!("no memory for a view: {error}"));
+        let made = view.mapping.make_private();
+        made.unwrap_or_else(|error| shortage::of_memory(view.words, &error).unwind());
         *state = ViewState::Lent;
         drop(state);
         let base = view.mapping.first_word();

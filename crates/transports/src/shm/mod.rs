@@ -53,7 +53,7 @@ use std::time;
 use squall_fabric::bulk::Ways;
 use squall_fabric::{
     BreakReason, Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
-    PostError, Region, RegionId, Token, Write,
+    PostError, Region, RegionId, Shortage, Token, Write,
 };
 
 use self::connection::Connections;
@@ -71,6 +71,7 @@ use self::peers::PeerSet;
 use self::placing::FETCHED_WORDS_MIN;
 use self::revocation::{Move, Revocation};
 use crate::adopted::{self, Adopted};
+use crate::shortage;
 use crate::slots::Slots;
 use crate::{Waker, barrier};
 
@@ -224,10 +225,9 @@ impl Fabric for ShmFabric {
         Capabilities { one_sided_progress: true, early_sight: true }
     }
 
-    fn register(&mut self, words: usize) -> Region {
-        let segment =
-            Segment::new(words).unwrap_or_else(|error| panic!("no memory for {words} words: {error}"));
-        segment.region(self.next_region_id(), words)
+    fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
+        let segment = Segment::new(words).map_err(|error| shortage::of_memory(words, &error))?;
+        Ok(segment.region(self.next_region_id(), words))
     }
 
     fn adopt(&mut self, memory: &Region) -> Region {

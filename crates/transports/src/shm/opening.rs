@@ -7,6 +7,7 @@ use super::ShmFabric;
 use super::connection::Connection;
 use super::ring::Incoming;
 use super::wire::{Message, Violation};
+use crate::shortage;
 
 impl ShmFabric {
     pub(super) fn open_channel(&mut self, peer: NodeId, channel: Channel) -> ConnId {
@@ -23,7 +24,9 @@ impl ShmFabric {
             self.events.push(Event::Broken { conn: id, reason: BreakReason::PeerClosed });
             return id;
         }
-        let connection = Connection::new(id, link, channel, index).expect("memory for a connection");
+        let connection = Connection::new(id, link, channel, index);
+        let connection =
+            connection.unwrap_or_else(|error| shortage::shortage("memory for a connection", &error).unwind());
         let slot = self.connections.insert(connection);
         self.links[link].connections.push(slot);
         self.links[link].channels.entry(channel).or_default().connection = Some(slot);

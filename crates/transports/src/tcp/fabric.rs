@@ -5,7 +5,7 @@ use std::ops::Range;
 use squall_fabric::region::Access;
 use squall_fabric::{
     Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId, PostError,
-    Region, SEND_BYTES_MAX, Source, Token, Write,
+    Region, SEND_BYTES_MAX, Shortage, Source, Token, Write,
 };
 
 use super::TcpFabric;
@@ -29,7 +29,7 @@ impl Fabric for TcpFabric {
         Capabilities { one_sided_progress: false, early_sight: false }
     }
 
-    fn register(&mut self, words: usize) -> Region {
+    fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
         memory::allocate(self.region_id(), words)
     }
 
@@ -128,7 +128,7 @@ impl Fabric for TcpFabric {
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
         self.sweep_views();
         let id = self.region_id();
-        let allocate = |words| memory::allocate(id, words);
+        let allocate = |words| memory::allocate(id, words).unwrap_or_else(|shortage| shortage.unwind());
         let Some(&place) = self.places.get(&owner) else {
             let views = self.awaited_views.entry(owner).or_default();
             return views.attach(key, words, &self.ended_views, allocate).0;

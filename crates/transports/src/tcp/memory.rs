@@ -14,24 +14,27 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use squall_fabric::region::Access;
-use squall_fabric::{Region, RegionId};
+use squall_fabric::{Region, RegionId, Shortage};
 
 use super::TcpFabric;
+use crate::shortage;
 
 /// `words` words of zeros.
 ///
-/// # Panics
-/// If the memory cannot be had.
-pub(super) fn allocate(id: RegionId, words: usize) -> Region {
+/// # Errors
+/// If the system does not give the memory.
+pub(super) fn allocate(id: RegionId, words: usize) -> Result<Region, Shortage> {
     if words < PAGE_BYTES / 8 {
-        return Region::heap(id, words);
+        return Ok(Region::heap(id, words));
     }
-    let block = Block::new(8 * words);
+    let block = words.checked_mul(8).and_then(Block::new);
+    let block = block.ok_or_else(|| shortage::of_memory(words, &Errno::NOMEM.into()))?;
     let base = block.start.cast();
     // SAFETY: the block is large enough, aligned, zeroed, and lives as long as the region; nobody else knows it.
-    unsafe { Region::from_raw(id, base, words, Access::ReadWrite, Arc::new(block)) }
+    Ok(unsafe { Region::from_raw(id, base, words, Access::ReadWrite, Arc::new(block)) })
 }
 
 /// The first `bytes` bytes of a file, in the page cache that all processes share. The words behind its end read as zeros
@@ -102,13 +105,13 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn new(bytes: usize) -> Self {
+    /// `None` if the system does not give them.
+    fn new(bytes: usize) -> Option<Self> {
         let page = if bytes < HUGE_PAGE_BYTES / 2 { PAGE_BYTES } else { HUGE_PAGE_BYTES };
-        let bytes = bytes.next_multiple_of(page);
-        let layout = Layout::from_size_align(bytes, page).expect("fits the address space");
+        let bytes = bytes.checked_next_multiple_of(page)?;
+        let layout = Layout::from_size_align(bytes, page).ok()?;
         // SAFETY: the size is not 0.
-        let start = NonNull::new(unsafe { std::alloc::alloc(layout) });
-        let start = start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
+        let start = NonNull::new(unsafe { std::alloc::alloc(layout) })?;
         if page == HUGE_PAGE_BYTES {
             // Only a wish: not every machine has huge pages to give.
             // SAFETY: our own memory, which holds nothing yet; the advice changes no content.
@@ -116,7 +119,7 @@ impl Block {
         }
         // SAFETY: our own memory, of this size.
         unsafe { start.write_bytes(0, bytes) };
-        Self { start, layout }
+        Some(Self { start, layout })
     }
 }
 
@@ -149,7 +152,7 @@ mod tests {
             HUGE_PAGE_BYTES / 8 + 1,
             1 << 20,
         ] {
-            let region = allocate(RegionId(7), words);
+            let region = allocate(RegionId(7), words).unwrap();
             assert_eq!((region.id(), region.words()), (RegionId(7), words));
             assert!((0..words).all(|word| region.load(word) == 0));
             (0..words).for_each(|word| region.store(word, word as u64));
@@ -161,7 +164,7 @@ mod tests {
     #[test]
     fn memory_for_long_payloads_begins_at_a_page() {
         for words in [PAGE_BYTES / 8, 10_000, 100_000, 1 << 17, 1 << 20] {
-            let region = allocate(RegionId(7), words);
+            let region = allocate(RegionId(7), words).unwrap();
             assert!(region.pointer(0).addr().get().is_multiple_of(PAGE_BYTES), "{words} words");
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use squall_fabric::region::Access;
 use squall_fabric::{
     Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId, PostError,
-    Region, SEND_BYTES_MAX, Source, Token, Write,
+    Region, SEND_BYTES_MAX, Shortage, Source, Token, Write,
 };
 
 use super::control::Loss;
@@ -29,8 +29,8 @@ impl Fabric for VerbsFabric {
         Capabilities { one_sided_progress: true, early_sight: false }
     }
 
-    fn register(&mut self, words: usize) -> Region {
-        self.regions.allocate(words)
+    fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
+        self.regions.try_allocate(words)
     }
 
     fn adopt(&mut self, memory: &Region) -> Region {

@@ -8,16 +8,18 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use squall_fabric::atomics::AtomicU64;
 use squall_fabric::region::Access as RegionAccess;
-use squall_fabric::{Region, RegionId};
+use squall_fabric::{Region, RegionId, Shortage};
 
 use super::VerbsError;
 use super::device::Device;
 use super::domain::{Access, Domain, MemoryKey};
 use super::post::{Post, Release};
 use crate::adopted::Adopted;
+use crate::shortage;
 
 /// Whole pages of zeroed memory, which child processes do not share.
 pub(super) struct Mapping {
@@ -114,21 +116,26 @@ impl Regions {
         self.adopts = true;
     }
 
+    /// A new region, for what cannot continue without: as [`squall_fabric::Fabric::register`].
+    pub(super) fn allocate(&mut self, words: usize) -> Region {
+        self.try_allocate(words).unwrap_or_else(|shortage| shortage.unwind())
+    }
+
     /// A new region.
     ///
-    /// # Panics
+    /// # Errors
     /// If there is no memory, or it is larger than grants can name.
-    pub(super) fn allocate(&mut self, words: usize) -> Region {
-        assert!(words <= REGION_WORDS_MAX, "a region of {words} words");
-        let mapping = Mapping::new(8 * words).unwrap_or_else(|error| panic!("{words} words: {error}"));
-        let mapping = Arc::new(mapping);
+    pub(super) fn try_allocate(&mut self, words: usize) -> Result<Region, Shortage> {
+        let is_named = words <= REGION_WORDS_MAX;
+        let mapping = if is_named { Mapping::new(8 * words) } else { Err(Errno::NOMEM.into()) };
+        let mapping = Arc::new(mapping.map_err(|error| shortage::of_memory(words, &error))?);
         let memory: Arc<dyn Any + Send + Sync> = mapping.clone();
         let (base, bytes) = (mapping.base(), mapping.bytes());
         let place = self.insert(mapping, base, bytes);
         let id = RegionId(u64::from(self.places[place].uses) << 32 | place as u64);
         // SAFETY: the mapping is page-aligned, large enough, zeroed and kept alive; it is accessed by regions and by
         // the device only.
-        unsafe { Region::from_raw(id, base.cast::<AtomicU64>(), words, RegionAccess::ReadWrite, memory) }
+        Ok(unsafe { Region::from_raw(id, base.cast::<AtomicU64>(), words, RegionAccess::ReadWrite, memory) })
     }
 
     /// Memory of the user under a name of this fabric [F13]. A child process that is made meanwhile has pages of its own:
