@@ -66,6 +66,17 @@ pub(crate) fn pairs_its_orderings(file: &SourceFile) -> Vec<String> {
         .collect()
 }
 
+/// The functions that are safe for the compiler alone are called where their rules are kept, and nowhere else.
+pub(crate) fn trusts_few(file: &SourceFile) -> Vec<String> {
+    let is_listed = TRUSTED.contains(&file.path.as_str()) || file.path.starts_with("crates/fabric/src/");
+    if !file.path.starts_with("crates/") || is_listed {
+        return vec![];
+    }
+    let advice =
+        "keep the rule of the function of `squall_fabric::trusted`, and list this file in tests/tidy";
+    words_in_code(file, &["trusted"], advice)
+}
+
 /// No unfinished code and no debugging aid.
 pub(crate) fn is_finished(file: &SourceFile) -> Vec<String> {
     let code = file.code();
@@ -106,6 +117,7 @@ pub(crate) fn all(file: &SourceFile) -> Vec<String> {
             keeps_unsafe_out,
             forbids_unsafe,
             takes_atomics_from_fabric,
+            trusts_few,
             pairs_its_orderings,
             is_finished,
             names_are_nouns,
@@ -154,6 +166,16 @@ const SAFE_ROOTS: [&str; 4] = [
     "crates/simulator/src/lib.rs",
     "crates/squall/src/lib.rs",
     "crates/cli/src/main.rs",
+];
+/// What keeps the window rule, or keeps posted buffers from their users.
+const TRUSTED: [&str; 7] = [
+    "crates/protocols/src/multicast/consumer.rs",
+    "crates/protocols/src/multicast/subgroup.rs",
+    "crates/protocols/src/rdmc/local/tests.rs",
+    "crates/squall/src/bulk/file.rs",
+    "crates/squall/src/bulk/host.rs",
+    "crates/squall/src/bulk/network.rs",
+    "crates/squall/src/stream/socket.rs",
 ];
 const ORDERINGS: [&str; 3] = ["Ordering::Acquire", "Ordering::Release", "Ordering::AcqRel"];
 /// A partner may be named in a comment of some lines.
@@ -209,6 +231,13 @@ fn stray_atomics_are_refused() {
     let good = "use squall_fabric::atomics::AtomicU64;";
     assert_rule(takes_atomics_from_fabric, path, "use std::sync::atomic::AtomicU64;", good);
     assert_rule(takes_atomics_from_fabric, path, "use std::sync::{Arc, atomic::AtomicU64};", good);
+}
+
+#[test]
+fn trust_beyond_the_list_is_refused() {
+    let bad = "let words = squall_fabric::trusted::memory(&buffer);";
+    assert_rule(trusts_few, "crates/squall/src/group.rs", bad, "// trusted by all");
+    assert_eq!(trusts_few(&SourceFile::new("crates/squall/src/stream/socket.rs", bad)).len(), 0);
 }
 
 #[test]

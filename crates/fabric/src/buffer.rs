@@ -8,7 +8,7 @@ use crate::{Fabric, Region, Shortage};
 /// A range of registered memory that one user holds at a time.
 ///
 /// Who posts a buffer gives it away and gets it back with the completion, so nobody reads bytes that a peer still
-/// writes. The contract for who is between: [`Buffer::region`] is for posts only, and a buffer goes back to the user
+/// writes. The contract for who is between is that of [`Buffer::region`]: a buffer goes back to the user
 /// when no post on it is outstanding. A peer that keeps writing beyond its completion breaks the protocol and can
 /// spoil the bytes, as any member can.
 pub struct Buffer {
@@ -36,8 +36,12 @@ impl Buffer {
     }
 
     /// The registered memory that it is a part of.
+    ///
+    /// # Safety
+    /// As long as the region or a clone of it is used otherwise than in posts, and as long as such a post is outstanding,
+    /// nobody uses the bytes of this buffer.
     #[must_use]
-    pub const fn region(&self) -> &Region {
+    pub const unsafe fn region(&self) -> &Region {
         &self.region
     }
 
@@ -81,7 +85,8 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the words belong to this buffer alone, which is not posted while its user can call this.
+        // SAFETY: the words belong to this buffer alone, and whoever has taken them (`region`) has promised to keep the
+        // buffer from its user meanwhile.
         unsafe { self.region.bytes(self.first, self.length) }
     }
 }

@@ -19,6 +19,7 @@ mod shelf;
 mod shortage;
 pub mod sim;
 mod time;
+pub mod trusted;
 pub mod window;
 
 #[doc = include_str!("model.md")]

@@ -38,6 +38,7 @@
 //! members that have proved the cluster's secret.
 
 mod express;
+mod payload;
 mod publisher;
 mod reader;
 mod remains;
@@ -52,6 +53,7 @@ use crate::layout::Word;
 use crate::region::Access;
 
 pub use express::Express;
+pub use payload::Payload;
 pub use publisher::{Body, Publisher};
 pub use reader::{CorruptRecord, Reader, Record};
 pub use remains::Remains;
@@ -216,19 +218,27 @@ struct Line(AtomicU64);
 
 /// Makes the two local handles of the window at `geometry` of `region`.
 ///
+/// # Safety
+/// As long as a handle lives, nothing else in this process stores into the words of the ring: messages are shown and
+/// filled in place there.
+///
 /// # Panics
 /// If the window ends beyond the region, or the region is read-only.
 #[must_use]
-pub fn window(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
-    window_with_bodies(region, geometry, None)
+pub unsafe fn window(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
+    // SAFETY: as the caller promises.
+    unsafe { window_with_bodies(region, geometry, None) }
 }
 
 /// As [`window`], for messages that may also be large: their bodies lie in the ring that `bodies` names.
 ///
+/// # Safety
+/// As for [`window`], for both rings.
+///
 /// # Panics
 /// As [`window`], also for the bodies.
 #[must_use]
-pub fn window_with_bodies(
+pub unsafe fn window_with_bodies(
     region: &Region,
     geometry: Geometry,
     bodies: Option<(&Region, Geometry)>,
@@ -277,7 +287,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
-    use crate::RegionId;
+    use crate::{RegionId, trusted};
 
     /// Draws numbers below `below`; good enough to vary lengths.
     struct Draw(u64);
@@ -292,7 +302,7 @@ mod tests {
     fn ring(records: usize, message_max: usize, bytes: usize) -> (Region, Geometry, Writer, Publisher) {
         let geometry = Geometry::new(3, records, message_max, bytes);
         let region = Region::heap(RegionId(1), 3 + geometry.words());
-        let (writer, publisher) = window(&region, geometry);
+        let (writer, publisher) = trusted::window(&region, geometry, None);
         (region, geometry, writer, publisher)
     }
 
@@ -320,7 +330,7 @@ mod tests {
                 }
                 while index < publisher.announcement().indexes && draw.below(4) > 0 {
                     if let Some(record) = reader.take(index, publisher.announcement()).unwrap() {
-                        let bytes = reader.bytes(record);
+                        let bytes = trusted::payload(&reader, record);
                         assert!(bytes.iter().all(|byte| *byte == taken as u8), "seed {seed}");
                         taken += 1;
                     }
@@ -337,7 +347,7 @@ mod tests {
     fn with_bodies(id: u64, geometry: Geometry, bodies: Geometry) -> ((Writer, Publisher), Reader) {
         let region = Region::heap(RegionId(id), geometry.words());
         let ring = Region::heap(RegionId(id + 1), bodies.first + bodies.words());
-        let ends = window_with_bodies(&region, geometry, Some((&ring, bodies)));
+        let ends = trusted::window(&region, geometry, Some((&ring, bodies)));
         (ends, Reader::new(&region, geometry).with_bodies(&ring, bodies))
     }
 
@@ -355,7 +365,10 @@ mod tests {
             let mut unreleased = VecDeque::new();
             let mut check = |reader: &mut Reader, index: u64, announced: Announcement| {
                 if let Some(record) = reader.take(index, announced).unwrap() {
-                    assert!(reader.bytes(record).iter().all(|byte| *byte == taken as u8), "seed {seed}");
+                    assert!(
+                        trusted::payload(reader, record).iter().all(|byte| *byte == taken as u8),
+                        "seed {seed}"
+                    );
                     taken += 1;
                 }
             };
@@ -438,7 +451,7 @@ mod tests {
         let mut reader = Reader::new(&region, geometry);
         assert_eq!(reader.take(0, publisher.announcement()), Ok(None));
         let record = reader.take(1, publisher.announcement()).unwrap().unwrap();
-        assert_eq!(reader.bytes(record), []);
+        assert_eq!(trusted::payload(&reader, record), []);
     }
 
     /// [O6] a record that never arrived is found out: it is not taken for a null.

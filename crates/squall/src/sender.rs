@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
 
-use squall_fabric::window::{Reservation, ReserveError, Writer};
+use squall_fabric::window::{Payload, Reservation, ReserveError, Writer};
 use squall_transports::Waker;
 
 use crate::application::{NextWindow, Seat};
@@ -130,7 +130,7 @@ impl Sender {
         self.message_max
     }
 
-    /// Reserves a message of `length` bytes, to be filled and committed.
+    /// Reserves a message of `length` bytes, all zeros, to be filled and committed.
     ///
     /// # Errors
     /// [`SendError::Full`] if the window has no room now, or that there is none now ([`SendError::is_passing`]); it never
@@ -145,7 +145,7 @@ impl Sender {
         }
     }
 
-    /// Sends a message of `length` bytes that `fill` writes in place.
+    /// Sends a message of `length` bytes that `fill` writes in place, where it finds zeros.
     ///
     /// # Errors
     /// [`SendError::Full`] if the window has no room now, or that there is none now ([`SendError::is_passing`]); it never
@@ -155,6 +155,31 @@ impl Sender {
         self.window()?.send(length, fill).map_err(explain)?;
         self.waker.wake();
         Ok(())
+    }
+
+    /// Like [`Sender::send`], for a message that `write` writes from its beginning to its end. Its memory is not cleared
+    /// before: that is the fastest way to send. What `write` leaves out becomes zeros.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    #[inline]
+    pub fn send_written(
+        &mut self,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<(), SendError> {
+        self.window()?.send_written(length, write).map_err(explain)?;
+        self.waker.wake();
+        Ok(())
+    }
+
+    /// Sends a copy of `bytes`.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    #[inline]
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+        self.send_written(bytes.len(), |payload| payload.put(bytes))
     }
 
     /// Like [`Sender::send`], but blocks while the window is full or the view changes. Not for the thread that polls the

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use squall::config::{PartitionSafety, SubgroupConfig};
-use squall::{GroupError, Message};
+use squall::{GroupError, Message, Payload};
 
 use super::lifeline::Lifeline;
 use super::{Ended, GroupMember, Inbox, Multicast as _, Polled as _, Ticker, config, finish, say};
@@ -178,11 +178,11 @@ fn send(
         let draining = lifeline.is_draining() || lifeline.is_stopped();
         let due = job.pace.map_or(u64::MAX, |pace| (begun.elapsed().as_secs_f64() * f64::from(pace)) as u64);
         for _ in 0..BURST {
-            let fill = |slot: &mut [u8]| {
-                slot[..8].copy_from_slice(&own);
-                slot[8..16].copy_from_slice(&u64::to_le_bytes(sent));
+            let write = |payload: &mut Payload<'_>| {
+                payload.put(&own);
+                payload.put(&u64::to_le_bytes(sent));
             };
-            if draining || sent >= due || !member.try_send(job.size, fill)? {
+            if draining || sent >= due || !member.try_send(job.size, write)? {
                 break;
             }
             sent += 1;

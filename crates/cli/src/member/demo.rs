@@ -292,7 +292,7 @@ fn send_and_log(
         for _ in 0..BURST {
             let Some(line) = lines.peek().filter(|_| may_send) else { break };
             desk.sent_at(sent).store(desk.now_ns(), Ordering::Relaxed);
-            if !member.try_send(line.len(), |slot| slot.copy_from_slice(line))? {
+            if !member.try_send(line.len(), |payload| payload.put(line))? {
                 break;
             }
             sent_digest.append(group.rank, line);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use anyhow::Result;
-use squall::{Message, NodeId};
+use squall::{Message, NodeId, Payload};
 
 use super::{Inbox, Multicast, Polled};
 
@@ -23,12 +23,12 @@ impl<I: Inbox> Loopback<I> {
 }
 
 impl<I: Inbox> Multicast for Loopback<I> {
-    fn try_send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<bool> {
+    fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
         if self.under_way.len() == self.window {
             return Ok(false);
         }
         let mut slot = vec![0; length];
-        fill(&mut slot);
+        write(&mut Payload::over(&mut slot));
         self.under_way.push_back(slot);
         Ok(true)
     }

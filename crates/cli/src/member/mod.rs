@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use squall::config::{Address, Batching, Config, IdlePolicy, Mode, Secret, Transport};
-use squall::{Batch, Deliver, Group, Member, Message, Node, Progress, Sender, View};
+use squall::{Batch, Deliver, Group, Member, Message, Node, Payload, Progress, Sender, View};
 use squall_fabric::NodeId;
 use squall_transports::composite::Way;
 
@@ -126,8 +126,8 @@ pub(crate) trait Polled {
 
 /// What a member's work needs of a group; tests have one without a network.
 pub(crate) trait Multicast: Polled {
-    /// Sends a message that `fill` writes in place; false if the window is full now.
-    fn try_send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<bool>;
+    /// Sends a message that `write` writes in place; false if the window is full now.
+    fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool>;
 }
 
 /// A member of a real group, polled by the thread that sends.
@@ -224,9 +224,9 @@ impl GroupMember {
 
 impl Multicast for GroupMember {
     #[inline]
-    fn try_send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<bool> {
+    fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
         let sender = self.sender.as_mut().context("this member does not send")?;
-        match sender.send(length, fill) {
+        match sender.send_written(length, write) {
             Ok(()) => Ok(true),
             Err(error) if error.is_passing() => Ok(false),
             Err(error) => Err(error.into()),

@@ -155,7 +155,7 @@ fn send_and_deliver(
                 tally.sent_at_ns.store(tally.now_ns(), Ordering::Relaxed);
             }
             #[expect(clippy::cast_possible_truncation, reason = "the content is the low byte of the number")]
-            if !member.try_send(job.size, |slot| slot.fill(sent as u8))? {
+            if !member.try_send(job.size, |payload| payload.put_repeated(sent as u8, job.size))? {
                 break;
             }
             sent += 1;

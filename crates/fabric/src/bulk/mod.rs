@@ -35,9 +35,13 @@ impl Buffer {
         Ok(Self { region, bytes })
     }
 
-    /// The memory, for posts. Whoever posts it keeps the buffer until no peer and no post touches it.
+    /// The memory, for posts.
+    ///
+    /// # Safety
+    /// Whoever posts it keeps the buffer until no peer and no post touches it, and nobody loads or stores it while the
+    /// buffer's holder can use the bytes.
     #[must_use]
-    pub const fn region(&self) -> &Region {
+    pub const unsafe fn region(&self) -> &Region {
         &self.region
     }
 
@@ -81,13 +85,16 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The first `bytes` bytes of `view`, a view of a mirror whose owner leaves them alone until it hears that the
-    /// lease was given back.
+    /// The first `bytes` bytes of `view`, a view of a mirror.
+    ///
+    /// # Safety
+    /// The mirror's owner leaves them alone until it hears that the lease was given back, and nothing in this process
+    /// stores into them.
     ///
     /// # Panics
     /// If the view is shorter.
     #[must_use]
-    pub fn new(view: Region, bytes: usize) -> Self {
+    pub unsafe fn new(view: Region, bytes: usize) -> Self {
         assert!(bytes <= 8 * view.words(), "{bytes} bytes of {view:?}");
         Self { view, bytes }
     }
@@ -144,8 +151,10 @@ pub fn copy_out(source: &Region, first: usize, target: &mut [u8], stores: Stores
         // SAFETY: as above.
         unsafe { move_bytes(from.wrapping_add(middle), target.as_mut_ptr().wrapping_add(middle), rest) };
     } else {
-        // SAFETY: checked above, and nobody writes the source meanwhile.
-        unsafe { std::ptr::copy_nonoverlapping(from, target.as_mut_ptr(), target.len()) };
+        // Word by word, as everybody else: then it is no race if somebody writes the source all the same.
+        for (i, byte) in target.iter_mut().enumerate() {
+            *byte = source.load_relaxed((first + i) / 8).to_le_bytes()[(first + i) % 8];
+        }
     }
 }
 

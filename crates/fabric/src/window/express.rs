@@ -118,9 +118,9 @@ const _: () = assert!(record_words(Express::BYTES_MAX) <= Express::WORDS);
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Geometry, Reader, window};
+    use super::super::{Geometry, Reader};
     use super::*;
-    use crate::RegionId;
+    use crate::{RegionId, trusted};
 
     /// Of every message over every other one, each choice of the words that have arrived: only the whole is whole.
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         let geometry = Geometry { express: Some(slot), ..Geometry::new(8, 5, 60, 300) };
         let words = 8 + geometry.words();
         let (sender, copy) = (Region::heap(RegionId(1), words), Region::heap(RegionId(2), words));
-        let (mut writer, mut publisher) = window(&sender, geometry);
+        let (mut writer, mut publisher) = trusted::window(&sender, geometry, None);
         let (mut reader, mut own) = (Reader::new(&copy, geometry), Reader::new(&sender, geometry));
         let push = |words: Range<usize>| words.for_each(|word| copy.store(word, sender.load(word)));
         let (mut draw, mut express, mut index, mut taken) = (1_u64, 0, 0, 0_u8);
@@ -190,11 +190,14 @@ mod tests {
                 let record = reader.take(index, publisher.announcement()).expect("in order");
                 let here = own.take(index, publisher.announcement()).expect("in order");
                 assert_eq!(
-                    record.map(|record| reader.bytes(record).to_vec()),
-                    here.map(|record| own.bytes(record).to_vec()),
+                    record.map(|record| trusted::payload(&reader, record).to_vec()),
+                    here.map(|record| trusted::payload(&own, record).to_vec()),
                 );
                 if let Some(record) = record {
-                    assert!(reader.bytes(record).iter().all(|byte| *byte == taken), "round {round}");
+                    assert!(
+                        trusted::payload(&reader, record).iter().all(|byte| *byte == taken),
+                        "round {round}"
+                    );
                 }
                 index += 1;
             }

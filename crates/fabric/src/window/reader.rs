@@ -153,14 +153,18 @@ impl Reader {
 
     /// The payload of a record that this reader has taken, in place. It must not be used any more once its index
     /// has been reported as delivered [O5].
+    ///
+    /// # Safety
+    /// Nobody stores into the words of a record between its announcement and the report that it is delivered here, and the
+    /// bytes are not used after that report.
     #[inline]
     #[must_use]
-    pub fn bytes(&self, record: Record) -> &[u8] {
+    pub unsafe fn bytes(&self, record: Record) -> &[u8] {
         let region = match &self.bodies {
             Some(bodies) if record.length > self.geometry.message_max => &bodies.region,
             _ => &self.region,
         };
-        // SAFETY: the record is announced and not yet reported as delivered, so its owner does not write it.
+        // SAFETY: as the caller promises: it is announced and not yet reported as delivered, so nobody writes it.
         unsafe { region.bytes(record.first, record.length) }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Geometry, HEADER_WORDS, LARGE, ReserveError, Shared, mask, record_words};
+use super::{Geometry, HEADER_WORDS, LARGE, Payload, ReserveError, Shared, mask, record_words};
 use crate::Region;
 use crate::atomics::Ordering;
 
@@ -37,13 +37,20 @@ impl Writer {
         self.bodies.as_ref().map_or(self.geometry.message_max, |bodies| bodies.geometry.message_max)
     }
 
-    /// Reserves a message of `length` bytes, to be filled in place. Its bytes are whatever was there before.
-    /// Dropping the reservation gives it back.
+    /// Reserves a message of `length` bytes, all zeros, to be filled in place. Dropping the reservation gives it back.
     ///
     /// # Errors
     /// [`ReserveError`]: try again when members have delivered, send something shorter, or stop.
-    #[inline(always)]
+    #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, ReserveError> {
+        let mut reservation = self.reserve_uncleared(length)?;
+        reservation.fill(0);
+        Ok(reservation)
+    }
+
+    /// As [`Writer::reserve`], for what is written as a whole: its bytes are those of an earlier message.
+    #[inline(always)]
+    pub(super) fn reserve_uncleared(&mut self, length: usize) -> Result<Reservation<'_>, ReserveError> {
         if length > self.geometry.message_max {
             return self.reserve_large(length);
         }
@@ -96,6 +103,25 @@ impl Writer {
     pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), ReserveError> {
         let mut reservation = self.reserve(length)?;
         fill(&mut reservation);
+        reservation.commit();
+        Ok(())
+    }
+
+    /// Reserves, writes and commits a message that `write` writes from its beginning on. Nothing is cleared before, so
+    /// long messages cost less than with [`Writer::send`].
+    ///
+    /// # Errors
+    /// As [`Writer::reserve`].
+    #[inline]
+    pub fn send_written(
+        &mut self,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<(), ReserveError> {
+        let mut reservation = self.reserve_uncleared(length)?;
+        let mut payload = Payload::over(&mut reservation);
+        write(&mut payload);
+        payload.finish();
         reservation.commit();
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use squall_fabric::window::{Announcement, CorruptRecord, Reader, Record};
-use squall_fabric::{NodeId, Region};
+use squall_fabric::{NodeId, Region, trusted};
 
 use super::bodies::Bodies;
 use super::{Mode, Row, Settings, ViewStart};
@@ -291,7 +291,7 @@ impl Consumer {
     /// A message that [`Consumer::take_next`] has taken, in place.
     pub fn message(&mut self, taken: Taken) -> Message<'_> {
         let source = &self.senders[taken.sender];
-        let bytes = source.reader.bytes(taken.record);
+        let bytes = trusted::payload(&source.reader, taken.record);
         self.messages += 1;
         self.bytes += bytes.len() as u64;
         Message {
@@ -344,7 +344,7 @@ impl Walk {
         while self.taken < limit {
             let source = &mut senders[self.turn];
             if let Some(record) = source.take(self.round)? {
-                let bytes = source.reader.bytes(record);
+                let bytes = trusted::payload(&source.reader, record);
                 self.messages += 1;
                 self.bytes += bytes.len() as u64;
                 let (sender, node) = (source.member, source.node);
@@ -378,7 +378,9 @@ impl Source {
         }
         let taken = self.reader.take(index, self.announced);
         if is_on(Mutation::EmptyIsNull) {
-            return Ok(taken.unwrap_or(None).filter(|record| !self.reader.bytes(*record).is_empty()));
+            return Ok(taken
+                .unwrap_or(None)
+                .filter(|record| !trusted::payload(&self.reader, *record).is_empty()));
         }
         let record = taken.map_err(|record| Corrupt::Record { member: self.member, record })?;
         if self.known > 0 && record.is_some() && !is_on(Mutation::DeliverKnown) {

@@ -5,8 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use squall_fabric::window::{Announcement, INDEXES_MAX, Publisher, Writer, window_with_bodies};
-use squall_fabric::{Core, Event, Fabric, MirrorKey, NodeId};
+use squall_fabric::window::{Announcement, INDEXES_MAX, Publisher, Writer};
+use squall_fabric::{Core, Event, Fabric, MirrorKey, NodeId, trusted};
 
 use super::acknowledgement::Told;
 use super::bodies::Bodies;
@@ -113,7 +113,7 @@ impl<D: Deliver> Subgroup<D> {
         let (writer, publisher) = match settings.senders.iter().position(|member| *member == table.rank()) {
             Some(sender) => {
                 let ring = bodies.as_ref().map(|bodies| bodies.ring(sender));
-                let (writer, publisher) = window_with_bodies(table.own(), row.window, ring);
+                let (writer, publisher) = trusted::window(table.own(), row.window, ring);
                 (Some(writer), Some((publisher, sender)))
             }
             None => (None, None),

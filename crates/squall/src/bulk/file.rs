@@ -10,9 +10,9 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use squall_fabric::Region;
 use squall_fabric::bulk::Buffer;
 use squall_fabric::region::Access;
+use squall_fabric::{Region, trusted};
 use squall_protocols::rdmc::{Held, Memory};
 
 use super::network::Network;
@@ -60,7 +60,7 @@ impl Session {
         let network = self.network()?;
         let region = match map(network, file, bytes, Access::ReadOnly)? {
             Some(region) => region,
-            None => read(network, file, bytes)?.region().clone(),
+            None => trusted::object_memory(&read(network, file, bytes)?).clone(),
         };
         network.send(&Memory { region, first: 0 }, bytes, on_progress)
     }
@@ -78,7 +78,7 @@ impl Session {
         }
         // What is there already may be asked for by others.
         let memory = if held.count() == 0 { room(network, bytes)? } else { read(network, file, bytes)? };
-        let region = memory.region().clone();
+        let region = trusted::object_memory(&memory).clone();
         let block_bytes = network.block_bytes();
         let copy = Copying { region: region.clone(), file: file.try_clone()?, bytes, block_bytes };
         let (on_block, failure) = copy.before(on_block);

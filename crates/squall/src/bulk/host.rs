@@ -1,7 +1,7 @@
 //! A session on one host: receivers take objects from the source's pages (RDMC §2; `rdmc::local`).
 
 use squall_fabric::bulk::{Buffer, Lease};
-use squall_fabric::{Core, Event, Fabric, RegionId};
+use squall_fabric::{Core, Event, Fabric, RegionId, trusted};
 use squall_protocols::rdmc::local::{BUFFERS_MAX, BufferId, Copied, Local};
 use squall_transports::runner::{Driven, Idle, Runner};
 
@@ -53,14 +53,14 @@ impl Host {
     }
 
     fn share(&mut self, object: &Buffer) -> Result<BufferId, BulkError> {
-        let id = object.region().id();
+        let id = trusted::object_memory(object).id();
         if let Some((_, buffer)) = self.shared.iter().find(|(known, _)| *known == id) {
             return Ok(*buffer);
         }
         if self.shared.len() == BUFFERS_MAX {
             return Err(BulkError::TooManyBuffers);
         }
-        let buffer = self.stack.core.share(&mut self.stack.fabric, object.region());
+        let buffer = self.stack.core.share(&mut self.stack.fabric, trusted::object_memory(object));
         self.shared.push((id, buffer));
         Ok(buffer)
     }
@@ -96,7 +96,7 @@ impl Host {
 
     /// The next object, which is there, to be read in place.
     pub(super) fn lease(&mut self, bytes: usize) -> Lease {
-        Lease::new(self.stack.core.lease(&mut self.stack.fabric), bytes)
+        trusted::lease(self.stack.core.lease(&mut self.stack.fabric), bytes)
     }
 
     /// Gives back what was copied or leased.

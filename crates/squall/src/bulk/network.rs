@@ -13,7 +13,7 @@
 //! if there are others.
 
 use squall_fabric::bulk::Buffer;
-use squall_fabric::{Channel, Duration, Fabric, Instant, NodeId};
+use squall_fabric::{Channel, Duration, Fabric, Instant, NodeId, trusted};
 use squall_protocols::rdmc::{BLOCKS_MAX, GroupId, Held, Memory, Object, Rdmc, Settings, Unfinished};
 use squall_transports::runner::{Driven as _, Idle, Runner};
 
@@ -95,7 +95,7 @@ impl Network {
     }
 
     pub(super) fn send_buffer(&mut self, object: &Buffer) -> Result<(), BulkError> {
-        let memory = Memory { region: object.region().clone(), first: 0 };
+        let memory = Memory { region: trusted::object_memory(object).clone(), first: 0 };
         self.send(&memory, object.len() as u64, &mut |_, _| ())
     }
 
@@ -230,7 +230,7 @@ impl Network {
         let number = self.complete;
         let is_worth_it = !self.has_others() && !buffer.is_empty();
         if self.stack.upcalls().asked.is_none() && is_worth_it {
-            let memory = Memory { region: buffer.region().clone(), first: 0 };
+            let memory = Memory { region: trusted::object_memory(buffer).clone(), first: 0 };
             // If the group has failed, the next one will ask for memory.
             let _ = self.stack.core.offer(self.group, number, memory);
         }
@@ -240,7 +240,7 @@ impl Network {
             if buffer.capacity() < bytes {
                 *buffer = Buffer::register(fabric, bytes);
             }
-            let memory = Memory { region: buffer.region().clone(), first: 0 };
+            let memory = Memory { region: trusted::object_memory(buffer).clone(), first: 0 };
             (memory, Held::none(object.bytes.div_ceil(block_bytes)))
         })?;
         buffer.set_len(usize::try_from(bytes).expect("it is in the buffer"));

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
+use squall_fabric::trusted;
 use squall_transports::bootstrap::pair::{self, Door};
 
 use super::endpoint::Side;
@@ -125,7 +126,7 @@ impl Socket {
     /// # Errors
     /// The buffer, and why it was not taken.
     pub fn post_send(&mut self, buffer: Buffer) -> Result<SendId, (Buffer, PostRefused)> {
-        match self.endpoint.post_send(buffer.region(), buffer.range()) {
+        match self.endpoint.post_send(trusted::memory(&buffer), buffer.range()) {
             Ok(id) => {
                 self.sends.push_back((id, buffer));
                 Ok(id)
@@ -144,7 +145,7 @@ impl Socket {
         buffer: Buffer,
         wait_all: bool,
     ) -> Result<ReceiveId, (Buffer, PostRefused)> {
-        match self.endpoint.post_receive(buffer.region(), buffer.range(), wait_all) {
+        match self.endpoint.post_receive(trusted::memory(&buffer), buffer.range(), wait_all) {
             Ok(id) => {
                 self.receives.push_back((id, buffer));
                 Ok(id)

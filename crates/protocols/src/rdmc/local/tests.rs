@@ -3,7 +3,7 @@
 
 use squall_fabric::bulk::Lease;
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
-use squall_fabric::{Core, Duration, Fabric, MirrorKey, NodeId, Region};
+use squall_fabric::{Core, Duration, Fabric, MirrorKey, NodeId, Region, trusted};
 
 use super::{BufferId, Copied, Local, LocalFailure};
 use crate::rdmc::mutation::{Mutation, with};
@@ -169,7 +169,7 @@ fn receive(
     }
     if target.is_none() && prng.chance(300) {
         let view = core.lease(fabric);
-        *lease = Some((Lease::new(view, offer.bytes as usize), prng.below(5)));
+        *lease = Some((trusted::lease(view, offer.bytes as usize), prng.below(5)));
         return Ok(true);
     }
     let target_bytes = target.get_or_insert_with(|| vec![0; offer.bytes as usize]);

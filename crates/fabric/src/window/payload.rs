@@ -1,0 +1,84 @@
+//! The bytes of a message under construction, written from the beginning to the end (Spindle §2.3).
+
+/// The memory of a message, which is written in order and not read: so it need not be cleared before. What is not written
+/// when the message is sent becomes zeros.
+#[derive(Debug)]
+pub struct Payload<'m> {
+    bytes: &'m mut [u8],
+    /// `written <= bytes.len()`.
+    written: usize,
+}
+
+impl<'m> Payload<'m> {
+    /// All of `bytes` is to be written, whatever is there.
+    #[inline]
+    pub const fn over(bytes: &'m mut [u8]) -> Self {
+        Self { bytes, written: 0 }
+    }
+
+    /// Writes the next bytes.
+    ///
+    /// # Panics
+    /// If the message is not that long.
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.next(bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Writes `byte` for the next `count` bytes.
+    ///
+    /// # Panics
+    /// If the message is not that long.
+    #[inline]
+    pub fn put_repeated(&mut self, byte: u8, count: usize) {
+        self.next(count).fill(byte);
+    }
+
+    /// How many bytes have yet to be written.
+    #[must_use]
+    #[inline]
+    pub const fn remaining(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    /// Writes zeros for what was not written.
+    #[inline]
+    pub fn finish(mut self) {
+        if self.remaining() > 0 {
+            self.put_repeated(0, self.remaining());
+        }
+    }
+
+    #[inline]
+    fn next(&mut self, count: usize) -> &mut [u8] {
+        let (first, left) = (self.written, self.remaining());
+        assert!(count <= left, "{count} bytes where the message has room for {left}");
+        self.written += count;
+        &mut self.bytes[first..first + count]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_written_becomes_zeros() {
+        let mut bytes = [7; 8];
+        let mut payload = Payload::over(&mut bytes);
+        payload.put(b"ab");
+        payload.put_repeated(b'c', 3);
+        assert_eq!(payload.remaining(), 3);
+        payload.finish();
+        assert_eq!(&bytes, b"abccc\0\0\0");
+    }
+
+    #[test]
+    #[should_panic(expected = "3 bytes where the message has room for 2")]
+    fn a_message_is_not_exceeded() {
+        let mut bytes = [0; 4];
+        let mut payload = Payload::over(&mut bytes);
+        payload.put(b"ab");
+        payload.put(b"cde");
+    }
+}
