@@ -49,7 +49,8 @@ int exs_connect(int socket, const char *address, int timeout_ms);
 int exs_shutdown(int socket);                   /* sends nothing more after what is posted */
 int exs_close(int socket);                      /* waits a little for the peer to take what was sent */
 
-/* Memory of the library for one socket. NULL on failure. Freed with the socket. */
+/* Memory of the library for one socket. NULL and errno on failure (ENOMEM: the system does not give it). Freed with the
+ * socket. */
 void *exs_malloc(int socket, size_t length, exs_mhandle *handle);
 /* Memory of the caller, for all sockets, which stays valid until exs_mderegister. A peer for which exs_recv has named a part
  * of it may write to all of it: keep apart what it must not touch. Between processes of one host the

@@ -7,6 +7,7 @@ mod memory;
 mod table;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use squall::stream::{Kind, Listener, Options, Secret, Settings, Socket, wait_any};
@@ -34,6 +35,17 @@ const SEQPACKET: c_int = 2;
 const WAITALL: c_int = 1;
 
 type Outcome<T> = Result<T, c_int>;
+
+/// Runs the work of a C function; -1 and errno, if it went wrong. No panic leaves it, since that would end the process:
+/// a bug here is EIO to the caller, and its message is on standard error.
+fn call(work: impl FnOnce() -> Outcome<c_int>) -> c_int {
+    answer(guarded(work).and_then(|outcome| outcome))
+}
+
+/// As [`call`], for functions that return something else.
+fn guarded<R>(work: impl FnOnce() -> R) -> Outcome<R> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| libc::EIO)
+}
 
 /// Sets errno and returns -1, if it went wrong.
 fn answer(outcome: Outcome<c_int>) -> c_int {
@@ -63,6 +75,7 @@ fn number(error: squall::stream::StreamError) -> c_int {
         std::io::ErrorKind::TimedOut => libc::ETIMEDOUT,
         std::io::ErrorKind::BrokenPipe => libc::EPIPE,
         std::io::ErrorKind::InvalidInput => libc::EINVAL,
+        std::io::ErrorKind::OutOfMemory => libc::ENOMEM,
         _ => libc::ECONNRESET,
     }
 }
@@ -74,33 +87,35 @@ fn span(timeout_ms: c_int) -> Option<Duration> {
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_init(name: *const c_char, secret: *const c_char) -> c_int {
-    answer((|| {
+    call(|| {
         let secret = Secret::new(text(secret)?).map_err(|_| libc::EINVAL)?;
         let options = Options::new(text(name)?, &secret);
         with_table(|table| table.options = Some(options));
         Ok(0)
-    })())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_socket(kind: c_int) -> c_int {
-    answer(with_table(|table| {
-        let mut options = table.options.clone().ok_or(libc::ENOTCONN)?;
-        let kind = match kind {
-            STREAM => Kind::Stream,
-            SEQPACKET => Kind::Packets,
-            _ => return Err(libc::EINVAL),
-        };
-        options.settings = Settings { kind, ..options.settings };
-        Ok(table.insert(Entry::New { options, address: None }))
-    }))
+    call(|| {
+        with_table(|table| {
+            let mut options = table.options.clone().ok_or(libc::ENOTCONN)?;
+            let kind = match kind {
+                STREAM => Kind::Stream,
+                SEQPACKET => Kind::Packets,
+                _ => return Err(libc::EINVAL),
+            };
+            options.settings = Settings { kind, ..options.settings };
+            Ok(table.insert(Entry::New { options, address: None }))
+        })
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_bind(socket: c_int, address: *const c_char) -> c_int {
-    answer((|| {
+    call(|| {
         let parsed = text(address)?.parse().map_err(|_| libc::EINVAL)?;
         with_table(|table| match table.entry(socket)? {
             Entry::New { address, .. } => {
@@ -109,18 +124,20 @@ pub extern "C" fn exs_bind(socket: c_int, address: *const c_char) -> c_int {
             }
             _ => Err(libc::EINVAL),
         })
-    })())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_listen(socket: c_int) -> c_int {
-    answer(with_table(|table| {
-        let entry = table.entry(socket)?;
-        let Entry::New { options, address: Some(address) } = entry else { return Err(libc::EINVAL) };
-        *entry = Entry::Listening(Listener::bind(address, options).map_err(number)?.into());
-        Ok(0)
-    }))
+    call(|| {
+        with_table(|table| {
+            let entry = table.entry(socket)?;
+            let Entry::New { options, address: Some(address) } = entry else { return Err(libc::EINVAL) };
+            *entry = Entry::Listening(Listener::bind(address, options).map_err(number)?.into());
+            Ok(0)
+        })
+    })
 }
 
 /// See the header.
@@ -129,26 +146,28 @@ pub extern "C" fn exs_listen(socket: c_int) -> c_int {
 /// `address` is valid for `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn exs_getsockname(socket: c_int, address: *mut c_char, length: usize) -> c_int {
-    answer(with_table(|table| {
-        let Entry::Listening(listener) = table.entry(socket)? else { return Err(libc::EINVAL) };
-        let text = listener.address().to_string();
-        if address.is_null() || text.len() >= length {
-            return Err(libc::ENAMETOOLONG);
-        }
-        // SAFETY: the caller promises room for `length` bytes, which is more than the text and its zero need.
-        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), address.cast(), text.len()) };
-        // SAFETY: as above.
-        let end = unsafe { address.add(text.len()) };
-        // SAFETY: as above.
-        unsafe { *end = 0 };
-        Ok(0)
-    }))
+    call(|| {
+        with_table(|table| {
+            let Entry::Listening(listener) = table.entry(socket)? else { return Err(libc::EINVAL) };
+            let text = listener.address().to_string();
+            if address.is_null() || text.len() >= length {
+                return Err(libc::ENAMETOOLONG);
+            }
+            // SAFETY: the caller promises room for `length` bytes, which is more than the text and its zero need.
+            unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), address.cast(), text.len()) };
+            // SAFETY: as above.
+            let end = unsafe { address.add(text.len()) };
+            // SAFETY: as above.
+            unsafe { *end = 0 };
+            Ok(0)
+        })
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_accept(socket: c_int, timeout_ms: c_int) -> c_int {
-    answer((|| {
+    call(|| {
         let listener = with_table(|table| match table.entry(socket)? {
             Entry::Listening(listener) => Ok(listener.clone()),
             _ => Err(libc::EINVAL),
@@ -156,13 +175,13 @@ pub extern "C" fn exs_accept(socket: c_int, timeout_ms: c_int) -> c_int {
         // Without the lock: others go on meanwhile.
         let accepted = listener.accept_within(span(timeout_ms)).map_err(number)?.ok_or(libc::ETIMEDOUT)?;
         Ok(with_table(|table| table.insert(Entry::connected(accepted.into_endpoint()))))
-    })())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_connect(socket: c_int, address: *const c_char, timeout_ms: c_int) -> c_int {
-    answer((|| {
+    call(|| {
         let address = text(address)?.parse().map_err(|_| libc::EINVAL)?;
         let mut options = with_table(|table| match table.entry(socket)? {
             Entry::New { options, .. } => Ok(options.clone()),
@@ -174,26 +193,30 @@ pub extern "C" fn exs_connect(socket: c_int, address: *const c_char, timeout_ms:
             *table.entry(socket)? = Entry::connected(connected);
             Ok(0)
         })
-    })())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_shutdown(socket: c_int) -> c_int {
-    answer(with_table(|table| {
-        let connection = table.connection(socket)?;
-        connection.endpoint.shut_down();
-        connection.endpoint.flush();
-        Ok(0)
-    }))
+    call(|| {
+        with_table(|table| {
+            let connection = table.connection(socket)?;
+            connection.endpoint.shut_down();
+            connection.endpoint.flush();
+            Ok(0)
+        })
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_close(socket: c_int) -> c_int {
-    // Dropped without the lock, since it may wait for the peer.
-    let closed = with_table(|table| table.remove(socket));
-    answer(closed.map(drop).map(|()| 0))
+    call(|| {
+        // Dropped without the lock, since it may wait for the peer.
+        let closed = with_table(|table| table.remove(socket));
+        closed.map(drop).map(|()| 0)
+    })
 }
 
 /// See the header.
@@ -202,15 +225,19 @@ pub extern "C" fn exs_close(socket: c_int) -> c_int {
 /// `handle` is null or valid for a store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn exs_malloc(socket: c_int, length: usize, handle: *mut i64) -> *mut c_void {
-    let made = with_table(|table| table.allocate(socket, length));
-    match made {
-        Ok((number, start)) if !handle.is_null() => {
+    if handle.is_null() {
+        answer(Err(libc::EFAULT));
+        return std::ptr::null_mut();
+    }
+    let made = guarded(|| with_table(|table| table.allocate(socket, length)));
+    match made.and_then(|made| made) {
+        Ok((number, start)) => {
             // SAFETY: the caller promises it.
             unsafe { *handle = number };
             start
         }
-        outcome => {
-            answer(outcome.and(Err(libc::EFAULT)));
+        Err(error) => {
+            answer(Err(error));
             std::ptr::null_mut()
         }
     }
@@ -219,28 +246,29 @@ pub unsafe extern "C" fn exs_malloc(socket: c_int, length: usize, handle: *mut i
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_mregister(address: *mut c_void, length: usize) -> i64 {
-    if address.is_null() {
+    let span = Span::new(address, length);
+    if address.is_null() || span.start.checked_add(length).is_none() {
         return answer(Err(libc::EFAULT)).into();
     }
-    with_table(|table| table.remember(Span::new(address, length)))
+    guarded(|| with_table(|table| table.remember(span))).unwrap_or_else(|error| answer(Err(error)).into())
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_mderegister(handle: i64) -> c_int {
-    answer(with_table(|table| table.forget(handle)))
+    call(|| with_table(|table| table.forget(handle)))
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_qcreate() -> c_int {
-    with_table(Table::create_queue)
+    call(|| Ok(with_table(Table::create_queue)))
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_qdelete(queue: c_int) -> c_int {
-    answer(with_table(|table| table.delete_queue(queue)))
+    call(|| with_table(|table| table.delete_queue(queue)))
 }
 
 /// See the header.
@@ -254,10 +282,23 @@ pub unsafe extern "C" fn exs_qdequeue(
     count: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    let until = span(timeout_ms).map(|span| Instant::now() + span);
     let count = usize::try_from(count).unwrap_or(0);
+    if events.is_null() && count > 0 {
+        return answer(Err(libc::EFAULT));
+    }
+    call(|| {
+        let taken = dequeue(queue, count, span(timeout_ms))?;
+        // SAFETY: the caller promises room for `count` events, and no more were taken.
+        unsafe { std::ptr::copy_nonoverlapping(taken.as_ptr(), events, taken.len()) };
+        Ok(c_int::try_from(taken.len()).expect("at most `count`"))
+    })
+}
+
+/// Waits for up to `patience` for the first event.
+fn dequeue(queue: c_int, count: usize, patience: Option<Duration>) -> Outcome<Vec<ExsEvent>> {
+    let until = patience.map(|patience| Instant::now() + patience);
     loop {
-        let taken = with_table(|table| {
+        let taken = with_table(|table| -> Outcome<_> {
             let taken = table.take_events(queue, count)?;
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let is_over = left == Some(Duration::ZERO) || count == 0;
@@ -269,15 +310,9 @@ pub unsafe extern "C" fn exs_qdequeue(
                 return Ok(None);
             }
             Ok(Some(taken))
-        });
-        match taken {
-            Err(error) => return answer(Err(error)),
-            Ok(None) => {}
-            Ok(Some(taken)) => {
-                // SAFETY: the caller promises room for `count` events, and no more were taken.
-                unsafe { std::ptr::copy_nonoverlapping(taken.as_ptr(), events, taken.len()) };
-                return c_int::try_from(taken.len()).expect("at most `count`");
-            }
+        })?;
+        if let Some(taken) = taken {
+            return Ok(taken);
         }
     }
 }
@@ -297,7 +332,7 @@ pub unsafe extern "C" fn exs_send(
 ) -> c_int {
     let operation = Operation { queue, context: context as usize, length };
     let span = Span::new(address.cast_mut(), length);
-    answer(with_table(|table| table.send(socket, handle, &span, operation)))
+    call(|| with_table(|table| table.send(socket, handle, &span, operation)))
 }
 
 /// See the header.
@@ -316,7 +351,7 @@ pub unsafe extern "C" fn exs_recv(
 ) -> c_int {
     let operation = Operation { queue, context: context as usize, length };
     let span = Span::new(address, length);
-    answer(with_table(|table| table.receive(socket, handle, &span, flags & WAITALL != 0, operation)))
+    call(|| with_table(|table| table.receive(socket, handle, &span, flags & WAITALL != 0, operation)))
 }
 
 /// How long one wait holds the lock.

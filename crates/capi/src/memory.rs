@@ -18,22 +18,21 @@ impl Span {
         Self { start: start.expose_provenance(), length }
     }
 
-    /// The whole words of it.
-    pub(crate) fn region(&self) -> Region {
-        let start = self.start.next_multiple_of(8);
-        let words = (self.start + self.length).saturating_sub(start) / 8;
-        let base =
-            NonNull::new(std::ptr::with_exposed_provenance_mut(start)).expect("the caller's is not at 0");
+    /// The whole words of it; `None` if no process can have such memory.
+    pub(crate) fn region(&self) -> Option<Region> {
+        let start = self.start.checked_next_multiple_of(8)?;
+        let words = self.start.checked_add(self.length)?.saturating_sub(start) / 8;
+        let base = NonNull::new(std::ptr::with_exposed_provenance_mut(start))?;
         // SAFETY: the caller of `exs_mregister` promises that the memory is valid until `exs_mderegister`, which takes it
         // back from all sockets, and that it leaves it alone while an operation on it is outstanding.
-        unsafe { Region::from_raw(RegionId(0), base, words, Access::ReadWrite, Arc::new(())) }
+        Some(unsafe { Region::from_raw(RegionId(0), base, words, Access::ReadWrite, Arc::new(())) })
     }
 
     /// Where `inner` lies in the whole words, if it is whole words itself; else it is copied.
     pub(crate) fn in_place(&self, inner: &Self) -> Option<std::ops::Range<usize>> {
         let is_whole = (inner.start | inner.length).is_multiple_of(8);
-        let first = inner.start - self.start.next_multiple_of(8).min(inner.start);
-        is_whole.then(|| first..first + inner.length)
+        let first = inner.start - self.start.checked_next_multiple_of(8)?.min(inner.start);
+        is_whole.then(|| Some(first..first.checked_add(inner.length)?))?
     }
 
     /// Whether `inner` lies inside.
@@ -54,5 +53,27 @@ impl Span {
         assert!(source.len() <= self.length, "more bytes than were asked for");
         // SAFETY: the caller of the C function promises that its memory is valid, and nobody uses it now.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), self.start as *mut u8, source.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lengths and addresses of the caller that no memory has.
+    #[test]
+    fn absurd_spans_are_refused_and_do_not_overflow() {
+        for (start, length) in [(usize::MAX - 3, 2), (usize::MAX - 100, usize::MAX), (8, usize::MAX)] {
+            let span = Span { start, length };
+            assert!(span.region().is_none(), "{span:?}");
+            let inner = Span { start, length: length & !7 };
+            assert!(
+                !span.contains(&inner) || span.in_place(&inner).is_none_or(|range| range.end >= range.start)
+            );
+        }
+        assert!(Span { start: 0, length: 8 }.region().is_none());
+        let words = [0_u64; 3];
+        let span = Span { start: words.as_ptr().expose_provenance() + 1, length: 20 };
+        assert_eq!(span.region().map(|region| region.words()), Some(1));
     }
 }

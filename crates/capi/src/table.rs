@@ -120,8 +120,8 @@ impl Table {
         if length == 0 {
             return Err(libc::EINVAL);
         }
-        let buffer = self.connection(socket)?.endpoint.buffer(length);
-        let start = buffer.region().pointer(0).as_ptr().cast::<c_void>();
+        let buffer = self.connection(socket)?.endpoint.try_buffer(length).map_err(|_| libc::ENOMEM)?;
+        let start = posted(&buffer).pointer(0).as_ptr().cast::<c_void>();
         let span = Span::new(start, length);
         let number = i64::from(self.next());
         self.memory.insert(number, Memory::Shared { socket, buffer, span });
@@ -177,15 +177,16 @@ impl Table {
         match self.memory.get_mut(&handle).ok_or(libc::EINVAL)? {
             Memory::Foreign { span: all, adopted } if all.contains(span) => {
                 let Some(range) = all.in_place(span) else { return Ok(None) };
+                let Some(whole) = all.region() else { return Ok(None) };
                 let Some(Entry::Connected(connection)) = self.sockets.get_mut(&socket) else {
                     return Ok(None);
                 };
-                let adopt = || connection.endpoint.adopt(&all.region());
+                let adopt = || connection.endpoint.adopt(&whole);
                 Ok(Some((adopted.entry(socket).or_insert_with(adopt).clone(), range)))
             }
             Memory::Shared { socket: of, buffer, span: all } if all.contains(span) && *of == socket => {
                 let first = span.start - all.start;
-                Ok(Some((buffer.region().clone(), first..first + span.length)))
+                Ok(Some((posted(buffer).clone(), first..first + span.length)))
             }
             _ => Err(libc::EFAULT),
         }
@@ -202,15 +203,15 @@ impl Table {
         let placed = self.place(socket, handle, span)?;
         let connection = self.connection(socket)?;
         let endpoint = &mut connection.endpoint;
-        let (posted, copy) = match placed {
+        let (taken, copy) = match placed {
             Some((region, range)) => (endpoint.post_send(&region, range), None),
             None => {
-                let mut copy = endpoint.buffer(span.length);
+                let mut copy = endpoint.try_buffer(span.length).map_err(|_| libc::ENOMEM)?;
                 span.load(&mut copy);
-                (endpoint.post_send(copy.region(), copy.range()), Some(copy))
+                (endpoint.post_send(posted(&copy), copy.range()), Some(copy))
             }
         };
-        let id = posted.map_err(refusal)?;
+        let id = taken.map_err(refusal)?;
         endpoint.flush();
         connection.sends.insert(id, (what, copy));
         connection.queue = what.queue;
@@ -229,14 +230,14 @@ impl Table {
         let placed = self.place(socket, handle, span)?;
         let connection = self.connection(socket)?;
         let endpoint = &mut connection.endpoint;
-        let (posted, copy) = match placed {
+        let (taken, copy) = match placed {
             Some((region, range)) => (endpoint.post_receive(&region, range, all), None),
             None => {
-                let copy = endpoint.buffer(span.length);
-                (endpoint.post_receive(copy.region(), copy.range(), all), Some((copy, *span)))
+                let copy = endpoint.try_buffer(span.length).map_err(|_| libc::ENOMEM)?;
+                (endpoint.post_receive(posted(&copy), copy.range(), all), Some((copy, *span)))
             }
         };
-        let id = posted.map_err(refusal)?;
+        let id = taken.map_err(refusal)?;
         endpoint.flush();
         connection.receives.insert(id, (what, copy));
         connection.queue = what.queue;
@@ -308,6 +309,13 @@ impl Noted {
         let Self { socket, kind, error, end, bytes, context } = self;
         ExsEvent { socket, kind, error, end: c_int::from(end), bytes, context: context as *mut c_void }
     }
+}
+
+/// The memory of a buffer, to be posted.
+fn posted(buffer: &Buffer) -> &Region {
+    // SAFETY: nobody here uses the bytes of a buffer but before it is posted and after its completion; what the caller of
+    // `exs_malloc` does with its memory meanwhile is bound by the header.
+    unsafe { buffer.region() }
 }
 
 fn refusal(refused: PostRefused) -> c_int {

@@ -37,6 +37,9 @@ impl Mapping {
     /// Reserves read-only zero pages for at least `bytes`, so that offset `offset` of a file can lie at their
     /// beginning in huge pages.
     pub(super) fn reserve(bytes: usize, offset: u64) -> io::Result<Self> {
+        if bytes > BYTES_MAX {
+            return Err(Errno::NOMEM.into());
+        }
         let bytes = pages(bytes);
         let slack = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -324,6 +327,8 @@ fn pages(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of(rustix::param::page_size())
 }
 
+/// More than any process has; below it, no sum of sizes overflows.
+const BYTES_MAX: usize = isize::MAX as usize / 2;
 /// The regions of the transport itself, which no protocol sees.
 pub(super) const INTERNAL: RegionId = RegionId(0);
 /// The size of a huge page on x86-64 and on aarch64 with 4 KiB pages; elsewhere only the alignment suffers.
