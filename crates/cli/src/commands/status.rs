@@ -1,8 +1,9 @@
 //! `squall status`: how the members are, as they say themselves.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -69,22 +70,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let config = Config::load(&arguments.config)?;
     let first =
         if arguments.addresses.is_empty() { config.contacts.clone() } else { arguments.addresses.clone() };
-    let mut to_ask: VecDeque<Address> = first.into();
-    if to_ask.is_empty() {
-        to_ask.push_back(config.listen.clone());
-    }
-    let (mut asked, mut lines) = (BTreeSet::new(), BTreeMap::new());
-    while let Some(address) = to_ask.pop_front() {
-        if !asked.insert(address.to_string()) {
-            continue;
-        }
-        let answer = squall::ask_status(&config, &address);
-        if let Ok(status) = &answer {
-            to_ask.extend(status.members.iter().filter_map(|member| member.address.parse().ok()));
-        }
+    let first = if first.is_empty() { vec![config.listen.clone()] } else { first };
+    let mut lines = BTreeMap::new();
+    for (address, answer) in ask(&config, first)? {
         let (status, error) = match answer {
             Ok(status) => (Some(status), None),
-            Err(error) => (None, Some(error.to_string())),
+            Err(error) => (None, Some(error)),
         };
         // A member may be reached at several addresses.
         let key = status
@@ -103,6 +94,53 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     ensure!(lines.iter().any(|line| line.status.is_some()), "no member answers: is the group running?");
     Ok(if well { Verdict::Good } else { Verdict::Bad })
 }
+
+/// An address that was asked, and what came of it.
+type Answered = (Address, Result<MemberStatus, String>);
+
+/// Asks `first`, and all members that any of them names: all at once, so that a member that hangs costs the patience for
+/// one answer, once.
+fn ask(config: &Config, first: Vec<Address>) -> Result<Vec<Answered>> {
+    let (answers, heard) = channel();
+    let (mut asked, mut to_ask, mut found) = (BTreeMap::new(), first, Vec::new());
+    let mut deadline = Instant::now();
+    loop {
+        for address in to_ask.drain(..) {
+            if asked.contains_key(&address.to_string()) {
+                continue;
+            }
+            asked.insert(address.to_string(), address.clone());
+            deadline = Instant::now() + ANSWER_PATIENCE;
+            let (config, answers) = (config.clone(), answers.clone());
+            // It may outlive the command, when nobody hears it any more.
+            std::thread::Builder::new().spawn(move || {
+                let answer = squall::ask_status(&config, &address).map_err(|error| error.to_string());
+                let _ = answers.send((address, answer));
+            })?;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok((address, answer)) = heard.recv_timeout(left) else { break };
+        if let Ok(status) = &answer {
+            to_ask.extend(status.members.iter().filter_map(|member| member.address.parse().ok()));
+        }
+        found.push((address, answer));
+        let is_heard = |address: &Address| found.iter().any(|(other, _)| other == address);
+        if to_ask.iter().all(|address| asked.contains_key(&address.to_string()))
+            && asked.values().all(is_heard)
+        {
+            return Ok(found);
+        }
+    }
+    let late =
+        || Err(format!("no answer within {:.1} s: it hangs, or is far away", ANSWER_PATIENCE.as_secs_f64()));
+    let silent = asked.into_values().filter(|address| found.iter().all(|(other, _)| other != address));
+    let silent: Vec<Answered> = silent.map(|address| (address, late())).collect();
+    found.extend(silent);
+    Ok(found)
+}
+
+/// For one answer; members answer within milliseconds.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Who holds which subgroup up, and for how long: as those say who wait, and as a member says of itself.
 fn stalls(lines: &[Line]) -> Vec<Stall> {

@@ -134,6 +134,9 @@ impl Line {
 
 /// Reads the cluster's secret from a file; white space around it does not count.
 pub(crate) fn read_secret(file: &std::path::Path) -> Result<Secret> {
+    if let Some(warning) = squall::config::exposed_secret(file) {
+        crate::output::note(format_args!("squall: warning: {warning}"));
+    }
     let text =
         std::fs::read(file).with_context(|| format!("cannot read the secret in {}", file.display()))?;
     Ok(Secret::new(text.trim_ascii())?)

@@ -15,8 +15,8 @@ use super::subgroup::{Ranks, SHARDS_MAX, SlowConsumer, SubgroupConfig};
 use super::table::{Source, Table, Value};
 use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
 
-/// The most bytes that a sender may have under way: an eighth of what the largest machines have.
-const WINDOW_BYTES_MAX: usize = 1 << 37;
+/// The most bytes that a sender may have under way: enough for four of the longest messages.
+const WINDOW_BYTES_MAX: usize = 1 << 34;
 
 /// Reads and checks a configuration.
 pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
@@ -96,6 +96,8 @@ const CORE_MAX: usize = 1023;
 
 /// 0 switches it off.
 const SUSPICION_MS: std::ops::RangeInclusive<usize> = 0..=3_600_000;
+/// A member that does not run for this long is common where processors are shared, and no reason to exclude it.
+const SUSPICION_MS_MIN: u64 = 50;
 
 const SAFETIES: [(&str, PartitionSafety); 2] =
     [("majority", PartitionSafety::Majority), ("off", PartitionSafety::Off)];
@@ -129,10 +131,16 @@ fn read_membership(
     suspicion_after_ms: Option<&Value<'_>>,
     partition_safety: Option<&Value<'_>>,
 ) -> Result<(Option<Duration>, PartitionSafety), ConfigError> {
-    let suspicion_after = match suspicion_after_ms.map(|ms| ms.count(SUSPICION_MS)).transpose()? {
+    let suspicion_after = match suspicion_after_ms {
         None => Some(SUSPICION_AFTER),
-        Some(0) => None,
-        Some(ms) => Some(Duration::from_millis(ms.try_into().expect("at most an hour"))),
+        Some(value) => match value.count(SUSPICION_MS)? as u64 {
+            0 => None,
+            ms if ms < SUSPICION_MS_MIN => {
+                let expected = "write 0 to suspect no silent member, or {} and more: members that are healthy would be excluded";
+                return Err(value.unexpected(expected.replace("{}", &SUSPICION_MS_MIN.to_string())));
+            }
+            ms => Some(Duration::from_millis(ms)),
+        },
     };
     let safety = partition_safety.map_or(Ok(PartitionSafety::Majority), |safety| safety.choice(&SAFETIES))?;
     Ok((suspicion_after, safety))
@@ -151,6 +159,9 @@ fn read_secret(
         (None, Some(file)) => {
             let beside = root.source.file.and_then(Path::parent).unwrap_or(Path::new(""));
             let path = beside.join(file.text()?);
+            if let Some(warning) = exposed_secret(&path) {
+                tracing::warn!("{warning}");
+            }
             let bytes = std::fs::read(&path).map_err(|cause| ConfigError::Read { file: path, cause })?;
             // What an editor or `base64` ends a file with is not part of the secret.
             Secret::new(bytes.trim_ascii_end()).map_err(|error| file.unexpected(error.to_string()))
@@ -159,6 +170,16 @@ fn read_secret(
             Err(root.missing("secret", "write `secret_file = \"FILE\"`, the same content at all members"))
         }
     }
+}
+
+/// What to say of a file with a secret that other users of this host can read or write: they could become members.
+#[must_use]
+pub fn exposed_secret(file: &Path) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(file).ok()?.permissions().mode();
+    let file = file.display();
+    (mode & 0o077 != 0)
+        .then(|| format!("other users can read or write the secret in {file}: chmod 600 {file}"))
 }
 
 fn read_transport(value: Option<&Value<'_>>, listen: &Address) -> Result<Transport, ConfigError> {

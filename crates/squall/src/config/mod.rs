@@ -43,6 +43,7 @@ use squall_transports::runner::Idle;
 pub use squall_transports::verbs::VerbsSettings;
 
 pub use self::error::{ConfigError, Place};
+pub use self::file::exposed_secret;
 pub use self::subgroup::{Ranks, SlowConsumer, SubgroupConfig};
 use self::table::Source;
 

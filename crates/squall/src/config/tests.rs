@@ -273,6 +273,10 @@ fn a_wrong_value_is_named_with_its_line_and_what_to_write() {
             with("members", "members = 3\ntimeouts = { join = \"0s\" }"),
             "line 7: `join = \"0s\"`: write a time above zero",
         ),
+        (
+            with("members", "members = 3\nsuspicion_after_ms = 49"),
+            "line 7: `suspicion_after_ms = 49`: write 0 to suspect no silent member, or 50 and more: members that are healthy would be excluded",
+        ),
     ]);
 }
 
@@ -312,6 +316,10 @@ fn a_wrong_subgroup_is_named_with_its_line_and_what_to_write() {
             "line 9: [subgroups.orders]: sender 2 is not among its `members`: add it there, or remove it here",
         ),
         (with("mode", "mode = \"atmic\""), "line 9: `mode = \"atmic\"`: did you mean \"atomic\"?"),
+        (
+            with("mode", "window_bytes = \"17GiB\""),
+            "line 9: `window_bytes = \"17GiB\"`: write 1 to 17179869184 bytes",
+        ),
         (with("mode", "window = 0"), "line 9: `window = 0`: write a number from 1 to 32768"),
         (
             with("mode", "message_max = \"4GiB\""),
@@ -346,6 +354,22 @@ fn a_file_is_named_in_its_errors_and_finds_its_secret() {
     assert_eq!(found.unwrap().cluster, "kitchen");
     assert!(wrong.starts_with(&format!("{}/squall.toml:6: ", folder.display())), "{wrong}");
     assert!(Config::load(&path).unwrap_err().to_string().starts_with("cannot read "));
+}
+
+/// Whoever can read it can become a member.
+#[test]
+fn a_secret_that_others_can_read_is_named() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let file = std::env::temp_dir().join(format!("squall-exposed-{}", std::process::id()));
+    std::fs::write(&file, "at least sixteen bytes").unwrap();
+    let exposed = [0o600, 0o400, 0o640, 0o602, 0o644].map(|mode| {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        super::exposed_secret(&file)
+    });
+    std::fs::remove_file(&file).unwrap();
+    assert!(exposed[..2].iter().all(Option::is_none), "{exposed:?}");
+    let right = format!("chmod 600 {}", file.display());
+    assert!(exposed[2..].iter().all(|text| text.as_ref().is_some_and(|text| text.ends_with(&right))));
 }
 
 #[test]
