@@ -344,6 +344,33 @@ mod tests {
         }
     }
 
+    /// Nobody sees bytes of an earlier message: neither who fills a message, nor who reads what was not filled.
+    #[test]
+    fn old_bytes_are_not_shown() {
+        let (region, geometry, mut writer, mut publisher) = ring(2, 40, 1);
+        let mut reader = Reader::new(&region, geometry);
+        let mut index = 0;
+        let mut take = |publisher: &mut Publisher, right: &[u8]| {
+            publisher.publish(u64::MAX, |_| ());
+            let record = reader.take(index, publisher.announcement()).unwrap().unwrap();
+            assert_eq!(trusted::payload(&reader, record), right);
+            index += 1;
+            publisher.free(index);
+        };
+        for _ in 0..5 {
+            writer.send(40, |bytes| bytes.fill(0xff)).unwrap();
+            take(&mut publisher, &[0xff; 40]);
+            writer.reserve(40).unwrap().fill(0xee);
+            assert_eq!(*writer.reserve(40).unwrap(), [0; 40], "given up, and reserved again");
+            writer.send(40, |bytes| bytes[..2].copy_from_slice(b"ab")).unwrap();
+            take(&mut publisher, &[b"ab".as_slice(), &[0; 38]].concat());
+            writer.send(40, |bytes| bytes.fill(0xff)).unwrap();
+            take(&mut publisher, &[0xff; 40]);
+            writer.send_written(40, |payload| payload.put(b"ab")).unwrap();
+            take(&mut publisher, &[b"ab".as_slice(), &[0; 38]].concat());
+        }
+    }
+
     fn with_bodies(id: u64, geometry: Geometry, bodies: Geometry) -> ((Writer, Publisher), Reader) {
         let region = Region::heap(RegionId(id), geometry.words());
         let ring = Region::heap(RegionId(id + 1), bodies.first + bodies.words());

@@ -66,8 +66,8 @@ pub use group::{Builder, Group, SubgroupHandle};
 pub use inquiry::{HeldUpLine, MemberLine, MemberStatus, SubgroupLine, ask_status};
 pub use node::Node;
 pub use sender::{Outcome, Sender, Slot};
-pub use squall_fabric::{Instant, NodeId};
 pub use squall_fabric::window::Payload;
+pub use squall_fabric::{Instant, NodeId};
 pub use squall_protocols::group::ViewChange;
 pub use squall_protocols::membership::{Member, Step, Steps, Stop, View};
 pub use squall_protocols::multicast::{

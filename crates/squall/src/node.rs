@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use squall_protocols::group::{Ended, Group, Settings, Standstill, SubgroupId, ViewChange};
 use squall_fabric::{Core, Event, Fabric as _, Instant, NodeId, Shortage};
+use squall_protocols::group::{Ended, Group, Settings, Standstill, SubgroupId, ViewChange};
 use squall_protocols::membership::{self, Member, Membership, Stop, View};
 use squall_protocols::multicast::Counters;
 use squall_transports::Transport as _;
