@@ -15,6 +15,7 @@ pub mod objects;
 pub mod offer;
 pub mod proof;
 pub mod rdmc;
+pub mod records;
 pub mod sessions;
 pub mod shm;
 pub mod tcp;
@@ -41,6 +42,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "offer", feed: offer::feed, seeds: offer::seeds },
     Parser { name: "proof", feed: proof::feed, seeds: proof::seeds },
     Parser { name: "rdmc", feed: rdmc::feed, seeds: rdmc::seeds },
+    Parser { name: "records", feed: records::feed, seeds: records::seeds },
     Parser { name: "sessions", feed: sessions::feed, seeds: sessions::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },
     Parser { name: "tcp", feed: tcp::feed, seeds: tcp::seeds },

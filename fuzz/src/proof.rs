@@ -1,37 +1,36 @@
-//! The proof of the cluster's secret, the only thing that strangers can reach: both ends, each message replaced by
-//! foreign bytes. Nobody who does not know the secret is ever believed.
+//! The handshake that proves the cluster's secret, the only thing that strangers can reach: both ends, each message replaced
+//! by foreign bytes. Nobody who does not know the secret is ever believed.
 
-use squall_transports::bootstrap::{CHALLENGE_BYTES, HELLO_BYTES, Proof, Secret, TAG_BYTES, VERDICT_BYTES};
+use squall_transports::bootstrap::Secret;
+use squall_transports::session::{ANSWER_BYTES, HELLO_BYTES, Proof};
 
-/// Gives the bytes to a responder as hello and tag, and to an initiator as challenge and verdict.
+/// Gives the bytes to a responder as hello, and to an initiator as answer.
 pub fn feed(bytes: &[u8]) {
-    let secret = Secret::new("a secret that nobody can guess").expect("it is long enough");
-    let proof = Proof::new(&secret, "kitchen", "fuzz");
-    if let Ok((responder, _challenge)) = proof.respond(&chunk::<HELLO_BYTES>(bytes, 0)) {
-        let (_verdict, outcome) = responder.on_tag(&chunk::<TAG_BYTES>(bytes, HELLO_BYTES));
-        assert!(outcome.is_err(), "a stranger is believed");
-    }
-    let (initiator, _hello) = proof.initiate();
-    if let Ok((waiting, _tag)) = initiator.on_challenge(&chunk::<CHALLENGE_BYTES>(bytes, 0)) {
-        let verdict = chunk::<VERDICT_BYTES>(bytes, CHALLENGE_BYTES);
-        assert!(waiting.on_verdict(&verdict).is_err(), "a stranger is believed");
-    }
+    let proof = proof();
+    assert!(proof.respond(None, &chunk::<HELLO_BYTES>(bytes)).is_err(), "a stranger is believed");
+    let (initiator, _hello) = proof.initiate(None);
+    assert!(initiator.on_answer(&chunk::<ANSWER_BYTES>(bytes)).is_err(), "a stranger is believed");
 }
 
-/// A good hello, and a good challenge with a bad verdict.
+/// A hello and an answer with bad tags.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let secret = Secret::new("a secret that nobody can guess").expect("it is long enough");
-    let proof = Proof::new(&secret, "kitchen", "fuzz");
-    let (_initiator, hello) = proof.initiate();
-    let (_responder, challenge) = proof.respond(&hello).expect("a good hello");
-    vec![[&hello[..], &[0; TAG_BYTES]].concat(), [&challenge[..], &[0; VERDICT_BYTES]].concat()]
+    let proof = proof();
+    let (_initiator, mut hello) = proof.initiate(None);
+    let (_session, mut answer) = proof.respond(None, &hello).expect("a good hello");
+    hello[HELLO_BYTES - 1] ^= 1;
+    answer[ANSWER_BYTES - 1] ^= 1;
+    vec![hello.to_vec(), answer.to_vec()]
 }
 
-/// `N` bytes from `start`, filled up with zeros.
-fn chunk<const N: usize>(bytes: &[u8], start: usize) -> [u8; N] {
+fn proof() -> Proof {
+    let secret = Secret::new("a secret that nobody can guess").expect("it is long enough");
+    Proof::new(&secret, "kitchen", "fuzz")
+}
+
+/// The first `N` bytes, filled up with zeros.
+fn chunk<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut chunk = [0; N];
-    let rest = bytes.get(start..).unwrap_or(&[]);
-    let length = rest.len().min(N);
-    chunk[..length].copy_from_slice(&rest[..length]);
+    let length = bytes.len().min(N);
+    chunk[..length].copy_from_slice(&bytes[..length]);
     chunk
 }

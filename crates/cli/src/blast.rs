@@ -13,7 +13,7 @@ use squall::stream::{
 use squall_transports::composite::Way;
 use squall_transports::runner::{Idle, pin};
 
-use crate::control::{IdleName, Location, TransportName};
+use crate::control::{EncryptionName, IdleName, Location, TransportName};
 use crate::latency::{Latencies, Percentiles};
 use crate::member::lifeline::die_with;
 
@@ -21,6 +21,7 @@ use crate::member::lifeline::die_with;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Blast {
     pub(crate) transport: TransportName,
+    pub(crate) encryption: EncryptionName,
     pub(crate) policy: PolicyName,
     pub(crate) idle: IdleName,
     /// Bytes of a message; the mean, if they are exponential.
@@ -141,7 +142,16 @@ impl Blast {
         };
         let settings = Settings { policy, ring_words: (self.ring as u64).div_ceil(8), ..Settings::default() };
         let fetching = self.memory != MemoryName::Relayed;
-        Options { transport, fetching, verbs, idle, settings, ..Options::local("squall-bench-stream") }
+        let encryption = self.encryption.into();
+        Options {
+            transport,
+            encryption,
+            fetching,
+            verbs,
+            idle,
+            settings,
+            ..Options::local("squall-bench-stream")
+        }
     }
 
     /// Where the sender listens.

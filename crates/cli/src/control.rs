@@ -33,6 +33,8 @@ pub(crate) struct GroupJob {
     pub(crate) name: String,
     pub(crate) secret: String,
     pub(crate) transport: TransportName,
+    #[serde(default)]
+    pub(crate) encryption: EncryptionName,
     pub(crate) members: usize,
     pub(crate) rank: usize,
     /// Where member 0 listens; unknown to itself.
@@ -54,6 +56,7 @@ impl GroupJob {
             name: "test".into(),
             secret: "at least sixteen bytes".into(),
             transport: TransportName::Shm,
+            encryption: EncryptionName::On,
             members: 1,
             rank: 0,
             contact: None,
@@ -61,6 +64,28 @@ impl GroupJob {
             core: None,
             idle: IdleName::Auto,
             location: Location::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EncryptionName {
+    /// Nothing
+    Off,
+    /// What travels by TCP between hosts
+    #[default]
+    On,
+    /// What travels by TCP, within this host, too
+    Always,
+}
+
+impl From<EncryptionName> for squall::config::Encryption {
+    fn from(name: EncryptionName) -> Self {
+        match name {
+            EncryptionName::Off => Self::Off,
+            EncryptionName::On => Self::On,
+            EncryptionName::Always => Self::Always,
         }
     }
 }

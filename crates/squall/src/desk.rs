@@ -12,7 +12,6 @@
 //! A leader that dies takes its admission with it: the newcomer sees that, closes its links and asks again.
 
 use std::collections::BTreeSet;
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -23,6 +22,8 @@ use squall_transports::Transport as _;
 use squall_transports::bootstrap::{
     self, Address, Admission, Asker, BootstrapError, Desk, DeskEvent, DeskEvents, JoinInfo,
 };
+
+use squall_transports::session::PeerStream;
 
 use crate::application::Handles;
 use crate::config::Config;
@@ -49,7 +50,7 @@ pub(crate) struct FrontDesk {
 #[derive(Debug)]
 enum AnyEvents {
     Unix(DeskEvents<UnixStream>),
-    Tcp(DeskEvents<TcpStream>),
+    Tcp(DeskEvents<PeerStream>),
 }
 
 /// A process that has been admitted.

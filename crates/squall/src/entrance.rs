@@ -119,7 +119,7 @@ fn enter_by<S: Link>(
     only_join: bool,
     listener: &Listener<S>,
     on_progress: &mut (dyn FnMut(Progress) + Send),
-    build: impl FnOnce(NodeId, Vec<(NodeId, S)>, bool) -> Result<AnyFabric, JoinError>,
+    build: impl FnOnce(NodeId, Vec<(NodeId, S::Secured)>, bool) -> Result<AnyFabric, JoinError>,
 ) -> Result<Entry, JoinError> {
     let name = format!("process {}", std::process::id());
     let plan = config.plan();

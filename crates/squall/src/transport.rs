@@ -1,6 +1,5 @@
 //! One type for whatever transport a group uses, so that the public API has no type parameter for it.
 
-use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -11,6 +10,7 @@ use squall_fabric::{
 };
 use squall_transports::composite::{CompositeFabric, Way};
 use squall_transports::runner::Idle;
+use squall_transports::session::PeerStream;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::VerbsFabric;
@@ -20,7 +20,7 @@ use squall_transports::{Transport, Waker};
 #[derive(Debug)]
 pub(crate) enum AnyStream {
     Unix(UnixStream),
-    Tcp(TcpStream),
+    Tcp(PeerStream),
 }
 
 /// A transport, chosen at run time.

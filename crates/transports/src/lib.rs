@@ -6,6 +6,7 @@ pub mod barrier;
 pub mod bootstrap;
 pub mod composite;
 pub mod runner;
+pub mod session;
 pub mod shm;
 mod shortage;
 mod slots;

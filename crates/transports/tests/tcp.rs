@@ -14,10 +14,17 @@ mod parking;
 mod processes;
 #[path = "tcp/raw.rs"]
 mod raw;
+#[path = "tcp/sealed.rs"]
+mod sealed;
 #[path = "tcp/slow.rs"]
 mod slow;
 
 /// One test per axiom of the fabric's model.
 mod conformance {
     squall_fabric::conformance_suite!(crate::cluster::Loopback);
+}
+
+/// The same on encrypted streams.
+mod sealed_conformance {
+    squall_fabric::conformance_suite!(crate::cluster::SealedLoopback);
 }

@@ -104,7 +104,8 @@ fn names(arguments: &[String]) -> Vec<&str> {
 
 /// Why there is nothing to test on; `None` if there is.
 fn no_device() -> Option<String> {
-    match VerbsFabric::new(NodeId(0), Vec::new(), &VerbsSettings::default()) {
+    match VerbsFabric::new(NodeId(0), Vec::<(NodeId, std::net::TcpStream)>::new(), &VerbsSettings::default())
+    {
         Ok(fabric) => {
             println!("the first device is {}", fabric.device());
             None

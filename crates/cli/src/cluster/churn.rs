@@ -9,7 +9,8 @@ use anyhow::{Result, bail};
 use super::process::Process;
 use super::{Interrupted, Interrupts, Notice, random_secret, unique_name};
 use crate::control::{
-    ChurnJob, Command, Event, GroupJob, IdleName, Job, Location, Report, TransportName, ViewNews, Work,
+    ChurnJob, Command, EncryptionName, Event, GroupJob, IdleName, Job, Location, Report, TransportName,
+    ViewNews, Work,
 };
 
 /// What the members do.
@@ -97,6 +98,7 @@ impl Herd {
             name: self.name.clone(),
             secret: self.secret.clone(),
             transport: self.plan.transport,
+            encryption: EncryptionName::On,
             members: self.plan.members,
             rank,
             contact: self.lives.first().and_then(|life| life.address.clone()),

@@ -16,7 +16,9 @@ use squall::config::VerbsSettings;
 use squall_transports::verbs;
 
 use crate::clock::now_ns;
-use crate::control::{Command, Event, GroupJob, IdleName, Job, Location, Report, TransportName, Work};
+use crate::control::{
+    Command, EncryptionName, Event, GroupJob, IdleName, Job, Location, Report, TransportName, Work,
+};
 use crate::cores;
 pub(crate) use death::{Death, INTERRUPTED_STATUS, Interrupted};
 use process::Process;
@@ -35,6 +37,7 @@ const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) transport: TransportName,
+    pub(crate) encryption: EncryptionName,
     pub(crate) members: usize,
     pub(crate) idle: IdleName,
     /// The members take these in turn; without any they are here.
@@ -311,6 +314,7 @@ fn blank(plan: &Plan, rank: usize) -> GroupJob {
         name: String::new(),
         secret: String::new(),
         transport: plan.transport,
+        encryption: plan.encryption,
         members: plan.members,
         rank,
         contact: None,

@@ -10,7 +10,9 @@ use squall_simulator::figures::{self, Experiment};
 
 use crate::Verdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
-use crate::control::{IdleName, Location, ModeName, MulticastJob, Report, TransportName, Work};
+use crate::control::{
+    EncryptionName, IdleName, Location, ModeName, MulticastJob, Report, TransportName, Work,
+};
 use crate::latency::{Latencies, Percentiles};
 use crate::member::subgroup;
 use crate::progress::Display;
@@ -23,6 +25,9 @@ pub(crate) struct Arguments {
     /// How the members reach each other
     #[arg(long, value_enum, default_value = "shm")]
     transport: Fabric,
+    /// What is encrypted: what travels by TCP between hosts, within this host, too, or nothing
+    #[arg(long, value_enum, default_value = "on")]
+    encryption: EncryptionName,
     /// Processes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     members: u64,
@@ -173,8 +178,17 @@ fn measure(
     let total = job.messages * job.senders as u64;
     let (idle, locations) = (arguments.idle, arguments.locations.clone());
     let work = Work::Multicast(job.clone());
-    let plan =
-        Plan { transport, members, idle, locations, work, survives: false, kill_after: None, join: false };
+    let plan = Plan {
+        transport,
+        encryption: arguments.encryption,
+        members,
+        idle,
+        locations,
+        work,
+        survives: false,
+        kill_after: None,
+        join: false,
+    };
     let mut outcomes = Vec::new();
     for _ in 0..arguments.runs {
         let mut display = Display::new(members, 0, total, "messages", arguments.json);

@@ -9,7 +9,9 @@ use squall_simulator::rdmc::Machines;
 
 use crate::Verdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
-use crate::control::{IdleName, Location, RdmcJob, Report, ScheduleName, TransportName, Work};
+use crate::control::{
+    EncryptionName, IdleName, Location, RdmcJob, Report, ScheduleName, TransportName, Work,
+};
 use crate::output;
 use crate::progress::Display;
 use crate::units;
@@ -149,6 +151,7 @@ fn measure(arguments: &Arguments, transport: TransportName) -> Result<Outcome> {
     };
     let plan = Plan {
         transport,
+        encryption: EncryptionName::On,
         members,
         idle: arguments.idle,
         locations: arguments.locations.clone(),

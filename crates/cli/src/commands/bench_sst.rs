@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::Verdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
-use crate::control::{IdleName, Location, SstJob, TransportName, Work};
+use crate::control::{EncryptionName, IdleName, Location, SstJob, TransportName, Work};
 use crate::latency::{Latencies, Percentiles};
 use crate::output;
 use crate::progress::Display;
@@ -60,6 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let locations = arguments.locations.clone();
     let plan = Plan {
         transport: arguments.transport,
+        encryption: EncryptionName::On,
         members,
         idle: arguments.idle,
         locations,

@@ -10,7 +10,7 @@ use squall_simulator::blast::{self as simulated, Sizes};
 
 use crate::blast::{Blast, MemoryName, PolicyName, Received, Receiver};
 use crate::cluster::launcher;
-use crate::control::{IdleName, Location, TransportName};
+use crate::control::{EncryptionName, IdleName, Location, TransportName};
 use crate::latency::Percentiles;
 use squall_transports::composite::Way;
 
@@ -23,6 +23,9 @@ pub(crate) struct Arguments {
     /// How the processes reach each other
     #[arg(long, value_enum, default_value = "shm")]
     transport: Means,
+    /// What is encrypted: what travels by TCP between hosts, within this host, too, or nothing
+    #[arg(long, value_enum, default_value = "on")]
+    encryption: EncryptionName,
     /// With --transport sim: whose machines
     #[arg(long, value_enum, default_value = "fdr")]
     model: Model,
@@ -231,6 +234,7 @@ impl Arguments {
         let usual = if bytes > 4 << 20 { ((8 << 30) / bytes).max(10) } else { usual };
         Ok(Blast {
             transport: self.transport.name(),
+            encryption: self.encryption,
             policy: self.policy,
             idle: self.idle,
             size: self.size.bytes,

@@ -10,7 +10,9 @@ use squall_protocols::group::ViewChange;
 
 use crate::Verdict;
 use crate::cluster::{Cluster, Ending, Interrupts, Plan};
-use crate::control::{ChangeReport, DemoJob, IdleName, Location, LogReport, Report, TransportName, Work};
+use crate::control::{
+    ChangeReport, DemoJob, EncryptionName, IdleName, Location, LogReport, Report, TransportName, Work,
+};
 use crate::latency::{Latencies, Percentiles};
 use crate::progress::Display;
 use crate::text::Text;
@@ -102,6 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let interrupts = Interrupts::take()?;
     let plan = Plan {
         transport: arguments.transport,
+        encryption: EncryptionName::On,
         members,
         idle: arguments.idle,
         locations: arguments.locations.clone(),

@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLES: &str = "One copy at a time is received; others wait in the order in which they came, and hear for which. A file that was not finished stays as .NAME.squall-partial, and the \
-next copy goes on from there. Permission bits travel as far as the umask here allows; set-user-ID and such bits do not. Files travel unencrypted.
+next copy goes on from there. Permission bits travel as far as the umask here allows; set-user-ID and such bits do not. What travels between hosts is encrypted (but not by --transport verbs).
 
 Examples:
   squall serve --folder /srv/images --secret-file /etc/squall.secret

@@ -19,7 +19,7 @@ mod turns;
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -28,7 +28,7 @@ use rustix::net::sockopt;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::Digest as _;
 use squall::config::{Secret, VerbsSettings};
-use squall_transports::bootstrap::Proof;
+use squall_transports::session::{Proof, Sealed, Session};
 
 use crate::control::write_line;
 use deadline::Timed;
@@ -73,9 +73,20 @@ pub(crate) fn device(name: Option<&str>) -> VerbsSettings {
 /// A connection between `cp` and `serve`, proved.
 #[derive(Debug)]
 pub(crate) struct Line {
-    stream: Arc<TcpStream>,
-    writer: Timed<Arc<TcpStream>>,
-    reader: BufReader<Timed<Arc<TcpStream>>>,
+    reader: BufReader<Sealed<Timed<Arc<TcpStream>>>>,
+    mouth: Mouth,
+}
+
+/// What says something, from any thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Mouth(Arc<Mutex<Sealed<Timed<Arc<TcpStream>>>>>);
+
+impl Mouth {
+    pub(crate) fn say(&self, message: &impl Serialize) -> Result<()> {
+        let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.stream_mut().begin(Some(SAY_PATIENCE));
+        write_line(&mut *writer, message)
+    }
 }
 
 impl Line {
@@ -83,19 +94,20 @@ impl Line {
     pub(crate) fn prove(stream: TcpStream, secret: &Secret) -> Result<Self> {
         let mut timed = Timed::new(Arc::new(stream));
         timed.begin(Some(PROOF_TIMEOUT));
-        Proof::new(secret, CLUSTER, PURPOSE).prove(&mut timed)?;
-        Self::new(timed)
+        let session = Proof::new(secret, CLUSTER, PURPOSE).prove(&mut timed, None)?;
+        Self::new(timed, session)
     }
 
     /// Demands the proof of the end that has connected, as a whole within [`PROOF_TIMEOUT`].
     pub(crate) fn demand(stream: Arc<TcpStream>, secret: &Secret) -> Result<Self> {
         let mut timed = Timed::new(stream);
         timed.begin(Some(PROOF_TIMEOUT));
-        Proof::new(secret, CLUSTER, PURPOSE).demand(&mut timed)?;
-        Self::new(timed)
+        let session = Proof::new(secret, CLUSTER, PURPOSE).demand(&mut timed, None)?;
+        Self::new(timed, session)
     }
 
-    fn new(writer: Timed<Arc<TcpStream>>) -> Result<Self> {
+    /// Whatever is said is encrypted, wherever the other end is.
+    fn new(writer: Timed<Arc<TcpStream>>, session: Session) -> Result<Self> {
         let stream = Arc::clone(writer.stream());
         stream.set_nodelay(true)?;
         // An end that has lost its power is not waited for.
@@ -103,17 +115,18 @@ impl Line {
         sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE_IDLE)?;
         sockopt::set_tcp_keepintvl(&stream, KEEP_ALIVE_PERIOD)?;
         sockopt::set_tcp_keepcnt(&stream, KEEP_ALIVE_TRIALS)?;
-        Ok(Self { writer, reader: BufReader::new(Timed::new(Arc::clone(&stream))), stream })
+        let (reader, writer) = session.halves(Timed::new(stream), writer);
+        let mouth = Mouth(Arc::new(Mutex::new(writer)));
+        Ok(Self { reader: BufReader::new(reader), mouth })
     }
 
     pub(crate) fn say(&mut self, message: &impl Serialize) -> Result<()> {
-        self.writer.begin(Some(SAY_PATIENCE));
-        write_line(&mut self.writer, message)
+        self.mouth.say(message)
     }
 
     /// The next line, within `patience`.
     pub(crate) fn hear<T: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<T> {
-        self.reader.get_mut().begin(patience);
+        self.reader.get_mut().stream_mut().begin(patience);
         let mut line = String::new();
         let read = (&mut self.reader).take(LINE_BYTES_MAX).read_line(&mut line);
         let bytes = read.context("the connection is lost")?;
@@ -123,12 +136,12 @@ impl Line {
     }
 
     /// Another handle, to say something from elsewhere.
-    pub(crate) fn mouth(&self) -> Result<TcpStream> {
-        Ok(self.stream.try_clone()?)
+    pub(crate) fn mouth(&self) -> Mouth {
+        self.mouth.clone()
     }
 
     pub(crate) fn peer(&self) -> Result<std::net::SocketAddr> {
-        Ok(self.stream.peer_addr()?)
+        Ok(self.reader.get_ref().stream().stream().peer_addr()?)
     }
 }
 

@@ -15,10 +15,9 @@ use squall_transports::bootstrap::ProofError;
 use super::parcel::{Way, parcels, way};
 use super::source::Source;
 use super::{
-    Answer, BLOCK_BYTES, Begin, FileEntry, HostId, Judgement, Line, Position, Request, Transport, blocks,
+    Answer, BLOCK_BYTES, Begin, FileEntry, HostId, Judgement, Line, Mouth, Position, Request, Transport, blocks,
     digest, digest_of,
 };
-use crate::control::write_line;
 
 /// A host to which is copied.
 #[derive(Debug)]
@@ -300,16 +299,15 @@ fn begin(targets: &[Target], ranks: &[usize], send: Vec<Vec<usize>>, means: &Mea
     config.listen = Address::Tcp { host: anywhere.into(), port: 0 };
     config.contacts.clear();
     config.timeout = super::receive::JOIN_TIMEOUT;
-    let mouths: Result<Vec<TcpStream>> =
+    let mouths: Vec<Mouth> =
         ranks.iter().filter_map(|i| targets[*i].line.as_ref()).map(Line::mouth).collect();
-    let mut mouths = mouths?;
     let (begin_name, transport) = (name, means.transport);
     let mut tell = move |progress: Progress| {
         let Progress::Listening { address: Address::Tcp { port, .. } } = progress else { return };
-        for (i, mouth) in mouths.iter_mut().enumerate() {
+        for (i, mouth) in mouths.iter().enumerate() {
             let (name, rank, send) = (begin_name.clone(), i + 1, send.clone());
             // Who has gone does not join, and that is found out there.
-            let _ = write_line(mouth, &Some(Begin { name, port, members, rank, send, transport }));
+            let _ = mouth.say(&Some(Begin { name, port, members, rank, send, transport }));
         }
     };
     let options = Options { block_bytes: Some(BLOCK_BYTES), ..Options::default() };

@@ -290,6 +290,7 @@ pub(crate) fn config(job: &GroupJob) -> Result<Config> {
     };
     if let Some(transport) = by_network {
         config.transport = transport;
+        config.encryption = job.encryption.into();
         config.verbs.device.clone_from(&job.location.device);
         let host = job.location.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
         config.listen = Address::Tcp { host: host.to_string(), port: 0 };

@@ -49,7 +49,7 @@ pub(super) fn perform(group: &GroupJob, job: &SstJob, lifeline: &Lifeline) -> Re
 
 type Met<S> = (NodeId, Vec<NodeId>, Vec<(NodeId, S)>);
 
-fn meet<S: Link>(config: &Config) -> Result<Met<S>> {
+fn meet<S: Link>(config: &Config) -> Result<Met<S::Secured>> {
     let listener = Listener::<S>::bind(&config.listen)?;
     let assembly = assemble(&config.plan(), &listener, &mut tell)?;
     let members = assembly.members.iter().map(|member| member.node).collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use squall_fabric::window::RECORDS_MAX;
 use squall_protocols::membership::{MEMBERS_MAX, PartitionSafety};
 use squall_protocols::multicast::{Batching, Carrier, Mode};
-use squall_transports::bootstrap::{Address, Secret};
+use squall_transports::bootstrap::{Address, Encryption, Secret};
 use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
@@ -31,6 +31,7 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         members,
         rank,
         transport,
+        encryption,
         verbs,
         subgroups,
         idle,
@@ -47,6 +48,7 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         "members",
         "rank",
         "transport",
+        "encryption",
         "verbs",
         "subgroups",
         "idle",
@@ -63,7 +65,6 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
     let rank_or_listen = rank.clone().unwrap_or_else(|| listen.clone());
     let listen = listen.parse::<Address>()?;
     let transport = read_transport(transport.as_ref(), &listen)?;
-    let verbs = read_verbs(verbs.as_ref())?;
     let contacts = contacts.as_ref().map_or(Ok(Vec::new()), |list| read_contacts(list, &listen))?;
     let (members, rank) = read_members(&root, members.as_ref(), rank.as_ref())?;
     let subgroups = read_subgroups(&root, subgroups.as_ref(), members)?;
@@ -79,7 +80,8 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         members,
         rank,
         transport,
-        verbs,
+        encryption: encryption.map_or(Ok(Encryption::On), |value| value.choice(&ENCRYPTIONS))?,
+        verbs: read_verbs(verbs.as_ref())?,
         subgroups,
         idle,
         core,
@@ -88,7 +90,11 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         timeout,
         handshake_timeout,
     };
-    config.fault().map_or(Ok(()), |message| Err(rank_or_listen.conflict(message)))?;
+    checked(config, &rank_or_listen)
+}
+
+fn checked(config: Config, place: &Value<'_>) -> Result<Config, ConfigError> {
+    config.fault().map_or(Ok(()), |message| Err(place.conflict(message)))?;
     Ok(config)
 }
 
@@ -98,6 +104,9 @@ const CORE_MAX: usize = 1023;
 const SUSPICION_MS: std::ops::RangeInclusive<usize> = 0..=3_600_000;
 /// A member that does not run for this long is common where processors are shared, and no reason to exclude it.
 const SUSPICION_MS_MIN: u64 = 50;
+
+const ENCRYPTIONS: [(&str, Encryption); 3] =
+    [("on", Encryption::On), ("off", Encryption::Off), ("always", Encryption::Always)];
 
 const SAFETIES: [(&str, PartitionSafety); 2] =
     [("majority", PartitionSafety::Majority), ("off", PartitionSafety::Off)];

@@ -38,7 +38,7 @@ use std::time::Duration;
 use squall_protocols::membership::MEMBERS_MAX;
 pub use squall_protocols::membership::PartitionSafety;
 pub use squall_protocols::multicast::{Batching, Carrier, Mode};
-pub use squall_transports::bootstrap::{Address, Plan, Secret};
+pub use squall_transports::bootstrap::{Address, Encryption, Plan, Secret};
 use squall_transports::runner::Idle;
 pub use squall_transports::verbs::VerbsSettings;
 
@@ -109,6 +109,9 @@ pub struct Config {
     pub rank: Option<usize>,
     /// How members reach each other.
     pub transport: Transport,
+    /// Whether what travels by TCP is encrypted; RDMA and shared memory are not. Of two members that differ, the stricter one
+    /// decides.
+    pub encryption: Encryption,
     /// Which RDMA device this member uses; each member its own.
     pub verbs: VerbsSettings,
     /// The subgroups by name, the same at all members.
@@ -167,6 +170,7 @@ impl Config {
             members,
             rank: Some(0),
             transport: Transport::Shm,
+            encryption: Encryption::On,
             verbs: VerbsSettings::default(),
             subgroups: BTreeMap::new(),
             idle: IdlePolicy::Auto,
@@ -262,6 +266,7 @@ impl Config {
         plan.rank = self.rank.map(number);
         plan.timeout = self.timeout;
         plan.handshake_timeout = self.handshake_timeout;
+        plan.encryption = self.encryption;
         plan.agree_on(self.agreement().as_bytes());
         plan
     }

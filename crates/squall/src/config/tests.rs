@@ -64,6 +64,20 @@ fn an_rdma_device_can_be_named() {
     assert!(error.contains("did you mean `device`"), "{error}");
 }
 
+/// Encryption is switched off by who writes so, and by nobody else.
+#[test]
+fn encryption_is_on_unless_it_is_switched_off() {
+    let chosen = |line: &str| {
+        let config = Config::parse(&with("members", &format!("members = 3\n{line}")));
+        config.map(|config| config.plan().encryption).map_err(|error| error.to_string())
+    };
+    assert_eq!(chosen(""), Ok(Encryption::On));
+    assert_eq!(chosen("encryption = \"on\""), Ok(Encryption::On));
+    assert_eq!(chosen("encryption = \"off\""), Ok(Encryption::Off));
+    assert_eq!(chosen("encryption = \"always\""), Ok(Encryption::Always));
+    assert!(chosen("encryption = \"of\"").unwrap_err().contains("`encryption = \"of\"`"));
+}
+
 #[test]
 fn every_key_is_read() {
     let text = r#"

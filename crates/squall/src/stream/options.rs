@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use squall_transports::bootstrap::Secret;
 use squall_transports::bootstrap::pair::{Choice, Terms};
+use squall_transports::bootstrap::{Encryption, Secret};
 use squall_transports::runner::Idle;
 use squall_transports::verbs::{self, VerbsSettings};
 
@@ -18,6 +18,8 @@ pub struct Options {
     pub secret: Secret,
     /// Shared memory on one host, RDMA between devices of one network, and TCP else; or one of them always.
     pub transport: Choice,
+    /// Whether a stream over TCP is encrypted. Of two ends that differ, the stricter one decides.
+    pub encryption: Encryption,
     /// This end's RDMA device.
     pub verbs: VerbsSettings,
     /// Kind and policy, the same at both ends; ring, credits and limits, each end as it likes.
@@ -45,6 +47,7 @@ impl Options {
             cluster: cluster.into(),
             secret: secret.clone(),
             transport: Choice::Auto,
+            encryption: Encryption::On,
             verbs: VerbsSettings::default(),
             settings: Settings::default(),
             fetching: true,
@@ -82,7 +85,7 @@ impl Options {
 
     pub(super) fn terms(&self) -> Terms {
         let mut terms = Terms::new(&self.cluster, &self.secret);
-        (terms.choice, terms.timeout) = (self.transport, self.timeout);
+        (terms.choice, terms.timeout, terms.encryption) = (self.transport, self.timeout, self.encryption);
         (terms.verbs, terms.locked_bytes) = (self.verbs.clone(), self.locked_bytes());
         terms
     }

@@ -12,18 +12,16 @@ use super::reception::{Reception, Visitor};
 use super::scout::Scout;
 use super::secret::random_bytes;
 use super::wire::{Wire, WireError};
-use super::{
-    ADDRESS_BYTES_MAX, Address, Assembly, BootstrapError, Listener, Member, PURPOSE, Plan, Progress, Proof,
-};
+use super::{ADDRESS_BYTES_MAX, Address, Assembly, BootstrapError, Listener, Member, Plan, Progress};
 
 pub(super) fn coordinate<S: Link>(
     plan: &Plan,
     listener: &Listener<S>,
     scout: &Scout,
     on_progress: &mut dyn FnMut(Progress),
-) -> Result<Assembly<S>, BootstrapError> {
+) -> Result<Assembly<S::Secured>, BootstrapError> {
     let deadline = Instant::now() + plan.timeout;
-    let proof = Proof::new(&plan.secret, &plan.cluster, PURPOSE);
+    let proof = plan.proof();
     let reception = Reception::new(plan, listener, &proof);
     let mut gathering = Gathering { plan, reception, scout, deadline, on_progress, joined: Vec::new() };
     let outcome = gathering.gather().and_then(|()| gathering.introduce(listener.address()));
@@ -179,7 +177,7 @@ impl<S: Link> Gathering<'_, '_, S> {
         Ok(())
     }
 
-    fn dismiss(mut self, session: u64, members: Vec<Member>) -> Result<Assembly<S>, BootstrapError> {
+    fn dismiss(mut self, session: u64, members: Vec<Member>) -> Result<Assembly<S::Secured>, BootstrapError> {
         for joined in &mut self.joined {
             // Some have their go already; who dies now dies as a member of the group, and its stream will say so.
             let _ = joined.wire.write_frame(&Notice::Go, self.deadline);

@@ -15,9 +15,7 @@ use super::porter::Porter;
 use super::request::{NAME_BYTES_MAX, read_address, read_members};
 use super::scout::Scout;
 use super::wire::{Until, Wire};
-use super::{
-    Address, Assembly, BootstrapError, Listener, Member, PURPOSE, Plan, Progress, Proof, assemble_unless,
-};
+use super::{Address, Assembly, BootstrapError, Listener, Member, Plan, Progress, assemble_unless};
 
 /// What a newcomer has when all its links stand. It is a member as soon as the leader's group says so.
 #[derive(Debug)]
@@ -47,7 +45,7 @@ pub fn join<S: Link>(
     name: &str,
     listener: &Listener<S>,
     on_progress: &mut dyn FnMut(Progress),
-) -> Result<Joined<S>, BootstrapError> {
+) -> Result<Joined<S::Secured>, BootstrapError> {
     let others = plan.contacts.iter().filter(|contact| !listener.is_at(contact));
     let contacts: Vec<Address> = others.filter(|contact| S::takes(contact)).cloned().collect();
     if contacts.is_empty() {
@@ -62,7 +60,7 @@ pub fn join<S: Link>(
     }
     on_progress(Progress::Listening { address: listener.address().clone() });
     let deadline = Instant::now() + plan.timeout;
-    let proof = Proof::new(&plan.secret, &plan.cluster, PURPOSE);
+    let proof = plan.proof();
     let caller = Caller { plan, proof: &proof, deadline };
     let (agreement, listen, name) = (plan.agreement, vec![listener.address().to_string()], name.into());
     let request = Request::Enter { agreement, listen, name, rank: plan.rank };
@@ -72,7 +70,7 @@ pub fn join<S: Link>(
     let porter = Porter::new(plan, listener, &proof)?;
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| porter.serve());
-        let outcome = entering.enter();
+        let outcome = entering.enter::<S>();
         porter.dismiss();
         // A panic of the porter has been printed by its thread.
         let _ = serving.join();
@@ -99,7 +97,7 @@ pub fn enter<S: Link>(
     name: &str,
     listener: &Listener<S>,
     on_progress: &mut dyn FnMut(Progress),
-) -> Result<Entered<S>, BootstrapError> {
+) -> Result<Entered<S::Secured>, BootstrapError> {
     let others = plan.contacts.iter().filter(|contact| !listener.is_at(contact) && S::takes(contact));
     let scout = Scout::send::<S>(plan, others.cloned().collect())?;
     match assemble_unless(&scout, plan, listener, on_progress) {
@@ -134,7 +132,7 @@ enum Next {
 }
 
 impl Entering<'_, '_> {
-    fn enter<S: Link>(mut self) -> Result<Joined<S>, BootstrapError> {
+    fn enter<S: Link>(mut self) -> Result<Joined<S::Secured>, BootstrapError> {
         let (mut turn, mut pause, mut hops, mut named) = (0, PAUSE_MIN, 0, None);
         loop {
             let contact: Address = match named.take() {
@@ -144,7 +142,7 @@ impl Entering<'_, '_> {
                     self.contacts[(turn - 1) % self.contacts.len()].clone()
                 }
             };
-            let next = match self.attempt(&contact) {
+            let next = match self.attempt::<S>(&contact) {
                 Ok(Ok(joined)) => return Ok(joined),
                 Ok(Err(next)) => next,
                 Err(error) => {
@@ -191,9 +189,12 @@ impl Entering<'_, '_> {
         BootstrapError::NotAdmitted { contacts: self.contacts, waited, cause }
     }
 
-    fn attempt<S: Link>(&mut self, contact: &Address) -> Result<Result<Joined<S>, Next>, BootstrapError> {
+    fn attempt<S: Link>(
+        &mut self,
+        contact: &Address,
+    ) -> Result<Result<Joined<S::Secured>, Next>, BootstrapError> {
         let deadline = self.caller.deadline.min(Instant::now() + VERDICT_PATIENCE);
-        let asked = self.caller.ask(contact, &self.request, deadline.into());
+        let asked = self.caller.ask::<S>(contact, &self.request, deadline.into());
         let (wire, answer) = match asked {
             Ok(asked) => asked,
             Err(CallError::Never(error)) => return Err(error),
@@ -251,7 +252,7 @@ impl Entering<'_, '_> {
         contact: &Address,
         mut leader: Wire<S>,
         admittance: &Admittance,
-    ) -> Result<Result<Joined<S>, Next>, BootstrapError> {
+    ) -> Result<Result<Joined<S::Secured>, Next>, BootstrapError> {
         let mut members = read_members(admittance, S::takes).map_err(|what| nonsense(contact, what))?;
         // Its own word may be a wildcard, but here we have reached it.
         let leads = |member: &&mut Member| member.node.0 == admittance.leader;
@@ -315,7 +316,7 @@ impl Entering<'_, '_> {
 /// [`BootstrapError`], each with what to do next.
 pub fn ask<S: Link>(plan: &Plan, address: &Address, question: &[u8]) -> Result<Vec<u8>, BootstrapError> {
     let deadline = Instant::now() + plan.handshake_timeout + VERDICT_PATIENCE;
-    let proof = Proof::new(&plan.secret, &plan.cluster, PURPOSE);
+    let proof = plan.proof();
     let caller = Caller { plan, proof: &proof, deadline };
     let no_answer = |cause: String| BootstrapError::NoAnswer { address: address.clone(), cause };
     let request = Request::Status { question: question.into() };

@@ -12,6 +12,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Address;
+use crate::session::{Ends, PeerStream, Session};
 
 mod sealed {
     pub trait Sealed {}
@@ -23,6 +24,9 @@ mod sealed {
 pub trait Link: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 'static {
     /// What accepts streams of this kind.
     type Listener: AsFd + Debug + Send + Sync;
+
+    /// What a stream becomes when both ends have proved the secret, with the keys of its session if its data are encrypted.
+    type Secured: AsFd + Read + Write + Debug + Sized + Send + 'static;
 
     /// Whether streams of this kind connect to `address`.
     #[doc(hidden)]
@@ -57,6 +61,13 @@ pub trait Link: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 's
     #[doc(hidden)]
     fn local_ip(&self) -> Option<IpAddr>;
 
+    /// How this end sees the connection, if it is one of TCP.
+    #[doc(hidden)]
+    fn ends(&self) -> io::Result<Option<Ends>>;
+
+    #[doc(hidden)]
+    fn secure(self, session: Session) -> Self::Secured;
+
     /// The user who runs the peer, where the kernel vouches for it and it is not ours.
     #[doc(hidden)]
     fn foreign_user(&self) -> io::Result<Option<u32>>;
@@ -64,6 +75,7 @@ pub trait Link: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 's
 
 impl Link for TcpStream {
     type Listener = TcpListener;
+    type Secured = PeerStream;
 
     fn takes(address: &Address) -> bool {
         !address.is_unix()
@@ -117,6 +129,14 @@ impl Link for TcpStream {
         self.local_addr().ok().map(|address| address.ip())
     }
 
+    fn ends(&self) -> io::Result<Option<Ends>> {
+        Ends::of(self).map(Some)
+    }
+
+    fn secure(self, session: Session) -> PeerStream {
+        PeerStream::new(self, session)
+    }
+
     fn foreign_user(&self) -> io::Result<Option<u32>> {
         Ok(None)
     }
@@ -124,6 +144,7 @@ impl Link for TcpStream {
 
 impl Link for UnixStream {
     type Listener = UnixListener;
+    type Secured = Self;
 
     fn takes(address: &Address) -> bool {
         address.is_unix()
@@ -177,6 +198,15 @@ impl Link for UnixStream {
 
     fn local_ip(&self) -> Option<IpAddr> {
         None
+    }
+
+    fn ends(&self) -> io::Result<Option<Ends>> {
+        Ok(None)
+    }
+
+    fn secure(self, session: Session) -> Self {
+        assert!(!session.is_sealed(), "nothing is encrypted on Unix sockets");
+        self
     }
 
     fn foreign_user(&self) -> io::Result<Option<u32>> {

@@ -12,9 +12,7 @@ use super::message::{Answer, Notice, Refusal, Request, Stop};
 use super::reception::{Reception, Visitor};
 use super::scout::Scout;
 use super::wire::{Until, Wire, WireError};
-use super::{
-    Address, Assembly, BootstrapError, Listener, Member, PURPOSE, Plan, Progress, Proof, ProofError,
-};
+use super::{Address, Assembly, BootstrapError, Listener, Member, Plan, Progress, Proof, ProofError};
 
 /// Pauses between attempts to reach the coordinator, which may start later than we.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -29,9 +27,9 @@ pub(super) fn join<S: Link>(
     listener: &Listener<S>,
     scout: &Scout,
     on_progress: &mut dyn FnMut(Progress),
-) -> Result<Assembly<S>, BootstrapError> {
+) -> Result<Assembly<S::Secured>, BootstrapError> {
     let deadline = Instant::now() + plan.timeout;
-    let proof = Proof::new(&plan.secret, &plan.cluster, PURPOSE);
+    let proof = plan.proof();
     let caller = Caller { plan, proof: &proof, deadline };
     let coordinator = caller.call_coordinator(contact, listener.address(), scout, on_progress)?;
     let reception = Reception::new(plan, listener, &proof);
@@ -146,7 +144,7 @@ impl Caller<'_> {
         }
         let wire = Wire::new(stream).map_err(system("to make a socket non-blocking"));
         let mut wire = wire.map_err(CallError::Never)?;
-        self.proof.prove(&mut wire.waiting(until)).map_err(|error| self.on_proof_error(address, error))?;
+        wire.prove(self.proof, until).map_err(|error| self.on_proof_error(address, error))?;
         let again = |error: WireError| CallError::Again(error.to_string());
         wire.write_frame(request, until).map_err(again)?;
         let answer = wire.read_frame(until).map_err(again)?;

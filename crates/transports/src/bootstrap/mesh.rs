@@ -69,7 +69,7 @@ impl<S: Link> Joining<'_, '_, S> {
         mut self,
         roster: Roster,
         lower: Links<S>,
-    ) -> Result<Assembly<S>, BootstrapError> {
+    ) -> Result<Assembly<S::Secured>, BootstrapError> {
         let mut links = lower;
         let mut reported = false;
         loop {
@@ -107,7 +107,7 @@ impl<S: Link> Joining<'_, '_, S> {
         links.insert(node, visitor.wire);
     }
 
-    fn finish(self, roster: Roster, mut links: Links<S>) -> Result<Assembly<S>, BootstrapError> {
+    fn finish(self, roster: Roster, mut links: Links<S>) -> Result<Assembly<S::Secured>, BootstrapError> {
         links.insert(NodeId(0), self.coordinator);
         let streams = links.into_iter().map(|(node, wire)| Ok((node, wire.into_stream()?)));
         let streams = streams.collect::<Result<_, _>>().map_err(system("to make a socket blocking"))?;

@@ -20,7 +20,9 @@
 //! A group that runs is joined at the [`desk`] of any member. [`enter`] does whichever is right: a process that starts
 //! cannot know whether it is one of the first, or one that has died and comes again.
 //!
-//! After the bootstrap the streams carry nothing of it any more: not a byte is read beyond its last frame.
+//! All frames travel in the encrypted records of a session ([`crate::session`]), on every kind of socket: a relay that passes the
+//! proof on can neither read nor write them. After the bootstrap the streams carry nothing of it any more: not a byte is read
+//! beyond its last frame. What follows is encrypted if the session says so ([`Encryption`]).
 
 mod address;
 mod coordinator;
@@ -34,7 +36,6 @@ mod mesh;
 mod message;
 pub mod pair;
 mod porter;
-mod proof;
 mod reception;
 mod request;
 mod scout;
@@ -56,14 +57,11 @@ pub use self::error::BootstrapError;
 pub use self::link::Link;
 pub use self::listener::Listener;
 pub use self::message::Refusal;
-pub use self::proof::{
-    CHALLENGE_BYTES, HELLO_BYTES, Initiator, PROTOCOL_VERSION, Proof, ProofError, Proven, Rejection,
-    Responder, TAG_BYTES, VERDICT_BYTES,
-};
 #[doc(hidden)]
 pub use self::request::read_foreign;
 use self::scout::Scout;
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretTooShort};
+pub use crate::session::{Encryption, Proof, ProofError};
 
 /// The most members of a group: a full mesh of more is beyond what the multicast is for.
 pub const MEMBERS_MAX: usize = 512;
@@ -89,6 +87,8 @@ pub struct Plan {
     pub handshake_timeout: Duration,
     /// The most connections that wait for their proof; at least 1.
     pub unauthenticated_max: usize,
+    /// Whether the links are encrypted when they stand.
+    pub encryption: Encryption,
 }
 
 impl Plan {
@@ -105,12 +105,18 @@ impl Plan {
             timeout: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(2),
             unauthenticated_max: 64,
+            encryption: Encryption::On,
         }
     }
 
     /// Sets the agreement to a digest of `description`.
     pub fn agree_on(&mut self, description: &[u8]) {
         self.agreement = Sha256::digest(description).into();
+    }
+
+    /// What both ends of each connection have to prove.
+    fn proof(&self) -> Proof {
+        Proof::new(&self.secret, &self.cluster, PURPOSE).with_encryption(self.encryption)
     }
 
     fn check(&self, coordinates: bool) -> Result<(), BootstrapError> {
@@ -216,7 +222,7 @@ pub fn assemble<S: Link>(
     plan: &Plan,
     listener: &Listener<S>,
     on_progress: &mut dyn FnMut(Progress),
-) -> Result<Assembly<S>, BootstrapError> {
+) -> Result<Assembly<S::Secured>, BootstrapError> {
     assemble_unless(&Scout::none(), plan, listener, on_progress)
 }
 
@@ -226,7 +232,7 @@ fn assemble_unless<S: Link>(
     plan: &Plan,
     listener: &Listener<S>,
     on_progress: &mut dyn FnMut(Progress),
-) -> Result<Assembly<S>, BootstrapError> {
+) -> Result<Assembly<S::Secured>, BootstrapError> {
     let contact = plan.contacts.first().filter(|contact| !listener.is_at(contact));
     plan.check(contact.is_none())?;
     on_progress(Progress::Listening { address: listener.address().clone() });

@@ -33,6 +33,7 @@ use super::member::{CallError, Caller};
 use super::message::{Answer, Refusal, Request, Wish};
 use super::reception::{Reception, Visitor};
 use super::{Address, BootstrapError, Listener, Plan, Progress, Proof, Secret};
+use crate::session::{Encryption, PeerStream};
 use crate::verbs::VerbsSettings;
 use rdma::local_address;
 
@@ -55,6 +56,8 @@ pub struct Terms {
     pub handshake_timeout: Duration,
     /// The most connections that wait for their proof; at least 1.
     pub unauthenticated_max: usize,
+    /// Whether a stream over TCP is encrypted.
+    pub encryption: Encryption,
 }
 
 /// How two ends may be joined.
@@ -113,26 +116,26 @@ pub enum Meeting {
     /// Both are on this host, and of one user.
     Shm(UnixStream),
     /// Wherever the peer is.
-    Tcp(TcpStream),
+    Tcp(PeerStream),
     /// Wherever the peer is; data goes by RDMA.
-    Verbs(TcpStream),
+    Verbs(PeerStream),
 }
 
 /// A stream over which two have met.
 trait Meet: Link {
     /// What it becomes; none if the peer asks for what such a stream cannot be.
-    fn meet(self, by_rdma: bool) -> Option<Meeting>;
+    fn meet(secured: Self::Secured, by_rdma: bool) -> Option<Meeting>;
 }
 
 impl Meet for UnixStream {
-    fn meet(self, by_rdma: bool) -> Option<Meeting> {
-        (!by_rdma).then_some(Meeting::Shm(self))
+    fn meet(secured: Self, by_rdma: bool) -> Option<Meeting> {
+        (!by_rdma).then_some(Meeting::Shm(secured))
     }
 }
 
 impl Meet for TcpStream {
-    fn meet(self, by_rdma: bool) -> Option<Meeting> {
-        Some(if by_rdma { Meeting::Verbs(self) } else { Meeting::Tcp(self) })
+    fn meet(secured: PeerStream, by_rdma: bool) -> Option<Meeting> {
+        Some(if by_rdma { Meeting::Verbs(secured) } else { Meeting::Tcp(secured) })
     }
 }
 
@@ -150,6 +153,7 @@ impl Terms {
             timeout: Duration::from_secs(10),
             handshake_timeout: plan.handshake_timeout,
             unauthenticated_max: plan.unauthenticated_max,
+            encryption: plan.encryption,
         }
     }
 
@@ -161,7 +165,7 @@ impl Terms {
     }
 
     fn proof(&self) -> Proof {
-        Proof::new(&self.secret, &self.cluster, PURPOSE)
+        Proof::new(&self.secret, &self.cluster, PURPOSE).with_encryption(self.encryption)
     }
 }
 
@@ -334,7 +338,7 @@ impl Reporter {
         }
         if visitor.wire.write_frame(&answer, Instant::now()).is_ok()
             && let Ok(stream) = visitor.wire.into_stream()
-            && let Some(meeting) = stream.meet(answer == Answer::AcceptedByRdma)
+            && let Some(meeting) = S::meet(stream, answer == Answer::AcceptedByRdma)
         {
             self.report(Ok(meeting));
         }
@@ -421,7 +425,7 @@ impl Caller<'_> {
         };
         let stream = wire.into_stream();
         let stream = stream.map_err(|error| CallError::Never(system("to make a socket blocking")(error)))?;
-        stream.meet(by_rdma).ok_or_else(|| CallError::Again("it gave an answer to something else".into()))
+        S::meet(stream, by_rdma).ok_or_else(|| CallError::Again("it gave an answer to something else".into()))
     }
 }
 

@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use super::error::system;
 use super::link::Link;
 use super::message::{Answer, Refusal, Request};
-use super::proof::Responder;
 use super::wire::{Wire, WireError, poll_for};
 use super::{BootstrapError, Listener, Plan, Progress, Proof, ProofError};
+use crate::session::{HELLO_BYTES, HELLO_HEAD_BYTES, Rejection};
 
 /// The time in which an honest peer proves the secret, unless the network is very slow.
 const GRACE: Duration = Duration::from_millis(250);
@@ -45,20 +45,23 @@ pub(super) struct Reception<'p, S: Link> {
     proof: &'p Proof,
     handshake_timeout: Duration,
     /// Oldest first; `pending.len() <= pending_max`.
-    pending: Vec<Pending<'p, S>>,
+    pending: Vec<Pending<S>>,
     pending_max: usize,
 }
 
-struct Pending<'p, S> {
+struct Pending<S> {
     wire: Wire<S>,
     peer: String,
     since: Instant,
-    stage: Stage<'p>,
+    stage: Stage,
 }
 
-enum Stage<'p> {
-    Hello,
-    Tag(Responder<'p>),
+/// What is to come next.
+#[derive(Clone, Copy)]
+enum Stage {
+    HelloHead,
+    Hello([u8; HELLO_HEAD_BYTES]),
+    /// The first frame of the session, which shows that the peer has the keys.
     Request,
 }
 
@@ -139,45 +142,46 @@ impl<'p, S: Link> Reception<'p, S> {
                 continue;
             }
             let wire = Wire::new(stream).map_err(system("to make a socket non-blocking"))?;
-            self.pending.push(Pending { wire, peer, since: now, stage: Stage::Hello });
+            self.pending.push(Pending { wire, peer, since: now, stage: Stage::HelloHead });
         }
     }
 }
 
-impl<'p, S: Link> Pending<'p, S> {
+impl<S: Link> Pending<S> {
     /// Takes what has come; the request, once all of it is there.
-    fn advance(&mut self, proof: &'p Proof) -> Result<Option<Request>, ProofError> {
+    fn advance(&mut self, proof: &Proof) -> Result<Option<Request>, ProofError> {
         loop {
-            match std::mem::replace(&mut self.stage, Stage::Hello) {
-                Stage::Hello => {
-                    let Some(hello) = self.wire.poll_exact().map_err(proof_io)? else { return Ok(None) };
-                    match proof.respond(&hello) {
-                        Ok((responder, challenge)) => {
-                            self.answer(&challenge)?;
-                            self.stage = Stage::Tag(responder);
+            match self.stage {
+                Stage::HelloHead => {
+                    let Some(head) = self.wire.poll_exact().map_err(proof_io)? else { return Ok(None) };
+                    if let Err(rejection) = Proof::check_head(&head) {
+                        self.wire.discard();
+                        return self.reject(rejection);
+                    }
+                    self.stage = Stage::Hello(head);
+                }
+                Stage::Hello(head) => {
+                    let Some(rest) = self.wire.poll_exact().map_err(proof_io)? else { return Ok(None) };
+                    let rest: [u8; HELLO_BYTES - HELLO_HEAD_BYTES] = rest;
+                    let hello = [&head[..], &rest].concat().try_into().expect("the sizes add up");
+                    let ends = self.wire.stream().ends()?;
+                    match proof.respond(ends, &hello) {
+                        Ok((session, answer)) => {
+                            self.answer(&answer)?;
+                            self.wire.begin(session);
+                            self.stage = Stage::Request;
                         }
-                        Err(rejection) => {
-                            self.answer(rejection.answer_bytes())?;
-                            return Err(rejection.error);
-                        }
+                        Err(rejection) => return self.reject(rejection),
                     }
                 }
-                Stage::Tag(responder) => {
-                    let Some(tag) = self.wire.poll_exact().map_err(proof_io)? else {
-                        self.stage = Stage::Tag(responder);
-                        return Ok(None);
-                    };
-                    let (verdict, outcome) = responder.on_tag(&tag);
-                    self.answer(&verdict)?;
-                    outcome?;
-                    self.stage = Stage::Request;
-                }
-                Stage::Request => {
-                    self.stage = Stage::Request;
-                    return self.wire.poll_frame().map_err(proof_io);
-                }
+                Stage::Request => return self.wire.poll_frame().map_err(proof_io),
             }
         }
+    }
+
+    fn reject<T>(&mut self, rejection: Rejection) -> Result<T, ProofError> {
+        self.answer(rejection.answer_bytes())?;
+        Err(rejection.error)
     }
 
     /// Writes a short answer, for which the socket's buffer has room: it was empty.

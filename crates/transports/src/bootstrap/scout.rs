@@ -11,7 +11,7 @@ use super::error::system;
 use super::link::Link;
 use super::member::Caller;
 use super::message::{Answer, Request};
-use super::{Address, BootstrapError, PURPOSE, Plan, Proof};
+use super::{Address, BootstrapError, Plan};
 
 /// Who looks around. Ends when dropped, as soon as the contact that it asks has answered.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Drop for Scout {
 
 impl Findings {
     fn look_around<S: Link>(&self, plan: &Plan, contacts: &[Address]) {
-        let proof = Proof::new(&plan.secret, &plan.cluster, PURPOSE);
+        let proof = plan.proof();
         loop {
             for contact in contacts {
                 let deadline = Instant::now() + plan.handshake_timeout;

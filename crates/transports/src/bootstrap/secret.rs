@@ -42,7 +42,7 @@ impl Secret {
         Self(random_bytes::<32>().as_slice().into())
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 }

@@ -1,7 +1,7 @@
 //! Bounded frames over a socket, never reading a byte beyond the frame: what follows the bootstrap on a
 //! connection belongs to the fabric.
 //!
-//! A frame is its length (4 bytes, little endian, at most [`FRAME_BYTES_MAX`]) and a message in postcard.
+//! A frame is its length (4 bytes, little endian, at most [`FRAME_BYTES_MAX`]) and a message in postcard, in records of its own.
 //! The socket is non-blocking; `poll_*` takes what is there, `read_*` and `write_*` wait until a deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,6 +14,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::link::Link;
+use super::{Proof, ProofError};
+use crate::session::Session;
 
 /// The longest frame: a roster of [`super::MEMBERS_MAX`] members with the longest addresses fits.
 pub(super) const FRAME_BYTES_MAX: usize = 1 << 18;
@@ -72,9 +74,12 @@ impl From<Instant> for Until<'_> {
 }
 
 /// A socket and the part of a message that has come so far.
+///
+/// Until [`Wire::begin`] it carries the messages of the handshake as they are, then frames in the records of the session.
 #[derive(Debug)]
 pub(super) struct Wire<S> {
     stream: S,
+    session: Option<Session>,
     /// Never longer than the message that is being read.
     inbound: Vec<u8>,
 }
@@ -82,14 +87,37 @@ pub(super) struct Wire<S> {
 impl<S: Link> Wire<S> {
     pub(super) fn new(stream: S) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, inbound: Vec::new() })
+        Ok(Self { stream, session: None, inbound: Vec::new() })
+    }
+
+    /// All that follows is under the keys of a session.
+    pub(super) fn begin(&mut self, session: Session) {
+        assert!(self.inbound.is_empty() && self.session.is_none(), "a session begins behind the handshake");
+        self.session = Some(session);
+    }
+
+    /// Proves the secret to the peer and demands its proof; all that follows is under the keys of their session.
+    pub(super) fn prove(&mut self, proof: &Proof, until: Until<'_>) -> Result<(), ProofError> {
+        let ends = self.stream.ends()?;
+        let session = proof.prove(&mut self.waiting(until), ends)?;
+        self.begin(session);
+        Ok(())
     }
 
     /// The socket, blocking and without time-outs, at the first byte behind the last frame.
-    pub(super) fn into_stream(self) -> io::Result<S> {
-        assert!(self.inbound.is_empty(), "half a message was read");
+    ///
+    /// # Errors
+    /// If a part of another frame has come, or the system refuses.
+    ///
+    /// # Panics
+    /// If there was no proof.
+    pub(super) fn into_stream(self) -> io::Result<S::Secured> {
+        let session = self.session.expect("both ends have proved the secret");
+        if !self.inbound.is_empty() || session.records.holds_input() || !session.records.is_flushed() {
+            return Err(io::Error::new(ErrorKind::InvalidData, "half a message was read or written"));
+        }
         self.stream.set_nonblocking(false)?;
-        Ok(self.stream)
+        Ok(self.stream.secure(session))
     }
 
     pub(super) fn stream(&self) -> &S {
@@ -104,6 +132,11 @@ impl<S: Link> Wire<S> {
         let message = self.inbound[..].try_into().expect("filled to N bytes");
         self.inbound.clear();
         Ok(Some(message))
+    }
+
+    /// Takes what is there and forgets it: a socket that is closed over bytes that nobody has read takes back what was written.
+    pub(super) fn discard(&mut self) {
+        let _ = self.stream.read(&mut [0; 1 << 10]);
     }
 
     /// A frame, if all of it is there.
@@ -121,7 +154,7 @@ impl<S: Link> Wire<S> {
         }
         let message = postcard::take_from_bytes(&self.inbound[4..]);
         let (message, rest) = message.map_err(|_| WireError::Malformed("a message that cannot be read"))?;
-        if !rest.is_empty() {
+        if !rest.is_empty() || self.session.as_ref().is_some_and(|session| session.records.holds_input()) {
             return Err(WireError::Malformed("a message with something behind it"));
         }
         self.inbound.clear();
@@ -151,7 +184,15 @@ impl<S: Link> Wire<S> {
         assert!(body.len() <= FRAME_BYTES_MAX, "a frame of {} bytes", body.len());
         let length = u32::try_from(body.len()).expect("checked above");
         let frame = [&length.to_le_bytes(), &body[..]].concat();
-        Ok(self.waiting(until.into()).write_all(&frame)?)
+        let Self { stream, session, .. } = self;
+        let mut waiting = Waiting { stream, until: until.into() };
+        match session {
+            Some(Session { records, .. }) => {
+                records.seal(&frame);
+                Ok(records.flush(&mut waiting)?)
+            }
+            None => Ok(waiting.write_all(&frame)?),
+        }
     }
 
     /// A `Read` and `Write` that blocks.
@@ -164,7 +205,7 @@ impl<S: Link> Wire<S> {
         let mut chunk = [0; 4096];
         while self.inbound.len() < bytes {
             let most = (bytes - self.inbound.len()).min(chunk.len());
-            match self.stream.read(&mut chunk[..most]) {
+            match self.read(&mut chunk[..most]) {
                 Ok(0) => return Err(WireError::Closed),
                 Ok(read) => self.inbound.extend_from_slice(&chunk[..read]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
@@ -173,6 +214,14 @@ impl<S: Link> Wire<S> {
             }
         }
         Ok(true)
+    }
+
+    /// The next bytes of the messages, none of which is shown before it is verified.
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        match &mut self.session {
+            Some(Session { records, .. }) => records.read(&mut self.stream, target),
+            None => self.stream.read(target),
+        }
     }
 }
 

@@ -6,7 +6,6 @@
 //! shared memory, which gets the owner's pages if that is the way, and is lent to another part to be filled if it is not.
 
 use std::io;
-use std::net::TcpStream;
 use std::sync::{Arc, Weak};
 
 use rustix::event::epoll;
@@ -20,6 +19,7 @@ use super::means::{Choice, Network, Offer, Way};
 use super::meeting::Met;
 use super::{ALL_WAYS, CompositeError, CompositeFabric};
 use crate::Sleeper as _;
+use crate::session::PeerStream;
 use crate::tcp::TcpFabric;
 use crate::verbs::VerbsFabric;
 
@@ -52,7 +52,8 @@ impl CompositeFabric {
     /// # Errors
     /// If the node is this one or a peer already ([`io::ErrorKind::InvalidInput`]), or a system call fails. Nothing has
     /// changed then.
-    pub fn add_peer(&mut self, node: NodeId, stream: TcpStream) -> io::Result<()> {
+    pub fn add_peer(&mut self, node: NodeId, stream: impl Into<PeerStream>) -> io::Result<()> {
+        let stream = stream.into();
         if node == self.node || self.way_if_met(node).is_some() || self.meetings.is_with(node) {
             let text = format!("{node} is there already: give each process a number of its own");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -84,7 +85,7 @@ impl CompositeFabric {
     }
 
     /// What this node says to the peer behind `stream`.
-    fn offer(&mut self, stream: &TcpStream) -> io::Result<Offer> {
+    fn offer(&mut self, stream: &PeerStream) -> io::Result<Offer> {
         let wanted = self.settings.verbs.as_ref();
         let is_named = wanted.is_some_and(|settings| settings.device.is_some());
         let address = stream.local_addr()?.ip();

@@ -9,7 +9,6 @@
 //! Who takes too long, or dies, is given up.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -23,6 +22,7 @@ use squall_fabric::NodeId;
 
 use super::CompositeError;
 use super::means::{OFFER_BYTES, Offer, Rendezvous, Way};
+use crate::session::PeerStream;
 
 /// The meetings of a node that are under way.
 pub(super) struct Meetings {
@@ -40,7 +40,7 @@ pub(super) struct Met {
     pub(super) peer: NodeId,
     pub(super) way: Way,
     pub(super) reason: String,
-    pub(super) stream: TcpStream,
+    pub(super) stream: PeerStream,
     /// Stands if both share memory.
     pub(super) socket: Option<UnixStream>,
 }
@@ -76,7 +76,7 @@ impl Meetings {
     }
 
     /// Begins a meeting. Afterwards the stream does not block.
-    pub(super) fn begin(&mut self, peer: NodeId, mut stream: TcpStream, ours: Offer) -> io::Result<()> {
+    pub(super) fn begin(&mut self, peer: NodeId, mut stream: PeerStream, ours: Offer) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         watch(&self.bell, &stream)?;
         // The buffer of the socket is empty, so it takes this; if the peer has gone, reading shows it.
@@ -136,7 +136,7 @@ impl Meetings {
 /// A peer during the meeting.
 struct Meeting {
     peer: NodeId,
-    stream: TcpStream,
+    stream: PeerStream,
     ours: Offer,
     theirs: Option<Offer>,
     stage: Stage,

@@ -32,7 +32,7 @@ mod park;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -45,6 +45,7 @@ pub use self::means::{Network, OFFER_BYTES, Offer, Rendezvous};
 
 use self::joining::View;
 use self::meeting::Meetings;
+use crate::session::PeerStream;
 use crate::shm::ShmFabric;
 use crate::slots::Slots;
 use crate::tcp::TcpFabric;
@@ -112,7 +113,7 @@ impl CompositeFabric {
     /// If a peer does not answer or speaks another protocol, or a way that was chosen cannot be set up.
     pub fn new(
         node: NodeId,
-        streams: Vec<(NodeId, TcpStream)>,
+        streams: Vec<(NodeId, impl Into<PeerStream>)>,
         settings: &CompositeSettings,
     ) -> Result<Self, CompositeError> {
         let mut fabric = Self::begin(node, streams, settings)?;
@@ -132,9 +133,11 @@ impl CompositeFabric {
     /// If a call to the system fails.
     pub fn begin(
         node: NodeId,
-        streams: Vec<(NodeId, TcpStream)>,
+        streams: Vec<(NodeId, impl Into<PeerStream>)>,
         settings: &CompositeSettings,
     ) -> Result<Self, CompositeError> {
+        let streams: Vec<(NodeId, PeerStream)> =
+            streams.into_iter().map(|(peer, stream)| (peer, stream.into())).collect();
         let waker = Waker::new()?;
         let shm = ShmFabric::with_waker(node, Vec::new(), waker.clone())?;
         let bells = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
@@ -200,7 +203,7 @@ impl CompositeFabric {
 }
 
 /// The device that will be used, or why there is none.
-fn device(settings: &CompositeSettings, streams: &[(NodeId, TcpStream)]) -> Result<TriedDevice, String> {
+fn device(settings: &CompositeSettings, streams: &[(NodeId, PeerStream)]) -> Result<TriedDevice, String> {
     let Some(wanted) = &settings.verbs else { return Err("RDMA is switched off".into()) };
     let addresses = streams.iter().filter_map(|(_, stream)| Some(stream.local_addr().ok()?.ip()));
     TriedDevice::choose(wanted, &addresses.collect::<Vec<IpAddr>>()).map_err(|error| error.to_string())

@@ -4,7 +4,6 @@
 //! its requests like for anybody's [M5].
 
 use std::io;
-use std::net::TcpStream;
 
 use squall_fabric::{Event, MirrorKey, NodeId, Region};
 
@@ -12,6 +11,7 @@ use super::TcpFabric;
 use super::frame::Frame;
 use super::peer::Peer;
 use super::socket::Socket;
+use crate::session::PeerStream;
 
 impl TcpFabric {
     /// Takes a further peer in, by a connected stream whose other end has been authenticated and which nothing but
@@ -21,18 +21,19 @@ impl TcpFabric {
     /// # Errors
     /// If the node is this one or a peer already ([`io::ErrorKind::InvalidInput`]), or a system call fails. Nothing
     /// has changed then.
-    pub fn add_peer(&mut self, node: NodeId, stream: TcpStream) -> io::Result<()> {
+    pub fn add_peer(&mut self, node: NodeId, stream: impl Into<PeerStream>) -> io::Result<()> {
         let own = self.local.grants.owner();
         if node == own || self.places.contains_key(&node) {
             let text =
                 format!("{own} needs exactly one stream to each other node, and {node} is there already");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
+        let (stream, records) = stream.into().into_parts();
         let socket = Socket::new(stream)?;
         let place = self.free_places.last().copied().unwrap_or(self.peers.len());
         self.poller.add(&socket, place)?;
         let first_connection = self.peers.get(place).map_or(0, |before| before.connections.next_number());
-        let mut peer = Peer::new(node, place, socket, first_connection);
+        let mut peer = Peer::new(node, place, socket, records, first_connection);
         peer.views = self.awaited_views.remove(&node).unwrap_or_default();
         for (view, key, words) in peer.views.all() {
             peer.output.push_frame(Frame::Attach { view, key: key.0, words: words as u64 });

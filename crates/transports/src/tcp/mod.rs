@@ -47,6 +47,13 @@
 //!   connection that never was, a push beyond its mirror, a mirror attached with another size than published,
 //!   an acknowledgement of what was not signalled. The log says how; the peer gets a goodbye and then the end.
 //!
+//! # Encryption
+//! On a stream that is sealed ([`PeerStream::is_sealed`]) the frames travel in records (`session::record`) of whole words. They
+//! are decrypted and verified into a buffer, and only then do the frames in them begin to mean anything; so of what somebody
+//! on the way has altered no word is ever stored, above all no guard. Long payloads are not read straight into their regions
+//! then, nor sent straight from them, and words that the kernel splits do not occur. A record that does not verify ends the
+//! stream as broken format does.
+//!
 //! # Memory
 //! Payloads are stored word by word with relaxed atomic stores after a release fence, so whoever acquires any
 //! word of a frame sees all earlier frames [F4], and no word is torn [F3]. The kernel, as another process would, does
@@ -76,12 +83,12 @@ mod mirror;
 mod output;
 mod peer;
 mod poller;
+mod sealed;
 mod socket;
 mod views;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::TcpStream;
 
 use squall_fabric::{Instant, NodeId, RegionId};
 
@@ -92,6 +99,7 @@ use self::peer::{Local, Peer};
 use self::poller::Poller;
 use self::views::{Ended, Views};
 use crate::Waker;
+use crate::session::PeerStream;
 
 /// A node's access to its peers over TCP.
 ///
@@ -141,18 +149,20 @@ pub struct TcpCounters {
 
 impl TcpFabric {
     /// A node with one connected stream to each peer. Whoever is at the other end has been authenticated, and
-    /// nothing but this fabric uses the streams from now on.
+    /// nothing but this fabric uses the streams from now on. A [`PeerStream`] that is sealed stays so; a plain
+    /// [`std::net::TcpStream`] is not encrypted.
     ///
     /// # Errors
     /// If a peer is named twice or is this node itself ([`io::ErrorKind::InvalidInput`]), or a system call fails.
-    pub fn new(node: NodeId, streams: Vec<(NodeId, TcpStream)>) -> io::Result<Self> {
+    pub fn new(node: NodeId, streams: Vec<(NodeId, impl Into<PeerStream>)>) -> io::Result<Self> {
+        let streams = streams.into_iter().map(|(peer, stream)| (peer, stream.into())).collect();
         Self::with_waker(node, streams, Waker::new()?)
     }
 
     /// As [`TcpFabric::new`], with a waker that other fabrics of the node share.
     pub(crate) fn with_waker(
         node: NodeId,
-        streams: Vec<(NodeId, TcpStream)>,
+        streams: Vec<(NodeId, PeerStream)>,
         waker: Waker,
     ) -> io::Result<Self> {
         let local = Local {
@@ -190,7 +200,7 @@ impl TcpFabric {
     /// Whether something waits for room in a socket.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        self.peers.iter().any(|peer| !peer.output.is_empty())
+        self.peers.iter().any(Peer::has_output)
     }
 
     /// The place of `node` among the peers.

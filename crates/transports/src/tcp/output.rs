@@ -203,6 +203,35 @@ impl Output {
         self.reclaim();
     }
 
+    /// Takes what is to be sent next out of the queue, by value, as much as `target` has room for; returns the number of words.
+    /// Whoever takes words so never uses [`Output::gather`], and no word is split.
+    pub(super) fn take_words(&mut self, target: &mut [u64]) -> usize {
+        let mut taken = 0;
+        while taken < target.len() {
+            let until = self.references.front().map_or(self.end(), |reference| reference.at);
+            let copied =
+                usize::try_from((until - self.next) / 8).expect("in memory").min(target.len() - taken);
+            let first = usize::try_from((self.next - self.base) / 8).expect("in memory");
+            target[taken..taken + copied].copy_from_slice(&self.copied[first..first + copied]);
+            self.next += 8 * copied as u64;
+            taken += copied;
+            let Some(reference) = self.references.front_mut().filter(|reference| reference.at == self.next)
+            else {
+                break;
+            };
+            let part = (reference.bytes.len() / 8).min(target.len() - taken);
+            reference.region.copy_out(reference.bytes.start / 8, &mut target[taken..taken + part]);
+            reference.bytes.start += 8 * part;
+            taken += part;
+            if reference.bytes.is_empty() {
+                self.references.pop_front();
+            }
+        }
+        self.has_posts &= !self.is_empty();
+        self.reclaim();
+        taken
+    }
+
     /// Drops everything; nothing more will be sent.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
@@ -253,7 +282,7 @@ impl Reference {
     }
 }
 
-fn as_bytes(words: &[u64]) -> &[u8] {
+pub(super) fn as_bytes(words: &[u64]) -> &[u8] {
     // SAFETY: any initialised memory may be read as bytes, and the length is the same memory's.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }

@@ -16,6 +16,7 @@ use super::output::{Output, PIECES_MAX};
 use super::socket::{Piece, Socket};
 use super::views::Views;
 use super::{Clock, TcpCounters};
+use crate::session::Records;
 
 /// What belongs to this node rather than to one peer.
 #[derive(Debug)]
@@ -35,7 +36,9 @@ pub(super) struct Peer {
     /// Its place among the peers.
     pub(super) index: usize,
     /// Closed when the peer is lost.
-    socket: Option<Socket>,
+    pub(super) socket: Option<Socket>,
+    /// The keys of the session, if what the stream carries is encrypted.
+    pub(super) records: Option<Box<Records>>,
     /// Set when the peer is gone; nothing is sent or received then.
     pub(super) lost: Option<BreakReason>,
     /// There may be something to receive.
@@ -104,11 +107,18 @@ impl Loss {
 
 impl Peer {
     /// Connections are numbered from `first_connection` on: whoever had this place before has used the others.
-    pub(super) fn new(node: NodeId, index: usize, socket: Socket, first_connection: u32) -> Self {
+    pub(super) fn new(
+        node: NodeId,
+        index: usize,
+        socket: Socket,
+        records: Option<Box<Records>>,
+        first_connection: u32,
+    ) -> Self {
         Self {
             node,
             index,
             socket: Some(socket),
+            records,
             lost: None,
             readable: true,
             writable: true,
@@ -126,22 +136,33 @@ impl Peer {
     pub(super) fn poll_output(&mut self, counters: &mut TcpCounters) -> usize {
         if self.held {
             self.held = false;
-            if self.output.is_empty() {
+            if !self.has_output() {
                 self.socket().push();
             }
+        }
+        if self.records.is_some() {
+            return self.transmit_sealed(counters, Socket::send);
         }
         self.transmit(counters, Self::send)
     }
 
+    /// Whether anything waits for the socket.
+    pub(super) fn has_output(&self) -> bool {
+        !self.output.is_empty() || self.records.as_ref().is_some_and(|records| !records.is_flushed())
+    }
+
     /// As [`Peer::poll_output`], but if nothing waits except answers to what came, the kernel keeps them for a moment.
     pub(super) fn poll_own_output(&mut self, counters: &mut TcpCounters) -> usize {
-        if self.output.is_empty() {
+        if !self.has_output() {
             return 0;
         }
         if self.output.has_posts() {
             return self.poll_output(counters);
         }
         self.held = true;
+        if self.records.is_some() {
+            return self.transmit_sealed(counters, Socket::send_with_more);
+        }
         self.transmit(counters, |peer| match peer.output.plain() {
             Some(bytes) => Ok((peer.socket().send_with_more(bytes)?, bytes.len())),
             None => peer.send(),
@@ -164,17 +185,22 @@ impl Peer {
                 self.output.advance(sent);
                 sent
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.writable = false;
+            Err(error) => {
+                self.on_send_error(error);
                 0
             }
-            Err(error) if error.kind() == ErrorKind::Interrupted => 0,
-            Err(error) => {
+        }
+    }
+
+    pub(super) fn on_send_error(&mut self, error: io::Error) {
+        match error.kind() {
+            ErrorKind::WouldBlock => self.writable = false,
+            ErrorKind::Interrupted => {}
+            _ => {
                 // What the peer sent before it died is still to be received; the end of the stream comes then.
                 self.failure = Some(error);
                 (self.readable, self.writable, self.ended) = (true, false, true);
                 self.output.clear();
-                0
             }
         }
     }
@@ -198,6 +224,9 @@ impl Peer {
         buffer: &mut ReceiveBuffer,
         local: &mut Local,
     ) -> Result<usize, Loss> {
+        if self.records.is_some() {
+            return self.poll_sealed_input(buffer, local);
+        }
         if let Some(received) = self.receive_direct(buffer, local)? {
             return Ok(received);
         }
@@ -212,7 +241,7 @@ impl Peer {
     }
 
     /// Does what the first `end` bytes of the buffer say.
-    fn take_buffered(
+    pub(super) fn take_buffered(
         &mut self,
         buffer: &mut ReceiveBuffer,
         end: usize,
@@ -302,7 +331,7 @@ impl Peer {
     }
 
     /// One read of up to `wanted` bytes. Returns the number of bytes; 0 if there are none now.
-    fn receive_into(
+    pub(super) fn receive_into(
         &mut self,
         wanted: usize,
         counters: &mut TcpCounters,
@@ -326,7 +355,7 @@ impl Peer {
         }
     }
 
-    fn socket(&self) -> &Socket {
+    pub(super) fn socket(&self) -> &Socket {
         self.socket.as_ref().expect("nothing is sent to or received from a lost peer")
     }
 
@@ -358,7 +387,7 @@ impl Peer {
     }
 
     fn hang_up(&mut self, local: &mut Local) {
-        self.socket = None;
+        (self.socket, self.records) = (None, None);
         self.output.clear();
         self.input = Input::new();
         (self.readable, self.writable, self.held) = (false, false, false);

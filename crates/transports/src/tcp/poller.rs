@@ -114,7 +114,7 @@ impl Sleeper for TcpFabric {
     fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
         // What was posted since `prepare_park`.
         self.poll_output();
-        let busy = |peer: &Peer| peer.readable || peer.writable && !peer.output.is_empty();
+        let busy = |peer: &Peer| peer.readable || peer.writable && peer.has_output();
         if !self.local.events.is_empty() || self.peers.iter().any(busy) {
             return None;
         }

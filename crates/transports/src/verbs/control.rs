@@ -2,18 +2,18 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 
 use rustix::fd::{AsFd, BorrowedFd};
 use squall_fabric::BreakReason;
 
 use super::VerbsError;
 use super::frame::{FRAME_BYTES, Frame, Violation};
+use crate::session::PeerStream;
 
 /// A non-blocking stream of frames.
 #[derive(Debug)]
 pub(super) struct Control {
-    stream: TcpStream,
+    stream: PeerStream,
     /// Bytes that are not a whole frame yet, and room for more; `filled < FRAME_BYTES` between calls.
     input: Vec<u8>,
     filled: usize,
@@ -77,7 +77,7 @@ impl From<Violation> for Loss {
 }
 
 impl Control {
-    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+    pub(super) fn new(stream: PeerStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, input: vec![0; INPUT_BYTES], filled: 0, output: Vec::new() })
@@ -94,18 +94,26 @@ impl Control {
 
     /// Whether frames wait for the socket.
     pub(super) fn has_output(&self) -> bool {
-        !self.output.is_empty()
+        !self.output.is_empty() || self.stream.has_output()
     }
 
     /// Sends what the socket takes.
     pub(super) fn flush(&mut self) -> Result<(), Loss> {
-        while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
+        while self.has_output() {
+            let sent = if self.output.is_empty() {
+                self.stream.flush().map(|()| 0)
+            } else {
+                self.stream.write(&self.output)
+            };
+            match sent {
                 Ok(sent) => drop(self.output.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 // What the peer sent before its end is still to be read; then the end shows.
-                Err(_) => self.output.clear(),
+                Err(_) => {
+                    self.output.clear();
+                    break;
+                }
             }
         }
         if self.output.len() > OUTPUT_BYTES_MAX { Err(Loss::Overrun) } else { Ok(()) }
@@ -146,13 +154,13 @@ const OUTPUT_BYTES_MAX: usize = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     fn streams() -> (Control, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
         let (server, _) = listener.accept().expect("a client");
-        (Control::new(server).expect("a stream"), client)
+        (Control::new(server.into()).expect("a stream"), client)
     }
 
     fn read_all(control: &mut Control) -> Result<Vec<Frame>, Loss> {

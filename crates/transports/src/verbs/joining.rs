@@ -6,7 +6,6 @@
 //! queues, the keys of all memory in its domain, and the domain.
 
 use std::io;
-use std::net::TcpStream;
 
 use squall_fabric::{Event, NodeId};
 
@@ -16,6 +15,7 @@ use super::frame::Frame;
 use super::mirrors::register_view;
 use super::peer::Peer;
 use super::{VerbsError, VerbsFabric};
+use crate::session::PeerStream;
 
 impl VerbsFabric {
     /// Takes a further peer in, by a connected stream whose other end has been authenticated and which nothing but
@@ -26,8 +26,8 @@ impl VerbsFabric {
     /// # Errors
     /// If the node is this one or a peer already ([`io::ErrorKind::InvalidInput`]), the memory that waits for it cannot be
     /// locked, or a call to the system or the device fails. Nothing has changed then.
-    pub fn add_peer(&mut self, node: NodeId, stream: TcpStream) -> io::Result<()> {
-        self.take_in(node, stream).map_err(|error| {
+    pub fn add_peer(&mut self, node: NodeId, stream: impl Into<PeerStream>) -> io::Result<()> {
+        self.take_in(node, stream.into()).map_err(|error| {
             let kind = match &error {
                 VerbsError::Peers(_) => io::ErrorKind::InvalidInput,
                 VerbsError::System { source, .. } | VerbsError::MemoryLock { source, .. } => source.kind(),
@@ -37,7 +37,7 @@ impl VerbsFabric {
         })
     }
 
-    pub(super) fn take_in(&mut self, node: NodeId, stream: TcpStream) -> Result<(), VerbsError> {
+    pub(super) fn take_in(&mut self, node: NodeId, stream: PeerStream) -> Result<(), VerbsError> {
         if node == self.node || self.peers.find(node).is_some() {
             let own = self.node;
             let text =

@@ -55,7 +55,7 @@ mod staging;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use squall_fabric::{BreakReason, Event, NodeId};
@@ -74,6 +74,7 @@ use self::mirrors::{Mirrors, Views};
 use self::peers::Peers;
 use self::poller::Poller;
 use crate::Waker;
+use crate::session::PeerStream;
 
 /// Which device to use, and how. By default the device that has the address of one of the streams to the peers, or else
 /// the first that can be used.
@@ -148,9 +149,10 @@ impl VerbsFabric {
     /// this node itself; or if a system call fails.
     pub fn new(
         node: NodeId,
-        streams: Vec<(NodeId, TcpStream)>,
+        streams: Vec<(NodeId, impl Into<PeerStream>)>,
         settings: &VerbsSettings,
     ) -> Result<Self, VerbsError> {
+        let streams = streams.into_iter().map(|(peer, stream)| (peer, stream.into())).collect();
         let waker = Waker::new().map_err(VerbsError::system("eventfd"))?;
         Self::with_waker(node, streams, settings, waker)
     }
@@ -158,7 +160,7 @@ impl VerbsFabric {
     /// As [`VerbsFabric::new`], with a waker that other fabrics of the node share.
     pub(crate) fn with_waker(
         node: NodeId,
-        streams: Vec<(NodeId, TcpStream)>,
+        streams: Vec<(NodeId, PeerStream)>,
         settings: &VerbsSettings,
         waker: Waker,
     ) -> Result<Self, VerbsError> {

@@ -10,7 +10,8 @@ use rustix::process::{Signal, kill_process};
 use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region};
 use squall_transports::Transport;
 use squall_transports::bootstrap::{
-    self, Address, Admission, Asker, Desk, DeskEvent, DeskEvents, Listener, Member, Plan, Progress, Secret,
+    self, Address, Admission, Asker, Desk, DeskEvent, DeskEvents, Link, Listener, Member, Plan, Progress,
+    Secret,
 };
 use squall_transports::runner::{Driven, Idle, Runner};
 
@@ -93,7 +94,7 @@ struct Group<F: Backend> {
     node: NodeId,
     fabric: F,
     _desk: Desk,
-    desk_events: DeskEvents<F::Stream>,
+    desk_events: DeskEvents<<F::Stream as Link>::Secured>,
     peers: BTreeMap<NodeId, Row>,
     /// Of members, this node included.
     addresses: BTreeMap<NodeId, Address>,
@@ -142,7 +143,7 @@ impl<F: Backend + Transport> Group<F> {
         }
     }
 
-    fn add(&mut self, peer: NodeId, stream: F::Stream) {
+    fn add(&mut self, peer: NodeId, stream: <F::Stream as Link>::Secured) {
         self.spent = self.spent.max(peer);
         let key = |owner: NodeId, reader: NodeId| MirrorKey(u64::from(owner.0) << 32 | u64::from(reader.0));
         // Before the peer is there: both wait.
@@ -174,7 +175,7 @@ impl<F: Backend + Transport> Group<F> {
         }
     }
 
-    fn on_desk(&mut self, event: DeskEvent<F::Stream>) {
+    fn on_desk(&mut self, event: DeskEvent<<F::Stream as Link>::Secured>) {
         match event {
             DeskEvent::JoinAsked { asker, .. } if self.holds && self.leads() => {
                 say("asked");

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::{Event, Fabric, NodeId};
 use squall_transports::bootstrap::Link;
+use squall_transports::session::PeerStream;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 
@@ -20,9 +21,9 @@ pub(crate) trait Backend: Fabric + Sized {
     fn alone(node: NodeId) -> Self;
 
     /// Both ends of a connected stream.
-    fn pair() -> (Self::Stream, Self::Stream);
+    fn pair() -> (<Self::Stream as Link>::Secured, <Self::Stream as Link>::Secured);
 
-    fn add(&mut self, node: NodeId, stream: Self::Stream) -> std::io::Result<()>;
+    fn add(&mut self, node: NodeId, stream: <Self::Stream as Link>::Secured) -> std::io::Result<()>;
 
     fn remove(&mut self, node: NodeId);
 
@@ -56,17 +57,17 @@ impl Backend for TcpFabric {
     type Stream = TcpStream;
 
     fn alone(node: NodeId) -> Self {
-        Self::new(node, Vec::new()).expect("a fabric")
+        Self::new(node, Vec::<(NodeId, PeerStream)>::new()).expect("a fabric")
     }
 
-    fn pair() -> (TcpStream, TcpStream) {
+    fn pair() -> (PeerStream, PeerStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
         let (far, _) = listener.accept().expect("somebody connects");
-        (near, far)
+        (near.into(), far.into())
     }
 
-    fn add(&mut self, node: NodeId, stream: TcpStream) -> std::io::Result<()> {
+    fn add(&mut self, node: NodeId, stream: PeerStream) -> std::io::Result<()> {
         self.add_peer(node, stream)
     }
 

@@ -4,6 +4,7 @@ use std::net::TcpStream;
 
 use squall_fabric::NodeId;
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
+use squall_transports::session::PeerStream;
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::VerbsSettings;
 
@@ -14,14 +15,15 @@ impl Backend for CompositeFabric {
 
     fn alone(node: NodeId) -> Self {
         let settings = CompositeSettings { shm: node.0.is_multiple_of(2), verbs: crate::device_of(node) };
-        Self::new(node, Vec::new(), &settings).unwrap_or_else(|error| panic!("{error}"))
+        Self::new(node, Vec::<(NodeId, PeerStream)>::new(), &settings)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn pair() -> (TcpStream, TcpStream) {
+    fn pair() -> (PeerStream, PeerStream) {
         TcpFabric::pair()
     }
 
-    fn add(&mut self, node: NodeId, stream: TcpStream) -> std::io::Result<()> {
+    fn add(&mut self, node: NodeId, stream: PeerStream) -> std::io::Result<()> {
         self.add_peer(node, stream)
     }
 

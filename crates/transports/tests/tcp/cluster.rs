@@ -4,6 +4,8 @@ use std::net::{TcpListener, TcpStream};
 
 use squall_fabric::NodeId;
 use squall_fabric::conformance::Harness;
+use squall_transports::bootstrap::Secret;
+use squall_transports::session::{Encryption, Ends, PeerStream, Proof};
 use squall_transports::tcp::TcpFabric;
 
 /// Both ends of a connected stream.
@@ -14,20 +16,53 @@ pub(crate) fn pair() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// Nodes that are all connected, driven by one thread.
+/// Both ends of a stream that is encrypted.
+pub(crate) fn sealed_pair() -> (PeerStream, PeerStream) {
+    let (near, far) = pair();
+    sealed(near, far)
+}
+
+/// Makes two streams, of which each is connected to the other or to somebody who passes bytes on, the ends of a session.
+pub(crate) fn sealed(mut near: TcpStream, mut far: TcpStream) -> (PeerStream, PeerStream) {
+    let secret = Secret::new("the secret of sealed streams").expect("long enough");
+    let proof = Proof::new(&secret, "tests", "tests").with_encryption(Encryption::Always);
+    let ends = |stream: &TcpStream| Some(Ends::of(stream).expect("connected"));
+    std::thread::scope(|scope| {
+        let far = scope.spawn(|| {
+            let ends = ends(&far);
+            PeerStream::new(
+                far.try_clone().expect("a descriptor"),
+                proof.demand(&mut far, ends).expect("proved"),
+            )
+        });
+        let ends = ends(&near);
+        let session = proof.prove(&mut near, ends).expect("proved");
+        (PeerStream::new(near, session), far.join().expect("no panic"))
+    })
+}
+
+fn plain_pair() -> (PeerStream, PeerStream) {
+    let (near, far) = pair();
+    (near.into(), far.into())
+}
+
+/// Nodes that are all connected, driven by one thread; their streams are encrypted if `SEALED`.
 #[derive(Debug)]
-pub(crate) struct Loopback {
+pub(crate) struct AnyLoopback<const SEALED: bool> {
     nodes: Vec<Option<TcpFabric>>,
 }
 
-impl Harness for Loopback {
+pub(crate) type Loopback = AnyLoopback<false>;
+pub(crate) type SealedLoopback = AnyLoopback<true>;
+
+impl<const SEALED: bool> Harness for AnyLoopback<SEALED> {
     type Fabric = TcpFabric;
 
     fn new(nodes: u32) -> Self {
-        let mut streams: Vec<Vec<_>> = (0..nodes).map(|_| Vec::new()).collect();
+        let mut streams: Vec<Vec<(NodeId, PeerStream)>> = (0..nodes).map(|_| Vec::new()).collect();
         for a in 0..nodes {
             for b in 0..a {
-                let (near, far) = pair();
+                let (near, far) = if SEALED { sealed_pair() } else { plain_pair() };
                 streams[a as usize].push((NodeId(b), near));
                 streams[b as usize].push((NodeId(a), far));
             }

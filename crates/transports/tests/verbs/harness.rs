@@ -4,6 +4,7 @@ use std::net::{TcpListener, TcpStream};
 
 use squall_fabric::NodeId;
 use squall_fabric::conformance::Harness;
+use squall_transports::session::PeerStream;
 use squall_transports::verbs::{VerbsFabric, VerbsSettings};
 
 use crate::backend::Backend;
@@ -85,11 +86,12 @@ impl Backend for VerbsFabric {
         fabric(node.0 as usize, Vec::new())
     }
 
-    fn pair() -> (TcpStream, TcpStream) {
-        pair()
+    fn pair() -> (PeerStream, PeerStream) {
+        let (ours, theirs) = pair();
+        (ours.into(), theirs.into())
     }
 
-    fn add(&mut self, node: NodeId, stream: TcpStream) -> std::io::Result<()> {
+    fn add(&mut self, node: NodeId, stream: PeerStream) -> std::io::Result<()> {
         self.add_peer(node, stream)
     }
 

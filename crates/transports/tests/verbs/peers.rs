@@ -115,7 +115,8 @@ pub(crate) fn the_device_of_the_streams_is_chosen() {
     assert_eq!(node.expect("a device").device(), "rxe1");
     drop(ours);
     let wrong = VerbsSettings { device: Some("mlx5_77".into()), ..VerbsSettings::default() };
-    let error = VerbsFabric::new(NodeId(0), vec![], &wrong).expect_err("no such device");
+    let error =
+        VerbsFabric::new(NodeId(0), Vec::<(NodeId, TcpStream)>::new(), &wrong).expect_err("no such device");
     assert!(error.to_string().contains("mlx5_77"), "{error}");
 }
 
@@ -126,7 +127,8 @@ pub(crate) fn an_iwarp_device_is_refused() {
         return;
     }
     let settings = VerbsSettings { device: Some("siw0".into()), ..VerbsSettings::default() };
-    let error = VerbsFabric::new(NodeId(0), vec![], &settings).expect_err("an iWARP device");
+    let error = VerbsFabric::new(NodeId(0), Vec::<(NodeId, TcpStream)>::new(), &settings)
+        .expect_err("an iWARP device");
     let VerbsError::NoDevice { refusals, .. } = error else { panic!("{error}") };
     assert_eq!(refusals, [("siw0".to_owned(), Unsuitable::Iwarp)]);
 }

@@ -148,7 +148,7 @@ impl Desk {
         plan: &Plan,
         session: u64,
         waker: Waker,
-    ) -> Result<(Self, DeskEvents<S>), BootstrapError> {
+    ) -> Result<(Self, DeskEvents<S::Secured>), BootstrapError> {
         let address = listener.address().clone();
         let doorbell = Waker::new().map_err(system("to make a doorbell"))?;
         let (orders, received) = channel();

@@ -14,14 +14,14 @@ use crate::bootstrap::message::{Answer, Refusal, Report, Request};
 use crate::bootstrap::reception::{Reception, Visitor};
 use crate::bootstrap::request::{join_info, read_listen};
 use crate::bootstrap::wire::Wire;
-use crate::bootstrap::{Address, Listener, PURPOSE, Plan, Progress, Proof};
+use crate::bootstrap::{Address, Listener, Plan, Progress};
 
 /// All that the thread has.
 pub(super) struct Room<'p, S: Link> {
     plan: &'p Plan,
     session: u64,
     reception: Reception<'p, S>,
-    told: Told<S>,
+    told: Told<S::Secured>,
     orders: Orders,
     received: Receiver<Order>,
     /// By number; numbers are not used again. At most [`ASKERS_MAX`] of them ask.
@@ -53,10 +53,10 @@ impl<'p, S: Link> Room<'p, S> {
         plan: &'p Plan,
         listener: &Listener<S>,
         session: u64,
-        told: Told<S>,
+        told: Told<S::Secured>,
         (orders, received): (Orders, Receiver<Order>),
     ) {
-        let proof = Proof::new(&plan.secret, &plan.cluster, PURPOSE);
+        let proof = plan.proof();
         let reception = Reception::new(plan, listener, &proof);
         let mut room = Room {
             plan,

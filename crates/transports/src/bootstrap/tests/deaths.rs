@@ -15,7 +15,8 @@ fn with_coordinator(play: impl FnOnce(&mut Wire<UnixStream>)) -> BootstrapError 
         }
     };
     let mut wire = Wire::new(stream).unwrap();
-    Proof::new(&plan.secret, &plan.cluster, PURPOSE).demand(&mut wire.waiting(soon().into())).unwrap();
+    let session = plan.proof().demand(&mut wire.waiting(soon().into()), None).unwrap();
+    wire.begin(session);
     assert!(matches!(wire.read_frame::<Request>(soon()).unwrap(), Request::Join { .. }));
     wire.write_frame(&Answer::Accepted, soon()).unwrap();
     play(&mut wire);
@@ -70,7 +71,7 @@ fn a_member_dies_while_others_are_missing() {
     let others: Vec<_> = (1..3)
         .map(|rank| {
             std::thread::sleep(Duration::from_millis(100));
-            Process::join(3, &first.address, |plan| plan.rank = Some(rank))
+            Process::<UnixStream>::join(3, &first.address, |plan| plan.rank = Some(rank))
         })
         .collect();
     let (outcome, progress) = first.outcome();

@@ -4,7 +4,7 @@ use super::*;
 
 fn meet<S: Link>(members: u32, listen: &Address) {
     let first = Process::<S>::coordinate(members, listen, |_| {});
-    let others: Vec<_> = (1..members).map(|_| Process::join(members, &first.address, |_| {})).collect();
+    let others: Vec<_> = (1..members).map(|_| Process::<S>::join(members, &first.address, |_| {})).collect();
     let mut assemblies = vec![first.assembly()];
     assemblies.extend(others.into_iter().map(Process::assembly));
     assert_eq!(assemblies[0].node, NodeId(0), "the process at the first contact has rank 0");

@@ -21,7 +21,7 @@ use super::message::{Answer, Request};
 use super::wire::Wire;
 use super::*;
 
-type Outcome<S> = Result<Assembly<S>, BootstrapError>;
+type Outcome<S> = Result<Assembly<<S as Link>::Secured>, BootstrapError>;
 
 /// An address in the abstract namespace that no other test has.
 fn unix_address() -> Address {
@@ -96,7 +96,7 @@ impl<S: Link> Process<S> {
         (outcome, self.seen)
     }
 
-    fn assembly(self) -> Assembly<S> {
+    fn assembly(self) -> Assembly<S::Secured> {
         self.outcome().0.unwrap()
     }
 
@@ -106,7 +106,7 @@ impl<S: Link> Process<S> {
 }
 
 /// Asserts that all agree on who they are, and that each pair shares one stream, on which nothing has come yet.
-fn assert_meshed<S: Link>(mut assemblies: Vec<Assembly<S>>) {
+fn assert_meshed<S: Read + Write>(mut assemblies: Vec<Assembly<S>>) {
     assemblies.sort_by_key(|assembly| assembly.node);
     let nodes: Vec<_> = (0..).map(NodeId).take(assemblies.len()).collect();
     for (node, assembly) in nodes.iter().zip(&mut assemblies) {
@@ -141,10 +141,9 @@ impl Puppet {
     /// Joins and is accepted.
     fn join(plan: &Plan, rank: Option<u32>) -> Self {
         let listener = Listener::bind(&unix_address()).unwrap();
-        let mut stream = <UnixStream as Link>::connect(&plan.contacts[0], Duration::from_secs(1)).unwrap();
-        stream.set_nonblocking(false).unwrap();
-        Proof::new(&plan.secret, &plan.cluster, PURPOSE).prove(&mut stream).unwrap();
+        let stream = <UnixStream as Link>::connect(&plan.contacts[0], Duration::from_secs(1)).unwrap();
         let mut wire = Wire::new(stream).unwrap();
+        wire.prove(&plan.proof(), soon().into()).unwrap();
         let listen = listener.address().to_string();
         let request = Request::Join { members: plan.members, rank, agreement: plan.agreement, listen };
         wire.write_frame(&request, soon()).unwrap();

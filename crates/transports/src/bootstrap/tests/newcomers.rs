@@ -5,10 +5,10 @@ use super::*;
 use crate::Waker;
 
 /// A member of a group that runs: its desk, and what came to it.
-struct Seat<S> {
+struct Seat<S: Link> {
     desk: Option<Desk>,
     address: Address,
-    events: DeskEvents<S>,
+    events: DeskEvents<S::Secured>,
 }
 
 const SESSION: u64 = 77;
@@ -27,7 +27,7 @@ impl<S: Link> Seat<S> {
         Self { desk: Some(desk), address, events }
     }
 
-    fn event(&mut self) -> DeskEvent<S> {
+    fn event(&mut self) -> DeskEvent<S::Secured> {
         let deadline = soon();
         loop {
             if let Some(event) = self.events.poll_event() {
@@ -45,7 +45,7 @@ impl<S: Link> Seat<S> {
         }
     }
 
-    fn peer(&mut self) -> (NodeId, S) {
+    fn peer(&mut self) -> (NodeId, S::Secured) {
         match self.event() {
             DeskEvent::Peer { node, stream, .. } => (node, stream),
             other => panic!("{other:?}"),
@@ -53,7 +53,7 @@ impl<S: Link> Seat<S> {
     }
 }
 
-fn admission<S>(node: u32, leader: u32, seats: &[(u32, &Seat<S>)]) -> Admission {
+fn admission<S: Link>(node: u32, leader: u32, seats: &[(u32, &Seat<S>)]) -> Admission {
     let member =
         |(node, seat): &(u32, &Seat<S>)| Member { node: NodeId(*node), address: seat.address.clone() };
     let members = seats.iter().map(member).collect();
@@ -61,8 +61,8 @@ fn admission<S>(node: u32, leader: u32, seats: &[(u32, &Seat<S>)]) -> Admission 
 }
 
 /// A process that joins, run by a thread.
-struct Newcomer<S> {
-    thread: JoinHandle<Result<Joined<S>, BootstrapError>>,
+struct Newcomer<S: Link> {
+    thread: JoinHandle<Result<Joined<S::Secured>, BootstrapError>>,
     progress: Receiver<Progress>,
 }
 
@@ -74,17 +74,17 @@ impl<S: Link> Newcomer<S> {
         let (sender, progress) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let listen = if plan.contacts[0].is_unix() { unix_address() } else { any_port() };
-            let listener = Listener::bind(&listen).unwrap();
+            let listener = Listener::<S>::bind(&listen).unwrap();
             join(&plan, "newcomer", &listener, &mut |event| sender.send(event).unwrap())
         });
         Self { thread, progress }
     }
 
-    fn outcome(self) -> (Result<Joined<S>, BootstrapError>, Vec<Progress>) {
+    fn outcome(self) -> (Result<Joined<S::Secured>, BootstrapError>, Vec<Progress>) {
         (self.thread.join().unwrap(), self.progress.into_iter().collect())
     }
 
-    fn joined(self) -> Joined<S> {
+    fn joined(self) -> Joined<S::Secured> {
         self.outcome().0.unwrap()
     }
 
@@ -98,14 +98,14 @@ fn ask_as_puppet(contact: &Address) -> Wire<UnixStream> {
     let plan = plan(3, contact);
     let stream = <UnixStream as Link>::connect(contact, Duration::from_secs(1)).unwrap();
     let mut wire = Wire::new(stream).unwrap();
-    Proof::new(&plan.secret, &plan.cluster, PURPOSE).prove(&mut wire.waiting(soon().into())).unwrap();
+    wire.prove(&plan.proof(), soon().into()).unwrap();
     let (agreement, listen) = (plan.agreement, vec!["unix:@nowhere".into()]);
     wire.write_frame(&Request::Enter { agreement, listen, name: "puppet".into(), rank: None }, soon())
         .unwrap();
     wire
 }
 
-fn says<S: Link>(from: &mut S, to: &mut S, words: &[u8; 4]) {
+fn says<S: Read + Write>(from: &mut S, to: &mut S, words: &[u8; 4]) {
     from.write_all(words).unwrap();
     let mut heard = [0; 4];
     to.read_exact(&mut heard).unwrap();
@@ -113,7 +113,7 @@ fn says<S: Link>(from: &mut S, to: &mut S, words: &[u8; 4]) {
 }
 
 /// Also that a stream carries nothing but what its ends say.
-fn assert_linked<S: Link>(joined: &mut Joined<S>, member: u32, theirs: &mut S) {
+fn assert_linked<S: Read + Write>(joined: &mut Joined<S>, member: u32, theirs: &mut S) {
     let (_, ours) = joined.streams.iter_mut().find(|(node, _)| node.0 == member).unwrap();
     says(ours, theirs, b"here");
     says(theirs, ours, b"and ");
@@ -356,7 +356,7 @@ fn a_link_is_of_this_session() {
         let plan = plan(3, contact);
         let stream = <UnixStream as Link>::connect(contact, Duration::from_secs(1)).unwrap();
         let mut wire = Wire::new(stream).unwrap();
-        Proof::new(&plan.secret, &plan.cluster, PURPOSE).prove(&mut wire.waiting(soon().into())).unwrap();
+        wire.prove(&plan.proof(), soon().into()).unwrap();
         wire.write_frame(&Request::Hello { session, node: 9, listen: "unix:@nowhere".into() }, soon())
             .unwrap();
         wire.read_frame::<Answer>(soon()).unwrap()

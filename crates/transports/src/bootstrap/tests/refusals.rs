@@ -7,11 +7,11 @@ use super::*;
 fn one_is_wrong(change: impl FnOnce(&mut Plan), expected: impl FnOnce(&BootstrapError, &Address) -> bool) {
     let mut first = Process::<UnixStream>::coordinate(3, &unix_address(), |_| {});
     let contact = first.address.clone();
-    let second = Process::join(3, &contact, |plan| plan.rank = Some(2));
+    let second = Process::<UnixStream>::join(3, &contact, |plan| plan.rank = Some(2));
     first.await_joined(2);
     let error = Process::<UnixStream>::join(3, &contact, change).error();
     assert!(expected(&error, &contact), "{error:?}");
-    let third = Process::join(3, &contact, |_| {});
+    let third = Process::<UnixStream>::join(3, &contact, |_| {});
     let (outcome, progress) = first.outcome();
     assert!(progress.iter().any(|event| matches!(event, Progress::Rejected { .. })), "{progress:?}");
     assert_meshed(vec![outcome.unwrap(), second.assembly(), third.assembly()]);
@@ -71,7 +71,7 @@ fn who_is_no_coordinator_says_who_is() {
     let error = Process::<UnixStream>::join(3, &second.address, |_| {}).error();
     let expected = Refusal::NotCoordinator { coordinator: first.address.to_string() };
     assert!(refused_as(&error, &expected), "{error:?}");
-    let third = Process::join(3, &first.address, |_| {});
+    let third = Process::<UnixStream>::join(3, &first.address, |_| {});
     assert_meshed(vec![first.assembly(), second.assembly(), third.assembly()]);
 }
 

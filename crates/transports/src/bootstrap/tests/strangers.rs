@@ -5,9 +5,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_o
 use super::message::Notice;
 use super::wire::WireError;
 use super::*;
-
-/// The most that a stranger hears: a challenge and a verdict.
-const ANSWER_BYTES_MAX: usize = CHALLENGE_BYTES + VERDICT_BYTES;
+use crate::session::ANSWER_BYTES;
 
 /// Silent clients hold all places for connections without proof, and are closed in time all the same.
 #[test]
@@ -15,12 +13,12 @@ fn silent_clients_keep_nobody_out() {
     let first = Process::<TcpStream>::coordinate(3, &any_port(), |plan| plan.unauthenticated_max = 4);
     let contact = first.address.clone();
     let mut silent: Vec<_> = (0..12).map(|_| connect_tcp(&contact)).collect();
-    let second = Process::join(3, &contact, |_| {});
+    let second = Process::<TcpStream>::join(3, &contact, |_| {});
     // All are closed while the coordinator still waits for the third.
     for stream in &mut silent {
         assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "a silent client hears nothing");
     }
-    let third = Process::join(3, &contact, |_| {});
+    let third = Process::<TcpStream>::join(3, &contact, |_| {});
     let (outcome, progress) = first.outcome();
     let rejected = progress.iter().filter(|event| matches!(event, Progress::Rejected { .. })).count();
     assert_eq!(rejected, 12);
@@ -35,13 +33,13 @@ fn a_client_that_trickles_is_closed() {
     stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let started = Instant::now();
     let proof = Proof::new(&Secret::random(), "tests", PURPOSE);
-    let (_, hello) = proof.initiate();
+    let (_, hello) = proof.initiate(None);
     let closed = hello.iter().find(|byte| {
         // Reading is the pause, and tells when the other end has closed.
         stream.write_all(&[**byte]).is_err() || matches!(stream.read(&mut [0; 1]), Ok(0))
     });
     assert!(closed.is_some() && started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
-    let second = Process::join(2, &first.address, |_| {});
+    let second = Process::<TcpStream>::join(2, &first.address, |_| {});
     assert_meshed(vec![first.assembly(), second.assembly()]);
 }
 
@@ -59,7 +57,7 @@ fn answer(contact: &Address, bytes: &[u8]) -> Vec<u8> {
 /// Random bytes, bytes behind a right beginning, and a port scanner's favourites.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let anything = proptest::collection::vec(any::<u8>(), 0..600);
-    let (_, hello) = Proof::new(&Secret::random(), "tests", PURPOSE).initiate();
+    let (_, hello) = Proof::new(&Secret::random(), "tests", PURPOSE).initiate(None);
     let begun = (0..=hello.len(), anything.clone())
         .prop_map(move |(length, rest)| [&hello[..length], &rest].concat());
     let scanner = Just(b"GET / HTTP/1.1\r\nHost: squall\r\n\r\n".to_vec());
@@ -71,9 +69,9 @@ fn garbage_gets_a_closed_connection_and_nothing_else() {
     let first = Process::<TcpStream>::coordinate(2, &any_port(), |_| {});
     let contact = first.address.clone();
     proptest!(ProptestConfig::with_cases(100), |(bytes in garbage())| {
-        prop_assert!(answer(&contact, &bytes).len() <= ANSWER_BYTES_MAX);
+        prop_assert!(answer(&contact, &bytes).len() <= ANSWER_BYTES);
     });
-    let second = Process::join(2, &contact, |_| {});
+    let second = Process::<TcpStream>::join(2, &contact, |_| {});
     assert_meshed(vec![first.assembly(), second.assembly()]);
 }
 

@@ -73,6 +73,44 @@ fn whatever_the_kernel_takes_the_stream_is_what_was_posted() {
     }
 }
 
+/// By value it is the same stream, however much is taken at a time.
+#[test]
+fn words_that_are_taken_by_value_are_what_was_posted() {
+    let region = Region::heap(RegionId(1), 4 * REFERENCE_WORDS_MIN);
+    (0..region.words()).for_each(|word| region.store(word, 7 * word as u64));
+    for seed in 1..200 {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+        let (mut output, mut expected, mut sent) = (Output::default(), Vec::new(), Vec::new());
+        let mut take = |output: &mut Output, limit: usize| {
+            let mut target = vec![0; limit];
+            let taken = output.take_words(&mut target);
+            sent.extend_from_slice(&target[..taken]);
+        };
+        for _ in 0..200 {
+            let first = random.below(region.words());
+            let end = first + 1 + random.below(region.words() - first);
+            match random.below(3) {
+                0 => {
+                    output.push_mirror(3, &region, first..end);
+                    expected.extend(mirror_header(3, narrow(first), narrow(end - first)));
+                    expected.extend((first..end).map(|word| region.load(word)));
+                }
+                1 => {
+                    let frame = Frame::Ack { connection: 1, count: random.below(1 << 30) as u64 };
+                    output.push_frame(frame);
+                    expected.extend(&frame.encode().0[..HEADER_WORDS]);
+                }
+                _ => take(&mut output, random.below(500)),
+            }
+        }
+        while !output.is_empty() {
+            take(&mut output, 1 + random.below(500));
+        }
+        assert!(sent == expected, "seed {seed}");
+        assert!(!output.has_posts(), "nothing waits any more");
+    }
+}
+
 /// A word of which the kernel took one half must end with the other half of the same value [F3].
 #[test]
 fn a_word_that_the_kernel_split_stays_whole() {

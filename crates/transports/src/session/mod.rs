@@ -1,0 +1,61 @@
+//! Sessions: what two ends of a connection share once they have proved the cluster secret to each other.
+//!
+//! A handshake of the Noise framework ([`handshake`]) proves the secret and agrees on keys for this connection alone. What
+//! follows travels in records ([`record`]), which nobody else can read, alter, repeat or leave out. A relay that passes the
+//! handshake on has no keys, so all that it can do then is to pass the records on, or to close the connection.
+//!
+//! The messages by which processes meet are always in records. What follows them, the data of a fabric, is so if
+//! [`Encryption`] demands it; by default on all connections between hosts.
+
+mod ends;
+mod handshake;
+mod keys;
+mod record;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use self::ends::{Encryption, Ends};
+pub use self::handshake::{
+    ANSWER_BYTES, HELLO_BYTES, HELLO_HEAD_BYTES, Initiator, PROTOCOL_VERSION, Proof, ProofError, Rejection,
+};
+use self::keys::Keys;
+pub(crate) use self::record::{INBOUND_BYTES, OPENING_BYTES, RECORD_BYTES_MAX, Records};
+pub use self::stream::{PeerStream, Sealed};
+
+/// The keys of a connection, and whether its data are to be encrypted by them, too.
+#[derive(Debug)]
+pub struct Session {
+    pub(crate) records: Box<Records>,
+    is_sealed: bool,
+}
+
+impl Session {
+    pub(crate) fn new(keys: snow::TransportState, is_sealed: bool) -> Self {
+        Self { records: Box::new(Records::new(Keys::Own(keys))), is_sealed }
+    }
+
+    /// Two handles of a stream, for a thread that reads and one that writes, all whose bytes travel in records.
+    pub fn halves<R, W>(self, reader: R, writer: W) -> (Sealed<R>, Sealed<W>) {
+        let (reading, writing) = self.records.halves();
+        (Sealed::new(reader, reading), Sealed::new(writer, writing))
+    }
+
+    /// Whether what follows the messages by which the ends meet travels in records, too. Both ends say the same.
+    #[must_use]
+    pub const fn is_sealed(&self) -> bool {
+        self.is_sealed
+    }
+}
+
+/// Gives foreign bytes to a session in the place of records, for fuzzing. Returns how many of them were shown, which is none.
+#[must_use]
+pub fn open_foreign(session: &mut Session, bytes: &[u8]) -> usize {
+    let (mut stream, mut shown) = (bytes, 0);
+    while matches!(session.records.fill(&mut stream), Ok(true)) {
+        let opened = session.records.opened().len();
+        session.records.on_taken(opened);
+        shown += opened;
+    }
+    shown
+}

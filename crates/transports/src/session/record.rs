@@ -1,0 +1,283 @@
+//! Records: the encrypted and authenticated pieces that a session's bytes travel in.
+//!
+//! A record is the length of what follows (2 bytes, little endian) and a transport message of the Noise framework:
+//! 1 to [`RECORD_BYTES_MAX`] bytes (or none), encrypted, and a tag of 16 bytes. Each direction has a key of its own, and the
+//! number of a record is its nonce. So a record that is altered, repeated, left out or moved does not verify, and nothing of it
+//! or of what follows is ever shown. Now and then a direction goes on with its next key.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+
+use super::keys::Keys;
+
+/// The most bytes of plain text in a record. More would be encrypted hardly faster, and the receiver would wait longer before
+/// it can begin to decrypt.
+pub(crate) const RECORD_BYTES_MAX: usize = 32 << 10;
+
+const HEADER_BYTES: usize = 2;
+const TAG_BYTES: usize = 16;
+const SEALED_BYTES_MAX: usize = RECORD_BYTES_MAX + TAG_BYTES;
+const WHOLE_BYTES_MAX: usize = HEADER_BYTES + SEALED_BYTES_MAX;
+
+/// What a reader needs beside the plain text of a record for it to be opened without an allocation.
+pub(crate) const OPENING_BYTES: usize = SEALED_BYTES_MAX;
+
+/// The room for what one read of many records yields.
+pub(crate) const INBOUND_BYTES: usize = 256 << 10;
+
+/// The keys of one session, records that have not come whole, and records that the socket has not taken.
+pub(crate) struct Records {
+    keys: Keys,
+    /// `inbound[start..end]` has come and is not opened.
+    inbound: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// `opened[taken..]` is plain text that nobody has taken.
+    opened: Vec<u8>,
+    taken: usize,
+    /// `outbound[sent..]` is for the socket.
+    outbound: Vec<u8>,
+    sent: usize,
+    /// For who makes plain text of words: memory that is used again.
+    pub(crate) words: Vec<u64>,
+    /// A record did not verify; no other will be opened.
+    is_broken: bool,
+}
+
+/// The bytes that have come are not the next record of the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a record that does not verify: somebody on the way has altered what was sent")]
+pub(crate) struct BadRecord;
+
+impl From<BadRecord> for io::Error {
+    fn from(bad: BadRecord) -> Self {
+        Self::new(ErrorKind::InvalidData, bad.to_string())
+    }
+}
+
+impl Records {
+    pub(super) const fn new(keys: Keys) -> Self {
+        Self {
+            keys,
+            inbound: Vec::new(),
+            start: 0,
+            end: 0,
+            opened: Vec::new(),
+            taken: 0,
+            outbound: Vec::new(),
+            sent: 0,
+            words: Vec::new(),
+            is_broken: false,
+        }
+    }
+
+    /// One for each direction, for threads of their own: the first reads, the second writes.
+    pub(super) fn halves(self) -> (Self, Self) {
+        let (reading, writing) = self.keys.shared();
+        let writer = Self { outbound: self.outbound, sent: self.sent, ..Self::new(writing) };
+        (Self { keys: reading, outbound: Vec::new(), sent: 0, ..self }, writer)
+    }
+
+    /// Adds bytes to what is to be sent, in as many records as they need; at least one.
+    pub(crate) fn seal(&mut self, plain: &[u8]) {
+        if plain.is_empty() {
+            return self.seal_one(&[]);
+        }
+        plain.chunks(RECORD_BYTES_MAX).for_each(|part| self.seal_one(part));
+    }
+
+    fn seal_one(&mut self, plain: &[u8]) {
+        if self.sent == self.outbound.len() {
+            self.outbound.clear();
+            self.sent = 0;
+        }
+        let start = self.outbound.len();
+        let bytes = plain.len() + TAG_BYTES;
+        let length = u16::try_from(bytes).expect("a record's bytes fit");
+        self.outbound.extend_from_slice(&length.to_le_bytes());
+        self.outbound.resize(start + HEADER_BYTES + bytes, 0);
+        let sealed = &mut self.outbound[start + HEADER_BYTES..];
+        let written = self.keys.seal(plain, sealed);
+        assert_eq!(written, bytes, "a cipher text is as long as its plain text and the tag");
+    }
+
+    /// What the socket is to take next.
+    pub(crate) fn pending(&self) -> &[u8] {
+        &self.outbound[self.sent..]
+    }
+
+    /// The socket has taken the first `sent` bytes of [`Records::pending`].
+    pub(crate) fn on_sent(&mut self, sent: usize) {
+        self.sent += sent;
+        assert!(self.sent <= self.outbound.len(), "more was sent than there was");
+    }
+
+    /// Whether nothing waits for the socket.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.sent == self.outbound.len()
+    }
+
+    /// Where bytes of the socket are to be stored: many, or `most` at most.
+    pub(crate) fn room(&mut self, most: usize) -> &mut [u8] {
+        if self.inbound.len() < INBOUND_BYTES.min(most.max(WHOLE_BYTES_MAX)) {
+            self.inbound.resize(INBOUND_BYTES.min(most.max(WHOLE_BYTES_MAX)), 0);
+        }
+        if self.start > 0 {
+            self.inbound.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let end = self.inbound.len().min(self.end.saturating_add(most));
+        &mut self.inbound[self.end..end]
+    }
+
+    /// The first `received` bytes of [`Records::room`] have been stored.
+    pub(crate) fn on_received(&mut self, received: usize) {
+        self.end += received;
+        assert!(self.end <= self.inbound.len(), "more was received than there was room for");
+    }
+
+    /// How many bytes are still missing of the length of the next record, or of the record; 0 if it is whole.
+    fn missing(&self) -> Result<usize, BadRecord> {
+        let there = &self.inbound[self.start..self.end];
+        let Some(length) = there.first_chunk() else { return Ok(HEADER_BYTES - there.len()) };
+        let length = usize::from(u16::from_le_bytes(*length));
+        if !(TAG_BYTES..=SEALED_BYTES_MAX).contains(&length) {
+            return Err(BadRecord);
+        }
+        Ok((HEADER_BYTES + length).saturating_sub(there.len()))
+    }
+
+    /// Opens the next record into `target`, which has room for [`OPENING_BYTES`]. Returns the bytes of its plain text; `None`
+    /// if it has not come whole.
+    pub(crate) fn open(&mut self, target: &mut [u8]) -> Result<Option<usize>, BadRecord> {
+        if self.is_broken {
+            return Err(BadRecord);
+        }
+        let opened = self.try_open(target);
+        self.is_broken = opened.is_err();
+        opened
+    }
+
+    fn try_open(&mut self, target: &mut [u8]) -> Result<Option<usize>, BadRecord> {
+        if self.missing()? > 0 {
+            return Ok(None);
+        }
+        let there = &self.inbound[self.start..self.end];
+        let length = usize::from(u16::from_le_bytes(*there.first_chunk().expect("nothing is missing")));
+        let sealed = &there[HEADER_BYTES..HEADER_BYTES + length];
+        let bytes = self.keys.open(sealed, target).ok_or(BadRecord)?;
+        self.start += HEADER_BYTES + length;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Opens the next record that has anything in it, reading it from `stream` and not a byte beyond it. False at the end of
+    /// the stream.
+    ///
+    /// # Errors
+    /// What the stream says, [`ErrorKind::UnexpectedEof`] inside a record, and [`ErrorKind::InvalidData`] if it does not
+    /// verify.
+    pub(crate) fn fill(&mut self, stream: &mut impl Read) -> io::Result<bool> {
+        while self.taken == self.opened.len() {
+            if !self.fill_one(stream)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// As [`Records::fill`], of the next record, whether there is anything in it or not.
+    fn fill_one(&mut self, stream: &mut impl Read) -> io::Result<bool> {
+        loop {
+            let missing = self.missing()?;
+            if missing == 0 {
+                break;
+            }
+            match stream.read(self.room(missing))? {
+                0 if self.start == self.end => return Ok(false),
+                0 => return Err(io::Error::new(ErrorKind::UnexpectedEof, "it ended inside a record")),
+                received => self.on_received(received),
+            }
+        }
+        let mut target = std::mem::take(&mut self.opened);
+        target.resize(OPENING_BYTES, 0);
+        let opened = self.open(&mut target);
+        target.truncate(opened.unwrap_or_default().unwrap_or_default());
+        (self.opened, self.taken) = (target, 0);
+        opened?;
+        Ok(true)
+    }
+
+    /// Waits for a first record, which shows that the other end has the keys.
+    pub(crate) fn confirm(&mut self, stream: &mut impl Read) -> io::Result<()> {
+        match self.fill_one(stream)? {
+            true => Ok(()),
+            false => Err(ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Plain text that [`Records::fill`] has opened.
+    pub(crate) fn opened(&self) -> &[u8] {
+        &self.opened[self.taken..]
+    }
+
+    /// The first `taken` bytes of [`Records::opened`] have been used.
+    pub(crate) fn on_taken(&mut self, taken: usize) {
+        self.taken += taken;
+        assert!(self.taken <= self.opened.len(), "more was taken than was opened");
+    }
+
+    /// Whether bytes of the other end are kept here.
+    pub(crate) fn holds_input(&self) -> bool {
+        self.start < self.end || self.taken < self.opened.len()
+    }
+
+    /// As [`Read::read`], of a stream of records.
+    pub(crate) fn read(&mut self, stream: &mut impl Read, target: &mut [u8]) -> io::Result<usize> {
+        if target.is_empty() || !self.fill(stream)? {
+            return Ok(0);
+        }
+        let read = target.len().min(self.opened().len());
+        target[..read].copy_from_slice(&self.opened()[..read]);
+        self.on_taken(read);
+        Ok(read)
+    }
+
+    /// As [`Write::write`], to a stream of records. What a stream that does not block has not taken of the last of them waits.
+    pub(crate) fn write(&mut self, stream: &mut impl Write, source: &[u8]) -> io::Result<usize> {
+        self.flush(stream)?;
+        let part = &source[..source.len().min(RECORD_BYTES_MAX)];
+        if part.is_empty() {
+            return Ok(0);
+        }
+        self.seal(part);
+        match self.flush(stream) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            _ => Ok(part.len()),
+        }
+    }
+
+    /// Sends what waits.
+    pub(crate) fn flush(&mut self, stream: &mut impl Write) -> io::Result<()> {
+        while !self.is_flushed() {
+            match stream.write(self.pending()) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(sent) => self.on_sent(sent),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Records")
+            .field("inbound", &(self.end - self.start))
+            .field("outbound", &(self.outbound.len() - self.sent))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,170 @@
+//! A connected TCP stream whose other end has proved the secret, with the keys of its session if its data are encrypted.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::fd::{AsFd, BorrowedFd};
+
+use super::{Records, Session};
+
+/// A TCP stream to a peer. What is written travels in records if the session wants it, else as it is.
+///
+/// Reading yields nothing of a record before all of it has come and has been verified. What a stream that does not block has
+/// accepted may wait in it: [`Write::flush`] sends it.
+#[derive(Debug)]
+pub struct PeerStream {
+    stream: TcpStream,
+    records: Option<Box<Records>>,
+}
+
+impl From<TcpStream> for PeerStream {
+    /// A stream without a session: nothing is encrypted.
+    fn from(stream: TcpStream) -> Self {
+        Self { stream, records: None }
+    }
+}
+
+impl PeerStream {
+    /// A stream and the session of both its ends.
+    #[must_use]
+    pub fn new(stream: TcpStream, session: Session) -> Self {
+        let records = session.is_sealed().then_some(session.records);
+        Self { stream, records }
+    }
+
+    /// Whether what it carries is encrypted.
+    #[must_use]
+    pub const fn is_sealed(&self) -> bool {
+        self.records.is_some()
+    }
+
+    /// The address of this end.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
+    }
+
+    /// The address of the other end.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
+    /// As of [`TcpStream`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.stream.set_nonblocking(nonblocking)
+    }
+
+    /// As of [`TcpStream`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.stream.set_nodelay(nodelay)
+    }
+
+    /// As of [`TcpStream`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.stream.set_read_timeout(timeout)
+    }
+
+    /// As of [`TcpStream`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.stream.shutdown(how)
+    }
+
+    /// Whether bytes that were written wait here for the socket.
+    pub(crate) fn has_output(&self) -> bool {
+        self.records.as_ref().is_some_and(|records| !records.is_flushed())
+    }
+
+    /// The socket, and the keys if its data are encrypted.
+    pub(crate) fn into_parts(self) -> (TcpStream, Option<Box<Records>>) {
+        (self.stream, self.records)
+    }
+}
+
+impl Read for PeerStream {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        match &mut self.records {
+            Some(records) => records.read(&mut self.stream, target),
+            None => self.stream.read(target),
+        }
+    }
+}
+
+impl Write for PeerStream {
+    fn write(&mut self, source: &[u8]) -> io::Result<usize> {
+        match &mut self.records {
+            Some(records) => records.write(&mut self.stream, source),
+            None => self.stream.write(source),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.records {
+            Some(records) => records.flush(&mut self.stream),
+            None => Ok(()),
+        }
+    }
+}
+
+impl AsFd for PeerStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// One direction of a stream, all whose bytes travel in records; of [`Session::halves`].
+#[derive(Debug)]
+pub struct Sealed<S> {
+    stream: S,
+    records: Records,
+}
+
+impl<S> Sealed<S> {
+    pub(super) const fn new(stream: S, records: Records) -> Self {
+        Self { stream, records }
+    }
+
+    /// What carries the records.
+    pub const fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// As [`Sealed::stream`], for its time-outs; whoever reads or writes there breaks the session.
+    pub const fn stream_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+}
+
+impl<S: Read> Read for Sealed<S> {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        self.records.read(&mut self.stream, target)
+    }
+}
+
+impl<S: Write> Write for Sealed<S> {
+    fn write(&mut self, source: &[u8]) -> io::Result<usize> {
+        self.records.write(&mut self.stream, source)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.records.flush(&mut self.stream)?;
+        self.stream.flush()
+    }
+}

@@ -1,0 +1,98 @@
+//! Encrypted streams: what is sent goes through records, and what comes is verified before it means anything.
+
+use std::io;
+
+use super::TcpCounters;
+use super::frame::Violation;
+use super::input::ReceiveBuffer;
+use super::output::{Output, as_bytes};
+use super::peer::{Local, Loss, Peer};
+use super::socket::Socket;
+use crate::session::{INBOUND_BYTES, OPENING_BYTES, RECORD_BYTES_MAX, Records};
+
+impl Peer {
+    /// Encrypts what waits and sends it, as far as the socket takes it. Returns the number of bytes.
+    pub(super) fn transmit_sealed(
+        &mut self,
+        counters: &mut TcpCounters,
+        send: impl Fn(&Socket, &[u8]) -> io::Result<usize>,
+    ) -> usize {
+        let mut sent = 0;
+        while self.writable && sent < SENT_BYTES_MAX {
+            let records = self.records.as_mut().expect("only sealed streams come here");
+            if records.is_flushed() {
+                seal(&mut self.output, records);
+            }
+            let pending = records.pending();
+            if pending.is_empty() {
+                break;
+            }
+            counters.send_calls += 1;
+            match send(self.socket.as_ref().expect("nothing is sent to a lost peer"), pending) {
+                Ok(taken) => {
+                    self.writable = taken == pending.len();
+                    counters.bytes_sent += taken as u64;
+                    records.on_sent(taken);
+                    sent += taken;
+                }
+                Err(error) => self.on_send_error(error),
+            }
+        }
+        sent
+    }
+
+    /// Receives what one read yields, and does what the records say that it completes. Returns the number of bytes.
+    pub(super) fn poll_sealed_input(
+        &mut self,
+        buffer: &mut ReceiveBuffer,
+        local: &mut Local,
+    ) -> Result<usize, Loss> {
+        let mut records = self.records.take().expect("only sealed streams come here");
+        let outcome = self.receive_records(&mut records, buffer, local);
+        self.records = Some(records);
+        outcome
+    }
+
+    fn receive_records(
+        &mut self,
+        records: &mut Records,
+        buffer: &mut ReceiveBuffer,
+        local: &mut Local,
+    ) -> Result<usize, Loss> {
+        let room = records.room(INBOUND_BYTES);
+        let received = self.receive_into(room.len(), &mut local.counters, |socket| socket.receive(room))?;
+        records.on_received(received);
+        loop {
+            let restored = self.input.restore(buffer);
+            let target = &mut buffer.bytes_mut()[restored..restored + OPENING_BYTES];
+            let opened = records.open(target).map_err(|_| Violation(BAD_RECORD))?;
+            let Some(opened) = opened else { return Ok(received) };
+            if !opened.is_multiple_of(8) {
+                return Err(Violation("a record of broken words").into());
+            }
+            self.take_buffered(buffer, restored + opened, local)?;
+        }
+    }
+}
+
+/// Encrypts the next words of the queue, in a few records at most, so that one call sends them.
+fn seal(output: &mut Output, records: &mut Records) {
+    let mut words = std::mem::take(&mut records.words);
+    words.resize(RECORD_BYTES_MAX / 8, 0);
+    for _ in 0..RECORDS_MAX {
+        let taken = output.take_words(&mut words);
+        if taken == 0 {
+            break;
+        }
+        records.seal(as_bytes(&words[..taken]));
+    }
+    records.words = words;
+}
+
+const BAD_RECORD: &str = "a record that does not verify: somebody on the way has altered what was sent";
+
+/// What one call sends: enough for its cost, and little enough to stay in the cache.
+const RECORDS_MAX: usize = 8;
+
+/// One poll sends no more to a peer, so that it stays short.
+const SENT_BYTES_MAX: usize = 1 << 20;

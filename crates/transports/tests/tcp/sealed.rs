@@ -1,0 +1,144 @@
+//! Encrypted streams with somebody between their ends: what it alters, leaves out or repeats ends the connection, and no word
+//! of it is stored.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use squall_fabric::{BreakReason, Event, Fabric, MirrorKey, NodeId, Region};
+use squall_transports::tcp::TcpFabric;
+
+use crate::cluster::sealed;
+
+/// A writer whose mirror a reader sees, through somebody who is given each record and returns what is passed on.
+struct Scene {
+    writer: TcpFabric,
+    reader: TcpFabric,
+    source: Region,
+    view: Region,
+    mirror: squall_fabric::MirrorId,
+    lost: Option<BreakReason>,
+}
+
+const WORDS: usize = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Scene {
+    fn new(meddle: impl FnMut(usize, Vec<u8>) -> Vec<u8> + Send + 'static) -> Self {
+        let [listener, stranger] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let near = TcpStream::connect(stranger.local_addr().expect("bound")).expect("it listens");
+        let address = listener.local_addr().expect("bound");
+        let (caller, _) = stranger.accept().expect("it has connected");
+        let called = TcpStream::connect(address).expect("it listens");
+        let (far, _) = listener.accept().expect("it has connected");
+        pass_on(caller, called, meddle);
+        let (near, far) = sealed(near, far);
+        let mut writer = TcpFabric::new(NodeId(0), vec![(NodeId(1), near)]).expect("a fabric");
+        let mut reader = TcpFabric::new(NodeId(1), vec![(NodeId(0), far)]).expect("a fabric");
+        let source = writer.register(WORDS);
+        let mirror = writer.publish(MirrorKey(1), &source, &[NodeId(1)]);
+        let view = reader.attach(NodeId(0), MirrorKey(1), WORDS);
+        let mut scene = Self { writer, reader, source, view, mirror, lost: None };
+        let mut attached = false;
+        scene.poll_until(|event| attached |= matches!(event, Event::Attached { .. }), |_| false);
+        scene
+    }
+
+    /// Polls both until the reader satisfies `done`, the writer hears of the reader, or somebody is lost.
+    fn poll_until(&mut self, mut on_event: impl FnMut(&Event), done: impl Fn(&Self) -> bool) {
+        let begin = Instant::now();
+        let mut heard = false;
+        while !heard && !done(self) && self.lost.is_none() {
+            assert!(begin.elapsed() < PATIENCE, "nothing happens");
+            self.writer.poll(&mut |event| {
+                heard |= matches!(event, Event::Attached { .. });
+                on_event(&event);
+            });
+            let lost = &mut self.lost;
+            self.reader.poll(&mut |event| {
+                if let Event::PeerLost { reason, .. } = event {
+                    *lost = Some(reason);
+                }
+            });
+        }
+    }
+
+    fn push(&mut self, value: u64) {
+        (0..WORDS).for_each(|word| self.source.store(word, value));
+        self.writer.push(self.mirror, 0..WORDS);
+    }
+
+    fn shows(&self, value: u64) -> bool {
+        (0..WORDS).all(|word| self.view.load(word) == value)
+    }
+}
+
+/// Passes the bytes of two streams on. What goes from the first to the second is cut into records behind the handshake, each
+/// of which `meddle` is given with its number.
+fn pass_on(
+    caller: TcpStream,
+    called: TcpStream,
+    mut meddle: impl FnMut(usize, Vec<u8>) -> Vec<u8> + Send + 'static,
+) {
+    let (mut back_from, mut back_to) = (called.try_clone().expect("one"), caller.try_clone().expect("one"));
+    std::thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
+    std::thread::spawn(move || {
+        let (mut caller, mut called) = (caller, called);
+        let mut hello = [0; squall_transports::session::HELLO_BYTES];
+        caller.read_exact(&mut hello)?;
+        called.write_all(&hello)?;
+        for number in 0.. {
+            let mut length = [0; 2];
+            caller.read_exact(&mut length)?;
+            let mut record = length.to_vec();
+            record.resize(2 + usize::from(u16::from_le_bytes(length)), 0);
+            caller.read_exact(&mut record[2..])?;
+            called.write_all(&meddle(number, record))?;
+        }
+        std::io::Result::Ok(())
+    });
+}
+
+#[test]
+fn what_is_passed_on_unchanged_arrives() {
+    let mut scene = Scene::new(|_, record| record);
+    for value in 1..20 {
+        scene.push(value);
+        scene.poll_until(|_| (), |scene| scene.view.load(WORDS - 1) == value);
+        assert!(scene.lost.is_none() && scene.shows(value));
+    }
+}
+
+/// The mirror's words are pushed in records of 32 KiB. Of the one that is altered, and of all behind it, no word is stored.
+#[test]
+fn what_is_altered_ends_the_connection_and_shows_nothing() {
+    for place in [0, 2, 3, 1000, 32 << 10] {
+        let mut scene = Scene::new(move |number, mut record| {
+            if number == 8 {
+                let place = place.min(record.len() - 1);
+                record[place] ^= 1;
+            }
+            record
+        });
+        scene.push(u64::MAX);
+        scene.poll_until(|_| (), |_| false);
+        assert_eq!(scene.lost, Some(BreakReason::Protocol), "byte {place}");
+        let first = (0..WORDS).find(|word| scene.view.load(*word) != u64::MAX).expect("not all has come");
+        assert!((first..WORDS).all(|word| scene.view.load(word) == 0), "byte {place}: nothing behind it");
+    }
+}
+
+#[test]
+fn what_is_repeated_or_left_out_ends_the_connection() {
+    for repeats in [true, false] {
+        let mut scene = Scene::new(move |number, record| match (number == 8, repeats) {
+            (true, true) => [&record[..], &record].concat(),
+            (true, false) => Vec::new(),
+            _ => record,
+        });
+        scene.push(3);
+        scene.poll_until(|_| (), |scene| scene.view.load(WORDS - 1) == 3);
+        assert_eq!(scene.lost, Some(BreakReason::Protocol), "repeats: {repeats}");
+        assert!(!scene.shows(3));
+    }
+}
