@@ -46,8 +46,20 @@ pub fn join<S: Link>(
     listener: &Listener<S>,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<Joined<S::Secured>, BootstrapError> {
+    join_by(None, plan, name, listener, on_progress)
+}
+
+/// Joins, and asks `first` before the other contacts.
+fn join_by<S: Link>(
+    first: Option<&Address>,
+    plan: &Plan,
+    name: &str,
+    listener: &Listener<S>,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<Joined<S::Secured>, BootstrapError> {
     let others = plan.contacts.iter().filter(|contact| !listener.is_at(contact));
-    let contacts: Vec<Address> = others.filter(|contact| S::takes(contact)).cloned().collect();
+    let mut contacts: Vec<Address> = others.filter(|contact| S::takes(contact)).cloned().collect();
+    contacts.sort_by_key(|contact| Some(contact) != first);
     if contacts.is_empty() {
         let own = listener.address();
         let text =
@@ -61,12 +73,12 @@ pub fn join<S: Link>(
     on_progress(Progress::Listening { address: listener.address().clone() });
     let deadline = Instant::now() + plan.timeout;
     let proof = plan.proof();
-    let caller = Caller { plan, proof: &proof, deadline };
+    let caller = Caller { plan, proof: &proof, deadline, patience: PATIENCE_MIN };
     let (agreement, listen, name) = (plan.agreement, vec![listener.address().to_string()], name.into());
     let request = Request::Enter { agreement, listen, name, rank: plan.rank };
     let own = listener.address().to_string();
-    let (hopeless, cause) = (BTreeMap::new(), String::new());
-    let entering = Entering { caller, request, own, contacts, hopeless, cause, on_progress };
+    let (hopeless, judged, cause) = (BTreeMap::new(), None, String::new());
+    let entering = Entering { caller, request, own, contacts, hopeless, judged, cause, on_progress };
     let porter = Porter::new(plan, listener, &proof)?;
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| porter.serve());
@@ -102,9 +114,10 @@ pub fn enter<S: Link>(
     let scout = Scout::send::<S>(plan, others.cloned().collect())?;
     match assemble_unless(&scout, plan, listener, on_progress) {
         Ok(assembly) => Ok(Entered::Assembled(assembly)),
-        Err(BootstrapError::Running { .. } | BootstrapError::Refused { refusal: Refusal::Complete, .. }) => {
-            join(plan, name, listener, on_progress).map(Entered::Joined)
-        }
+        Err(
+            BootstrapError::Running { contact: first }
+            | BootstrapError::Refused { refusal: Refusal::Complete, address: first },
+        ) => join_by(Some(&first), plan, name, listener, on_progress).map(Entered::Joined),
         Err(error) => Err(error),
     }
 }
@@ -115,8 +128,10 @@ struct Entering<'p, 'c> {
     /// Where we listen.
     own: String,
     contacts: Vec<Address>,
-    /// What can never work, by contact.
+    /// What can never work, by contact: processes that have proved the secret say so.
     hopeless: BTreeMap<Address, BootstrapError>,
+    /// What some process without a proof said last.
+    judged: Option<BootstrapError>,
     /// The last failure.
     cause: String,
     on_progress: &'c mut dyn FnMut(Progress),
@@ -172,6 +187,9 @@ impl Entering<'_, '_> {
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
+            // A silent contact holds the first rounds up for a moment only, and a slow network has its time later.
+            let patience = self.caller.plan.handshake_timeout.max(PATIENCE_MIN) * PATIENCE_FACTOR;
+            self.caller.patience = (self.caller.patience * 2).min(patience);
         }
     }
 
@@ -183,6 +201,9 @@ impl Entering<'_, '_> {
 
     fn time_is_over(mut self) -> BootstrapError {
         if let Some((_, error)) = self.hopeless.pop_first() {
+            return error;
+        }
+        if let Some(error) = self.judged {
             return error;
         }
         let (waited, cause) = (self.caller.plan.timeout, self.cause);
@@ -198,8 +219,14 @@ impl Entering<'_, '_> {
         let (wire, answer) = match asked {
             Ok(asked) => asked,
             Err(CallError::Never(error)) => return Err(error),
+            Err(CallError::Unproved(error)) => {
+                let cause = error.to_string();
+                self.judged = Some(error);
+                return Ok(Err(self.unreached(contact, cause)));
+            }
             Err(CallError::Again(cause)) => return Ok(Err(self.unreached(contact, cause))),
         };
+        self.judged = None;
         self.hopeless.remove(contact);
         match answer {
             Answer::Admit(admittance) => self.link(contact, wire, &admittance),
@@ -300,10 +327,13 @@ impl Entering<'_, '_> {
             match self.caller.call(address, request, until) {
                 Ok(wire) => return Ok(wire),
                 Err(CallError::Never(error)) => return Err(error.to_string()),
+                Err(CallError::Unproved(error)) if Instant::now() + PAUSE_MIN >= patience => {
+                    return Err(error.to_string());
+                }
                 Err(CallError::Again(cause)) if Instant::now() + PAUSE_MIN >= patience => {
                     return Err(cause);
                 }
-                Err(CallError::Again(_)) => std::thread::sleep(PAUSE_MIN),
+                Err(CallError::Again(_) | CallError::Unproved(_)) => std::thread::sleep(PAUSE_MIN),
             }
         }
     }
@@ -317,7 +347,7 @@ impl Entering<'_, '_> {
 pub fn ask<S: Link>(plan: &Plan, address: &Address, question: &[u8]) -> Result<Vec<u8>, BootstrapError> {
     let deadline = Instant::now() + plan.handshake_timeout + VERDICT_PATIENCE;
     let proof = plan.proof();
-    let caller = Caller { plan, proof: &proof, deadline };
+    let caller = Caller { plan, proof: &proof, deadline, patience: plan.timeout };
     let no_answer = |cause: String| BootstrapError::NoAnswer { address: address.clone(), cause };
     let request = Request::Status { question: question.into() };
     match caller.ask::<S>(address, &request, deadline.into()) {
@@ -326,7 +356,7 @@ pub fn ask<S: Link>(plan: &Plan, address: &Address, question: &[u8]) -> Result<V
         Ok((_, Answer::Refused(refusal))) => Err(no_answer(refusal.to_string())),
         Ok(_) => Err(nonsense(address, "an answer to something else")),
         Err(CallError::Again(cause)) => Err(no_answer(cause)),
-        Err(CallError::Never(error)) => Err(error),
+        Err(CallError::Never(error) | CallError::Unproved(error)) => Err(error),
     }
 }
 
@@ -337,6 +367,10 @@ fn nonsense(contact: &Address, what: &str) -> BootstrapError {
 /// Pauses between rounds of attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// How long a contact may take to prove the secret in the first round, and how much longer than a handshake in the last: others
+/// may be served before us.
+const PATIENCE_MIN: Duration = Duration::from_millis(250);
+const PATIENCE_FACTOR: u32 = 5;
 /// How long a member that does not accept is called again.
 const LINK_PATIENCE: Duration = Duration::from_millis(200);
 /// Members that name another leader, one after the other.

@@ -5,13 +5,16 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::Instant;
 
-use rustix::fd::AsFd;
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Address;
+use super::wire::{Until, wait};
 use crate::session::{Ends, PeerStream, Session};
 
 mod sealed {
@@ -43,8 +46,9 @@ pub trait Link: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 's
     #[doc(hidden)]
     fn accept(listener: &Self::Listener) -> io::Result<Self>;
 
+    /// Waits until the deadline, or until `abandon` can be read.
     #[doc(hidden)]
-    fn connect(address: &Address, timeout: Duration) -> io::Result<Self>;
+    fn connect(address: &Address, deadline: Instant, abandon: Option<BorrowedFd<'_>>) -> io::Result<Self>;
 
     #[doc(hidden)]
     fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()>;
@@ -98,10 +102,10 @@ impl Link for TcpStream {
         Ok(stream)
     }
 
-    fn connect(address: &Address, timeout: Duration) -> io::Result<Self> {
+    fn connect(address: &Address, deadline: Instant, abandon: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let mut last = ErrorKind::AddrNotAvailable.into();
         for address in socket_addresses(address)? {
-            match TcpStream::connect_timeout(&address, timeout) {
+            match connect_tcp(address, Until { deadline, abandon }) {
                 Ok(stream) if is_itself(&stream)? => last = ErrorKind::ConnectionRefused.into(),
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
@@ -169,7 +173,7 @@ impl Link for UnixStream {
     }
 
     /// Does not wait: where the queue of the listener is full, `WouldBlock` says so.
-    fn connect(address: &Address, _timeout: Duration) -> io::Result<Self> {
+    fn connect(address: &Address, _deadline: Instant, _abandon: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let address = match address {
             Address::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
             Address::Path(path) => SocketAddrUnix::new(path)?,
@@ -213,6 +217,20 @@ impl Link for UnixStream {
         let user = socket_peercred(self)?.uid;
         Ok((user != rustix::process::geteuid()).then(|| user.as_raw()))
     }
+}
+
+fn connect_tcp(address: SocketAddr, until: Until<'_>) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Err(Errno::INPROGRESS) => {
+            wait(socket.as_fd(), PollFlags::OUT, until)?;
+            rustix::net::sockopt::socket_error(&socket)??;
+        }
+        connected => connected?,
+    }
+    Ok(socket.into())
 }
 
 /// Whether a host that is written as a contact is this one: only then can it be bound.

@@ -30,7 +30,7 @@ pub(super) fn join<S: Link>(
 ) -> Result<Assembly<S::Secured>, BootstrapError> {
     let deadline = Instant::now() + plan.timeout;
     let proof = plan.proof();
-    let caller = Caller { plan, proof: &proof, deadline };
+    let caller = Caller { plan, proof: &proof, deadline, patience: plan.timeout };
     let coordinator = caller.call_coordinator(contact, listener.address(), scout, on_progress)?;
     let reception = Reception::new(plan, listener, &proof);
     let mut joining = Joining {
@@ -53,12 +53,17 @@ pub(super) struct Caller<'p> {
     pub(super) plan: &'p Plan,
     pub(super) proof: &'p Proof,
     pub(super) deadline: Instant,
+    /// How long a process may take to prove the secret.
+    pub(super) patience: Duration,
 }
 
 /// Why a call did not succeed.
 pub(super) enum CallError {
     /// It may next time.
     Again(String),
+    /// What listens there has not proved the secret, whatever it says: next time it may be somebody else.
+    Unproved(BootstrapError),
+    /// A process that has proved the secret says so, or the system.
     Never(BootstrapError),
 }
 
@@ -81,17 +86,19 @@ impl Caller<'_> {
         loop {
             // Others may be served before us, so we wait longer than the coordinator waits for one of us.
             let deadline = self.deadline.min(Instant::now() + self.plan.handshake_timeout * PATIENCE);
-            let cause = match self.call(contact, &request, deadline.into()) {
+            let until = Until { deadline, abandon: scout.bell() };
+            let (cause, judgement) = match self.call(contact, &request, until) {
                 Ok(wire) => return Ok(wire),
                 Err(CallError::Never(error)) => return Err(error),
-                Err(CallError::Again(cause)) => cause,
+                Err(CallError::Unproved(error)) => (error.to_string(), Some(error)),
+                Err(CallError::Again(cause)) => (cause, None),
             };
             if let Some(contact) = scout.found() {
                 return Err(BootstrapError::Running { contact });
             }
             if Instant::now() + pause >= self.deadline {
                 let (contact, waited) = (contact.clone(), self.plan.timeout);
-                return Err(BootstrapError::Unreachable { contact, waited, cause });
+                return Err(judgement.unwrap_or(BootstrapError::Unreachable { contact, waited, cause }));
             }
             if cause != told {
                 told.clone_from(&cause);
@@ -132,19 +139,20 @@ impl Caller<'_> {
         request: &Request,
         until: Until<'_>,
     ) -> Result<(Wire<S>, Answer), CallError> {
-        let left = until.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let stream = S::connect(address, left).map_err(|error| {
+        let begun = Instant::now();
+        let before = Until { deadline: until.deadline.min(begun + self.patience), ..until };
+        let stream = S::connect(address, before.deadline, until.abandon).map_err(|error| {
             CallError::Again(match error.kind() {
                 ErrorKind::ConnectionRefused | ErrorKind::NotFound => "nobody listens there".into(),
                 _ => error.to_string(),
             })
         })?;
         if let Ok(Some(user)) = stream.foreign_user() {
-            return Err(CallError::Never(BootstrapError::OtherUser { address: address.clone(), user }));
+            return Err(CallError::Unproved(BootstrapError::OtherUser { address: address.clone(), user }));
         }
         let wire = Wire::new(stream).map_err(system("to make a socket non-blocking"));
         let mut wire = wire.map_err(CallError::Never)?;
-        wire.prove(self.proof, until).map_err(|error| self.on_proof_error(address, error))?;
+        wire.prove(self.proof, before).map_err(|error| self.on_proof_error(address, error))?;
         let again = |error: WireError| CallError::Again(error.to_string());
         wire.write_frame(request, until).map_err(again)?;
         let answer = wire.read_frame(until).map_err(again)?;
@@ -153,7 +161,7 @@ impl Caller<'_> {
 
     fn on_proof_error(&self, address: &Address, error: ProofError) -> CallError {
         let address = address.clone();
-        CallError::Never(match error {
+        CallError::Unproved(match error {
             ProofError::Io(error) => return CallError::Again(error.to_string()),
             ProofError::NotSquall => BootstrapError::NotSquall { address },
             ProofError::Secret => BootstrapError::SecretRefused { address },

@@ -359,7 +359,7 @@ impl Reporter {
 pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError> {
     let (plan, proof) = (terms.plan(), terms.proof());
     let deadline = Instant::now() + plan.timeout;
-    let caller = Caller { plan: &plan, proof: &proof, deadline };
+    let caller = Caller { plan: &plan, proof: &proof, deadline, patience: plan.timeout };
     if address.is_unix() && !terms.choice.may_share() {
         return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
     }
@@ -376,14 +376,16 @@ pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError>
         terms.choice.wish(answer)
     };
     loop {
-        let cause = match caller.try_doors(address, &twins, terms.choice, &mut wish) {
+        let error = match caller.try_doors(address, &twins, terms.choice, &mut wish) {
             Ok(meeting) => return Ok(meeting),
             Err(CallError::Never(error)) => return Err(error),
-            Err(CallError::Again(cause)) => cause,
+            Err(CallError::Unproved(error)) => error,
+            Err(CallError::Again(cause)) => {
+                BootstrapError::Unreachable { contact: address.clone(), waited: plan.timeout, cause }
+            }
         };
         if Instant::now() + pause >= deadline {
-            let (contact, waited) = (address.clone(), plan.timeout);
-            return Err(BootstrapError::Unreachable { contact, waited, cause });
+            return Err(error);
         }
         std::thread::sleep(pause);
         pause = (2 * pause).min(PAUSE_MAX);
@@ -403,10 +405,10 @@ impl Caller<'_> {
         for twin in twins {
             match self.try_door::<UnixStream>(twin, Wish::Stream) {
                 Ok(meeting) => return Ok(meeting),
-                // A socket of another user, or of nobody: what listens at the port may be ours all the same.
-                Err(CallError::Never(BootstrapError::OtherUser { .. })) if by_tcp => {}
-                Err(CallError::Never(error)) => return Err(CallError::Never(error)),
+                // A socket of somebody else, or of nobody: what listens at the port may be ours all the same.
+                Err(CallError::Unproved(_)) if by_tcp => {}
                 Err(CallError::Again(text)) => cause = text,
+                Err(error) => return Err(error),
             }
         }
         if !by_tcp {

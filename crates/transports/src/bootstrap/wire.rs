@@ -267,7 +267,7 @@ impl<S: Link> Write for Waiting<'_, S> {
     }
 }
 
-fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: Until<'_>) -> Result<(), WireError> {
+pub(super) fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: Until<'_>) -> Result<(), WireError> {
     let left = until.deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(WireError::Late);

@@ -86,7 +86,7 @@ fn a_stranger_stays_outside() {
     let door = door(Choice::Tcp);
     let Address::Tcp { host, port } = door.address().clone() else { panic!("tcp") };
     let _silent = TcpStream::connect((host.as_str(), port)).expect("it listens");
-    let mut other = terms(Choice::Tcp);
+    let mut other = Terms { timeout: Duration::from_millis(500), ..terms(Choice::Tcp) };
     other.secret = Secret::new("another secret of sixteen bytes").expect("long enough");
     let refused = call(door.address(), &other).expect_err("another secret");
     assert!(matches!(refused, BootstrapError::SecretRefused { .. }), "{refused}");

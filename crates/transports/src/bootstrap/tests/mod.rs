@@ -141,7 +141,7 @@ impl Puppet {
     /// Joins and is accepted.
     fn join(plan: &Plan, rank: Option<u32>) -> Self {
         let listener = Listener::bind(&unix_address()).unwrap();
-        let stream = <UnixStream as Link>::connect(&plan.contacts[0], Duration::from_secs(1)).unwrap();
+        let stream = <UnixStream as Link>::connect(&plan.contacts[0], soon(), None).unwrap();
         let mut wire = Wire::new(stream).unwrap();
         wire.prove(&plan.proof(), soon().into()).unwrap();
         let listen = listener.address().to_string();
@@ -158,7 +158,8 @@ fn soon() -> Instant {
 
 /// Waits until `address` answers, as a member would that starts early.
 fn connect_tcp(address: &Address) -> TcpStream {
-    let stream = <TcpStream as Link>::connect(address, Duration::from_secs(1)).unwrap();
+    let stream = <TcpStream as Link>::connect(address, soon(), None).unwrap();
+    Link::set_nonblocking(&stream, false).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream
 }

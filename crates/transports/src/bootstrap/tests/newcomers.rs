@@ -96,7 +96,7 @@ impl<S: Link> Newcomer<S> {
 /// A newcomer that follows the protocol as far as the test wants.
 fn ask_as_puppet(contact: &Address) -> Wire<UnixStream> {
     let plan = plan(3, contact);
-    let stream = <UnixStream as Link>::connect(contact, Duration::from_secs(1)).unwrap();
+    let stream = <UnixStream as Link>::connect(contact, soon(), None).unwrap();
     let mut wire = Wire::new(stream).unwrap();
     wire.prove(&plan.proof(), soon().into()).unwrap();
     let (agreement, listen) = (plan.agreement, vec!["unix:@nowhere".into()]);
@@ -354,7 +354,7 @@ fn a_link_is_of_this_session() {
     let mut member = Seat::<UnixStream>::open(|_| {});
     let hello = |contact: &Address, session| {
         let plan = plan(3, contact);
-        let stream = <UnixStream as Link>::connect(contact, Duration::from_secs(1)).unwrap();
+        let stream = <UnixStream as Link>::connect(contact, soon(), None).unwrap();
         let mut wire = Wire::new(stream).unwrap();
         wire.prove(&plan.proof(), soon().into()).unwrap();
         wire.write_frame(&Request::Hello { session, node: 9, listen: "unix:@nowhere".into() }, soon())

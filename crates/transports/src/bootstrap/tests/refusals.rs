@@ -17,13 +17,19 @@ fn one_is_wrong(change: impl FnOnce(&mut Plan), expected: impl FnOnce(&Bootstrap
     assert_meshed(vec![outcome.unwrap(), second.assembly(), third.assembly()]);
 }
 
+/// What has not proved the secret is asked again until the time is over.
+const BRIEF: Duration = Duration::from_millis(500);
+
 fn refused_as(error: &BootstrapError, expected: &Refusal) -> bool {
     matches!(error, BootstrapError::Refused { refusal, .. } if refusal == expected)
 }
 
 #[test]
 fn a_wrong_secret_is_named_with_the_address() {
-    let wrong = |plan: &mut Plan| plan.secret = Secret::new("another secret of the tests").unwrap();
+    let wrong = |plan: &mut Plan| {
+        plan.secret = Secret::new("another secret of the tests").unwrap();
+        plan.timeout = BRIEF;
+    };
     one_is_wrong(wrong, |error, contact| {
         assert!(error.to_string().contains("compare `secret`"));
         matches!(error, BootstrapError::SecretRefused { address } if address == contact)
@@ -33,7 +39,7 @@ fn a_wrong_secret_is_named_with_the_address() {
 #[test]
 fn another_cluster_is_named() {
     one_is_wrong(
-        |plan| plan.cluster = "others".into(),
+        |plan| (plan.cluster, plan.timeout) = ("others".into(), BRIEF),
         |error, _| matches!(error, BootstrapError::OtherCluster { cluster, .. } if cluster == "others"),
     );
 }

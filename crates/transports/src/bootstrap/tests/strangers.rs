@@ -111,13 +111,69 @@ fn a_frame_is_bounded_and_read_to_its_last_byte() {
 fn what_is_not_squall_is_named() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let contact: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
-    let server = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").unwrap();
-        // Until the client has gone.
-        let _ = stream.read_to_end(&mut Vec::new());
-    });
-    let error = Process::<TcpStream>::join(2, &contact, |_| {}).error();
+    std::thread::spawn(move || answer_http(&listener));
+    let brief = |plan: &mut Plan| plan.timeout = Duration::from_millis(300);
+    let error = Process::<TcpStream>::join(2, &contact, brief).error();
     assert!(matches!(error, BootstrapError::NotSquall { address } if address == contact));
-    server.join().unwrap();
+}
+
+/// Answers everybody, until the test ends.
+fn answer_http(listener: &std::net::TcpListener) {
+    for stream in listener.incoming() {
+        let mut stream = stream.unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        std::thread::spawn(move || stream.read_to_end(&mut Vec::new()));
+    }
+}
+
+/// What listens where a member had its address before: a member that comes again finds its group all the same, and soon.
+#[test]
+fn whatever_listens_at_the_first_contact_ends_nobody() {
+    let other_cluster = |listener: std::net::TcpListener| {
+        let proof = Proof::new(&Secret::random(), "others", PURPOSE);
+        for stream in listener.incoming() {
+            let _ = proof.demand(&mut stream.unwrap(), None);
+        }
+    };
+    let silent = |listener: std::net::TcpListener| {
+        let streams: Vec<_> = listener.incoming().collect();
+        drop(streams);
+    };
+    let strangers: [fn(std::net::TcpListener); 3] =
+        [|listener| answer_http(&listener), other_cluster, silent];
+    for (number, stranger) in strangers.into_iter().enumerate() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let first: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        std::thread::spawn(move || stranger(listener));
+        let member = Listener::<TcpStream>::bind(&any_port()).unwrap();
+        let mut plan = plan(2, &first);
+        plan.contacts.push(member.address().clone());
+        plan.timeout = Duration::from_secs(4);
+        let (desk, mut events) = Desk::open(member, &plan, 7, crate::Waker::new().unwrap()).unwrap();
+        let begun = Instant::now();
+        let entering = std::thread::spawn(move || {
+            let own = Listener::<TcpStream>::bind(&any_port()).unwrap();
+            enter(&plan, "again", &own, &mut |_| ())
+        });
+        let asker = loop {
+            match events.poll_event() {
+                Some(DeskEvent::JoinAsked { asker, .. }) => break asker,
+                // Whether a group runs.
+                Some(DeskEvent::StatusAsked { asker, .. }) => asker.answer(Vec::new()),
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "stranger {number}: it does not ask the member"
+            );
+        };
+        assert!(begun.elapsed() < Duration::from_secs(3), "stranger {number}: {:?}", begun.elapsed());
+        asker.refuse("the test is over");
+        let error = match entering.join().unwrap() {
+            Ok(entered) => panic!("{entered:?}"),
+            Err(error) => error,
+        };
+        drop(desk);
+        assert!(!matches!(error, BootstrapError::Unreachable { .. }), "stranger {number}: {error}");
+    }
 }
