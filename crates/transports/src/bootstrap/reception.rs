@@ -1,10 +1,14 @@
 //! Where connections are received: each must prove the secret and say what it wants before anybody hears of it.
 //!
 //! One thread serves all of them. A connection that is silent or slow is closed after `handshake_timeout`,
-//! however its bytes trickle. When `unauthenticated_max` are waiting, the oldest makes room for the next as
-//! soon as it has had [`GRACE`], so that silent clients cannot shut the others out.
+//! however its bytes trickle. When `unauthenticated_max` are waiting, the next takes the place of the oldest of the source
+//! address that has the most of them, the next one counted; those that have shown a proof stay before those that have not. So
+//! a host that takes all places loses its own to whoever comes from elsewhere, and keeps nobody out; and what comes from
+//! that host itself has its turn until as many others have come.
 
+use std::cmp::Reverse;
 use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -17,9 +21,6 @@ use super::message::{Answer, Refusal, Request};
 use super::wire::{Wire, WireError, poll_for};
 use super::{BootstrapError, Listener, Plan, Progress, Proof, ProofError};
 use crate::session::{HELLO_BYTES, HELLO_HEAD_BYTES, Rejection};
-
-/// The time in which an honest peer proves the secret, unless the network is very slow.
-const GRACE: Duration = Duration::from_millis(250);
 
 /// Who has proved the secret and said what it wants.
 pub(super) struct Visitor<S> {
@@ -52,6 +53,7 @@ pub(super) struct Reception<'p, S: Link> {
 struct Pending<S> {
     wire: Wire<S>,
     peer: String,
+    source: Option<IpAddr>,
     since: Instant,
     stage: Stage,
 }
@@ -104,28 +106,19 @@ impl<'p, S: Link> Reception<'p, S> {
     fn wait(&mut self, watched: &[BorrowedFd<'_>], deadline: Instant) -> Result<(), BootstrapError> {
         let oldest = self.pending.first().map(|pending| pending.since);
         let expiry = oldest.map(|since| since + self.handshake_timeout);
-        let full = self.pending.len() >= self.pending_max;
-        let room = oldest.filter(|_| full).map(|since| since + GRACE);
-        let wake = [Some(deadline), expiry, room].into_iter().flatten().min().unwrap_or(deadline);
-
+        let wake = expiry.map_or(deadline, |expiry| expiry.min(deadline));
         let now = Instant::now();
-        let deaf = room.is_some_and(|room| now < room);
         let mut fds: Vec<_> = self.pending.iter().map(|pending| pending.wire.as_fd()).collect();
         fds.extend_from_slice(watched);
-        if !deaf {
-            fds.push(self.listener.as_fd());
-        }
+        fds.push(self.listener.as_fd());
         let mut fds: Vec<_> = fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         poll_for(&mut fds, wake.saturating_duration_since(now)).map_err(system("to wait for connections"))
     }
 
     fn accept(&mut self, on_progress: &mut dyn FnMut(Progress)) -> Result<(), BootstrapError> {
-        loop {
+        // Those that are there are heard before more are taken than have places.
+        for _ in 0..self.pending_max {
             let now = Instant::now();
-            let full = self.pending.len() >= self.pending_max;
-            if full && self.pending.first().is_some_and(|oldest| now < oldest.since + GRACE) {
-                return Ok(());
-            }
             let stream = match self.listener.accept() {
                 Ok(stream) => stream,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -133,17 +126,35 @@ impl<'p, S: Link> Reception<'p, S> {
                 // Nobody waits, or the connection failed before we took it.
                 Err(_) => return Ok(()),
             };
-            if full {
-                on_progress(self.pending.remove(0).rejected("too many connections wait for their proof"));
-            }
             let peer = stream.peer();
+            let source = stream.peer_ip().map(network);
             if let Ok(Some(user)) = stream.foreign_user() {
                 on_progress(Progress::Rejected { peer, cause: format!("user {user} is not ours") });
                 continue;
             }
             let wire = Wire::new(stream).map_err(system("to make a socket non-blocking"))?;
-            self.pending.push(Pending { wire, peer, since: now, stage: Stage::HelloHead });
+            if self.pending.len() >= self.pending_max {
+                let leaving = self.pending.remove(self.leaving(source));
+                on_progress(leaving.rejected("too many connections wait for their proof"));
+            }
+            self.pending.push(Pending { wire, peer, source, since: now, stage: Stage::HelloHead });
         }
+        Ok(())
+    }
+
+    /// Which connection makes room for one from `source`.
+    fn leaving(&self, source: Option<IpAddr>) -> usize {
+        let count = |wanted| {
+            let pending = self.pending.iter().filter(|pending| pending.source == wanted).count();
+            pending + usize::from(wanted == source)
+        };
+        let worth = |pending: &Pending<S>| {
+            let is_proved = matches!(pending.stage, Stage::Request);
+            (Reverse(count(pending.source)), pending.source != source, is_proved)
+        };
+        // The first of the least, which is the oldest.
+        let places = 0..self.pending.len();
+        places.min_by_key(|place| worth(&self.pending[*place])).expect("`pending_max` is at least 1")
     }
 }
 
@@ -194,6 +205,16 @@ impl<S: Link> Pending<S> {
         Progress::Rejected { peer: self.peer, cause: cause.into() }
     }
 }
+
+/// What one host has: an IPv4 address, or a network of IPv6.
+fn network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & HOST_NETWORK).into(),
+        ip => ip,
+    }
+}
+
+const HOST_NETWORK: u128 = !0 << 64;
 
 fn proof_io(error: WireError) -> ProofError {
     ProofError::Io(error.into())

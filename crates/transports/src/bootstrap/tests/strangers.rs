@@ -177,3 +177,45 @@ fn whatever_listens_at_the_first_contact_ends_nobody() {
         assert!(!matches!(error, BootstrapError::Unreachable { .. }), "stranger {number}: {error}");
     }
 }
+
+/// A host that takes all places, again and again, and members elsewhere.
+#[test]
+fn a_flood_from_one_host_keeps_no_other_out() {
+    let first = Process::<TcpStream>::coordinate(3, &any_port(), |plan| {
+        plan.unauthenticated_max = 8;
+        plan.handshake_timeout = Duration::from_secs(5);
+    });
+    let Address::Tcp { port, .. } = first.address.clone() else { unreachable!() };
+    let over = std::sync::Arc::new(squall_fabric::atomics::AtomicBool::new(false));
+    let flood = |over: std::sync::Arc<squall_fabric::atomics::AtomicBool>| {
+        std::thread::spawn(move || {
+            let mut held = std::collections::VecDeque::new();
+            while !over.load(Ordering::Relaxed) {
+                held.extend(connect_from([127, 0, 0, 2], port));
+                if held.len() > 100 {
+                    held.pop_front();
+                }
+            }
+        })
+    };
+    let floods: Vec<_> = (0..2).map(|_| flood(over.clone())).collect();
+    std::thread::sleep(Duration::from_millis(100));
+    let begun = Instant::now();
+    let others = [(); 2].map(|()| Process::<TcpStream>::join(3, &first.address, |_| {}));
+    let mut assemblies = vec![first.assembly()];
+    assemblies.extend(others.map(Process::assembly));
+    let took = begun.elapsed();
+    over.store(true, Ordering::Relaxed);
+    floods.into_iter().for_each(|flood| flood.join().unwrap());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert_meshed(assemblies);
+}
+
+/// A connection from another address of this host.
+fn connect_from(address: [u8; 4], port: u16) -> std::io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&socket, &std::net::SocketAddr::from((address, 0)))?;
+    connect(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], port)))?;
+    Ok(socket.into())
+}
