@@ -11,11 +11,10 @@
 //!
 //! A leader that dies takes its admission with it: the newcomer sees that, closes its links and asks again.
 
-use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use squall_fabric::{BreakReason, Core as _, Event, Fabric as _, NodeId};
+use squall_fabric::{BreakReason, Core as _, Event, Fabric as _, Instant, NodeId};
 use squall_protocols::group::Group;
 use squall_protocols::membership::{MEMBERS_MAX, Member, View};
 use squall_transports::Transport as _;
@@ -28,6 +27,7 @@ use squall_transports::session::PeerStream;
 use crate::application::Handles;
 use crate::config::Config;
 use crate::entrance::{AnyListener, Token};
+use crate::links::{Links, Verdict, node_number};
 use crate::status::Status;
 use crate::transport::{AnyFabric, AnyStream};
 
@@ -42,7 +42,7 @@ pub(crate) struct FrontDesk {
     /// Who was admitted here and is no member yet.
     guest: Option<Guest>,
     /// Who has linked and is in no view yet.
-    newcomers: BTreeSet<NodeId>,
+    newcomers: Links,
     /// In which view this member has admitted how many.
     admitted: (u64, u32),
 }
@@ -81,7 +81,7 @@ impl FrontDesk {
                 (desk, AnyEvents::Tcp(events))
             }
         };
-        let (newcomers, admitted) = (BTreeSet::new(), (0, 0));
+        let (newcomers, admitted) = (Links::default(), (0, 0));
         Ok(Self { events, _desk: desk, status, guest: None, newcomers, admitted })
     }
 
@@ -193,31 +193,60 @@ impl FrontDesk {
         fabric: &mut AnyFabric,
         group: &mut Group<Handles>,
     ) {
-        if self.newcomers.len() >= MEMBERS_MAX || self.status.roster().contains_key(&node) {
-            tracing::warn!(%node, %address, "a link that cannot be used was closed");
-            return;
+        self.end_expired(fabric);
+        let view = group.membership().map_or(0, |membership| membership.view().id);
+        let is_known = self.status.roster().contains_key(&node);
+        match self.newcomers.judge(node, is_known, view, fabric.now()) {
+            Verdict::Close => {
+                tracing::warn!(%node, %address, "a link was closed: no process that joins has this number");
+                return;
+            }
+            Verdict::Report => {
+                tracing::warn!(%node, %address, "a link with a process that joins was closed: it has to ask again");
+                self.forget(node, fabric);
+                return report_unlinked(node, fabric, group);
+            }
+            Verdict::Take => {}
         }
         match fabric.add_peer(node, stream) {
             Ok(()) => {
-                self.newcomers.insert(node);
                 self.status.roster().insert(node, address);
             }
             Err(error) => {
                 tracing::warn!(%node, %error, "a link with a newcomer was closed");
-                // It may come into a view all the same, by what others see of it.
-                group.handle_event(fabric, &Event::PeerLost { peer: node, reason: BreakReason::PeerClosed });
+                self.newcomers.remove(node);
+                report_unlinked(node, fabric, group);
             }
         }
+    }
+
+    /// Parts with a process that is in no view.
+    fn forget(&mut self, node: NodeId, fabric: &mut AnyFabric) {
+        self.guest = self.guest.filter(|guest| guest.node != node);
+        if self.newcomers.remove(node) {
+            self.status.roster().remove(&node);
+            fabric.remove_peer(node);
+        }
+    }
+
+    /// To be called now and then: ends the links whose processes have not become members.
+    pub(crate) fn end_expired(&mut self, fabric: &mut AnyFabric) {
+        for node in self.newcomers.take_expired(fabric.now()) {
+            tracing::info!(%node, "a link was closed: its process has not become a member");
+            self.status.roster().remove(&node);
+            fabric.remove_peer(node);
+        }
+    }
+
+    /// When there is something to do without an event.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.newcomers.next_deadline()
     }
 
     /// Takes an event of the fabric.
     pub(crate) fn handle_event(&mut self, event: &Event, fabric: &mut AnyFabric) {
         let Event::PeerLost { peer, .. } = event else { return };
-        self.guest = self.guest.filter(|guest| guest.node != *peer);
-        if self.newcomers.remove(peer) {
-            self.status.roster().remove(peer);
-            fabric.remove_peer(*peer);
-        }
+        self.forget(*peer, fabric);
     }
 
     /// To be called now and then: the guest goes into the next view, or has come into this one.
@@ -228,7 +257,7 @@ impl FrontDesk {
             self.guest = None;
         } else if view.members[0].node != fabric.node() {
             self.guest = None;
-            self.newcomers.remove(&guest.node);
+            self.newcomers.remove(guest.node);
             self.status.roster().remove(&guest.node);
             fabric.remove_peer(guest.node);
         } else if guest.connected {
@@ -240,11 +269,16 @@ impl FrontDesk {
     /// list is forgotten. Returns the members that were newcomers.
     pub(crate) fn begin_view(&mut self, view: &View) -> Vec<NodeId> {
         let is_member = |node: &NodeId| view.rank(*node).is_some();
-        let arrived: Vec<NodeId> = self.newcomers.extract_if(.., |node| is_member(node)).collect();
+        let arrived = self.newcomers.take_members(is_member);
         let newcomers = &self.newcomers;
-        self.status.roster().retain(|node, _| is_member(node) || newcomers.contains(node));
+        self.status.roster().retain(|node, _| is_member(node) || newcomers.contains(*node));
         arrived
     }
+}
+
+/// Says that this member has no link with a process that joins: it may come into a view all the same, by what others see of it.
+fn report_unlinked(node: NodeId, fabric: &mut AnyFabric, group: &mut Group<Handles>) {
+    group.handle_event(fabric, &Event::PeerLost { peer: node, reason: BreakReason::PeerClosed });
 }
 
 fn with_any_stream<S>(event: DeskEvent<S>, any: fn(S) -> AnyStream) -> DeskEvent<AnyStream> {
@@ -257,14 +291,3 @@ fn with_any_stream<S>(event: DeskEvent<S>, any: fn(S) -> AnyStream) -> DeskEvent
         _ => unreachable!("these are all"),
     }
 }
-
-/// The number of the `count`th process that is admitted in view `view`; `None` if there is none.
-fn node_number(view: u64, count: u32) -> Option<NodeId> {
-    let view = u32::try_from(view).ok().filter(|view| *view < VIEWS_MAX - 1)?;
-    (count < ADMISSIONS_MAX).then(|| NodeId((view + 1) * ADMISSIONS_MAX + count))
-}
-
-/// The first members have smaller numbers than any that is admitted.
-const ADMISSIONS_MAX: u32 = 1 << 12;
-const VIEWS_MAX: u32 = 1 << 20;
-const _: () = assert!(MEMBERS_MAX < ADMISSIONS_MAX as usize);

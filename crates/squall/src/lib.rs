@@ -50,6 +50,7 @@ mod entrance;
 mod error;
 mod group;
 mod inquiry;
+mod links;
 mod node;
 pub mod object;
 mod sender;

@@ -254,7 +254,8 @@ impl Driven for Stack {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        Core::<AnyFabric>::next_deadline(&self.group)
+        let group = Core::<AnyFabric>::next_deadline(&self.group);
+        [group, self.desk.next_deadline()].into_iter().flatten().min()
     }
 }
 
@@ -286,6 +287,7 @@ impl Stack {
 
     /// Looks for changes of state.
     fn check(&mut self) {
+        self.desk.end_expired(&mut self.fabric);
         if let Some(ended) = self.group.ended() {
             self.end(self.explain(ended));
         } else if self.group.is_ready() {
