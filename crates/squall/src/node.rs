@@ -45,6 +45,8 @@ struct Stack {
     /// Evaluations since the desk was looked at, and since changes of state were looked for.
     skipped: u32,
     unchecked: u32,
+    /// The member that was distrusted last.
+    distrusted: Option<NodeId>,
     ended: bool,
     /// The group has given up in the middle of a step for want of memory: it is not polled any more.
     is_short: bool,
@@ -112,11 +114,11 @@ impl Node {
             let idle = if config.idle == IdlePolicy::Auto { fabric.idle(idle) } else { idle };
             let peers = members.into_iter().filter(|node| *node != fabric.node()).collect();
             let names = config.subgroups.keys().cloned().collect();
-            let (events, seen, ended) = (Vec::new(), None, false);
+            let (events, seen, distrusted, ended) = (Vec::new(), None, None, false);
             let (skipped, unchecked) = (0, CHECK);
             #[rustfmt::skip]
             let stack = Stack {
-                fabric, group, names, status, events, desk, peers, seen, skipped, unchecked, ended,
+                fabric, group, names, status, events, desk, peers, seen, skipped, unchecked, distrusted, ended,
                 is_short: false,
             };
             return Ok((Self { stack, runner: Runner::new(idle) }, rank));
@@ -288,6 +290,7 @@ impl Stack {
     /// Looks for changes of state.
     fn check(&mut self) {
         self.desk.end_expired(&mut self.fabric);
+        self.report_distrust();
         if let Some(ended) = self.group.ended() {
             self.end(self.explain(ended));
         } else if self.group.is_ready() {
@@ -296,6 +299,17 @@ impl Stack {
         }
         if self.status.is_leaving() {
             self.group.leave();
+        }
+    }
+
+    /// Says in the log whom this member accuses for what it has written.
+    fn report_distrust(&mut self) {
+        let Some(membership) = self.group.membership() else { return };
+        for (node, why) in membership.distrusted() {
+            if self.distrusted != Some(*node) {
+                self.distrusted = Some(*node);
+                tracing::error!(%node, "this member asks the others to exclude a member that wrote {why}");
+            }
         }
     }
 

@@ -33,18 +33,16 @@ impl Membership {
                 continue;
             };
             let proposal = self.load(rank, leader);
-            match &self.echoed {
-                Some((later, own)) if *later > leader => {
-                    assert!(*own == proposal, "[V1] two decisions: {own:?} and {proposal:?}");
-                    self.decide(*later);
+            if !self.accepts(rank, &proposal) {
+                continue;
+            }
+            match self.echoed.clone() {
+                // [V1] Two decisions, or two proposals of one leader: a member has not kept to the protocol.
+                Some((echoed, own)) if echoed >= leader && own != proposal => {
+                    self.on_contradiction(rank, leader, &own);
+                    continue;
                 }
-                Some((same, own)) if *same == leader => {
-                    assert!(
-                        *own == proposal,
-                        "[V1] two proposals of rank {leader}: {own:?} and {proposal:?}"
-                    );
-                    self.decide(leader);
-                }
+                Some((echoed, _)) if echoed >= leader => self.decide(echoed),
                 _ => {
                     self.store(leader, proposal);
                     self.decide(leader);
@@ -75,8 +73,14 @@ impl Membership {
         if !ranks(stay).all(|rank| self.follows(rank, own)) {
             return 0;
         }
-        let proposal = match self.earlier_proposal() {
-            Some(mut earlier) => {
+        let earlier = self.earlier_proposal();
+        if let Some((rank, earlier)) = &earlier
+            && !self.accepts(*rank, earlier)
+        {
+            return 1;
+        }
+        let proposal = match earlier {
+            Some((_, mut earlier)) => {
                 if is_on(Mutation::BlendProposal) {
                     earlier.removed |= cut;
                 }
@@ -107,8 +111,8 @@ impl Membership {
         self.row.wedged.load(row) && accepts
     }
 
-    /// The proposal of the latest earlier leader that anybody has echoed \[D2\].
-    fn earlier_proposal(&self) -> Option<Proposal> {
+    /// The proposal of the latest earlier leader that anybody has echoed \[D2\], and in whose row it is.
+    fn earlier_proposal(&self) -> Option<(usize, Proposal)> {
         if is_on(Mutation::IgnoreEarlierProposal) {
             return None;
         }
@@ -119,7 +123,7 @@ impl Membership {
             false => echoes.max()?,
             true => echoes.min()?,
         };
-        Some(self.load(rank, echoed - 1))
+        Some((rank, self.load(rank, echoed - 1)))
     }
 
     fn new_proposal(&self, cut: u64) -> Proposal {
@@ -154,6 +158,9 @@ impl Membership {
             return 0;
         }
         let proposal = self.load(leader, leader);
+        if !self.accepts(leader, &proposal) {
+            return 1;
+        }
         self.store(leader, proposal);
         1
     }
@@ -194,7 +201,7 @@ impl Membership {
         self.echoed = Some((leader, proposal));
     }
 
-    fn load(&self, rank: usize, leader: usize) -> Proposal {
+    pub(super) fn load(&self, rank: usize, leader: usize) -> Proposal {
         Proposal::load(self.table.row(rank), self.row.proposal(leader), self.row.trims)
     }
 

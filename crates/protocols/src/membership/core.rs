@@ -102,6 +102,8 @@ pub struct Membership {
     heard: Vec<u64>,
     /// It is time for a sign of life.
     owes_sign: bool,
+    /// Whose row holds what no member writes, and what.
+    pub(super) distrusted: Vec<(NodeId, &'static str)>,
 }
 
 impl Membership {
@@ -145,6 +147,7 @@ impl Membership {
             steps: Steps::default(),
             heard,
             owes_sign: false,
+            distrusted: Vec::new(),
         };
         lost.into_iter().for_each(|node| membership.suspect(node));
         membership

@@ -57,6 +57,7 @@
 mod agreement;
 mod core;
 mod cut;
+mod distrust;
 mod proposal;
 mod row;
 mod settings;

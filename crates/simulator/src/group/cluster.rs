@@ -325,6 +325,8 @@ impl<P: Program> Node<P> {
     /// Closes the connections to those who are no longer members, and to all when the group has ended here.
     fn part_with_the_departed(&mut self) {
         let Some(group) = &self.group else { return };
+        let distrusted = group.membership().map_or(&[][..], |membership| membership.distrusted());
+        assert!(distrusted.is_empty(), "[V1], [V2] nobody here writes what cannot be: {distrusted:?}");
         let members = match (group.membership(), group.ended()) {
             // Not before all members know of the view: who departs might mislead those who do not.
             (Some(membership), _) if membership.is_ready() => membership.view().nodes(),

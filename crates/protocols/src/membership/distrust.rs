@@ -1,0 +1,83 @@
+//! Rows that no member writes that keeps to the protocol (beside Derecho §3.4): whoever shows one is accused, and the reason
+//! is kept.
+//!
+//! The model is of members that stop, not of members that lie; so nothing is promised about how a group fares with such a
+//! one. But no word that it writes into its row ends another process by a panic.
+
+use std::collections::BTreeSet;
+
+use squall_fabric::NodeId;
+
+use super::cut::everybody;
+use super::{MEMBERS_MAX, Membership, Proposal};
+
+impl Membership {
+    /// Members whose rows hold what no member writes that keeps to the protocol, and what that was, in the order in which it was
+    /// noticed. They are accused.
+    #[must_use]
+    pub fn distrusted(&self) -> &[(NodeId, &'static str)] {
+        &self.distrusted
+    }
+
+    /// Accuses the member with this rank, which is another one, because of what it has written.
+    pub(super) fn distrust(&mut self, rank: usize, why: &'static str) {
+        let node = self.view.members[rank].node;
+        if self.distrusted.iter().all(|(other, _)| *other != node) {
+            self.distrusted.push((node, why));
+        }
+        self.suspect(node);
+    }
+
+    /// Whether a proposal in the row of `rank` can be one; accuses that member if not.
+    pub(super) fn accepts(&mut self, rank: usize, proposal: &Proposal) -> bool {
+        match self.fault(proposal) {
+            Some(why) if rank != self.table.rank() => {
+                self.distrust(rank, why);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    fn fault(&self, proposal: &Proposal) -> Option<&'static str> {
+        let all = everybody(self.view.members.len());
+        if proposal.removed & !all != 0 {
+            return Some("a proposal that removes members whom the view does not have");
+        }
+        let stay = (all & !proposal.removed).count_ones() as usize;
+        if stay + proposal.joins.len() > MEMBERS_MAX {
+            return Some("a proposal of more members than a view has");
+        }
+        let mut joins = BTreeSet::new();
+        if !proposal.joins.iter().all(|join| self.view.rank(join.node).is_none() && joins.insert(join.node)) {
+            return Some("a proposal in which a node joins that is a member, or joins twice");
+        }
+        let own = self.table.rank();
+        if self.wedged && !proposal.removes(own) && self.exceeds(proposal, own) {
+            return Some("a trim beyond what a member has that stays [V2]");
+        }
+        None
+    }
+
+    /// Whether a trim is beyond what this member had when it wedged.
+    fn exceeds(&self, proposal: &Proposal, own: usize) -> bool {
+        let segments = self.segments.iter().filter(|segment| segment.ranks.contains(&own));
+        segments.into_iter().any(|segment| {
+            let trims = &proposal.trims[segment.trims..segment.trims + segment.senders];
+            trims
+                .iter()
+                .enumerate()
+                .any(|(i, trim)| *trim > self.row.counts.column(segment.counts + i).load(self.table.own()))
+        })
+    }
+
+    /// The row of `rank` says that a proposal of `leader` is decided which is not the one that this member has echoed: one of
+    /// the two has changed what it had written.
+    pub(super) fn on_contradiction(&mut self, rank: usize, leader: usize, echoed: &Proposal) {
+        let own = self.table.rank();
+        let guilty = if leader != own && self.load(leader, leader) != *echoed { leader } else { rank };
+        if guilty != own {
+            self.distrust(guilty, "two proposals of one leader, or two decisions [V1]");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! A member that writes anything into its row: whatever it is, the others do not panic, and where it can be noticed they know
+//! whom to accuse (Derecho §3.4, beyond its model of members that stop).
+
+use squall_fabric::layout::LINE_WORDS;
+use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
+use squall_fabric::{Event, Fabric, MirrorId, NodeId, Region};
+use squall_protocols::membership::{
+    JOINS_MAX, Member, Membership, PartitionSafety, Row, Segment, Settings, Subgroups, View,
+};
+
+const MEMBERS: u32 = 4;
+const SENDERS: usize = 2;
+/// What each member has of the senders when it wedges.
+const COUNT: u64 = 10;
+
+/// Has the same number of indexes of each sender.
+struct Counts;
+
+impl Subgroups<SimFabric> for Counts {
+    fn freeze(&mut self, _fabric: &mut SimFabric, _member: NodeId) {}
+
+    fn wedge(&mut self, counts: &mut [u64]) {
+        counts.fill(COUNT);
+    }
+}
+
+/// Honest members, and one whose row is written by the test.
+struct Scene {
+    world: SimWorld,
+    members: Vec<(SimFabric, Membership)>,
+    puppet: Puppet,
+}
+
+struct Puppet {
+    node: u32,
+    fabric: SimFabric,
+    row: Region,
+    mirror: MirrorId,
+    columns: Row,
+    /// Held, as by one who reads them.
+    _views: Vec<Region>,
+}
+
+fn segments() -> Vec<Segment> {
+    vec![Segment { counts: 0, trims: 0, senders: SENDERS, ranks: (0..MEMBERS as usize).collect() }]
+}
+
+impl Scene {
+    fn new(seed: u64, puppet: u32) -> Self {
+        let world = SimWorld::new(seed, SimConfig::adversarial(seed), MEMBERS);
+        let members = (0..MEMBERS).map(|i| Member { node: NodeId(i), tag: 0 }).collect();
+        let view = View { id: 0, members };
+        let settings = Settings { suspicion_after: None, partition_safety: PartitionSafety::Off };
+        let honest = (0..MEMBERS).filter(|i| *i != puppet).map(|i| {
+            let mut fabric = world.fabric(i);
+            let membership = Membership::new(&mut fabric, view.clone(), segments(), settings.clone(), []);
+            (fabric, membership)
+        });
+        let members: Vec<_> = honest.collect();
+        let mut fabric = world.fabric(puppet);
+        let columns = Row::new(MEMBERS as usize, &segments());
+        let row = fabric.register(columns.words);
+        let others: Vec<_> = (0..MEMBERS).filter(|i| *i != puppet).map(NodeId).collect();
+        let mirror = fabric.publish(view.key(0), &row, &others);
+        let attach = |other: NodeId| fabric.attach(other, view.key(0), columns.words);
+        let views = others.into_iter().map(attach).collect();
+        let puppet = Puppet { node: puppet, fabric, row, mirror, columns, _views: views };
+        Self { world, members, puppet }
+    }
+
+    /// Lets everybody work for a while.
+    fn run(&mut self) {
+        let until = self.world.now() + std::time::Duration::from_millis(20);
+        while let Some(i) = self.world.next_turn(until) {
+            let mut events: Vec<Event> = Vec::new();
+            if i == self.puppet.node {
+                self.puppet.fabric.poll(&mut |event| events.push(event));
+                self.world.rest(i, !events.is_empty(), None);
+                continue;
+            }
+            let place = self.members.iter().position(|(fabric, _)| fabric.node() == NodeId(i)).unwrap();
+            let (fabric, membership) = &mut self.members[place];
+            fabric.poll(&mut |event| events.push(event));
+            events.iter().for_each(|event| membership.handle_event(event));
+            let work = membership.poll(fabric, &mut Counts) + events.len();
+            let deadline = membership.next_deadline();
+            self.world.rest(i, work > 0, deadline);
+        }
+    }
+
+    fn accused(&self) -> Vec<(NodeId, &'static str)> {
+        self.members.iter().flat_map(|(_, membership)| membership.distrusted().iter().copied()).collect()
+    }
+}
+
+impl Puppet {
+    fn push(&mut self) {
+        let heartbeat = self.columns.heartbeat.load(&self.row);
+        self.columns.heartbeat.store(&self.row, heartbeat.wrapping_add(1));
+        self.fabric.push(self.mirror, 0..self.columns.words);
+    }
+
+    /// Writes a proposal where that of rank 0 is expected: the line behind `wedged`, as `Proposal::store` would.
+    fn propose(&mut self, removed: u64, joins: &[u64], trims: &[u64]) {
+        let first = (self.columns.wedged.word() + 1).next_multiple_of(LINE_WORDS);
+        self.row.store(first, removed);
+        self.row.store(first + 1, joins.len() as u64);
+        for (i, node) in joins.iter().enumerate() {
+            self.row.store(first + 2 + 2 * i, *node);
+        }
+        for (i, trim) in trims.iter().enumerate() {
+            self.row.store(first + 2 + 2 * JOINS_MAX + i, *trim);
+        }
+    }
+}
+
+/// Anything at all, in any word, again and again.
+#[test]
+fn no_words_of_a_member_make_another_panic() {
+    for seed in 0..3000 {
+        let mut prng = Prng::new(seed);
+        let mut scene = Scene::new(seed, u32::try_from(prng.index(MEMBERS as usize)).unwrap());
+        scene.run();
+        for _ in 0..6 {
+            let words = scene.puppet.columns.words;
+            for _ in 0..1 + prng.index(12) {
+                let value = match prng.index(5) {
+                    0 => prng.draw(),
+                    1 => u64::MAX,
+                    2 => 1 << prng.index(64),
+                    _ => prng.index(6) as u64,
+                };
+                scene.puppet.row.store(prng.index(words), value);
+            }
+            scene.puppet.push();
+            if prng.chance(300) {
+                scene.members[0].1.admit(Member { node: NodeId(100), tag: 0 });
+            }
+            scene.run();
+        }
+        let (_, honest) = &scene.members[0];
+        assert!(
+            honest.distrusted().iter().all(|(node, _)| *node == NodeId(scene.puppet.node)),
+            "seed {seed}"
+        );
+    }
+}
+
+/// As the leader it proposes what cannot be: it is accused by all, each with the reason.
+#[test]
+fn a_leader_that_proposes_what_cannot_be_is_accused() {
+    let proposals: [(u64, &[u64], &[u64], &str); 4] = [
+        (1 << 40, &[], &[COUNT; SENDERS], "members whom the view does not have"),
+        (0, &[2], &[COUNT; SENDERS], "joins that is a member"),
+        (0, &[9, 9], &[COUNT; SENDERS], "joins twice"),
+        (0, &[], &[COUNT, COUNT + 1], "a trim beyond"),
+    ];
+    for (removed, joins, trims, why) in proposals {
+        let mut scene = Scene::new(1, 0);
+        scene.run();
+        let Puppet { row, columns, .. } = &scene.puppet;
+        columns.wedged.store(row, true);
+        scene.puppet.push();
+        scene.run();
+        scene.puppet.propose(removed, joins, trims);
+        scene.puppet.columns.echoed.store(&scene.puppet.row, 1);
+        scene.puppet.push();
+        scene.run();
+        let accused = scene.accused();
+        assert_eq!(accused.len(), 3, "{why}: {accused:?}");
+        assert!(accused.iter().all(|(node, text)| *node == NodeId(0) && text.contains(why)), "{accused:?}");
+    }
+}
+
+/// The others have echoed what their leader proposes; it says that something else is decided.
+#[test]
+fn a_member_that_decides_what_nobody_proposed_is_accused() {
+    let mut scene = Scene::new(2, 3);
+    scene.run();
+    scene.puppet.columns.wedged.store(&scene.puppet.row, true);
+    scene.puppet.push();
+    scene.run();
+    scene.puppet.propose(0, &[], &[1; SENDERS]);
+    scene.puppet.columns.decided.store(&scene.puppet.row, 1);
+    scene.puppet.push();
+    scene.run();
+    let accused = scene.accused();
+    let noticed = accused.iter().all(|(node, why)| *node == NodeId(3) && why.contains("two decisions"));
+    assert!(noticed && accused.len() == 3, "{accused:?}");
+}
