@@ -1,7 +1,7 @@
 //! The table of clients' sessions that comes with a state, from a member.
 
 use squall_fabric::NodeId;
-use squall_protocols::replica::{Give, Machine, Position, Replica, Settings, ShardView};
+use squall_protocols::replica::{Give, Machine, Position, Replica, Sessions, Settings, ShardView};
 
 /// An object without state: only the sessions count here.
 struct Nothing;
@@ -19,15 +19,17 @@ impl Machine for Nothing {
     fn snapshot(&self) {}
 }
 
-/// A newcomer takes a state with these sessions; what it takes it gives in the same words.
+/// A joiner takes a state with these sessions; what it takes it gives in the same words.
 pub fn feed(bytes: &[u8]) {
     let (node, other) = (NodeId(1), NodeId(2));
     let mut replica = Replica::new(node, Settings::default());
-    let view = ShardView { id: 1, group: vec![node, other], members: vec![node, other] };
+    let nodes = vec![node, other];
+    let view = ShardView { id: 1, group: nodes.clone(), members: nodes, holders: vec![other] };
     replica.begin_view(view, || Nothing);
     let position = Position::start_of(1);
-    if replica.take_over(position, bytes, Nothing).is_ok() {
-        let Give::State(gift) = replica.give(other, 1, position) else { panic!("it holds the state") };
+    if let Ok(sessions) = Sessions::decode(bytes) {
+        replica.take_over(position, sessions, Nothing);
+        let Give::State(gift) = replica.give(position) else { panic!("it holds the state") };
         assert_eq!(gift.sessions, bytes);
     }
 }

@@ -89,6 +89,14 @@ mutations! {
         OneJoinPerView,
         /// \[D6\] One member places subgroups as it likes.
         LayoutOfOneMember,
+        /// \[V13\] A member that wishes to leave never says so.
+        StayForEver,
+        /// \[V13\] A wish to leave is forgotten when the view ends for another reason.
+        ForgetWish,
+        /// \[A8\] A member says who holds which state as its own copy of the rows does, not as the proposal does.
+        HoldersOfOneMember,
+        /// \[A9\] A member that wishes to leave is removed, though nobody else holds its state.
+        RemoveLastHolder,
         /// \[L1\] A large message counts as received when it is announced.
         CountMissingBody,
         /// \[L1\] A body counts as whole when its first block is here.

@@ -10,7 +10,7 @@ use squall_fabric::window::Writer;
 use squall_protocols::group::{Application, Layout, Outlet, Placement, SubgroupId, Succession, Unplaced};
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Deliver, Pull};
-use squall_protocols::replica::{Turn, Turns};
+use squall_protocols::replica::{self, Hold, Holding, Turn, Turns};
 
 use crate::config::SubgroupConfig;
 use crate::status::Status;
@@ -25,6 +25,26 @@ pub(crate) type BoxedUpcall = Box<dyn Deliver + Send>;
 pub(crate) struct Seat {
     outgoing: Mutex<Outgoing>,
     turns: Mutex<Turns<Pull>>,
+    state: Mutex<SeatState>,
+}
+
+/// Whether there is a state that belongs to a subgroup, and whether this member holds it.
+#[derive(Debug, Default)]
+struct SeatState {
+    usage: Usage,
+    holding: Holding,
+}
+
+/// What the application uses a subgroup for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Usage {
+    /// Nothing yet: an object may come, which begins with the first view.
+    #[default]
+    Open,
+    /// Messages.
+    Messages,
+    /// An object.
+    Object,
 }
 
 /// What goes on from window to window, and since which view this member is in the subgroup, while it is.
@@ -78,6 +98,38 @@ impl Seat {
         }
     }
 
+    /// The application sends or takes messages here: there is no state.
+    pub(crate) fn use_for_messages(&self) {
+        lock(&self.state).usage = Usage::Messages;
+    }
+
+    /// An object lives here.
+    pub(crate) fn use_for_object(&self) {
+        lock(&self.state).usage = Usage::Object;
+    }
+
+    /// What may be done with a state that has come to this member, which is in the subgroup since view `since`.
+    pub(crate) fn hold(&self, since: u64) -> Hold {
+        lock(&self.state).holding.hold(since)
+    }
+
+    /// Whether this member holds the state.
+    fn holds(&self) -> bool {
+        let state = lock(&self.state);
+        state.usage == Usage::Object && state.holding.holds()
+    }
+
+    /// The view ends: whether this member holds the state, or may yet find out that it does. Who leaves finds out nothing.
+    fn seal(&self, leaves: bool) -> bool {
+        let mut state = lock(&self.state);
+        let may = match state.usage {
+            Usage::Open => !leaves,
+            Usage::Messages => false,
+            Usage::Object => true,
+        };
+        state.holding.seal() && may
+    }
+
     /// The next view or receiving end, for who wants to know of views, too.
     pub(crate) fn take_turn(&self) -> Option<Turn<Pull>> {
         lock(&self.turns).pop()
@@ -90,19 +142,27 @@ pub(crate) struct Handles {
     seats: Vec<Arc<Seat>>,
     status: Arc<Status>,
     on_view: ViewUpcall,
+    /// This member.
+    node: Option<NodeId>,
     /// The present view.
     view: u64,
 }
 
 impl Handles {
     /// For subgroups whose ids are their places among the seats.
-    pub(crate) const fn new(
+    pub(crate) fn new(
         upcalls: BTreeMap<SubgroupId, BoxedUpcall>,
         seats: Vec<Arc<Seat>>,
         status: Arc<Status>,
         on_view: ViewUpcall,
     ) -> Self {
-        Self { upcalls, seats, status, on_view, view: 0 }
+        upcalls.keys().for_each(|id| seats[id.0 as usize].use_for_messages());
+        Self { upcalls, seats, status, on_view, node: None, view: 0 }
+    }
+
+    /// The number under which this process comes to the group.
+    pub(crate) const fn set_node(&mut self, node: NodeId) {
+        self.node = Some(node);
     }
 
     fn seat(&self, id: SubgroupId) -> &Seat {
@@ -123,8 +183,13 @@ impl Application for Handles {
         for (id, seat) in (0..).map(SubgroupId).zip(&self.seats) {
             let placement = placements.iter().find(|placement| placement.id == id);
             let members = placement.map_or_else(Vec::new, |placement| placement.members.clone());
+            let is_in = self.node.is_some_and(|node| members.contains(&node));
+            let stay = is_in.then(|| lock(&seat.outgoing).since.unwrap_or(view.id));
+            let has_holders = !view.holders(id.0).is_empty();
+            lock(&seat.state).holding.begin_view(view.id, stay, has_holders);
             lock(&seat.turns).begin_view(view, members);
         }
+        self.status.set_state_news();
         self.view = view.id;
         (self.on_view)(view);
         self.status.messages.notify();
@@ -145,6 +210,22 @@ impl Application for Handles {
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
         lock(&self.seat(id).turns).push(pull);
         self.status.messages.notify();
+    }
+
+    fn has_state_news(&self) -> bool {
+        self.status.has_state_news()
+    }
+
+    fn take_state_news(&mut self) -> bool {
+        self.status.take_state_news()
+    }
+
+    fn holds(&self, id: SubgroupId) -> bool {
+        self.seat(id).holds()
+    }
+
+    fn seal(&mut self, id: SubgroupId) -> bool {
+        self.seat(id).seal(self.status.is_leaving())
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, upcall: Option<BoxedUpcall>) {
@@ -183,8 +264,13 @@ pub(crate) fn layout(
         let (mut placements, mut unplaced) = (Vec::new(), Vec::new());
         for (id, (name, config)) in (0..).map(SubgroupId).zip(&subgroups) {
             let placed = match places.get(name) {
-                Some(place) => config.place_among(view, &place(view)),
-                None => config.place(view),
+                Some(place) => {
+                    let nodes = place(view);
+                    let stay =
+                        |stay: &[NodeId]| stay.iter().copied().filter(|node| nodes.contains(node)).collect();
+                    config.place_among(view, &replica::place(view, id.0, &view.nodes(), stay))
+                }
+                None => config.place(view, id),
             };
             match placed {
                 Some((members, settings)) => placements.push(Placement { id, members, settings }),

@@ -197,6 +197,23 @@ impl Builder {
     }
 }
 
+/// How a member has left its group.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Departure {
+    /// The others continue without it, and hold all that it held.
+    InOrder,
+    /// Whoever polls the node leaves with it.
+    Begun,
+    /// The time was over: to the others it is as if this member had died.
+    Forced {
+        /// The subgroups of objects whose state no other member held by then: it is lost.
+        states: Vec<String>,
+    },
+    /// The group had ended here, or ended meanwhile, in another way.
+    Failed(GroupError),
+}
+
 struct BatchUpcall<T>(T);
 
 impl<T: FnMut(Batch<'_>)> Deliver for BatchUpcall<T> {
@@ -302,7 +319,14 @@ impl Group {
             if let Some(handle) = self.subgroups.get_mut(&shard) {
                 handle.take_both()?;
             }
-            places.push((shard.clone(), Arc::clone(&self.seats[&shard]), config.message_max));
+            let id = self.config.subgroups.keys().position(|name| *name == shard);
+            let id = u32::try_from(id.expect("it is one of them")).expect("subgroups are few");
+            places.push(object::Place {
+                id: SubgroupId(id),
+                seat: Arc::clone(&self.seats[&shard]),
+                message_max: config.message_max,
+                subgroup: shard,
+            });
         }
         let cannot = |cause: String| HandleError::Service { cause };
         let service = match &mut self.service {
@@ -318,17 +342,25 @@ impl Group {
             .map_err(|error| cannot(error.to_string()))
     }
 
-    /// Leaves the group in order: everything that was sent before is delivered, and the others go on without this member
-    /// in their next view, as after its death, but without taking it for a loss. Returns when that has come, or after
-    /// `patience` in which it has not. Dropping the group leaves it at once.
+    /// Leaves the group in order: everything that was sent before is delivered, the states of objects that only this member
+    /// holds are handed over, and the others continue without this member, as after its death, but without taking it for a
+    /// loss. Returns when that is done, or after `patience` if it is not: then the process goes as if it had died, and
+    /// [`Departure::Forced`] says which states go with it. Dropping the group is such a death, too.
     ///
     /// Who polls the node itself goes on polling until [`Node::failure`] says [`GroupError::Left`]; this returns at once.
-    pub fn leave(self, patience: Duration) {
-        self.link.status.leave();
+    pub fn leave(self, patience: Duration) -> Departure {
+        let status = &self.link.status;
+        status.leave();
         self.link.waker.ring();
+        let Some(thread) = &self.thread else { return Departure::Begun };
         let deadline = Instant::now() + patience;
-        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) && Instant::now() < deadline {
+        while !thread.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
+        }
+        match status.failure() {
+            Some(GroupError::Left) => Departure::InOrder,
+            Some(error) => Departure::Failed(error),
+            None => Departure::Forced { states: status.sole_states().clone() },
         }
     }
 
@@ -378,6 +410,7 @@ impl SubgroupHandle {
             return Err(self.taken("sender"));
         }
         let (seat, status) = (Arc::clone(&self.seat), Arc::clone(&self.link.status));
+        seat.use_for_messages();
         Ok(Sender::new(seat, self.settings.longest(), self.link.waker.clone(), status))
     }
 
@@ -394,6 +427,7 @@ impl SubgroupHandle {
         }
         let release_every = (self.settings.window / 8).max(1);
         let (seat, status) = (Arc::clone(&self.seat), Arc::clone(&self.link.status));
+        seat.use_for_messages();
         Ok(Deliveries::new(seat, self.link.waker.clone(), status, release_every))
     }
 

@@ -34,6 +34,11 @@ pub struct MemberStatus {
     pub ready: bool,
     /// The members of the view, the oldest first, which leads.
     pub members: Vec<MemberLine>,
+    /// The members that wish to leave and hold a state that no other member has yet, as a set of places in `members`.
+    pub leaving: u64,
+    /// For each subgroup of the configuration, in the order of their names, the members that hold its state, as a set of
+    /// places in `members`.
+    pub holders: Vec<u64>,
     /// The subgroups that it is in.
     pub subgroups: Vec<SubgroupLine>,
 }

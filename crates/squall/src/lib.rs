@@ -63,7 +63,7 @@ mod wait;
 pub use config::Config;
 pub use deliveries::Deliveries;
 pub use error::{GroupError, HandleError, JoinError, ReceiveError, SendError};
-pub use group::{Builder, Group, SubgroupHandle};
+pub use group::{Builder, Departure, Group, SubgroupHandle};
 pub use inquiry::{HeldUpLine, MemberLine, MemberStatus, SubgroupLine, ask_status};
 pub use node::Node;
 pub use sender::{Outcome, Sender, Slot};

@@ -84,9 +84,11 @@ impl Node {
             let membership = membership::Settings {
                 suspicion_after: config.suspicion_after,
                 partition_safety: config.partition_safety,
+                states: config.subgroups.len(),
             };
             let layout = layout(&config.subgroups, Arc::clone(places));
             let settings = Settings { membership, relays: None };
+            handles.set_node(fabric.node());
             let (group, members, rank) = match start {
                 Start::First(members) => {
                     let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };
@@ -299,6 +301,9 @@ impl Stack {
         }
         if self.status.is_leaving() {
             self.group.leave();
+            let sole = self.group.membership().map_or_else(Vec::new, Membership::sole_states);
+            let name = |state: u32| self.names[state as usize].clone();
+            *self.status.sole_states() = sole.into_iter().map(name).collect();
         }
     }
 
@@ -401,6 +406,8 @@ impl Stack {
             rank: members.iter().find(|member| member.node == own).map_or(0, |member| member.rank),
             view: view.map_or(0, |view| view.id),
             ready: self.group.is_ready(),
+            leaving: view.map_or(0, |view| view.leaving),
+            holders: view.map_or_else(Vec::new, |view| view.holders.clone()),
             subgroups: self.names.iter().zip((0..).map(SubgroupId)).filter_map(subgroup).collect(),
             members,
         }

@@ -27,6 +27,10 @@ pub(crate) struct Status {
     roster: Mutex<BTreeMap<NodeId, Address>>,
     /// Where this member's objects are served.
     service: Mutex<Option<Address>>,
+    /// The subgroups whose state no member holds but this one, while it leaves.
+    sole_states: Mutex<Vec<String>>,
+    /// This member may hold more states than the group has been told.
+    state_news: AtomicBool,
     /// Why the group has ended.
     failure: Mutex<Option<GroupError>>,
     /// Those who wait for room in a window.
@@ -62,6 +66,26 @@ impl Status {
     /// Where this member's objects are served, if it has any.
     pub(crate) fn service(&self) -> MutexGuard<'_, Option<Address>> {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The subgroups whose state no member holds but this one, while it leaves.
+    pub(crate) fn sole_states(&self) -> MutexGuard<'_, Vec<String>> {
+        self.sole_states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This member may hold more states than the polling thread has looked at.
+    pub(crate) fn set_state_news(&self) {
+        // SYNC: pairs with the acquire in `take_state_news`; the states are behind locks of their own.
+        self.state_news.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_state_news(&self) -> bool {
+        self.state_news.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn take_state_news(&self) -> bool {
+        // SYNC: pairs with the release in `set_state_news`.
+        self.has_state_news() && self.state_news.swap(false, Ordering::Acquire)
     }
 
     pub(crate) fn is_leaving(&self) -> bool {

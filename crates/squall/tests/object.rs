@@ -89,10 +89,10 @@ fn update(object: &Object<Counters>, key: &str, id: u64) -> Vec<u64> {
     }
 }
 
-/// Waits until each shard lies at so many of `objects`.
+/// Waits until so many of `objects` hold each shard. More may do so until the next view: none comes to shed a holder.
 fn spread(objects: &[&Object<Counters>], replicas: usize) {
     let deadline = Instant::now() + PATIENCE;
-    let lies = |shard| objects.iter().filter(|object| object.holds(shard)).count() == replicas;
+    let lies = |shard| objects.iter().filter(|object| object.holds(shard)).count() >= replicas;
     while !(0..objects[0].shards()).all(lies) {
         assert!(Instant::now() < deadline, "a shard does not find its place");
         thread::sleep(Duration::from_millis(1));
@@ -281,9 +281,9 @@ fn a_lost_state_is_told() {
     object.update(b"a", &note("a", 1)).unwrap().wait().expect("member 1 takes it");
     drop(members.remove(1));
     let (group, late) = self::members(&config, 1..2).remove(0);
-    assert!(matches!(late.wait_ready(PATIENCE), Err(ObjectError::StateLost { shard: 0 })));
+    assert!(matches!(late.wait_ready(PATIENCE), Err(ObjectError::StateLost { shard: 0, .. })));
     let error = object.update(b"a", &note("a", 2)).unwrap().wait().unwrap_err();
-    assert!(matches!(error, ObjectError::StateLost { shard: 0 }), "{error}");
+    assert!(matches!(error, ObjectError::StateLost { shard: 0, .. }), "{error}");
     drop(group);
 }
 

@@ -129,7 +129,8 @@ fn the_first_send_finds_room(config: fn(&str) -> ByRank, rounds: usize) {
                     sender.send(1, |bytes| bytes[0] = 1).expect("the first window is empty");
                     wait_until("all three are delivered", || count.load(Ordering::SeqCst) >= 3);
                     if rank == 0 {
-                        return group.leave(PATIENCE);
+                        group.leave(PATIENCE);
+                        return;
                     }
                     wait_until("a view of two", || group.members() == 2);
                     thread::sleep(Duration::from_millis(20));

@@ -2,7 +2,7 @@
 
 use squall_fabric::{Fabric, NodeId};
 
-use super::SubgroupId;
+use super::{Application, SubgroupId};
 use crate::membership::{Proposal, Segment, Subgroups};
 use crate::multicast::{Deliver, NoUpcall, Subgroup};
 
@@ -39,18 +39,43 @@ impl<D: Deliver> Active<D> {
     }
 }
 
-impl<F: Fabric, D: Deliver> Subgroups<F> for Vec<Active<D>> {
+/// The subgroups as membership sees them, with the application that knows of their states.
+pub(super) struct Served<'a, A: Application> {
+    pub(super) application: &'a mut A,
+    pub(super) subgroups: &'a mut Vec<Active<A::Deliver>>,
+}
+
+impl<F: Fabric, A: Application> Subgroups<F> for Served<'_, A> {
     fn freeze(&mut self, fabric: &mut F, member: NodeId) {
-        for active in self {
+        for active in &mut *self.subgroups {
             either!(&mut active.core, core => core.freeze(fabric, member));
         }
     }
 
-    fn wedge(&mut self, counts: &mut [u64]) {
-        for active in self {
+    fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) {
+        for active in &mut *self.subgroups {
             let Segment { counts: first, senders, .. } = active.segment;
             let here = either!(&mut active.core, core => core.wedge());
             counts[first..first + senders].copy_from_slice(here);
+            if self.application.seal(active.id) {
+                add(active.id, states);
+            }
         }
+    }
+
+    fn hold(&mut self, states: &mut [u64]) -> bool {
+        if states.is_empty() || !self.application.take_state_news() {
+            return false;
+        }
+        let held = self.subgroups.iter().map(|active| active.id).filter(|id| self.application.holds(*id));
+        held.for_each(|id| add(id, states));
+        true
+    }
+}
+
+/// Adds a subgroup to a set of those that may have states.
+fn add(id: SubgroupId, states: &mut [u64]) {
+    if let Some(word) = states.get_mut(id.0 as usize / 64) {
+        *word |= 1 << (id.0 % 64);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use squall_fabric::window::Writer;
 use squall_fabric::{Core, Event, Fabric, Instant, MirrorId, NodeId};
 
-use super::active::{Active, AnySubgroup, either};
+use super::active::{Active, AnySubgroup, Served, either};
 use super::layout::segments;
 use super::relays::Relays;
 use super::succession::Successions;
@@ -30,7 +30,7 @@ pub struct Group<A: Application> {
     application: A,
     layout: Box<dyn Layout + Send>,
     pub(super) settings: Settings,
-    node: NodeId,
+    pub(super) node: NodeId,
     pub(super) stage: Stage<A::Deliver>,
     /// Nodes that the fabric has lost; none of them comes back.
     lost: BTreeSet<NodeId>,
@@ -43,6 +43,8 @@ pub struct Group<A: Application> {
     skipped: u32,
     timeline: Timeline,
     pub(super) standstill: Option<Standstill>,
+    /// This node wishes to leave, in whichever view.
+    leaving: bool,
 }
 
 /// Where a node is on its way through a group.
@@ -92,7 +94,8 @@ impl<A: Application> Group<A> {
         settings: Settings,
         application: A,
     ) -> Self {
-        let stage = Stage::Joining(Welcome::new(fabric, contacts), contacts.to_vec());
+        let welcome = Welcome::new(fabric, contacts, settings.membership.states);
+        let stage = Stage::Joining(welcome, contacts.to_vec());
         Self::new(fabric, layout, settings, application, stage)
     }
 
@@ -117,6 +120,7 @@ impl<A: Application> Group<A> {
             skipped: 0,
             timeline: Timeline::new(),
             standstill: None,
+            leaving: false,
         }
     }
 
@@ -189,8 +193,10 @@ impl<A: Application> Group<A> {
         }
     }
 
-    /// Leaves the group with the next view.
-    pub const fn leave(&mut self) {
+    /// Leaves the group with the next view, or, if this node alone holds some state, with the one after another member has
+    /// got it \[A9\]. Views that end for other reasons do not change that \[V13\].
+    pub fn leave(&mut self) {
+        self.leaving = !is_on(Mutation::ForgetWish);
         if let Stage::Present(present) = &mut self.stage {
             present.membership.leave();
             self.skipped = SKIP;
@@ -271,7 +277,10 @@ impl<A: Application> Group<A> {
         self.application.install(&view, &placements, &unplaced);
         let settings = self.settings.membership.clone();
         let lost = self.lost.iter().copied();
-        let membership = Membership::new(fabric, view.clone(), segments.clone(), settings, lost);
+        let mut membership = Membership::new(fabric, view.clone(), segments.clone(), settings, lost);
+        if self.leaving {
+            membership.leave();
+        }
         let mut subgroups = Vec::new();
         for (placement, segment) in placements.into_iter().zip(segments) {
             if placement.members.contains(&self.node) {
@@ -358,7 +367,7 @@ impl<A: Application> Group<A> {
     #[inline]
     fn has_news(&self) -> bool {
         match &self.stage {
-            Stage::Present(present) => present.membership.has_news(),
+            Stage::Present(present) => present.membership.has_news() || self.application.has_state_news(),
             Stage::Joining(..) => true,
             Stage::Ended(_) => false,
         }
@@ -377,7 +386,8 @@ impl<A: Application> Group<A> {
     /// Looks at membership; returns the amount of work done.
     fn poll_membership<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let Stage::Present(Present { membership, subgroups }) = &mut self.stage else { return 0 };
-        let mut work = membership.poll(fabric, subgroups);
+        let application = &mut self.application;
+        let mut work = membership.poll(fabric, &mut Served { application, subgroups });
         if let Some(stop) = membership.stopped() {
             self.timeline.add(ViewChange::stopped(membership));
             self.end(Ended::Stopped(stop));
@@ -432,13 +442,6 @@ impl<A: Application> Group<A> {
         let (done, culprit) = self.relays.advance(fabric, &mut present.subgroups);
         culprit.into_iter().for_each(|node| present.membership.suspect(node));
         work + done
-    }
-}
-
-impl<A: Application> std::fmt::Debug for Group<A> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let view = self.membership().map(Membership::view);
-        f.debug_struct("Group").field("node", &self.node).field("view", &view).finish_non_exhaustive()
     }
 }
 

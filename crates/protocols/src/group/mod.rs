@@ -40,3 +40,10 @@ pub use slow::Standstill;
 pub use stage::{Application, Ended, Outlet};
 pub use succession::Succession;
 pub use timeline::{CHANGES_KEPT, ViewChange};
+
+impl<A: Application> std::fmt::Debug for Group<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let view = self.membership().map(crate::membership::Membership::view);
+        f.debug_struct("Group").field("node", &self.node).field("view", &view).finish_non_exhaustive()
+    }
+}

@@ -40,6 +40,28 @@ pub trait Application {
     /// The receiving end of a subgroup for the present view. The one before has ended: take the rest from it first.
     fn take_pull(&mut self, id: SubgroupId, pull: Pull);
 
+    /// Whether there may be more states that this node holds than when this was last taken.
+    fn has_state_news(&self) -> bool {
+        false
+    }
+
+    /// As [`Application::has_state_news`], and from now on there are none until something changes.
+    fn take_state_news(&mut self) -> bool {
+        false
+    }
+
+    /// Whether this node holds the state of a subgroup: it can give it to others, up to all that is delivered here. Once
+    /// it does, it does so until it leaves the subgroup.
+    fn holds(&self, _id: SubgroupId) -> bool {
+        false
+    }
+
+    /// The view ends: whether this node holds the state of a subgroup. From now on it takes none to be held until the next
+    /// view is installed \[A8\].
+    fn seal(&mut self, _id: SubgroupId) -> bool {
+        false
+    }
+
     /// This node is no longer a member of a subgroup, whose upcall it gets back: it may come into the subgroup again.
     fn leave_subgroup(&mut self, id: SubgroupId, deliver: Option<Self::Deliver>);
 }

@@ -103,7 +103,7 @@ mod tests {
     fn the_latest_changes_are_kept() {
         let mut timeline = Timeline::new();
         for id in 0..40 {
-            timeline.install(&View { id, members: Vec::new() }, Instant::from_nanos(id));
+            timeline.install(&View { id, ..View::first(Vec::new()) }, Instant::from_nanos(id));
             assert!(timeline.is_opening());
             timeline.note(Step::Ready, Instant::from_nanos(id + 1));
         }

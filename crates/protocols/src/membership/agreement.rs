@@ -128,14 +128,14 @@ impl Membership {
 
     fn new_proposal(&self, cut: u64) -> Proposal {
         let members = self.view.members.len();
-        let leaving = |rank: &usize| self.row.leaving.load(self.table.row(*rank));
-        let stay = ranks(everybody(members) & !cut);
-        let removed = stay.filter(leaving).fold(cut, |removed, rank| removed | 1 << rank);
+        // A joiner for whom there is no place takes no state over.
+        let is_full = members == MEMBERS_MAX;
+        let (leaving, removed) = self.departures(cut, if is_full { &[] } else { &self.joins });
         let most = if is_on(Mutation::OneJoinPerView) { 1 } else { JOINS_MAX };
         let places = most.min(MEMBERS_MAX - (members - removed.count_ones() as usize));
         let joins = self.joins.iter().copied().take(places).collect();
         let trims = self.segments.iter().flat_map(|segment| self.trim(segment, cut)).collect();
-        Proposal { removed, joins, trims }
+        Proposal { removed, leaving, joins, holders: self.holders(removed), trims }
     }
 
     /// For each sender of a segment the least count of those members that are not in the cut.
@@ -177,7 +177,7 @@ impl Membership {
         let has_echoed = |rank: usize| index(self.row.echoed.load(self.table.row(rank))) == leader + 1;
         let can_echo = |rank: usize| {
             let row = self.table.row(rank);
-            let is_cut = proposal.removes(rank) && !self.row.leaving.load(row);
+            let is_cut = proposal.removes(rank) && !self.wishes_to_leave(rank);
             let follows = self.row.suspected.load(row) >> leader & 1 == 0;
             !is_cut && (follows || !self.needs_majority())
         };
@@ -191,7 +191,10 @@ impl Membership {
         let (echoed, proposal) = self.echoed.clone().expect("it is echoed first");
         assert_eq!(echoed, leader, "what is decided was echoed last");
         self.table.raise(self.row.decided, leader as u64 + 1);
-        self.decision = Some(proposal);
+        self.decision = Some(match is_on(Mutation::HoldersOfOneMember) {
+            true => Proposal { holders: self.holders(proposal.removed), ..proposal },
+            false => proposal,
+        });
     }
 
     fn store(&mut self, leader: usize, proposal: Proposal) {
@@ -202,7 +205,7 @@ impl Membership {
     }
 
     pub(super) fn load(&self, rank: usize, leader: usize) -> Proposal {
-        Proposal::load(self.table.row(rank), self.row.proposal(leader), self.row.trims)
+        Proposal::load(self.table.row(rank), self.row.proposal(leader), self.row.trims, self.row.states)
     }
 
     /// One more than the rank of the leader whose proposal this member has echoed last.

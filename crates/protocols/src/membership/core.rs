@@ -4,7 +4,7 @@ use squall_fabric::{Column, Event, Fabric, Instant, NodeId};
 
 use super::cut::{Reports, everybody, ranks};
 use super::silence::Silence;
-use super::{Member, PartitionSafety, Proposal, Row, Segment, Settings, Step, Steps, View};
+use super::{Member, PartitionSafety, Proposal, Row, Segment, Settings, Step, Steps, Stop, View};
 use crate::mutation::{Mutation, is_on};
 use crate::sst::Table;
 
@@ -14,42 +14,13 @@ pub trait Subgroups<F> {
     fn freeze(&mut self, fabric: &mut F, member: NodeId);
 
     /// The view is over: send and acknowledge nothing more, and write how many indexes of each sender are here
-    /// ([`Segment::counts`]).
-    fn wedge(&mut self, counts: &mut [u64]);
-}
+    /// ([`Segment::counts`]), and which states are held here: from now on until the next view no other state counts as
+    /// held \[A8\].
+    fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]);
 
-/// Why a member has stopped for good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The others suspect this member, or have gone on without it \[V4\].
-    Excluded,
-    /// Too many members of the view are gone: what is left is no majority \[V5\].
-    Minority {
-        /// How many are gone.
-        lost: usize,
-        /// How many the view has.
-        members: usize,
-    },
-    /// It has left, as it wished.
-    Left,
-}
-
-impl std::error::Error for Stop {}
-
-impl std::fmt::Display for Stop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Excluded => f.write_str(
-                "the other members have gone on without this one, which they took for dead: join again",
-            ),
-            Self::Minority { lost, members } => write!(
-                f,
-                "{lost} of {members} members are gone, so what is left is no majority and must not go on alone: \
-                 start them again, or set partition_safety = \"off\" if the network cannot part"
-            ),
-            Self::Left => f.write_str("this member has left the group"),
-        }
-    }
+    /// Adds the states that are held here by now, by their subgroups' numbers; whether there may be more than at the last
+    /// call. What is added is held until the view ends.
+    fn hold(&mut self, states: &mut [u64]) -> bool;
 }
 
 /// How far the present view is.
@@ -89,6 +60,8 @@ pub struct Membership {
     pub(super) is_slow: bool,
     /// The ranks whose consumers hold this member up for too long; grows only.
     pub(super) slow: u64,
+    /// The states that this member holds, as published.
+    pub(super) states: Vec<u64>,
     /// Who wants to join, as this member knows; it matters if it leads.
     pub(super) joins: Vec<Member>,
     silence: Option<Silence>,
@@ -119,7 +92,7 @@ impl Membership {
         lost: impl IntoIterator<Item = NodeId>,
     ) -> Self {
         assert!(view.members.len() <= super::MEMBERS_MAX, "a group of {}", view.members.len());
-        let row = Row::new(view.members.len(), &segments);
+        let row = Row::new(view.members.len(), &segments, settings.states);
         let table = Table::new(fabric, view.key(0), &view.nodes(), row.words);
         let silence = Silence::new(&settings, view.members.len(), fabric.now());
         let heard = vec![0; view.members.len()];
@@ -127,7 +100,6 @@ impl Membership {
             view,
             settings,
             segments,
-            row,
             table,
             accused: 0,
             frozen: 0,
@@ -138,6 +110,8 @@ impl Membership {
             leaving: false,
             is_slow: false,
             slow: 0,
+            states: vec![0; row.holds.count()],
+            row,
             joins: Vec::new(),
             silence,
             echoed: None,
@@ -253,9 +227,9 @@ impl Membership {
         }
     }
 
-    /// Leaves the group with the next view.
-    pub const fn leave(&mut self) {
-        self.leaving = true;
+    /// Leaves the group with the next view, or, if this member alone holds some state, as soon as another one has it.
+    pub fn leave(&mut self) {
+        self.leaving = !is_on(Mutation::StayForEver);
     }
 
     /// Whether another member has said something since the last evaluation. One load for each member; time is not
@@ -299,7 +273,7 @@ impl Membership {
         }
         self.state = self.state.max(State::Normal);
         self.heed_slow();
-        self.publish();
+        self.publish(subgroups);
         if !self.wedged && self.must_wedge() {
             self.wedge(subgroups);
             self.state = State::Wedged;
@@ -309,7 +283,7 @@ impl Membership {
         if self.wedged {
             work += self.agree(now);
             // A leader may have resigned by now, or found that it has no majority.
-            self.publish();
+            self.publish(subgroups);
             if self.must_stop() {
                 return work + 1;
             }
@@ -452,8 +426,8 @@ impl Membership {
         self.stop = Some(if is_excluded { Stop::Excluded } else { minority });
     }
 
-    /// What this member thinks of the others and the wish to leave go into the row, before anything that rests on them.
-    fn publish(&mut self) {
+    /// What this member thinks of the others, its states and the wish to leave go into the row, before anything that rests on them.
+    fn publish<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
         let Row { accused, disputed, vouched, suspected, .. } = self.row;
         let opinions = [
             (accused, self.accused),
@@ -466,7 +440,10 @@ impl Membership {
             opinions.into_iter().for_each(|(column, value)| self.table.note(column, value));
             self.table.tell(self.row.opinions());
         }
-        if self.leaving && !self.row.leaving.load(self.table.own()) {
+        if !self.wedged && subgroups.hold(&mut self.states) {
+            self.publish_states();
+        }
+        if self.leaving && !self.row.leaving.load(self.table.own()) && self.may_end_view() {
             self.table.raise(self.row.leaving, true);
         }
     }
@@ -487,7 +464,8 @@ impl Membership {
 
     fn wedge<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
         let mut counts = vec![0; self.row.counts.count()];
-        subgroups.wedge(&mut counts);
+        subgroups.wedge(&mut counts, &mut self.states);
+        self.publish_states();
         for (i, count) in counts.iter().enumerate() {
             self.row.counts.column(i).store(self.table.own(), *count);
         }

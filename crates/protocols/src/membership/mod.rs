@@ -7,20 +7,22 @@
 //! **State** of a member in a view; all of it grows only: whom it *accuses*, because it does not hear them (the fabric has
 //! lost them, or they gave no sign of life for too long); whom anybody accuses, as far as it knows (*disputed*); which of
 //! these have answered to it (*vouched*); whom it follows no more (*suspected*: those it accuses, and leaders that have
-//! resigned); whether it has wedged, the latest proposal that it has echoed and of which leader, and whether it knows the
+//! resigned); which states it holds; whether it wishes to leave; whether it has wedged, the latest proposal that it has echoed and of which leader, and whether it knows the
 //! decision.
 //!
 //! **Step order** of one evaluation ([`Membership::poll`]):
 //! 1. *Accuse* whom it does not hear. Freeze their rows, and publish that before anything else that rests on it. A member
 //!    that hears no majority of the view stops \[V5\]. An accusation removes nobody by itself \[V11\].
 //! 2. *Wedge*, if there is a reason or another member has wedged: subgroups stop, and how much of each sender is here
-//!    is published for good.
+//!    and which states are held here is published for good \[A8\]. A wish to leave is a reason when it is new, and again
+//!    when members that stay hold all that the leaver holds.
 //! 3. *Echo* the proposal of the leader, the lowest rank that is not suspected here; never again one of an earlier
 //!    leader.
 //! 4. *Propose*, as leader, when the [cut](cut) is clear and every member outside it has wedged **and** suspects all
 //!    ranks below \[D1\]: the latest earlier proposal that any of them has echoed, as it is \[D2\] \[D3\]; else the least
-//!    of their counts, for each sender, as the trim, who is removed, and who joins \[V9\]. A leader that is in the cut
-//!    itself resigns instead.
+//!    of their counts, for each sender, as the trim, who is removed, who joins \[V9\], and which of those that go on hold
+//!    which state. A member that wishes to leave is removed unless it holds a state that no member that stays holds
+//!    \[A9\]; then the next view says that it is leaving. A leader that is in the cut itself resigns instead.
 //! 5. *Decide*, when a majority has echoed the same leader's proposal, and so has every other member that is heard,
 //!    stays, and follows that leader; or before all of this but step 1, when another member has decided.
 //! 6. Post all that was stored, in order, and then a new heartbeat: a member that has nothing else to do looks at the
@@ -39,7 +41,8 @@
 //! anyone has delivered; \[V4\] a removed member is never heard again, and stops; \[V5\] no view without a majority of
 //! the one before, unless that is switched off; \[V8\] after the last fault a view is installed; \[V9\] several changes
 //! go in one view; \[V10\] a healthy member is removed only with a bad link; \[V11\] bad links remove as few members as can
-//! be; \[V12\] a view ends only for a change.
+//! be; \[V12\] a view ends only for a change; \[V13\] a member that wishes to leave does, whatever views end
+//! meanwhile.
 //!
 //! With [`PartitionSafety::Off`] no majority is asked for. Then there is one decision only as long as nobody is accused that
 //! lives: a decision waits for everybody that is heard and stays.
@@ -57,6 +60,7 @@
 mod agreement;
 mod core;
 mod cut;
+mod departure;
 mod distrust;
 mod proposal;
 mod row;
@@ -64,13 +68,15 @@ mod settings;
 mod silence;
 mod slow;
 mod steps;
+mod stop;
 mod view;
 mod welcome;
 
-pub use core::{Membership, State, Stop, Subgroups};
+pub use core::{Membership, State, Subgroups};
 pub use proposal::{JOINS_MAX, Proposal};
 pub use row::{Row, Segment};
 pub use settings::{PartitionSafety, Settings};
 pub use steps::{Step, Steps};
+pub use stop::Stop;
 pub use view::{MEMBERS_MAX, Member, View};
 pub use welcome::{Greeter, Welcome};

@@ -9,21 +9,28 @@ use super::Member;
 /// The most joiners that one change lets in; more wait for the next.
 pub const JOINS_MAX: usize = 16;
 
+/// Words before the joiners: who is removed, how many join, who is leaving.
+const HEAD: usize = 3;
+
 /// The end of a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
     /// The ranks that are not in the next view, as a set of bits.
     pub removed: u64,
+    /// The ranks that wish to leave and are in the next view, since they hold a state that no other member has.
+    pub leaving: u64,
     /// Who is new in the next view.
     pub joins: Vec<Member>,
+    /// For each subgroup that may have a state the ranks that hold it and are in the next view \[A8\].
+    pub holders: Vec<u64>,
     /// How many indexes of each sender of each subgroup are delivered in this view ([`super::Segment::trims`]).
     pub trims: Vec<u64>,
 }
 
 impl Proposal {
-    /// The words that a proposal with `trims` trims takes.
-    pub(super) const fn words(trims: usize) -> usize {
-        2 + 2 * JOINS_MAX + trims
+    /// The words that a proposal with `trims` trims about `states` states takes.
+    pub(super) const fn words(trims: usize, states: usize) -> usize {
+        HEAD + 2 * JOINS_MAX + states + trims
     }
 
     /// Whether the member with this rank is not in the next view.
@@ -36,29 +43,33 @@ impl Proposal {
     pub(super) fn store(&self, row: &Region, first: usize) -> Range<usize> {
         row.store(first, self.removed);
         row.store(first + 1, self.joins.len() as u64);
+        row.store(first + 2, self.leaving);
         for (i, member) in self.joins.iter().enumerate() {
-            row.store(first + 2 + 2 * i, u64::from(member.node.0));
-            row.store(first + 3 + 2 * i, member.tag);
+            row.store(first + HEAD + 2 * i, u64::from(member.node.0));
+            row.store(first + HEAD + 2 * i + 1, member.tag);
         }
-        let trims = first + 2 + 2 * JOINS_MAX;
-        for (i, trim) in self.trims.iter().enumerate() {
-            row.store(trims + i, *trim);
+        let lists = first + HEAD + 2 * JOINS_MAX;
+        for (i, word) in self.holders.iter().chain(&self.trims).enumerate() {
+            row.store(lists + i, *word);
         }
-        first..trims + self.trims.len()
+        first..lists + self.holders.len() + self.trims.len()
     }
 
-    /// Reads a proposal with `trims` trims that [`Proposal::store`] has written.
-    pub(super) fn load(row: &Region, first: usize, trims: usize) -> Self {
+    /// Reads a proposal with `trims` trims about `states` states that [`Proposal::store`] has written.
+    pub(super) fn load(row: &Region, first: usize, trims: usize, states: usize) -> Self {
         let joins = usize::try_from(row.load(first + 1)).map_or(JOINS_MAX, |joins| joins.min(JOINS_MAX));
         let join = |i: usize| {
-            let node = NodeId(u32::try_from(row.load(first + 2 + 2 * i)).unwrap_or(u32::MAX));
-            Member { node, tag: row.load(first + 3 + 2 * i) }
+            let node = NodeId(u32::try_from(row.load(first + HEAD + 2 * i)).unwrap_or(u32::MAX));
+            Member { node, tag: row.load(first + HEAD + 2 * i + 1) }
         };
-        let first_trim = first + 2 + 2 * JOINS_MAX;
+        let lists = first + HEAD + 2 * JOINS_MAX;
+        let list = |words: Range<usize>| words.map(|i| row.load(lists + i)).collect();
         Self {
             removed: row.load(first),
+            leaving: row.load(first + 2),
             joins: (0..joins).map(join).collect(),
-            trims: (0..trims).map(|i| row.load(first_trim + i)).collect(),
+            holders: list(0..states),
+            trims: list(states..states + trims),
         }
     }
 }
@@ -72,8 +83,9 @@ mod tests {
     fn what_is_stored_is_loaded() {
         let row = Region::heap(RegionId(1), 100);
         let joins = vec![Member { node: NodeId(7), tag: 9 }, Member { node: NodeId(8), tag: 0 }];
-        let proposal = Proposal { removed: 0b101, joins, trims: vec![3, u64::MAX, 0] };
-        assert_eq!(proposal.store(&row, 5).len(), Proposal::words(3));
-        assert_eq!(Proposal::load(&row, 5, 3), proposal);
+        let (holders, trims) = (vec![0b11, 0], vec![3, u64::MAX, 0]);
+        let proposal = Proposal { removed: 0b101, leaving: 0b10, joins, holders, trims };
+        assert_eq!(proposal.store(&row, 5).len(), Proposal::words(3, 2));
+        assert_eq!(Proposal::load(&row, 5, 3, 2), proposal);
     }
 }

@@ -23,10 +23,13 @@ pub struct Row {
     /// The ranks that the member follows no more: those that it accuses, and those that do not lead any more. Its own
     /// rank is among them once it has resigned.
     pub suspected: Column<u64>,
-    /// The member wants to leave.
+    /// The member wants to leave, and the view is to end for it: the wish is new, or others hold all that it holds.
     pub leaving: Column<bool>,
     /// The ranks whose consumers hold the member up for too long, as a set of bits.
     pub slow: Column<u64>,
+    /// The states that the member holds, by their subgroups' numbers, as sets of bits; what is here once it has wedged
+    /// counts.
+    pub holds: Columns<u64>,
     /// How many indexes of each sender it has of the subgroups that it is in ([`Segment::counts`]).
     pub counts: Columns<u64>,
     /// The member has wedged; announces `counts`.
@@ -39,14 +42,17 @@ pub struct Row {
     pub decided: Column<u64>,
     /// How many trims a proposal has.
     pub trims: usize,
+    /// Of how many states a proposal says who holds them.
+    pub states: usize,
     /// Words of the whole row.
     pub words: usize,
 }
 
 impl Row {
-    /// The row in a view of `members` members with these segments; the same at all members.
+    /// The row in a view of `members` members with these segments, and with so many subgroups that may have a state; the
+    /// same at all members.
     #[must_use]
-    pub fn new(members: usize, segments: &[Segment]) -> Self {
+    pub fn new(members: usize, segments: &[Segment], states: usize) -> Self {
         let counts = segments.iter().map(|segment| segment.counts + segment.senders).max().unwrap_or(0);
         let trims = segments.iter().map(|segment| segment.senders).sum();
         let mut layout = Layout::new();
@@ -54,8 +60,9 @@ impl Row {
         let opinions = layout.list(4);
         let [accused, disputed, vouched, suspected] = [0, 1, 2, 3].map(|i| opinions.column(i));
         let (leaving, slow) = (layout.column(), layout.column());
-        let (counts, wedged) = (layout.list(counts), layout.column());
-        let proposals = (0..members).map(|_| layout.block(Proposal::words(trims))).collect();
+        let (holds, counts) = (layout.list(states.div_ceil(64)), layout.list(counts));
+        let wedged = layout.column();
+        let proposals = (0..members).map(|_| layout.block(Proposal::words(trims, states))).collect();
         let (echoed, decided) = (layout.column(), layout.column());
         let words = layout.words();
         Self {
@@ -66,12 +73,14 @@ impl Row {
             suspected,
             leaving,
             slow,
+            holds,
             counts,
             wedged,
             proposals,
             echoed,
             decided,
             trims,
+            states,
             words,
         }
     }

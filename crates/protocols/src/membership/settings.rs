@@ -20,6 +20,8 @@ pub struct Settings {
     pub suspicion_after: Option<Duration>,
     /// When a part of a view may go on alone.
     pub partition_safety: PartitionSafety,
+    /// Subgroups with numbers below this may have a state, and views say which members hold it.
+    pub states: usize,
 }
 
 impl Settings {
@@ -29,6 +31,10 @@ impl Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { suspicion_after: Some(Duration::from_secs(2)), partition_safety: PartitionSafety::Majority }
+        Self {
+            suspicion_after: Some(Duration::from_secs(2)),
+            partition_safety: PartitionSafety::Majority,
+            states: 0,
+        }
     }
 }

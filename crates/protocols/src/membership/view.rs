@@ -25,13 +25,33 @@ pub struct View {
     pub id: u64,
     /// The members by rank, the oldest first; at most [`MEMBERS_MAX`].
     pub members: Vec<Member>,
+    /// The members that wish to leave and hold a state that no other member has yet, as a set of ranks.
+    pub leaving: u64,
+    /// For each subgroup that may have a state ([`super::Settings::states`]) the members that hold it, as a set of ranks:
+    /// those that held it when the view before ended \[A8\]. Empty in the first view, in which every member of a subgroup
+    /// has the state with which it begins.
+    pub holders: Vec<u64>,
 }
 
 impl View {
     /// The first view.
     #[must_use]
     pub const fn first(members: Vec<Member>) -> Self {
-        Self { id: 0, members }
+        Self { id: 0, members, leaving: 0, holders: Vec::new() }
+    }
+
+    /// The members that hold the state of the subgroup with this number, by rank.
+    #[must_use]
+    pub fn holders(&self, subgroup: u32) -> Vec<NodeId> {
+        let holders = self.holders.get(subgroup as usize).copied().unwrap_or(0);
+        let holds = |(rank, _): &(usize, &Member)| holders >> rank & 1 == 1;
+        self.members.iter().enumerate().filter(holds).map(|(_, member)| member.node).collect()
+    }
+
+    /// Whether `node` is a member that wishes to leave.
+    #[must_use]
+    pub fn is_leaving(&self, node: NodeId) -> bool {
+        self.rank(node).is_some_and(|rank| self.leaving >> rank & 1 == 1)
     }
 
     /// The rank of `node`, if it is a member.
@@ -49,9 +69,17 @@ impl View {
     /// The view after this one, as decided: those who stay keep their order, joiners come last.
     #[must_use]
     pub fn next(&self, decision: &Proposal) -> Self {
-        let stays = |(rank, _): &(usize, &Member)| !decision.removes(*rank);
-        let stay = self.members.iter().enumerate().filter(stays).map(|(_, member)| *member);
-        Self { id: self.id + 1, members: stay.chain(decision.joins.iter().copied()).collect() }
+        let stay: Vec<usize> = (0..self.members.len()).filter(|rank| !decision.removes(*rank)).collect();
+        // The same members by the ranks that they have next.
+        let next =
+            |ranks: u64| stay.iter().enumerate().fold(0, |next, (new, old)| next | (ranks >> old & 1) << new);
+        let members = stay.iter().map(|rank| self.members[*rank]).chain(decision.joins.iter().copied());
+        Self {
+            id: self.id + 1,
+            members: members.collect(),
+            leaving: next(decision.leaving),
+            holders: decision.holders.iter().map(|holders| next(*holders)).collect(),
+        }
     }
 
     /// The key of the mirror for `purpose` in this view: 0 is membership's own.
@@ -69,5 +97,29 @@ impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<String> = self.members.iter().map(|member| member.node.0.to_string()).collect();
         write!(f, "view {} of nodes {}", self.id, nodes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sets of ranks name the same members after a change as before, and nobody else.
+    #[test]
+    fn holders_keep_their_states_under_new_ranks() {
+        let member = |node: u32| Member { node: NodeId(node), tag: 0 };
+        let view = View::first((0..4).map(member).collect());
+        let decision = Proposal {
+            removed: 0b0010,
+            leaving: 0b1000,
+            joins: vec![member(9)],
+            holders: vec![0b1101, 0b0010],
+            trims: Vec::new(),
+        };
+        let next = view.next(&decision);
+        assert_eq!(next.nodes(), [0, 2, 3, 9].map(NodeId));
+        assert_eq!(next.holders(0), [0, 2, 3].map(NodeId));
+        assert!(next.holders(1).is_empty() && next.holders(2).is_empty());
+        assert!(next.is_leaving(NodeId(3)) && !next.is_leaving(NodeId(0)) && !next.is_leaving(NodeId(1)));
     }
 }

@@ -14,16 +14,20 @@ struct Words {
     id: Column<u64>,
     /// Node and tag of each member.
     members: Columns<u64>,
+    leaving: Column<u64>,
+    /// Who holds each state.
+    holders: Columns<u64>,
     /// How many members; announces the rest.
     count: Column<u64>,
     words: usize,
 }
 
 impl Words {
-    fn new() -> Self {
+    fn new(states: usize) -> Self {
         let mut layout = Layout::new();
-        let (id, members, count) = (layout.column(), layout.list(2 * MEMBERS_MAX), layout.column());
-        Self { id, members, count, words: layout.words() }
+        let (id, members, leaving) = (layout.column(), layout.list(2 * MEMBERS_MAX), layout.column());
+        let (holders, count) = (layout.list(states), layout.column());
+        Self { id, members, leaving, holders, count, words: layout.words() }
     }
 }
 
@@ -46,7 +50,7 @@ pub struct Greeter {
 impl Greeter {
     /// Tells `joiner` of `view` once it has attached.
     pub fn new<F: Fabric>(fabric: &mut F, joiner: NodeId, view: View) -> Self {
-        let words = Words::new();
+        let words = Words::new(view.holders.len());
         let region = fabric.register(words.words);
         let mirror = fabric.publish(key(joiner), &region, &[joiner]);
         Self { joiner, view, region, mirror, words, attached: false, told: false }
@@ -75,8 +79,12 @@ impl Greeter {
         if !self.attached || self.told {
             return 0;
         }
-        let Words { id, members, count, .. } = &self.words;
+        let Words { id, members, leaving, holders, count, .. } = &self.words;
         id.store(&self.region, self.view.id);
+        leaving.store(&self.region, self.view.leaving);
+        for (i, ranks) in self.view.holders.iter().enumerate() {
+            holders.column(i).store(&self.region, *ranks);
+        }
         for (i, member) in self.view.members.iter().enumerate() {
             members.column(2 * i).store(&self.region, u64::from(member.node.0));
             members.column(2 * i + 1).store(&self.region, member.tag);
@@ -84,6 +92,10 @@ impl Greeter {
         count.store(&self.region, self.view.members.len() as u64);
         fabric.push(self.mirror, id.word()..id.word() + 1);
         fabric.push(self.mirror, members.words(0..2 * self.view.members.len()));
+        fabric.push(self.mirror, leaving.word()..leaving.word() + 1);
+        if holders.count() > 0 {
+            fabric.push(self.mirror, holders.words(0..holders.count()));
+        }
         fabric.push_word(self.mirror, count.word());
         self.told = true;
         1
@@ -98,9 +110,9 @@ pub struct Welcome {
 }
 
 impl Welcome {
-    /// Waits for a view from any of `contacts`.
-    pub fn new<F: Fabric>(fabric: &mut F, contacts: &[NodeId]) -> Self {
-        let (words, key) = (Words::new(), key(fabric.node()));
+    /// Waits for a view from any of `contacts`, in a group in which so many subgroups may have a state.
+    pub fn new<F: Fabric>(fabric: &mut F, contacts: &[NodeId], states: usize) -> Self {
+        let (words, key) = (Words::new(states), key(fabric.node()));
         let mirrors = contacts.iter().map(|contact| fabric.attach(*contact, key, words.words)).collect();
         Self { words, mirrors }
     }
@@ -118,7 +130,10 @@ impl Welcome {
                 Some(Member { node: NodeId(u32::try_from(word(2 * i)).ok()?), tag: word(2 * i + 1) })
             };
             let members: Option<Vec<Member>> = (0..count).map(member).collect();
-            Some(View { id: self.words.id.load(mirror), members: members? })
+            let holders = &self.words.holders;
+            let holders = (0..holders.count()).map(|i| holders.column(i).load(mirror)).collect();
+            let (id, leaving) = (self.words.id.load(mirror), self.words.leaving.load(mirror));
+            Some(View { id, members: members?, leaving, holders })
         })
     }
 }

@@ -1,12 +1,12 @@
 //! The replica's core: applies updates, takes and gives the state (Derecho app. A, §3.4).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use squall_fabric::NodeId;
 
 use super::mutation::{Mutation, is_on};
 use super::search::Search;
-use super::sessions::{SessionAnswer, Sessions, SessionsError};
+use super::sessions::{SessionAnswer, Sessions};
 use super::{Origin, Position};
 
 /// The object that is replicated. What it does is a function of its state and the update alone.
@@ -52,6 +52,9 @@ pub struct ShardView {
     pub group: Vec<NodeId>,
     /// The members of the shard, by rank in it.
     pub members: Vec<NodeId>,
+    /// The members of the group that held the shard's state when the view before ended; if there are any, some of them are
+    /// members of the shard \[A8\]. In view 0 all members have the first state.
+    pub holders: Vec<NodeId>,
 }
 
 /// A message of the shard's subgroup.
@@ -87,15 +90,13 @@ pub struct Gift<S> {
     pub snapshot: S,
 }
 
-/// The answer to a newcomer.
+/// The answer to a joiner.
 #[derive(Clone, Debug)]
 pub enum Give<S> {
     /// Here it is.
     State(Gift<S>),
-    /// This member has not come so far: ask again when it has moved on.
+    /// This member does not hold it, or has not come so far: ask again, or another.
     NotYet,
-    /// It has none.
-    Nothing,
 }
 
 /// What has become of a state that was offered.
@@ -116,7 +117,7 @@ pub enum Readiness {
     NotYet,
     /// Not by this member: it is not in the shard.
     Elsewhere,
-    /// By nobody: all who had the state are gone.
+    /// By no member: all that held the state are gone.
     Lost,
 }
 
@@ -128,17 +129,12 @@ pub struct Replica<M: Machine> {
     /// None before the first view.
     view: Option<ShardView>,
     standing: Standing<M>,
-    /// The state as it was when this member left the shard.
-    kept: Option<Held<M>>,
-    /// Members of the shard of which it is known that they hold the state in this view.
-    settled: BTreeSet<NodeId>,
+    /// The members that held the state last, by the views that this member has seen.
+    last_holders: Vec<NodeId>,
     /// Up to here messages have come.
     seen: Position,
     /// In which view this member has come into the shard.
     since: u64,
-    /// Who has been asked for the state and has yet to answer: what was given may be on its way, also to a member that has
-    /// left the shard meanwhile, and come back.
-    open: Option<NodeId>,
 }
 
 /// A state and how far it has come.
@@ -158,7 +154,7 @@ enum Standing<M> {
     Waiting { search: Search, delivered: VecDeque<(Position, Box<[u8]>)>, bytes: usize },
     /// Holds it.
     Holding(Held<M>),
-    /// All who had it are gone.
+    /// All that held it are gone.
     Lost,
 }
 
@@ -190,7 +186,9 @@ impl<M: Machine> Held<M> {
         } else {
             self.sessions.encode()
         };
-        Gift { position: self.position, sessions, snapshot: self.machine.snapshot() }
+        let later = Position::start_of(self.position.view + 1);
+        let position = if is_on(Mutation::TagWithNextView) { later } else { self.position };
+        Gift { position, sessions, snapshot: self.machine.snapshot() }
     }
 }
 
@@ -203,11 +201,9 @@ impl<M: Machine> Replica<M> {
             settings,
             view: None,
             standing: Standing::Absent,
-            kept: None,
-            settled: BTreeSet::new(),
+            last_holders: Vec::new(),
             seen: Position::default(),
             since: 0,
-            open: None,
         }
     }
 
@@ -221,12 +217,9 @@ impl<M: Machine> Replica<M> {
         assert!(before.is_none_or(|before| before < view.id), "[V1] view {} after {before:?}", view.id);
         let start = Position::start_of(view.id);
         self.seen = start;
-        self.settled.clear();
         self.standing = match std::mem::replace(&mut self.standing, Standing::Absent) {
-            standing if !view.members.contains(&self.node) => {
-                self.leave(standing, before);
-                Standing::Absent
-            }
+            // Enough members of the shard hold the state [A8].
+            _ if !view.members.contains(&self.node) => Standing::Absent,
             Standing::Absent => {
                 self.since = view.id;
                 self.enter(view.id, first)
@@ -235,14 +228,19 @@ impl<M: Machine> Replica<M> {
                 held.position = held.position.max(start);
                 Standing::Holding(held)
             }
-            Standing::Waiting { mut search, delivered, bytes } => {
-                search.begin_view();
-                Standing::Waiting { search, delivered, bytes }
-            }
-            Standing::Lost => Standing::Lost,
+            standing => standing,
         };
+        if view.id == 0 {
+            self.last_holders.clone_from(&view.members);
+        } else if !view.holders.is_empty() {
+            self.last_holders.clone_from(&view.holders);
+        }
+        // Nobody can give it, so in later views there will be no holder either.
+        let is_lost = view.holders.len() <= usize::from(is_on(Mutation::LoseTooSoon));
+        if self.is_waiting() && is_lost {
+            self.standing = Standing::Lost;
+        }
         self.view = Some(view);
-        self.look_for_loss();
     }
 
     fn enter(&self, view: u64, first: impl FnOnce() -> M) -> Standing<M> {
@@ -250,14 +248,6 @@ impl<M: Machine> Replica<M> {
             return Standing::Waiting { search: Search::default(), delivered: VecDeque::new(), bytes: 0 };
         }
         Standing::Holding(Held { machine: first(), sessions: Sessions::default(), position: self.seen })
-    }
-
-    /// This member is no longer in the shard: it keeps the state as at the end of its last view there, `last`.
-    fn leave(&mut self, standing: Standing<M>, last: Option<u64>) {
-        let (Standing::Holding(mut held), Some(last)) = (standing, last) else { return };
-        let end = if is_on(Mutation::TagWithNextView) { last + 2 } else { last + 1 };
-        held.position = held.position.max(Position::start_of(end));
-        self.kept = Some(held).filter(|_| !is_on(Mutation::DropOnLeaving));
     }
 
     /// Takes the next message. If it is an own one: whose, and the answer.
@@ -287,83 +277,39 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// Whom to ask for the state next, and what to ask for: the present view, and the earliest position that will do.
-    /// `None` if this member waits for none. Each question ends with one of [`Replica::take_over`],
-    /// [`Replica::handle_refusal`] and [`Replica::handle_no_answer`], before the next one.
-    pub fn ask(&mut self) -> Option<(NodeId, u64, Position)> {
+    /// Whom to ask for the state next, and the earliest position that will do. `None` if this member waits for none.
+    pub fn ask(&mut self) -> Option<(NodeId, Position)> {
         let (Standing::Waiting { search, .. }, Some(view)) = (&mut self.standing, &self.view) else {
             return None;
         };
-        self.open = search.next(view, self.node);
-        Some((self.open?, view.id, Position::start_of(self.since)))
+        Some((search.next(view, self.node)?, Position::start_of(self.since)))
     }
 
-    /// Who was asked has not come so far, or is not heard of any more: ask the next.
-    pub fn handle_no_answer(&mut self) {
-        self.open = None;
-    }
-
-    /// `node` was asked in `view`, and has nothing.
-    pub fn handle_refusal(&mut self, node: NodeId, view: u64) {
-        self.handle_no_answer();
-        if let Standing::Waiting { search, .. } = &mut self.standing
-            && (self.view.as_ref().is_some_and(|present| present.id == view) || is_on(Mutation::KeepRefusals))
-        {
-            search.refuse(node);
-            self.look_for_loss();
-        }
-    }
-
-    /// Whether somebody else than `node` may be giving the state.
-    fn is_asking_other_than(&self, node: NodeId) -> bool {
-        self.open.is_some_and(|open| open != node) && !is_on(Mutation::RefuseWhileAsking)
-    }
-
-    fn look_for_loss(&mut self) {
-        if let (Standing::Waiting { search, .. }, Some(view)) = (&self.standing, &self.view)
-            && search.is_lost(view, self.node)
-        {
-            self.standing = Standing::Lost;
-        }
-    }
-
-    /// The answer to the newcomer `asker`, which asks in `view` for a state at `since` or later.
-    ///
-    /// A newcomer does not refuse another while it is being given the state itself, nor if it came earlier, as then it can
-    /// use older states; and nobody refuses in another view: who is behind may
-    /// find the state kept there, and who is ahead may have dropped it, when the asker had left the shard.
-    pub fn give(&self, asker: NodeId, view: u64, since: Position) -> Give<M::Snapshot> {
-        let present = self.view.as_ref().map_or(0, |view| view.id);
-        match (&self.standing, &self.kept) {
-            (Standing::Holding(held), _) if held.position >= since => Give::State(held.gift()),
-            (Standing::Holding(held), _) if is_on(Mutation::TakeOlderState) => Give::State(held.gift()),
-            (_, Some(kept)) if kept.position >= since => Give::State(kept.gift()),
-            (Standing::Holding(_), _) => Give::NotYet,
-            (Standing::Waiting { .. }, _) if self.is_asking_other_than(asker) => Give::NotYet,
-            (Standing::Waiting { .. }, _) if self.since < since.view && !is_on(Mutation::RefuseLater) => {
-                Give::NotYet
+    /// The answer to a joiner that asks for a state at `since` or later.
+    pub fn give(&self, since: Position) -> Give<M::Snapshot> {
+        match &self.standing {
+            Standing::Holding(held) if held.position >= since || is_on(Mutation::TakeOlderState) => {
+                Give::State(held.gift())
             }
-            _ if present != view && !is_on(Mutation::RefuseInOtherView) => Give::NotYet,
-            _ => Give::Nothing,
+            _ => Give::NotYet,
         }
+    }
+
+    /// Whether a state at `position` is of use here: if so, since which view this member is in the shard, for
+    /// [`Holding::hold`](super::Holding::hold).
+    #[must_use]
+    pub fn wants(&self, position: Position) -> Option<u64> {
+        let reaches = position >= Position::start_of(self.since) || is_on(Mutation::TakeOlderState);
+        (self.is_waiting() && reaches).then_some(self.since)
     }
 
     /// Takes a state that was given, restored as `machine`: skips what is in it of all that was delivered, applies the
-    /// rest.
-    ///
-    /// # Errors
-    /// [`SessionsError`]: ask another member.
-    pub fn take_over(
-        &mut self,
-        position: Position,
-        sessions: &[u8],
-        machine: M,
-    ) -> Result<TakeOver, SessionsError> {
-        self.handle_no_answer();
-        let sessions = Sessions::decode(sessions)?;
-        let Standing::Waiting { delivered, .. } = &mut self.standing else { return Ok(TakeOver::NotWanted) };
-        if position < Position::start_of(self.since) && !is_on(Mutation::TakeOlderState) {
-            return Ok(TakeOver::NotWanted);
+    /// rest. [`Holding::hold`](super::Holding::hold) comes first.
+    pub fn take_over(&mut self, position: Position, sessions: Sessions, machine: M) -> TakeOver {
+        let is_wanted = self.wants(position).is_some();
+        let Standing::Waiting { delivered, .. } = &mut self.standing else { return TakeOver::NotWanted };
+        if !is_wanted {
+            return TakeOver::NotWanted;
         }
         let mut held = Held { machine, sessions, position };
         for (position, bytes) in delivered.drain(..).filter(|_| !is_on(Mutation::ForgetKept)) {
@@ -373,28 +319,7 @@ impl<M: Machine> Replica<M> {
         }
         held.position = held.position.max(self.seen);
         self.standing = Standing::Holding(held);
-        self.kept = None;
-        Ok(TakeOver::Taken)
-    }
-
-    /// `node` holds the state in `view`. When all members of the shard do, a state that was kept is dropped.
-    pub fn handle_settled(&mut self, node: NodeId, view: u64) {
-        let Some(present) = self.view.as_ref().filter(|present| present.id == view) else { return };
-        self.settled.insert(node);
-        let all = present.members.iter().all(|member| self.settled.contains(member));
-        if all || is_on(Mutation::DropWhenOneSettled) {
-            self.kept = None;
-        }
-    }
-
-    /// Of which members it is to be found out whether they hold the state, so that the one kept here can be dropped; and
-    /// in which view.
-    #[must_use]
-    pub fn unsettled(&self) -> Option<(u64, Vec<NodeId>)> {
-        let view = self.view.as_ref().filter(|_| self.kept.is_some())?;
-        let open =
-            view.members.iter().copied().filter(|node| !self.settled.contains(node) && *node != self.node);
-        Some((view.id, open.collect()))
+        TakeOver::Taken
     }
 
     /// Whether a question that was asked in `view` can be answered here [A5].
@@ -428,10 +353,10 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// How far the state reaches that was kept when this member left the shard, if it still is.
+    /// The members that held the state last, by the views that this member has seen: if it is lost, they have all gone.
     #[must_use]
-    pub fn kept_position(&self) -> Option<Position> {
-        self.kept.as_ref().map(|kept| kept.position)
+    pub fn last_holders(&self) -> &[NodeId] {
+        &self.last_holders
     }
 
     /// The present view's number, once there is one.
@@ -454,12 +379,6 @@ impl<M: Machine> Replica<M> {
             Standing::Holding(_) => Some(self.since),
             _ => None,
         }
-    }
-
-    /// In which view this member has come into the shard.
-    #[cfg(test)]
-    pub(super) const fn since(&self) -> u64 {
-        self.since
     }
 
     /// Whether this member waits for the state.

@@ -1,47 +1,59 @@
 //! Replicated objects: one member's part in one shard (Derecho app. A, §3.3–3.4).
 //!
 //! A shard's members apply the same updates in the order of its subgroup, so their states are equal. This core decides
-//! what is applied, what becomes of each own update, and how a newcomer gets the state; it moves no bytes itself.
+//! what is applied, what becomes of each own update, and how a joiner gets the state; it moves no bytes itself.
 //!
 //! **State** of a [`Replica`]: the present view of the shard; the *standing*: absent, waiting for the state, holding it,
 //! or knowing that it is lost; up to which [`Position`] messages have been seen and applied; the clients' sessions,
-//! which are part of the state; a state that was kept when this member left the shard. Beside it, at the sending side,
-//! [`UnderWay`]: own updates whose outcome is open.
+//! which are part of the state. Beside it, at the sending side, [`UnderWay`]: own updates whose outcome is open. Beside it,
+//! at the group's side, [`Holding`]: whether the state here counts when the view ends.
+//!
+//! Which members hold a state is part of the view ([`View::holders`](crate::membership::View::holders)), and so where
+//! shards lie remains a function of the view ([`place`]): the first choices, and other holders as long as fewer of the
+//! first choices hold the state than there are first choices.
 //!
 //! **Step order** at each member, by whoever drives it:
 //! 1. All messages of a view in order ([`Replica::deliver`]), then the next view ([`Replica::begin_view`]), which
-//!    every member of the group is told, also those outside the shard. In view 0 a shard begins empty; later, who comes
-//!    in has to be given the state.
-//! 2. A newcomer keeps what is delivered, so that senders never wait for it, and asks one member after the other
-//!    ([`Replica::ask`]) for a state at or behind the start of its first view. If a giver dies, the next one is asked.
-//!    It pauses between two questions, and longer each time: while it asks it does not refuse other newcomers, and some
-//!    that only ever asked one another would not find out that the state is lost.
-//! 3. A giver that holds such a state gives it with its position and goes on ([`Replica::give`]); one that has not come
-//!    so far says so when it has; one that has nothing refuses.
-//! 4. The newcomer takes the state ([`Replica::take_over`]), skips what is in it, applies the rest, and holds it from
-//!    then on. Only now it may send.
-//! 5. Who leaves a shard keeps the state as it was at the end of its last view there, until all members of the shard
-//!    hold it ([`Replica::handle_settled`]).
+//!    every member of the group is told, also those outside the shard. In view 0 a shard begins empty; later, a joiner of
+//!    the shard waits for the state, or, if the view has no holder, takes it for lost at once.
+//! 2. A joiner keeps what is delivered, so that senders never wait for it, and asks one member of the shard after the other
+//!    ([`Replica::ask`]), those that hold the state by the view first, for a state at or behind the start of its first view
+//!    in the shard. If a state provider dies, or says nothing for too long, the next one is asked.
+//! 3. A provider that holds such a state sends it with its position and continues ([`Replica::give`]); one that has not
+//!    come so far says so.
+//! 4. When all of the state has come, [`Holding::hold`] says whether it counts. If the view is about to change, it waits for
+//!    the next view; then the joiner takes the state ([`Replica::take_over`]), skips what is in it, applies the rest, and
+//!    holds it from then on. Only now it may send.
+//! 5. When a view ends, each member says which states it holds as it wedges ([`Holding::seal`]), and takes none over until
+//!    the next view. The leader's proposal has these sets, of the members that go on.
+//! 6. A member that is outside the shard in the next view drops the state: enough others hold it.
+//! 7. A member that wishes to leave is chosen for no shard, but remains a holder where it is needed. It is removed when
+//!    members that stay hold all that it holds, or when all wish to leave.
 //!
 //! Deviation: in the paper the leader sends a joining member the state before the new view begins, so all wait for it; here
-//! the view begins at once, and any member that has the state gives it while updates go on.
+//! the view begins at once, and any member that has the state sends it while updates continue.
 //!
 //! **Invariants.**
 //! - \[A1\] At one position all who hold a shard's state hold the same.
 //! - \[A2\] An update that was acknowledged is in every later state.
 //! - \[A3\] A client's update is applied at most once, however often it is sent.
 //! - \[A4\] What was told to be not delivered is in no state.
-//! - \[V6\] A newcomer's state includes all up to the start of its first view; what follows it applies itself.
+//! - \[V6\] A joiner's state includes all up to the start of its first view; what follows it applies itself.
 //! - \[A5\] What is asked in a view is answered from a state of that view or a later one.
 //! - \[A6\] A member sends updates only while it holds the state, so each gets its reply here.
-//! - \[A7\] A state is taken for lost only if no member of the group has it.
+//! - \[A7\] A state is taken for lost only if no member of the group holds it, and then by all members.
+//! - \[A8\] A state is lost only if all members that held it have died or were cut off.
+//! - \[A9\] A member that wishes to leave is removed only when members that stay hold its states, or when none stays.
 //!
-//! Why \[A7\] holds: a newcomer gives up when all others of its view have refused, each while in that view. Within a
-//! view nobody who has the state lets go of it while a member of the shard waits for it. So a state that moves between
-//! two questions is still where it was; or it is of use to others only ([`Replica::give`] says whose answer is then no
-//! refusal). Who dies has not refused, and the next view starts the questions anew.
+//! Why \[A7\] and \[A8\] hold: a member counts as a holder of a view if it held the state when it wedged in the view
+//! before, and from its wedge on it takes nothing over. The leader reads the rows of all members that go on after they have
+//! wedged, and what it proposes is agreed on: so the view names exactly those that hold the state, and a view without a
+//! holder is followed by such views only, as nobody is left to ask. [`place`] keeps as many holders in the shard as it has
+//! first choices, if there are so many; they receive all of the view's updates and stay holders to its end. So a member
+//! drops a state only when that many others hold it.
 
 mod core;
+mod holding;
 mod message;
 pub mod mutation;
 mod search;
@@ -54,8 +66,9 @@ mod under_way;
 mod tests;
 
 pub use core::{Answer, Delivery, Gift, Give, Machine, Readiness, Replica, Settings, ShardView, TakeOver};
+pub use holding::{Hold, Holding};
 pub use message::{HEADER_BYTES, Origin, Position};
-pub use sessions::{SessionAnswer, SessionsError};
-pub use shards::{members_of_shard, shard_of_key};
+pub use sessions::{SessionAnswer, Sessions, SessionsError};
+pub use shards::{members_of_shard, place, shard_of_key};
 pub use turns::{Turn, Turns};
 pub use under_way::{Outcome, UnderWay};

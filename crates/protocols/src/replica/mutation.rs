@@ -19,17 +19,13 @@ mutations! {
         DenyUnknown,
         /// \[A5\] A query is answered from an earlier view.
         AnswerFromEarlierView,
-        /// \[A7\] Who leaves a shard drops the state.
-        DropOnLeaving,
-        /// \[A7\] Who has left a shard drops the state when one of its members has it.
-        DropWhenOneSettled,
-        /// \[A7\] Who refused in an earlier view counts in the present one.
-        KeepRefusals,
-        /// \[A7\] A member refuses in another view than the asker's.
-        RefuseInOtherView,
-        /// \[A7\] A newcomer refuses one that came later, though it can use older states.
-        RefuseLater,
-        /// \[A7\] A newcomer refuses while it is being given the state itself.
-        RefuseWhileAsking,
+        /// \[A7\] A state that a single member holds is taken for lost.
+        LoseTooSoon,
+        /// \[A8\] Where a shard lies does not depend on who holds its state.
+        DropLastHolder,
+        /// \[A8\] A member takes a state over between its wedge and the next view, and nobody knows.
+        HoldAfterWedge,
+        /// \[V8\] A joiner asks the same state provider again and again.
+        AskTheSame,
     }
 }

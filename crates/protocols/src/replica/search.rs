@@ -1,46 +1,27 @@
-//! Whom a newcomer asks for the state (Derecho §2: joining).
-
-use std::collections::BTreeSet;
+//! Which state provider a joiner asks (Derecho §2: joining).
 
 use squall_fabric::NodeId;
 
 use super::ShardView;
 use super::mutation::{Mutation, is_on};
 
-/// A newcomer's questions in one view.
+/// A joiner's questions.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// Who has nothing, as they said in this view or later.
-    refused: BTreeSet<NodeId>,
     /// How many have been asked.
     asked: usize,
 }
 
 impl Search {
-    /// A view begins: who had nothing before may have it now, and who had it may be gone.
-    pub(super) fn begin_view(&mut self) {
-        if !is_on(Mutation::KeepRefusals) {
-            self.refused.clear();
-        }
-    }
-
-    pub(super) fn refuse(&mut self, node: NodeId) {
-        self.refused.insert(node);
-    }
-
-    /// Whom `own` asks next: members of the shard in turn, then the rest of the group, some of whom may have left the
-    /// shard. `None` if all have refused.
+    /// Whom `own` asks next: the members of the shard in turn, first those that hold the state by the view, then those that
+    /// may have got it since. So a provider that hangs keeps nobody from asking another.
     pub(super) fn next(&mut self, view: &ShardView, own: NodeId) -> Option<NodeId> {
-        let outside = view.group.iter().filter(|node| !view.members.contains(node));
-        let others = view.members.iter().chain(outside).copied().filter(|node| *node != own);
-        let open: Vec<NodeId> = others.filter(|node| !self.refused.contains(node)).collect();
-        let next = open.get(self.asked.checked_rem(open.len())?).copied();
-        self.asked += 1;
+        let others = || view.members.iter().copied().filter(|node| *node != own);
+        let (holders, rest): (Vec<NodeId>, Vec<NodeId>) =
+            others().partition(|node| view.holders.contains(node));
+        let order: Vec<NodeId> = holders.into_iter().chain(rest).collect();
+        let next = order.get(self.asked.checked_rem(order.len())?).copied();
+        self.asked += usize::from(!is_on(Mutation::AskTheSame));
         next
-    }
-
-    /// Whether nobody is left who may have the state [A7].
-    pub(super) fn is_lost(&self, view: &ShardView, own: NodeId) -> bool {
-        view.group.iter().all(|node| *node == own || self.refused.contains(node))
     }
 }

@@ -10,9 +10,9 @@ use std::fmt;
 
 use super::mutation::{Mutation, is_on};
 
-/// The sessions of a shard.
+/// The sessions of a shard, which are part of its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sessions {
+pub struct Sessions {
     /// How many have ever been opened: the last number that was given.
     opened: u64,
     /// Uses so far, which order sessions by their last use.
@@ -102,7 +102,7 @@ impl Sessions {
     ///
     /// # Errors
     /// [`SessionsError`]: the bytes are not a table.
-    pub(super) fn decode(mut bytes: &[u8]) -> Result<Self, SessionsError> {
+    pub fn decode(mut bytes: &[u8]) -> Result<Self, SessionsError> {
         let [opened, uses, count] = words(&mut bytes)?;
         let mut table = BTreeMap::new();
         for _ in 0..count {

@@ -6,7 +6,12 @@
 //! that it takes over change, each by the one member that it replaces. The price is balance: a member has
 //! `shards · replicas / members` of them on average, more or less; with many shards for each member it evens out.
 
+use std::cmp::Reverse;
+
 use squall_fabric::NodeId;
+
+use super::mutation::{Mutation, is_on};
+use crate::membership::View;
 
 /// The members of a shard among `nodes`, in their order there: `replicas` of them, or all if there are fewer.
 #[must_use]
@@ -15,6 +20,31 @@ pub fn members_of_shard(shard: u32, replicas: usize, nodes: &[NodeId]) -> Vec<No
     by_weight.sort_unstable_by(|a, b| b.cmp(a));
     let chosen = &by_weight[..replicas.min(nodes.len())];
     nodes.iter().copied().filter(|node| chosen.iter().any(|(_, other)| other == node)).collect()
+}
+
+/// The members of the shard with subgroup `id` in `view`: those that `choose` takes of some candidates, and if fewer of them
+/// hold its state than they are, other holders, so that the state stays where it is until it is elsewhere \[A8\]. Members
+/// that wish to leave are no candidates if there are others, once there is a state that may have to move.
+///
+/// As `choose` and `candidates` are functions of the view, this is one.
+pub fn place(
+    view: &View,
+    id: u32,
+    candidates: &[NodeId],
+    choose: impl FnOnce(&[NodeId]) -> Vec<NodeId>,
+) -> Vec<NodeId> {
+    let holders = view.holders(id);
+    if holders.is_empty() || is_on(Mutation::DropLastHolder) {
+        return choose(candidates);
+    }
+    let stay: Vec<NodeId> = candidates.iter().copied().filter(|node| !view.is_leaving(*node)).collect();
+    let chosen = choose(if stay.is_empty() { candidates } else { &stay });
+    let holding = chosen.iter().filter(|node| holders.contains(node)).count();
+    // Those that stay first; a shard that is to be nowhere stays at one.
+    let mut others: Vec<NodeId> = holders.into_iter().filter(|node| !chosen.contains(node)).collect();
+    others.sort_by_key(|node| (view.is_leaving(*node), Reverse(weight(id, *node))));
+    others.truncate(chosen.len().max(1).saturating_sub(holding));
+    view.nodes().into_iter().filter(|node| chosen.contains(node) || others.contains(node)).collect()
 }
 
 fn weight(shard: u32, node: NodeId) -> u64 {
@@ -47,6 +77,7 @@ const fn mix(word: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::membership::Member;
 
     fn layout(nodes: &[NodeId], shards: u32, replicas: usize) -> Vec<Vec<NodeId>> {
         (0..shards).map(|shard| members_of_shard(shard, replicas, nodes)).collect()
@@ -81,6 +112,27 @@ mod tests {
                     .all(|members| { members.len() == replicas.min(few.len()) && members.is_sorted() })
             );
         }
+    }
+
+    /// A shard keeps as many holders as it has first choices, and nobody moves to a member that leaves \[A8\].
+    #[test]
+    fn holders_stay_until_others_hold() {
+        let member = |node: u32| Member { node: NodeId(node), tag: 0 };
+        let first = View::first((0..5).map(member).collect());
+        let shard = |holders: u64, leaving: u64, count: usize| {
+            let view = View { id: 7, leaving, holders: vec![holders], ..first.clone() };
+            let nodes = place(&view, 0, &view.nodes(), |nodes| nodes[..count].to_vec());
+            nodes.into_iter().map(|node| node.0).collect::<Vec<_>>()
+        };
+        assert_eq!(shard(0b00000, 0, 2), [0, 1], "nothing to keep");
+        assert_eq!(shard(0b00011, 0, 2), [0, 1]);
+        assert_eq!(shard(0b01010, 0, 2), [0, 1, 3]);
+        assert_eq!(shard(0b11000, 0, 2), [0, 1, 3, 4]);
+        assert_eq!(shard(0b11100, 0, 2).len(), 4, "no more than are needed");
+        assert_eq!(shard(0b00001, 0b00001, 2), [0, 1, 2], "who leaves is not chosen");
+        assert_eq!(shard(0b10001, 0b00001, 1), [1, 4], "who stays is kept first");
+        assert_eq!(shard(0b00001, 0b11111, 1), [0], "all leave");
+        assert_eq!(shard(0b00100, 0, 0), [2], "a state is somewhere");
     }
 
     /// With many shards for each member nobody has more than half above the average.

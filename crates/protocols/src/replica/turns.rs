@@ -74,7 +74,7 @@ mod tests {
 
     fn begin(turns: &mut Turns<u64>, views: &[(u64, bool)]) {
         for (id, is_in) in views {
-            turns.begin_view(&View { id: *id, members: Vec::new() }, Vec::new());
+            turns.begin_view(&View { id: *id, ..View::first(Vec::new()) }, Vec::new());
             if *is_in {
                 turns.push(*id);
             }

@@ -91,7 +91,9 @@ impl Views {
     ) -> Result<(), Violation> {
         if !self.views.contains_key(&view.id) {
             let before = view.id.checked_sub(1).and_then(|before| self.views.get(&before));
-            self.unchanged += usize::from(before.is_some_and(|before| before.members == view.members));
+            // That a member is leaving and stays for the sake of a state is a change, too.
+            let is_same = |before: &View| (&before.members, before.leaving) == (&view.members, view.leaving);
+            self.unchanged += usize::from(before.is_some_and(is_same));
         }
         let known = self.views.entry(view.id).or_insert_with(|| view.clone());
         if known != view {
@@ -258,7 +260,7 @@ impl Views {
         self.views.values().any(|view| view.rank(node).is_some())
     }
 
-    /// How many views had the members of the one before \[V12\].
+    /// How many views had the members of the one before, and as many that were leaving \[V12\].
     #[must_use]
     pub const fn unchanged(&self) -> usize {
         self.unchanged

@@ -25,6 +25,9 @@ const TURNS_MAX: u32 = 400_000;
 /// Whether a run with heartbeats is over is looked at once in so many turns.
 const LOOK_EVERY: u32 = 64;
 
+/// Subgroups that may have a state, at most: those of the scenario `replica`.
+const STATES: usize = 8;
+
 /// How often a joiner asks again.
 const ASK_EVERY: Duration = Duration::from_micros(700);
 
@@ -214,6 +217,7 @@ impl<S: Scene> Cluster<S> {
 
     fn is_settled(&self) -> bool {
         self.check_one_view().is_ok()
+            && self.check_leavers().is_ok()
             && self.check_complete().is_ok()
             && self.going().all(Node::is_done)
             && self.scene.is_done()
@@ -222,7 +226,27 @@ impl<S: Scene> Cluster<S> {
     fn check_end(&self) -> Result<(), Violation> {
         self.check_stops()?;
         self.check_one_view()?;
+        self.check_leavers()?;
         self.check_complete()
+    }
+
+    /// \[V13\] Whoever wished to leave has left.
+    fn check_leavers(&self) -> Result<(), Violation> {
+        let wished = |node: &&Node<S::Program>| {
+            let leaves = self.plan.leaves.iter().any(|(leaver, _)| *leaver == node.id.0);
+            leaves && node.leaves_at.is_none() && node.view_id().is_some() && self.scene.lets_go(node.id)
+        };
+        match self.going().find(wished) {
+            Some(node) => {
+                let text = format!(
+                    "[V13] {} wished to leave, and is a member of view {:?}",
+                    node.id,
+                    node.view_id()
+                );
+                Err(Violation { checker: "liveness", text })
+            }
+            None => Ok(()),
+        }
     }
 
     /// \[V8\] All who live and have not stopped are in one view, of just them, in which messages flow.
@@ -367,7 +391,7 @@ impl<P: Program> Node<P> {
 fn settings(plan: &Plan) -> Settings {
     let (suspicion_after, partition_safety) = (plan.suspicion_after, plan.partition_safety);
     Settings {
-        membership: membership::Settings { suspicion_after, partition_safety },
+        membership: membership::Settings { suspicion_after, partition_safety, states: STATES },
         relays: Some(plan.relays.clone()),
     }
 }

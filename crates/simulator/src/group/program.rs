@@ -60,6 +60,11 @@ pub(crate) trait Scene {
         unreachable!("node {guest} is none of the plan's")
     }
 
+    /// Whether `node` can leave: nothing that the plan does holds it back.
+    fn lets_go(&self, _node: NodeId) -> bool {
+        true
+    }
+
     /// Whether the guests have nothing more to do.
     fn is_done(&self) -> bool {
         true

@@ -23,10 +23,15 @@ pub(super) struct History {
     acknowledged: BTreeMap<u64, Acknowledged>,
     /// What their senders were told to be not delivered.
     denied: BTreeSet<u64>,
-    /// By shard and node.
-    stock: BTreeMap<(u32, u32), Stock>,
+    /// Who holds which shard, and in which view it is, as far as it has come; by shard and node.
+    standings: BTreeMap<(u32, u32), u64>,
     /// Who takes which shard for lost.
     losses: BTreeSet<(u32, u32)>,
+    /// Who had the state of a shard last, by shard: all that hold it, and those that died, were cut off, or let go of it
+    /// when there was no other.
+    keepers: BTreeMap<u32, BTreeSet<u32>>,
+    /// Whose group has ended, and whether they have left it as they wished.
+    ended: BTreeMap<u32, bool>,
     pub(super) tally: Tally,
 }
 
@@ -34,23 +39,6 @@ pub(super) struct History {
 struct Shard {
     /// What was delivered behind each position.
     log: BTreeMap<Position, (Origin, Option<u64>)>,
-}
-
-/// What a node has of a shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stock {
-    /// A state that reaches up to here, or will.
-    Has(Position),
-    /// Nothing that reaches up to here, as it needs.
-    Waits(Position),
-    /// Nothing, and it needs nothing.
-    Nothing,
-}
-
-impl Stock {
-    fn reaches(self, since: Position) -> bool {
-        matches!(self, Self::Has(reach) if reach >= since)
-    }
 }
 
 /// An update that was acknowledged.
@@ -164,50 +152,92 @@ impl History {
         }
     }
 
-    /// What `node`, in `view`, has of a shard now.
-    pub(super) fn on_stock(
+    /// The group of `node` has ended, which was in a view of `group`; it has left, or was cut off.
+    pub(super) fn on_end(
         &mut self,
         node: u32,
-        shard: u32,
-        stock: Stock,
-        view: Option<&ShardView>,
+        has_left: bool,
+        group: &[NodeId],
         lives: impl Fn(u32) -> bool,
-    ) -> Result<(), Violation> {
-        let before = self.stock.insert((shard, node), stock);
-        let (Some(Stock::Has(dropped)), Some(view)) = (before, view) else { return Ok(()) };
-        if matches!(stock, Stock::Has(_)) {
-            return Ok(());
-        }
-        let needs = |member: &NodeId| match self.stock.get(&(shard, member.0)) {
-            Some(Stock::Waits(since)) if *since <= dropped && lives(member.0) => Some((*member, *since)),
-            _ => None,
-        };
-        let of_others = || self.stock.iter().filter(|((of, other), _)| *of == shard && lives(*other));
-        let is_there = |since| of_others().any(|(_, stock)| stock.reaches(since));
-        match view.members.iter().filter_map(needs).find(|(_, since)| !is_there(*since)) {
-            Some((member, _)) => {
-                fail(format!("[A7] node {node} has dropped the state of shard {shard}, which {member} lacks"))
-            }
-            None => Ok(()),
+    ) {
+        if self.ended.insert(node, has_left).is_none() && has_left {
+            let shards: Vec<u32> = self.keepers.keys().copied().collect();
+            shards.into_iter().for_each(|shard| self.let_go(node, shard, group, &lives));
         }
     }
 
-    /// `node`, in the shard since `since`, takes its state for lost in `view`.
+    /// `node` has the state of a shard no more: it answers for its loss unless another one has it, or has died or was cut
+    /// off while the group did not know.
+    fn let_go(&mut self, node: u32, shard: u32, group: &[NodeId], lives: impl Fn(u32) -> bool) {
+        let keepers = self.keepers.entry(shard).or_default();
+        let is_there = |other: u32| lives(other) && !self.ended.contains_key(&other);
+        let mut others = keepers.iter().copied().filter(|other| *other != node);
+        if others.any(|other| is_there(other) || group.contains(&NodeId(other))) {
+            keepers.remove(&node);
+        }
+    }
+
+    /// Whether `node`, in `view`, holds the state of a shard now.
+    pub(super) fn on_standing(
+        &mut self,
+        node: u32,
+        shard: u32,
+        holds: bool,
+        view: Option<&ShardView>,
+        lives: impl Fn(u32) -> bool,
+    ) -> Result<(), Violation> {
+        if self.ended.contains_key(&node) {
+            self.standings.remove(&(shard, node));
+            return Ok(());
+        }
+        if holds {
+            self.keepers.entry(shard).or_default().insert(node);
+            self.standings.insert((shard, node), view.map_or(0, |view| view.id));
+            return Ok(());
+        }
+        self.standings.remove(&(shard, node));
+        let own = NodeId(node);
+        if let Some(view) = view.filter(|view| view.holders.contains(&own) && view.members.contains(&own)) {
+            return fail(format!("[A8] node {node} does not hold shard {shard}, though {view:?} says so"));
+        }
+        if let Some(view) = view {
+            self.let_go(node, shard, &view.group, lives);
+        }
+        Ok(())
+    }
+
+    /// \[A8\] Whoever had the state of a lost shard last has died or was cut off. For the end, when all have come to the same
+    /// view: who is behind may hold a state that the group has given up.
+    pub(super) fn check_losses(&self, lives: impl Fn(u32) -> bool) -> Result<(), Violation> {
+        let was_cut_off = |keeper: &u32| !lives(*keeper) || self.ended.get(keeper) == Some(&false);
+        for (shard, node) in &self.losses {
+            let Some(keepers) = self.keepers.get(shard) else { continue };
+            if let Some(keeper) = keepers.iter().find(|keeper| !was_cut_off(keeper)) {
+                return fail(format!(
+                    "[A8] node {node} takes shard {shard} for lost, though node {keeper} had it, which neither died \
+                     nor was cut off; the last that had it are {keepers:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// `node` takes a shard's state for lost in `view`: no member of it that has come so far holds it \[A7\].
     pub(super) fn on_loss(
         &mut self,
         node: u32,
         shard: u32,
         view: &ShardView,
-        since: Position,
         lives: impl Fn(u32) -> bool,
     ) -> Result<(), Violation> {
         if !self.losses.insert((shard, node)) {
             return Ok(());
         }
         self.tally.lost += 1;
-        let has =
-            |other: &&NodeId| self.stock.get(&(shard, other.0)).is_some_and(|stock| stock.reaches(since));
-        match view.group.iter().filter(|other| lives(other.0)).find(has) {
+        let holds = |other: &&NodeId| {
+            lives(other.0) && self.standings.get(&(shard, other.0)).is_some_and(|at| *at >= view.id)
+        };
+        match view.group.iter().find(holds) {
             Some(other) => fail(format!(
                 "[A7] node {node} takes shard {shard} for lost in view {}, but {other} has it",
                 view.id

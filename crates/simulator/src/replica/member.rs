@@ -11,10 +11,11 @@ use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::group::{Application, Outlet, Placement, SubgroupId, Succession, Unplaced};
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{NoUpcall, Pull};
-use squall_protocols::replica::{Give, Position, Readiness, Settings, TakeOver};
+use squall_protocols::replica::{Gift, Give, Readiness, Settings, TakeOver};
 
 use super::desk::{Desk, Giving, Query};
-use super::history::{History, Stock};
+use super::history::History;
+use super::list::List;
 use super::office::{Answer, Body, Letter, Office, What};
 use super::part::{From, Part, Submission, Waiter};
 use super::plan::Plan;
@@ -62,8 +63,6 @@ impl Shared {
 struct Question {
     shard: u32,
     asked: u32,
-    /// The view in which it was asked.
-    view: u64,
     call: u64,
     until: Instant,
 }
@@ -84,6 +83,8 @@ pub(super) struct Member {
     /// How long the next pause between two questions may be.
     pauses: BTreeMap<u32, Duration>,
     desk: Desk,
+    /// It holds more states than the group has been told.
+    has_state_news: bool,
     has_ended: bool,
 }
 
@@ -106,6 +107,7 @@ impl Member {
             next_question: BTreeMap::new(),
             pauses: BTreeMap::new(),
             desk: Desk::default(),
+            has_state_news: false,
             has_ended: false,
         }
     }
@@ -142,19 +144,14 @@ impl Member {
                 let until = self.shared.pause(QUERY_PATIENCE);
                 return self.desk.queries.push_back(Query { shard, view, asker, call, until });
             }
-            What::State { view, since } => match self.part(shard).replica.give(NodeId(asker), view, since) {
+            What::State { .. } if self.shared.plan.hanging == Some(self.node) => return,
+            What::State { since } => match self.part(shard).replica.give(since) {
                 Give::State(gift) => {
                     let done_at = self.shared.pause(self.shared.plan.transfer_max);
                     return self.desk.giving.push(Giving { to: asker, call, gift, done_at });
                 }
                 Give::NotYet => Answer::NotYet,
-                Give::Nothing => Answer::Nothing,
             },
-            What::Standing => {
-                let replica = &self.part(shard).replica;
-                let (view, holds) = (replica.view_id().unwrap_or(0), replica.position().is_some());
-                Answer::Standing { view, holds }
-            }
         };
         self.answer(asker, call, answer);
     }
@@ -183,26 +180,39 @@ impl Member {
 
     fn on_answer(&mut self, call: u64, answer: Answer) {
         let Some(place) = self.questions.iter().position(|question| question.call == call) else { return };
-        let Question { shard, asked, view, .. } = self.questions.swap_remove(place);
+        let Question { shard, .. } = self.questions.swap_remove(place);
         self.pause(shard);
-        let part = self.part(shard);
-        match answer {
-            Answer::State(gift) => match part.take_over(gift) {
-                Ok(TakeOver::Taken) => {
-                    self.shared.history.borrow_mut().tally.transfers += 1;
-                    self.pauses.remove(&shard);
-                }
-                Ok(TakeOver::NotWanted) => {}
-                Err(error) => {
-                    self.shared.check(Err(Violation { checker: "objects", text: error.to_string() }));
-                }
-            },
-            Answer::Nothing => {
-                part.replica.handle_refusal(NodeId(asked), view);
-            }
-            Answer::Standing { view, holds: true } => part.replica.handle_settled(NodeId(asked), view),
-            _ => part.replica.handle_no_answer(),
+        if let Answer::State(gift) = answer {
+            self.take_over(shard, gift);
         }
+    }
+
+    /// A state has come, now or while the view was changing.
+    fn take_over(&mut self, shard: u32, gift: Gift<List>) -> bool {
+        match self.part(shard).take_over(gift) {
+            Ok(Some(TakeOver::Taken)) => {
+                self.shared.history.borrow_mut().tally.transfers += 1;
+                self.pauses.remove(&shard);
+                self.has_state_news = true;
+            }
+            Ok(Some(TakeOver::NotWanted)) => {}
+            Ok(None) => return false,
+            Err(error) => {
+                self.shared.check(Err(Violation { checker: "objects", text: error.to_string() }));
+            }
+        }
+        true
+    }
+
+    /// States that came while the view was changing.
+    fn take_over_late(&mut self) -> bool {
+        let mut worked = false;
+        for shard in 0..self.shared.plan.shards {
+            if let Some(gift) = self.part(shard).late.take() {
+                worked |= self.take_over(shard, gift);
+            }
+        }
+        worked
     }
 
     /// Own updates, and a look at the own state.
@@ -293,24 +303,16 @@ impl Member {
         let office = self.shared.office.borrow();
         for part in &self.parts {
             let replica = &part.replica;
-            let since = Position::start_of(part.since.unwrap_or(0));
-            let stock = match (replica.position(), replica.kept_position()) {
-                // Who holds the state gives it sooner or later, whatever the asker needs.
-                (Some(_), _) => Stock::Has(Position::start_of(u64::MAX)),
-                (None, Some(kept)) => Stock::Has(kept),
-                (None, None) if replica.is_waiting() => Stock::Waits(since),
-                (None, None) => Stock::Nothing,
-            };
-            let lives = |node: u32| office.lives(node);
-            let view = replica.view();
-            self.shared.check(history.on_stock(self.node, part.shard, stock, view, lives));
+            let (view, lives) = (replica.view(), |node: u32| office.lives(node));
+            let holds = replica.position().is_some();
+            self.shared.check(history.on_standing(self.node, part.shard, holds, view, lives));
             if let (Readiness::Lost, Some(view)) = (replica.readiness(0), view) {
-                self.shared.check(history.on_loss(self.node, part.shard, view, since, lives));
+                self.shared.check(history.on_loss(self.node, part.shard, view, lives));
             }
         }
     }
 
-    /// Asks for what this member needs to know: the state, or whether others have what it keeps.
+    /// Asks for the states that this member needs.
     fn ask(&mut self, now: Instant) -> bool {
         let mut worked = self.give_up(now);
         for shard in 0..self.shared.plan.shards {
@@ -320,27 +322,20 @@ impl Member {
                 continue;
             }
             let part = &mut self.parts[shard as usize];
-            let (asked, view, what) = if let Some((asked, view, since)) = part.replica.ask() {
-                (asked.0, view, What::State { view, since })
-            } else if let Some((view, open)) = part.replica.unsettled()
-                && !open.is_empty()
-            {
-                self.calls += 1;
-                (open[self.calls as usize % open.len()].0, view, What::Standing)
-            } else {
+            if part.late.is_some() {
                 continue;
-            };
+            }
+            let Some((NodeId(asked), since)) = part.replica.ask() else { continue };
             self.calls += 1;
             let (call, until) = (self.calls, self.shared.pause(self.shared.plan.patience));
-            self.questions.push(Question { shard, asked, view, call, until });
-            self.shared.post(self.node, asked, call, Body::Ask(shard, what));
+            self.questions.push(Question { shard, asked, call, until });
+            self.shared.post(self.node, asked, call, Body::Ask(shard, What::State { since }));
             worked = true;
         }
         worked
     }
 
-    /// Waits before the next question. Pauses grow, as in `squall::object`: newcomers that ask one another do not refuse
-    /// while they are asking, and if they did so all the time, none would find out that the state is lost.
+    /// Waits before the next question. Pauses grow, as in `squall::object`.
     fn pause(&mut self, shard: u32) {
         let most = self.pauses.entry(shard).or_insert(ASK_PAUSE);
         let next = self.shared.pause(*most);
@@ -354,11 +349,8 @@ impl Member {
         for Question { shard, asked, .. } in &over {
             self.pause(*shard);
             let part = self.part(*shard);
-            if part.replica.is_waiting() {
-                part.replica.handle_no_answer();
-                if !self.shared.office.borrow().lives(*asked) {
-                    self.shared.history.borrow_mut().tally.interrupted += 1;
-                }
+            if part.replica.is_waiting() && !self.shared.office.borrow().lives(*asked) {
+                self.shared.history.borrow_mut().tally.interrupted += 1;
             }
         }
         !over.is_empty()
@@ -373,11 +365,12 @@ impl Member {
     }
 
     /// What it waits for, in words.
-    pub(super) fn is_waiting_for(&self) -> Option<String> {
+    pub(super) fn is_waiting_for(&self, is_stuck: impl Fn(u32) -> bool) -> Option<String> {
         if !self.desk.queries.is_empty() {
             return Some("it owes answers to queries".into());
         }
-        self.parts.iter().find_map(|part| Some(format!("shard {}: {}", part.shard, part.is_waiting_for()?)))
+        let parts = self.parts.iter().filter(|part| !is_stuck(part.shard));
+        parts.into_iter().find_map(|part| Some(format!("shard {}: {}", part.shard, part.is_waiting_for()?)))
     }
 }
 
@@ -399,6 +392,7 @@ impl Application for Member {
             part.install(view, placement.map_or_else(Vec::new, |placement| placement.members.clone()));
         }
         self.view = Some(view.clone());
+        self.has_state_news = true;
     }
 
     fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession> {
@@ -407,6 +401,22 @@ impl Application for Member {
 
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
         self.part(id.0).take_pull(pull);
+    }
+
+    fn has_state_news(&self) -> bool {
+        self.has_state_news
+    }
+
+    fn take_state_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_state_news)
+    }
+
+    fn holds(&self, id: SubgroupId) -> bool {
+        self.parts[id.0 as usize].holding.holds()
+    }
+
+    fn seal(&mut self, id: SubgroupId) -> bool {
+        self.part(id.0).holding.seal()
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, _deliver: Option<NoUpcall>) {
@@ -431,6 +441,7 @@ impl Program for Member {
         let answers = self.desk.answers(now, &self.parts);
         worked |= !answers.is_empty();
         answers.into_iter().for_each(|(asker, call, answer)| self.answer(asker, call, answer));
+        worked |= self.take_over_late();
         worked |= self.ask(now);
         if worked {
             self.take_stock();
@@ -440,6 +451,13 @@ impl Program for Member {
 
     fn end(&mut self) {
         self.has_ended = true;
+        let plan = &self.shared.plan.group;
+        // Who is taken for dead on its way out says that it has left, too.
+        let leaves = plan.leaves.iter().any(|(leaver, _)| *leaver == self.node);
+        let has_left = leaves && !plan.has_false_suspicion();
+        let group = self.view.as_ref().map_or_else(Vec::new, View::nodes);
+        let office = self.shared.office.borrow();
+        self.shared.history.borrow_mut().on_end(self.node, has_left, &group, |node| office.lives(node));
     }
 
     fn next_deadline(&self, now: Instant) -> Option<Instant> {
@@ -448,7 +466,7 @@ impl Program for Member {
         let own = Some(self.next_own).filter(|_| self.unsent > 0 && !self.has_ended && self.view.is_some());
         let take = Some(self.next_take).filter(|next| *next > world);
         let questions = self.questions.iter().map(|question| question.until);
-        let wants = |part: &&Part| part.replica.is_waiting() || part.replica.unsettled().is_some();
+        let wants = |part: &&Part| part.replica.is_waiting() && part.late.is_none();
         let is_open = |part: &&Part| self.questions.iter().any(|question| question.shard == part.shard);
         let next = |part: &Part| self.next_question.get(&part.shard).copied().unwrap_or(world);
         let ask = self.parts.iter().filter(|_| !self.has_ended).filter(wants).filter(|part| !is_open(part));
@@ -458,7 +476,7 @@ impl Program for Member {
     }
 
     fn is_done(&self) -> bool {
-        self.unsent == 0 && self.is_waiting_for().is_none()
+        self.unsent == 0 && self.is_waiting_for(|_| false).is_none()
     }
 }
 

@@ -2,9 +2,10 @@
 //! (Derecho §3.3, app. A).
 //!
 //! Checked: \[V6\] \[A1\]–\[A4\] by `history`, which knows from all deliveries what every state, reply and answer has to
-//! be; \[A5\] where questions are answered; \[A7\] when a member takes a state for lost; \[A6\] by the core's assertions;
-//! \[V1\] \[D6\] \[V5\] \[V8\] as in [`crate::group`], and that in the end all members of a shard hold its state, or all
-//! know that it is lost, and nobody waits for anything.
+//! be; \[A5\] where questions are answered; \[A7\] when a member takes a state for lost, \[A8\] \[A9\] in the end: whoever
+//! had it last has died or was cut off; \[A6\] by the core's assertions; \[V1\] \[D6\] \[V5\] \[V8\] \[V13\] as in
+//! [`crate::group`], and that in the end all members of a shard hold its state, or all know that it is lost, and nobody
+//! waits for anything.
 
 mod client;
 mod desk;
@@ -38,7 +39,7 @@ use crate::run::{Outcome, Planned, Violation};
 /// The scenario.
 pub const SCENARIO: Planned<Plan> = Planned {
     name: "replica",
-    about: "replicated objects in shards, with clients; members crash, part, join with the state, leave",
+    about: "replicated objects in shards, with clients; members crash, part, join with the state, leave, hang",
     draw: Plan::draw,
     run,
 };
@@ -113,21 +114,34 @@ impl Scene for Objects {
         self.shared.history.borrow().tally.delivered
     }
 
-    /// \[V8\] Nobody waits for anything, and \[A7\] all members of a shard have its state, or none of them.
+    /// Who lives and never gives a state may stay for ever, if nobody else can give it.
+    fn lets_go(&self, node: NodeId) -> bool {
+        self.shared.plan.hanging != Some(node.0)
+    }
+
+    /// \[V8\] Nobody waits for anything, \[A7\] all members of a shard have its state, or none of them, and \[A8\] what is
+    /// lost has died with those that had it. But nobody can get a state that one member has which never gives it.
     fn check_complete(&self, present: &[(NodeId, &Member)]) -> Result<(), Violation> {
         let fail = |text: String| Err(Violation { checker: "liveness", text });
+        let hanging = self.shared.plan.hanging;
+        let is_stuck = |shard: u32| {
+            let holders = present.iter().filter(|(_, member)| member.holds(shard) == Some(true));
+            hanging.is_some() && holders.map(|(node, _)| node.0).eq(hanging)
+        };
         for (node, member) in present {
-            if let Some(why) = member.is_waiting_for() {
+            if let Some(why) = member.is_waiting_for(is_stuck) {
                 return fail(format!("[V8] {node} still waits: {why}"));
             }
         }
-        for shard in 0..self.shared.plan.shards {
+        for shard in (0..self.shared.plan.shards).filter(|shard| !is_stuck(*shard)) {
             let part = |(node, member): &(NodeId, &Member)| Some((*node, member.holds(shard)?));
             let standings: Vec<(NodeId, bool)> = present.iter().filter_map(part).collect();
             if standings.iter().any(|(_, holds)| *holds) && standings.iter().any(|(_, holds)| !*holds) {
                 return fail(format!("[A7] some hold shard {shard}, for others it is lost: {standings:?}"));
             }
         }
+        let office = self.shared.office.borrow();
+        self.shared.history.borrow().check_losses(|node| office.lives(node))?;
         if self.is_done() { Ok(()) } else { fail("[V8] a client still waits".into()) }
     }
 }

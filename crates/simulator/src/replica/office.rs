@@ -25,12 +25,10 @@ pub(super) enum What {
     Query {
         view: u64,
     },
-    /// In this view, for a state that reaches to the start of view `since`.
+    /// For a state that reaches to here.
     State {
-        view: u64,
         since: Position,
     },
-    Standing,
 }
 
 /// What a member answers.
@@ -41,13 +39,8 @@ pub(super) enum Answer {
     Applied(u64, Position),
     List(List, Position),
     State(Gift<List>),
-    Standing {
-        view: u64,
-        holds: bool,
-    },
     Overtaken,
     Forgotten,
-    Nothing,
     NotYet,
     Elsewhere,
     Lost,

@@ -9,8 +9,8 @@ use squall_protocols::group::Succession;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::Pull;
 use squall_protocols::replica::{
-    Answer as Reply, Delivery, Gift, HEADER_BYTES, Origin, Outcome, Position, Readiness, Replica,
-    SessionAnswer, SessionsError, Settings, ShardView, TakeOver, Turn, Turns, UnderWay,
+    Answer as Reply, Delivery, Gift, HEADER_BYTES, Hold, Holding, Origin, Outcome, Position, Readiness,
+    Replica, SessionAnswer, Sessions, SessionsError, Settings, ShardView, TakeOver, Turn, Turns, UnderWay,
 };
 
 use super::history::History;
@@ -59,6 +59,10 @@ pub(super) struct Part {
     pub(super) since: Option<u64>,
     turns: Turns<Pull>,
     pull: Option<Pull>,
+    /// What counts when a view ends.
+    pub(super) holding: Holding,
+    /// A state that came while the view was changing.
+    pub(super) late: Option<Gift<List>>,
     /// What waits for room in the window.
     pub(super) queue: VecDeque<Submission>,
     /// Bytes that a newcomer keeps at most before senders wait.
@@ -79,6 +83,8 @@ impl Part {
             since: None,
             turns: Turns::default(),
             pull: None,
+            holding: Holding::default(),
+            late: None,
             queue: VecDeque::new(),
             waiting_bytes_max,
             has_stopped: false,
@@ -87,6 +93,8 @@ impl Part {
 
     /// The group installs a view.
     pub(super) fn install(&mut self, view: &View, members: Vec<NodeId>) {
+        let stay = members.contains(&self.node).then(|| self.seated.unwrap_or(view.id));
+        self.holding.begin_view(view.id, stay, !view.holders(self.shard).is_empty());
         self.turns.begin_view(view, members);
     }
 
@@ -224,7 +232,8 @@ impl Part {
     fn begin_view(&mut self, view: &View, members: Vec<NodeId>) -> Vec<Told> {
         let is_in = members.contains(&self.node);
         self.since = if is_in { self.since.or(Some(view.id)) } else { None };
-        let view = ShardView { id: view.id, group: view.nodes(), members };
+        let holders = view.holders(self.shard);
+        let view = ShardView { id: view.id, group: view.nodes(), members, holders };
         self.replica.begin_view(view, List::default);
         let stays = self.replica.may_send_since().is_some();
         let left = if stays { Vec::new() } else { self.under_way.leave::<()>() };
@@ -238,11 +247,21 @@ impl Part {
         }
     }
 
-    /// Takes a state that was given.
-    pub(super) fn take_over(&mut self, gift: Gift<List>) -> Result<TakeOver, SessionsError> {
-        let taken = self.replica.take_over(gift.position, &gift.sessions, gift.snapshot)?;
+    /// Takes a state that was given; keeps it for later if the view is changing, and says `None`.
+    pub(super) fn take_over(&mut self, gift: Gift<List>) -> Result<Option<TakeOver>, SessionsError> {
+        let sessions = Sessions::decode(&gift.sessions)?;
+        let Some(since) = self.replica.wants(gift.position) else { return Ok(Some(TakeOver::NotWanted)) };
+        match self.holding.hold(since) {
+            Hold::Counted => {}
+            Hold::NotWanted => return Ok(Some(TakeOver::NotWanted)),
+            Hold::Later => {
+                self.late = Some(gift);
+                return Ok(None);
+            }
+        }
+        let taken = self.replica.take_over(gift.position, sessions, gift.snapshot);
         self.permit();
-        Ok(taken)
+        Ok(Some(taken))
     }
 
     /// The group has ended here, and all that came is taken.

@@ -8,7 +8,7 @@ use squall_protocols::group::{Placement, SubgroupId, Unplaced};
 use squall_protocols::membership::{PartitionSafety, View};
 use squall_protocols::multicast::Settings;
 use squall_protocols::rdmc;
-use squall_protocols::replica::members_of_shard;
+use squall_protocols::replica::{members_of_shard, place};
 
 use super::list::MESSAGE_MAX;
 use crate::explain::Shrink;
@@ -49,6 +49,8 @@ pub struct Plan {
     pub patience: Duration,
     /// Bytes that a newcomer keeps at most before senders wait.
     pub waiting_bytes_max: usize,
+    /// A member that lives, but whose answers to those who ask for a state never come.
+    pub hanging: Option<u32>,
 }
 
 /// Where shards lie: a function of the view alone \[D6\].
@@ -87,6 +89,7 @@ impl Plan {
             letter_max: micros(&mut prng, letters),
             patience: micros(&mut prng, 1500) + Duration::from_micros(2 * letters + long),
             waiting_bytes_max: if prng.chance(200) { 100 } else { 1 << 20 },
+            hanging: None,
         };
         if prng.chance(600) {
             plan.hand_over(&mut prng);
@@ -94,7 +97,40 @@ impl Plan {
                 plan.bequeath(&mut prng);
             }
         }
+        // Of their own, so that other plans do not depend on them.
+        let (mut further, mut wandering) = (Prng::new(seed ^ 0x4011), Prng::new(seed ^ 0x77a4d));
+        if further.chance(250) {
+            plan.roll(&mut further);
+        } else if wandering.chance(150) {
+            plan.wander(&mut wandering);
+        }
+        if further.chance(150) {
+            plan.hanging = u32::try_from(further.below(u64::from(plan.group.nodes()))).ok();
+        }
         plan
+    }
+
+    /// A rolling restart: joins and graceful leaves in quick succession, while each state takes long to get anywhere. Nobody
+    /// dies, so nothing may be lost.
+    fn roll(&mut self, prng: &mut Prng) {
+        let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
+        (self.shards, self.replicas) = ([1, 2, 8][prng.index(3)], 1 + prng.index(3));
+        (self.updates, self.client_jobs) = (2 + prng.below(8), prng.below(8));
+        (self.letter_max, self.transfer_max) = (micros(prng, 60), micros(prng, 4_000));
+        self.patience = self.transfer_max + Duration::from_micros(300);
+        let group = &mut self.group;
+        group.members = 1 + u32::try_from(prng.index(4)).expect("few");
+        let (span, most) = (100 + prng.below(4_000), 1 + prng.below(8));
+        group.joins = (0..most).map(|_| micros(prng, span)).collect();
+        let mut nodes: Vec<u32> = (0..group.nodes()).collect();
+        if prng.chance(500) {
+            prng.shuffle(&mut nodes);
+        }
+        nodes.truncate(prng.index(nodes.len()));
+        let late = prng.below(span);
+        group.leaves =
+            nodes.into_iter().map(|node| (node, micros(prng, span) + Duration::from_micros(late))).collect();
+        (group.rules, group.suspicion_after) = (Vec::new(), None);
     }
 
     /// Little but newcomers that wait for the state, several at a time, while shards move and givers die: most of what is
@@ -134,20 +170,35 @@ impl Plan {
         group.rules = (0..group.members).map(death).collect();
     }
 
+    /// Shards that move from member to member as fast as states do, while all send: who leaves a shard has something under
+    /// way.
+    fn wander(&mut self, prng: &mut Prng) {
+        let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
+        (self.layout, self.shards) = (ShardLayout::Anywhere, 1 + u32::try_from(prng.below(2)).expect("few"));
+        self.replicas = 1 + prng.index(2);
+        (self.updates, self.gap_max) = (20 + prng.below(40), micros(prng, 60));
+        (self.letter_max, self.transfer_max) = (micros(prng, 10), micros(prng, 20));
+        let group = &mut self.group;
+        group.members = (2 + u32::try_from(prng.index(3)).expect("few")).min(group.nodes());
+        let joins = 4 + prng.below(8);
+        group.joins = (1..=joins).map(|nth| Duration::from_micros(nth * 200 + prng.below(200))).collect();
+        group.leaves.truncate(1);
+        (group.rules, group.suspicion_after) = (Vec::new(), None);
+    }
+
     /// The members of a shard in a view.
     #[must_use]
     pub fn members_of(&self, shard: u32, view: &View) -> Vec<NodeId> {
-        let nodes = view.nodes();
-        match self.layout {
-            ShardLayout::Rendezvous => members_of_shard(shard, self.replicas, &nodes),
+        place(view, shard, &view.nodes(), |nodes| match self.layout {
+            ShardLayout::Rendezvous => members_of_shard(shard, self.replicas, nodes),
             ShardLayout::Anywhere => {
-                let mut chosen = nodes.clone();
+                let mut chosen = nodes.to_vec();
                 let source = self.group.seed ^ view.id << 8 ^ u64::from(shard);
                 Prng::new(source).shuffle(&mut chosen);
                 chosen.truncate(self.replicas);
-                nodes.into_iter().filter(|node| chosen.contains(node)).collect()
+                chosen
             }
-        }
+        })
     }
 
     /// The layout.
@@ -234,6 +285,7 @@ impl Shrink for Plan {
         plans.push(with(&|plan| plan.updates /= 2));
         plans.push(with(&|plan| plan.shards = 1));
         plans.push(with(&|plan| plan.waiting_bytes_max = usize::MAX));
+        plans.push(with(&|plan| plan.hanging = None));
         plans.retain(|plan| plan != self);
         plans
     }
@@ -250,10 +302,10 @@ impl fmt::Display for Plan {
         )?;
         let Self { client_timeout, sessions_max, gap_max, take_pause_max, .. } = self;
         writeln!(f, "  clients try for {client_timeout:?}, {sessions_max} sessions, gaps up to {gap_max:?}")?;
-        let Self { transfer_max, letter_max, patience, waiting_bytes_max, .. } = self;
+        let Self { transfer_max, letter_max, patience, waiting_bytes_max, hanging, .. } = self;
         writeln!(
             f,
-            "  appliers pause {take_pause_max:?}, states take {transfer_max:?}, letters {letter_max:?}, patience {patience:?}, newcomers keep {waiting_bytes_max} bytes"
+            "  appliers pause {take_pause_max:?}, states take {transfer_max:?}, letters {letter_max:?}, patience {patience:?}, newcomers keep {waiting_bytes_max} bytes, hanging {hanging:?}"
         )
     }
 }

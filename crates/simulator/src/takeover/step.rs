@@ -38,7 +38,7 @@ impl Columns {
     pub(super) fn new(members: u32) -> Self {
         let senders = members as usize;
         let segment = Segment { counts: 0, trims: 0, senders, ranks: (0..senders).collect() };
-        Self(Row::new(senders, &[segment]))
+        Self(Row::new(senders, &[segment], 0))
     }
 
     /// The step of a post, if `what` is one.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use squall_fabric::NodeId;
+use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::{Member, View};
 use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
-use squall_protocols::replica::members_of_shard;
+use squall_protocols::replica::{members_of_shard, place};
 
 /// Which members of the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -169,17 +170,18 @@ impl SubgroupConfig {
     }
 
     /// Where it lies in a view: members have their ranks as tags. `None` if nobody of those who are named is there.
-    pub(crate) fn place(&self, view: &View) -> Option<(Vec<NodeId>, Settings)> {
-        let mut nodes: Vec<NodeId> = view
+    pub(crate) fn place(&self, view: &View, id: SubgroupId) -> Option<(Vec<NodeId>, Settings)> {
+        let nodes: Vec<NodeId> = view
             .members
             .iter()
             .filter(|member| has(&self.members, member))
             .map(|member| member.node)
             .collect();
-        if self.replicas > 0 {
-            nodes = members_of_shard(self.shard, self.replicas, &nodes);
+        if self.replicas == 0 {
+            return self.place_among(view, &nodes);
         }
-        self.place_among(view, &nodes)
+        let choose = |nodes: &[NodeId]| members_of_shard(self.shard, self.replicas, nodes);
+        self.place_among(view, &place(view, id.0, &nodes, choose))
     }
 
     /// Where it lies in a view if these are to be its members, whatever the configuration says.

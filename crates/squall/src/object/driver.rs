@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
+use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::Pull;
 use squall_protocols::replica::{Delivery, ShardView, Turn};
 
@@ -18,8 +19,14 @@ use crate::config::Config;
 use crate::node::Link;
 use crate::wait::block_on;
 
-/// What the subgroup of a shard gives to it: name, seat, longest message.
-type Place = (String, Arc<Seat>, usize);
+/// What the subgroup of a shard gives to it.
+pub(crate) struct Place {
+    pub(crate) subgroup: String,
+    pub(crate) id: SubgroupId,
+    pub(crate) seat: Arc<Seat>,
+    /// The longest message in bytes.
+    pub(crate) message_max: usize,
+}
 
 /// Begins an object at this member: `places` are the subgroups of its shards.
 pub(crate) fn start<T: Replicated>(
@@ -32,12 +39,17 @@ pub(crate) fn start<T: Replicated>(
     options: ObjectOptions,
 ) -> std::io::Result<Object<T>> {
     let options = Arc::new(options);
-    let subgroups = places.iter().map(|(subgroup, ..)| subgroup.clone()).collect();
+    let subgroups = places.iter().map(|place| place.subgroup.clone()).collect();
     let directory = Arc::new(Directory::of_member(config, link, name, subgroups, options.timeout));
     let shards = places.into_iter().enumerate();
     let shards: Arc<[_]> = shards
         .map(|(number, place)| Arc::new(Shard::<T>::new(number, place, link.clone(), Arc::clone(&options))))
         .collect();
+    for shard in &*shards {
+        shard.seat.use_for_object();
+    }
+    link.status.set_state_news();
+    link.waker.wake();
     service.add(name, Arc::clone(&shards));
     let lanes = shards.iter().map(|shard| Lane { shard: Arc::clone(shard), pull: None, held: 0 }).collect();
     let driver = Driver { lanes, directory: Arc::clone(&directory), first };
@@ -112,8 +124,8 @@ impl<T: Replicated> Lane<T> {
             Some(Turn::Messages(pull)) => self.pull = Some(pull),
             Some(Turn::View(view, members)) => {
                 self.pull = None;
-                let group = view.nodes();
-                self.shard.begin_view(ShardView { id: view.id, group, members }, first);
+                let (group, holders) = (view.nodes(), view.holders(self.shard.id.0));
+                self.shard.begin_view(ShardView { id: view.id, group, members, holders }, first);
                 transfer::look(&self.shard, directory);
             }
             None => return false,
@@ -121,7 +133,7 @@ impl<T: Replicated> Lane<T> {
         true
     }
 
-    /// Takes a batch of messages; whether there were any. A newcomer takes no more than it may keep until the state comes,
+    /// Takes a batch of messages; whether there were any. A joiner takes no more than it may keep until the state comes,
     /// but from a view that has ended it takes the rest, which is in memory anyway: it must come to the next view, or it
     /// asks for ever those who are gone.
     fn take_messages(&mut self, closed: bool) -> bool {

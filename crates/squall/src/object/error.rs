@@ -1,5 +1,7 @@
 //! What can go wrong with a replicated object, and what to do next.
 
+use squall_fabric::NodeId;
+
 use crate::error::GroupError;
 
 /// Why an update or a query has no reply.
@@ -12,11 +14,17 @@ pub enum ObjectError {
     /// Nobody knows here whether the update is applied.
     #[error("it is not known whether the update was applied: ask for its effect before sending it again")]
     Unknown,
-    /// All who had the state of the shard are gone.
-    #[error("the state of shard {shard} is lost, because all members that had it are gone: raise `replicas`")]
+    /// All members that held the state of the shard are gone.
+    #[error(
+        "the state of shard {shard} is lost: all members that held it have died or were cut off ({}); raise `replicas`, \
+        and let members leave in order",
+        listed(.holders)
+    )]
     StateLost {
         /// Which shard.
         shard: usize,
+        /// The members that held it last, as far as the member knows that says so.
+        holders: Vec<NodeId>,
     },
     /// No member was found in time that takes it.
     #[error("no member answers for shard {shard}: {cause}; look whether its members run, or wait longer")]
@@ -57,6 +65,13 @@ pub enum ObjectError {
     /// The group has ended here.
     #[error(transparent)]
     Group(#[from] GroupError),
+}
+
+fn listed(nodes: &[NodeId]) -> String {
+    match nodes {
+        [] => "before this member came".into(),
+        nodes => nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
 }
 
 impl From<postcard::Error> for ObjectError {

@@ -43,8 +43,10 @@
 //!   [`ObjectError::NotDelivered`] or [`ObjectError::Unknown`].
 //! - A **query** is answered by one member from its state, which includes all that was acknowledged there, and all of the
 //!   views before the asker's. It need not be the latest: who needs that makes it an update.
-//! - A **newcomer** gets the state from a member that has it, while updates go on. It is asked for by itself.
-//! - **Keys** choose shards ([`Object::shard`]); where shards lie follows the view.
+//! - A **joiner** gets the state from a member that holds it, while updates continue. It asks for the state by itself.
+//! - **Keys** choose shards ([`Object::shard`]); where shards lie follows the view. A member that holds a state stays in the
+//!   shard until enough others hold it, and one that leaves in order ([`crate::Group::leave`]) hands its states over first: so
+//!   only deaths can lose a state, and [`ObjectError::StateLost`] says whose.
 //! - **Clients** outside the group use [`Client`]. A shard remembers the last thousand or so that were active, so that what
 //!   they send again counts once, with replies of up to 64 KiB; a client that was forgotten meanwhile is told [`ObjectError::Unknown`].
 
@@ -73,7 +75,7 @@ pub use transfer::Transfer;
 #[doc(hidden)]
 pub use wire::read_foreign;
 
-pub(crate) use driver::{shards_of, start};
+pub(crate) use driver::{Place, shards_of, start};
 use remote::{Job, Remote};
 pub(crate) use service::Service;
 use shard::{Refused, Shard};
@@ -83,7 +85,8 @@ pub struct ObjectOptions {
     /// Bytes of updates that a newcomer keeps until the state comes; above that, senders wait. What is left of a view that
     /// ends comes on top.
     pub waiting_bytes_max: usize,
-    /// How long to look for a member that takes an update or answers a query.
+    /// How long to look for a member that takes an update or answers a query; and how long a member that sends a state may
+    /// say nothing before another one is asked.
     pub timeout: Duration,
     /// Called while the state is being received, by the thread that receives it.
     pub on_transfer: Box<dyn Fn(Transfer) + Send + Sync>,
@@ -223,7 +226,10 @@ impl<T: Replicated> Object<T> {
             loop {
                 match shard.standing()? {
                     Readiness::Ready | Readiness::Elsewhere => break,
-                    Readiness::Lost => return Err(ObjectError::StateLost { shard: number }),
+                    Readiness::Lost => {
+                        let holders = shard.core().last_holders().to_vec();
+                        return Err(ObjectError::StateLost { shard: number, holders });
+                    }
                     Readiness::NotYet if Instant::now() > deadline => {
                         let cause = "the state has not come in time".into();
                         return Err(ObjectError::Unreachable { shard: number, cause });

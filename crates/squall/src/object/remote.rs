@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
+use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::{Member, View};
 use squall_protocols::replica::Settings;
 use squall_transports::bootstrap::Address;
@@ -17,7 +18,7 @@ use super::pending::Completion;
 use super::wire::{self, Answer, Request, What};
 use super::{ObjectError, service};
 use crate::config::Config;
-use crate::inquiry;
+use crate::inquiry::{self, MemberStatus};
 use crate::node::Link;
 use crate::status::Status;
 use crate::stream::Stream;
@@ -110,7 +111,8 @@ impl Directory {
                     // A group that has begun anew is younger, though its view has a lower number.
                     let is_other = known.0.rank(NodeId(status.node)).is_none();
                     if (status.view >= known.0.id || is_other) && !roster.is_empty() {
-                        *known = (View { id: status.view, members }, roster);
+                        let MemberStatus { view: id, leaving, holders, .. } = status;
+                        *known = (View { id, members, leaving, holders }, roster);
                     }
                     return Ok(());
                 }
@@ -122,9 +124,10 @@ impl Directory {
 
     /// The members of a shard.
     fn members(&self, shard: usize) -> Vec<NodeId> {
-        let subgroup = self.config.subgroups.get(&self.subgroups[shard]);
-        subgroup
-            .and_then(|subgroup| subgroup.place(&self.view()))
+        let mut subgroups = (0..).map(SubgroupId).zip(&self.config.subgroups);
+        subgroups
+            .find(|(_, (name, _))| **name == self.subgroups[shard])
+            .and_then(|(id, (_, subgroup))| subgroup.place(&self.view(), id))
             .map_or_else(Vec::new, |(members, _)| members)
     }
 
@@ -196,7 +199,10 @@ impl Directory {
             if !members.is_empty() {
                 let node = members[*turn % members.len()];
                 match self.call(node, &self.request(shard, what())) {
-                    Ok(Answer::Lost) => return Err(ObjectError::StateLost { shard }),
+                    Ok(Answer::Lost(holders)) => {
+                        let holders = holders.into_iter().map(NodeId).collect();
+                        return Err(ObjectError::StateLost { shard, holders });
+                    }
                     Ok(Answer::NotYet) => cause = format!("{node} has no state yet"),
                     Ok(Answer::Elsewhere) => cause = format!("{node} is not in it"),
                     Ok(Answer::Failed(why)) => {

@@ -12,13 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
-use squall_protocols::replica::{Give, Readiness};
+use squall_protocols::replica::{Give, Readiness, Replica};
 use squall_transports::bootstrap::Address;
 
 use super::ObjectError;
-use super::machine::{Replicated, Snapshot};
+use super::machine::{Replicated, Snapshot, Typed};
 use super::pending;
 use super::shard::{From, Refused, Shard, Waiter};
 use super::wire::{self, Answer, Chunks, Request, What};
@@ -181,11 +180,7 @@ impl<T: Replicated> Serve for Served<T> {
                 update(shard, From::Session { id: session, number }, &bytes)
             }
             What::Query { view, query } => answer_query(shard, view, &query),
-            What::State { asker, view, since } => return give(shard, NodeId(asker), view, since),
-            What::Standing => {
-                let core = shard.core();
-                Answer::Standing { view: core.view_id().unwrap_or(0), holds: core.position().is_some() }
-            }
+            What::State { since } => return give(shard, since),
         };
         (answer, None)
     }
@@ -201,11 +196,14 @@ fn update<T: Replicated>(shard: &Shard<T>, from: From, update: &[u8]) -> Answer 
             Err(ObjectError::NotDelivered) => Answer::NotYet,
             Err(error) => Answer::Failed(error.to_string()),
         },
-        Err((Refused::NotHere, _)) => match shard.core().readiness(0) {
-            Readiness::Lost => Answer::Lost,
-            Readiness::Elsewhere => Answer::Elsewhere,
-            Readiness::Ready | Readiness::NotYet => Answer::NotYet,
-        },
+        Err((Refused::NotHere, _)) => {
+            let core = shard.core();
+            match core.readiness(0) {
+                Readiness::Lost => lost(&core),
+                Readiness::Elsewhere => Answer::Elsewhere,
+                Readiness::Ready | Readiness::NotYet => Answer::NotYet,
+            }
+        }
         Err((Refused::Error(error), _)) => Answer::Failed(error.to_string()),
     }
 }
@@ -218,7 +216,7 @@ fn answer_query<T: Replicated>(shard: &Shard<T>, view: u64, query: &[u8]) -> Ans
             Ok(Ok(reply)) => return Answer::Reply(Shard::<T>::encode_reply(reply)),
             Ok(Err(error)) => return Answer::Failed(error.to_string()),
             Err(Readiness::Elsewhere) => return Answer::Elsewhere,
-            Err(Readiness::Lost) => return Answer::Lost,
+            Err(Readiness::Lost) => return lost(&shard.core()),
             Err(Readiness::NotYet | Readiness::Ready) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -227,15 +225,18 @@ fn answer_query<T: Replicated>(shard: &Shard<T>, view: u64, query: &[u8]) -> Ans
     }
 }
 
-fn give<T: Replicated>(shard: &Shard<T>, asker: NodeId, view: u64, since: u64) -> (Answer, Option<Snapshot>) {
-    match shard.core().give(asker, view, wire::since(since)) {
+fn lost<T: Replicated>(core: &Replica<Typed<T>>) -> Answer {
+    Answer::Lost(core.last_holders().iter().map(|node| node.0).collect())
+}
+
+fn give<T: Replicated>(shard: &Shard<T>, since: u64) -> (Answer, Option<Snapshot>) {
+    match shard.core().give(wire::since(since)) {
         Give::State(gift) => {
             let (view, sequence) = (gift.position.view, gift.position.sequence);
             let bytes = gift.snapshot.bytes();
             (Answer::State { view, sequence, sessions: gift.sessions, bytes }, Some(gift.snapshot))
         }
         Give::NotYet => (Answer::NotYet, None),
-        Give::Nothing => (Answer::Nothing, None),
     }
 }
 

@@ -9,11 +9,13 @@ use std::task::Poll;
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_fabric::window::{ReserveError, Writer};
+use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::{
-    Answer, Delivery, HEADER_BYTES, Machine as _, Origin, Outcome, Readiness, Replica, SessionAnswer,
-    Settings, ShardView, UnderWay,
+    Answer, Delivery, HEADER_BYTES, Hold, Machine as _, Origin, Outcome, Position, Readiness, Replica,
+    SessionAnswer, Sessions, Settings, ShardView, UnderWay,
 };
 
+use super::driver::Place;
 use super::machine::{Replicated, Typed};
 use super::pending::Completion;
 use super::{ObjectError, ObjectOptions};
@@ -26,6 +28,7 @@ pub(super) struct Shard<T: Replicated> {
     pub(super) number: usize,
     /// The subgroup that it lives in.
     pub(super) subgroup: String,
+    pub(super) id: SubgroupId,
     pub(super) seat: Arc<Seat>,
     pub(super) link: Link,
     pub(super) options: Arc<ObjectOptions>,
@@ -97,7 +100,7 @@ enum Hindrance {
 impl<T: Replicated> Shard<T> {
     pub(super) fn new(
         number: usize,
-        (subgroup, seat, message_max): (String, Arc<Seat>, usize),
+        Place { subgroup, id, seat, message_max }: Place,
         link: Link,
         options: Arc<ObjectOptions>,
     ) -> Self {
@@ -105,7 +108,7 @@ impl<T: Replicated> Shard<T> {
         let core = Mutex::new(Replica::new(link.node, Settings::default()));
         let outbox = Outbox { under_way: UnderWay::default(), writer: None, ended: None };
         let (outbox, on_errand) = (Mutex::new(outbox), AtomicBool::new(false));
-        Self { number, subgroup, seat, link, options, message_max, core, outbox, on_errand }
+        Self { number, subgroup, id, seat, link, options, message_max, core, outbox, on_errand }
     }
 
     /// Whether there was no thread under way for this shard's state; there is one from now on.
@@ -268,6 +271,28 @@ impl<T: Replicated> Shard<T> {
         self.permit(&core);
         drop(core);
         Self::settle(left);
+    }
+
+    /// Takes over a state that has come, unless the view is changing ([`Hold::Later`]) or it is of no use any more
+    /// ([`Hold::NotWanted`]); `machine` is left where it is then.
+    pub(super) fn take_over(
+        &self,
+        position: Position,
+        sessions: &Sessions,
+        machine: &mut Option<Typed<T>>,
+    ) -> Hold {
+        let mut core = self.core();
+        let Some(since) = core.wants(position) else { return Hold::NotWanted };
+        let hold = self.seat.hold(since);
+        if hold == Hold::Counted
+            && let Some(machine) = machine.take()
+        {
+            core.take_over(position, sessions.clone(), machine);
+            self.permit(&core);
+            self.link.status.set_state_news();
+            self.link.waker.wake();
+        }
+        hold
     }
 
     /// Lets this member send, if it has the state.

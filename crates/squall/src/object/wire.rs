@@ -24,10 +24,8 @@ pub(super) enum What {
     Update { session: u64, number: u64, update: Vec<u8> },
     /// Answer a query, from a state of this view or later.
     Query { view: u64, query: Vec<u8> },
-    /// Give the state to `asker`, which is in `view`, if it reaches to the start of view `since`.
-    State { asker: u32, view: u64, since: u64 },
-    /// Say whether this member has the state.
-    Standing,
+    /// Send the state, if it reaches to the start of view `since`.
+    State { since: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,18 +43,12 @@ pub(super) enum Answer {
         sessions: Vec<u8>,
         bytes: Option<u64>,
     },
-    Standing {
-        view: u64,
-        holds: bool,
-    },
-    /// This member has no state to give.
-    Nothing,
     /// Ask again, or another: nothing was done.
     NotYet,
     /// This member is not in the shard.
     Elsewhere,
-    /// The shard's state is lost.
-    Lost,
+    /// The shard's state is lost, which these nodes held last.
+    Lost(Vec<u32>),
     /// It cannot be done, and why.
     Failed(String),
 }
@@ -212,7 +204,7 @@ fn check_written<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     assert_eq!(again.as_ref(), Some(message));
 }
 
-/// The position from which a newcomer can use a state.
+/// The position from which a joiner can use a state.
 pub(super) const fn since(view: u64) -> Position {
     Position::start_of(view)
 }

@@ -2,5 +2,4 @@
 
 mod mutations;
 mod random;
-mod returning;
 mod world;

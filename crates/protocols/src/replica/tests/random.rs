@@ -5,7 +5,7 @@ use squall_fabric::NodeId;
 use squall_fabric::sim::Prng;
 
 use super::world::{Fault, Said, Waiting, World, ensure};
-use crate::replica::{Give, Origin, Position, Readiness, SessionAnswer, TakeOver, members_of_shard};
+use crate::replica::{Give, Origin, Readiness, SessionAnswer, TakeOver, members_of_shard};
 
 /// What runs have done altogether.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +34,10 @@ struct Run {
     nodes: u32,
     /// How likely views, deaths, and shards by weight are, in a thousand.
     habits: [u32; 3],
+    /// The view has ended, and the next one has not begun.
+    is_wedged: bool,
+    /// One that lives and never answers those that ask it for the state.
+    hangs: Option<NodeId>,
     tally: Tally,
 }
 
@@ -47,10 +51,12 @@ pub(super) fn run(seed: u64, tally: &mut Tally) -> Result<(), Fault> {
     let mut prng = Prng::new(seed);
     let nodes = 1 + prng.below(5) as u32;
     let replicas = 1 + prng.index(3);
-    let group: Vec<_> = (0..nodes).map(NodeId).collect();
-    let world = World::new(nodes, &members_of_shard(0, replicas, &group));
+    let world = World::new(nodes, |group| members_of_shard(0, replicas, group));
     let habits = [[50, 150, 600], [0, 50, 150], [1000, 500, 0]].map(|choices| choices[prng.index(3)]);
-    let mut run = Run { world, prng, clients: Default::default(), replicas, nodes, habits, tally: *tally };
+    let hangs = prng.chance(200).then(|| NodeId(prng.below(6) as u32));
+    let clients = Default::default();
+    let mut run =
+        Run { world, prng, clients, replicas, nodes, habits, is_wedged: false, hangs, tally: *tally };
     let weights = [(); MOVES].map(|()| 1 + run.prng.below(9));
     for _ in 0..MOVES_PER_RUN {
         let mut at = run.prng.below(weights.iter().sum());
@@ -83,15 +89,15 @@ impl Run {
             }
             1 => self.client(node),
             2 => self.world.order(node, self.prng.below(3)),
-            3 | 4 => drop(self.world.advance(node)),
-            5 if self.prng.chance(self.habits[0]) => self.change_view(),
+            3 | 4 => {
+                self.world.advance(node);
+                self.check_loss(node)?;
+            }
+            5 if self.is_wedged || self.prng.chance(self.habits[0]) => self.change_view(),
             6 if self.prng.chance(self.habits[1]) => self.fail(node),
             7 => self.ask(node),
             8 => self.hear()?,
-            9 => {
-                self.find_out(node);
-                self.question(node)?;
-            }
+            9 => self.question(node)?,
             _ => {}
         }
         self.world.check()
@@ -135,7 +141,12 @@ impl Run {
         }
     }
 
+    /// The view ends, or, if it has ended, the next one begins: in between something may happen.
     fn change_view(&mut self) {
+        self.is_wedged = !self.is_wedged;
+        if self.is_wedged {
+            return self.world.wedge();
+        }
         let mut group: Vec<_> =
             self.world.view().group.iter().copied().filter(|node| self.world.members[node].lives).collect();
         if group.len() > 1 && self.prng.chance(300) {
@@ -146,15 +157,13 @@ impl Run {
             group.push(NodeId(self.nodes));
             self.nodes += 1;
         }
-        let shard = if self.prng.chance(self.habits[2]) {
-            members_of_shard(0, self.replicas, &group)
-        } else {
-            let mut any = group.clone();
-            self.prng.shuffle(&mut any);
-            any.truncate(self.replicas);
-            any
-        };
-        self.world.begin_view(group, shard);
+        let (replicas, by_weight) = (self.replicas, self.prng.chance(self.habits[2]));
+        let mut any = group.clone();
+        self.prng.shuffle(&mut any);
+        self.world.begin_view(group, |nodes| match by_weight {
+            true => members_of_shard(0, replicas, nodes),
+            false => any.into_iter().filter(|node| nodes.contains(node)).take(replicas).collect(),
+        });
         self.tally.views += 1;
     }
 
@@ -169,73 +178,50 @@ impl Run {
         if self.world.said.iter().any(|said| said.to == node) {
             return;
         }
-        let Some((from, view, since)) = self.world.member(node).replica.ask() else { return };
-        let giver = &self.world.members[&from];
-        let give = if giver.lives { giver.replica.give(node, view, since) } else { Give::NotYet };
-        let gift = match give {
-            Give::NotYet => return self.world.member(node).replica.handle_no_answer(),
-            Give::State(gift) => Some(gift),
-            Give::Nothing => None,
-        };
-        self.world.said.push(Said { from, to: node, view, gift });
+        let Some((from, since)) = self.world.member(node).replica.ask() else { return };
+        let provider = &self.world.members[&from];
+        if provider.lives
+            && self.hangs != Some(from)
+            && let Give::State(gift) = provider.replica.give(since)
+        {
+            self.world.said.push(Said { from, to: node, gift });
+        }
     }
 
-    /// A newcomer hears what a giver has said, unless that died meanwhile.
+    /// A joiner takes what a state provider has sent, unless that died meanwhile.
     fn hear(&mut self) -> Result<(), Fault> {
         if self.world.said.is_empty() {
             return Ok(());
         }
         let index = self.prng.index(self.world.said.len());
-        let Said { from, to, view, gift } = self.world.said.swap_remove(index);
+        let Said { from, to, gift } = self.world.said.swap_remove(index);
         let breaks = !self.world.members[&from].lives && self.prng.chance(500);
         if breaks || !self.world.members[&to].lives {
-            self.world.member(to).replica.handle_no_answer();
             return Ok(());
         }
-        let replica = &mut self.world.member(to).replica;
-        let Some(gift) = gift else {
-            replica.handle_refusal(from, view);
-            return self.check_loss(to);
-        };
-        let taken = replica.take_over(gift.position, &gift.sessions, gift.snapshot);
-        if taken.map_err(|error| error.to_string())? == TakeOver::Taken {
-            self.tally.transfers += 1;
-            self.world.permit(to);
+        match self.world.take_over(to, &gift)? {
+            Some(TakeOver::Taken) => self.tally.transfers += 1,
+            Some(TakeOver::NotWanted) => {}
+            None => self.world.said.push(Said { from, to, gift }),
         }
         Ok(())
     }
 
-    /// [A7] What `node` takes for lost nobody has.
+    /// [A7] What `node` takes for lost no member of its view has.
     fn check_loss(&mut self, node: NodeId) -> Result<(), Fault> {
         let replica = &self.world.members[&node].replica;
-        if replica.readiness(0) != Readiness::Lost {
+        let Some(view) = replica.view().filter(|_| replica.readiness(0) == Readiness::Lost) else {
             return Ok(());
-        }
-        self.tally.losses += 1;
-        let (view, since) = (replica.view_id().unwrap_or(0), replica.since());
-        let in_view = |other: &NodeId| replica.view().is_some_and(|view| view.group.contains(other));
-        let has = |other: &NodeId| {
-            let other = &self.world.members[other];
-            let present = other.replica.view_id().unwrap_or(0);
-            let gives =
-                matches!(other.replica.give(node, present, Position::start_of(since)), Give::State(_));
-            other.lives && (gives || other.replica.machine().is_some())
         };
-        let holder = self.world.members.keys().find(|other| in_view(other) && has(other));
-        ensure!(holder.is_none(), "[A7] lost for {node:?} in view {view}, but {holder:?} has it");
+        self.tally.losses += 1;
+        let has = |other: &&NodeId| {
+            let other = &self.world.members[other];
+            // Who is behind may hold a state that was good in the view in which it is.
+            other.lives && other.replica.machine().is_some() && other.replica.view_id() >= Some(view.id)
+        };
+        let holder = view.group.iter().find(has);
+        ensure!(holder.is_none(), "[A7] lost for {node:?} in {view:?}, but {holder:?} has it");
         Ok(())
-    }
-
-    /// Who keeps the state of a shard that it has left finds out whether the shard's members have it.
-    fn find_out(&mut self, node: NodeId) {
-        let Some((view, open)) = self.world.members[&node].replica.unsettled() else { return };
-        for other in open {
-            let replica = &self.world.members[&other].replica;
-            let holds = replica.machine().is_some() && replica.view_id() == Some(view);
-            if holds && self.world.members[&other].lives && self.prng.chance(500) {
-                self.world.member(node).replica.handle_settled(other, view);
-            }
-        }
     }
 
     /// [A5] A member asks another, in its view.
@@ -251,17 +237,19 @@ impl Run {
 
     /// Faults have ended: all deliver all, and whoever waits for a state gets it, or knows that it is lost.
     fn calm(&mut self) -> Result<(), Fault> {
+        if !self.is_wedged {
+            self.change_view();
+        }
         self.change_view();
         for _ in 0..2000 {
             let mut moved = false;
             for node in self.world.living() {
                 self.world.order(node, 0);
                 moved |= self.world.advance(node);
-                moved |= self.world.members[&node].replica.is_waiting();
+                moved |= self.world.members[&node].replica.is_waiting() && !self.is_stuck();
                 if self.prng.chance(500) {
                     self.ask(node);
                 }
-                self.find_out(node);
             }
             while !self.world.said.is_empty() {
                 self.hear()?;
@@ -274,8 +262,17 @@ impl Run {
         Err("[V8] members wait for the state for ever".into())
     }
 
+    /// Whether the only member that has the state never gives it.
+    fn is_stuck(&self) -> bool {
+        let holds = |node: &NodeId| self.world.members[node].replica.machine().is_some();
+        self.hangs.is_some() && self.world.living().into_iter().filter(holds).eq(self.hangs)
+    }
+
     fn check_end(&self) -> Result<(), Fault> {
         let members = self.world.view().members.iter().map(|node| (node, &self.world.members[node].replica));
+        if self.is_stuck() {
+            return Ok(());
+        }
         let mut standings = members.map(|(_, replica)| replica.position().is_some());
         let first = standings.next();
         ensure!(

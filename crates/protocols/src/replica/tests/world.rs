@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use squall_fabric::NodeId;
 
+use crate::membership::{Member as GroupMember, View};
 use crate::replica::{
-    Answer, Delivery, Gift, Machine, Origin, Outcome, Position, Replica, Settings, ShardView,
+    Answer, Delivery, Gift, Hold, Holding, Machine, Origin, Outcome, Position, Replica, Sessions, Settings,
+    ShardView, TakeOver, place,
 };
 use crate::replica::{SessionAnswer, UnderWay};
 
@@ -67,6 +69,12 @@ pub(super) struct Member {
     window: VecDeque<(Origin, u64)>,
     /// Since which view it is in the shard, as the group knows.
     window_since: Option<u64>,
+    /// What counts when a view ends.
+    holding: Holding,
+    /// The view is about to change: it has wedged.
+    has_wedged: bool,
+    /// It has said then that it holds the state.
+    counted: bool,
     /// Whether it has had the state.
     had: bool,
 }
@@ -80,12 +88,11 @@ struct Entry {
     id: u64,
 }
 
-/// What a giver has said and the newcomer has yet to hear.
+/// What a state provider has sent and the joiner has yet to take.
 pub(super) struct Said {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
-    pub(super) view: u64,
-    pub(super) gift: Option<Gift<List>>,
+    pub(super) gift: Gift<List>,
 }
 
 pub(super) struct World {
@@ -102,7 +109,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(group: u32, shard: &[NodeId]) -> Self {
+    pub(super) fn new(group: u32, choose: impl FnOnce(&[NodeId]) -> Vec<NodeId>) -> Self {
         let mut world = Self {
             members: BTreeMap::new(),
             views: Vec::new(),
@@ -112,7 +119,7 @@ impl World {
             answers: Vec::new(),
             updates: 0,
         };
-        world.begin_view((0..group).map(NodeId).collect(), shard.to_vec());
+        world.begin_view((0..group).map(NodeId).collect(), choose);
         world
     }
 
@@ -128,21 +135,27 @@ impl World {
         self.members.get_mut(&node).expect("a node")
     }
 
-    /// The group decides on its next view; those who live and are not in it find out at once.
-    pub(super) fn begin_view(&mut self, group: Vec<NodeId>, shard: Vec<NodeId>) {
+    /// All who live stop sending, and say which states they hold.
+    pub(super) fn wedge(&mut self) {
+        for member in self.members.values_mut().filter(|member| member.lives) {
+            member.has_wedged = true;
+            member.counted = member.holding.seal();
+        }
+    }
+
+    /// The group decides on its next view, in which `choose` says who is to have the shard; those who live and are not in it
+    /// find out at once.
+    pub(super) fn begin_view(&mut self, group: Vec<NodeId>, choose: impl FnOnce(&[NodeId]) -> Vec<NodeId>) {
         let id = self.views.len() as u64;
         for node in &group {
-            self.members.entry(*node).or_insert_with(|| Member {
-                lives: true,
-                replica: Replica::new(*node, Settings::default()),
-                under_way: UnderWay::default(),
-                at: None,
-                next: 0,
-                window: VecDeque::new(),
-                window_since: None,
-                had: false,
-            });
+            self.members.entry(*node).or_insert_with(|| Member::new(*node));
         }
+        let holds = |node: &NodeId| self.members[node].lives && self.members[node].counted;
+        let ranks = group.iter().enumerate().filter(|(_, node)| holds(node));
+        let holders = ranks.fold(0, |holders, (rank, _)| holders | 1 << rank);
+        let members = group.iter().map(|node| GroupMember { node: *node, tag: 0 }).collect();
+        let view = View { id, holders: vec![holders], ..View::first(members) };
+        let (shard, holders) = (place(&view, 0, &group, choose), view.holders(0));
         for (node, member) in &mut self.members {
             if !shard.contains(node) {
                 member.window.clear();
@@ -150,10 +163,27 @@ impl World {
             } else if member.window_since.is_none() {
                 member.window_since = Some(id);
             }
+            (member.has_wedged, member.counted) = (false, false);
+            member.holding.begin_view(id, member.window_since, !holders.is_empty());
         }
         let gone: Vec<_> = self.living().into_iter().filter(|node| !group.contains(node)).collect();
-        self.views.push((ShardView { id, group, members: shard }, Vec::new()));
+        self.views.push((ShardView { id, group, members: shard, holders }, Vec::new()));
         gone.into_iter().for_each(|node| self.stop(node));
+    }
+
+    /// A state has come to `node`: takes it over, or leaves it to be taken later. `None` if it is to be kept.
+    pub(super) fn take_over(&mut self, node: NodeId, gift: &Gift<List>) -> Result<Option<TakeOver>, Fault> {
+        let sessions = Sessions::decode(&gift.sessions).map_err(|error| error.to_string())?;
+        let member = self.member(node);
+        let Some(since) = member.replica.wants(gift.position) else { return Ok(Some(TakeOver::NotWanted)) };
+        match member.holding.hold(since) {
+            Hold::Later => return Ok(None),
+            Hold::NotWanted => return Ok(Some(TakeOver::NotWanted)),
+            Hold::Counted => {}
+        }
+        let taken = member.replica.take_over(gift.position, sessions, gift.snapshot.clone());
+        self.permit(node);
+        Ok(Some(taken))
     }
 
     /// A member dies, or finds out that it was removed: only then is anybody left to be told.
@@ -181,7 +211,9 @@ impl World {
     /// Sends an update, if `node` may.
     pub(super) fn send(&mut self, node: NodeId, origin: Option<Origin>, id: u64, waiting: Waiting) -> bool {
         let member = self.member(node);
-        let may = member.under_way.since().is_some() && member.under_way.since() == member.window_since;
+        let may = !member.has_wedged
+            && member.under_way.since().is_some()
+            && member.under_way.since() == member.window_since;
         if !may || !member.lives {
             return false;
         }
@@ -302,19 +334,38 @@ impl World {
         self.check_holders()
     }
 
-    /// [A7] Nobody lets go of the state while a member of the shard lacks it.
+    /// [A8] Nobody lets go of the state if no other member of its view had it, whether or not that one has died since.
     fn check_holders(&mut self) -> Result<(), Fault> {
-        let has =
-            |member: &Member| member.replica.machine().is_some() || member.replica.unsettled().is_some();
-        let living = self.living();
-        let holders: BTreeSet<NodeId> =
-            living.iter().copied().filter(|node| has(&self.members[node])).collect();
+        let has: BTreeSet<NodeId> = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.replica.machine().is_some())
+            .map(|(node, _)| *node)
+            .collect();
         for (node, member) in self.members.iter_mut().filter(|(_, member)| member.lives) {
-            let lost = std::mem::replace(&mut member.had, holders.contains(node)) && !member.had;
+            let lost = std::mem::replace(&mut member.had, has.contains(node)) && !member.had;
             let Some(view) = member.replica.view().filter(|_| lost) else { continue };
-            let lacks = view.members.iter().find(|other| living.contains(other) && !holders.contains(other));
-            ensure!(lacks.is_none(), "[A7] {node:?} has dropped the state, which {lacks:?} lacks");
+            let is_there = view.group.iter().any(|other| has.contains(other));
+            ensure!(is_there, "[A8] {node:?} has dropped the state in {view:?}, which no other member has");
         }
         Ok(())
+    }
+}
+
+impl Member {
+    fn new(node: NodeId) -> Self {
+        Self {
+            lives: true,
+            replica: Replica::new(node, Settings::default()),
+            under_way: UnderWay::default(),
+            at: None,
+            next: 0,
+            window: VecDeque::new(),
+            window_since: None,
+            holding: Holding::default(),
+            has_wedged: false,
+            counted: false,
+            had: false,
+        }
     }
 }
