@@ -11,7 +11,9 @@ mod message;
 #[allow(dead_code, reason = "the command uses the rest")]
 mod parcel;
 
-use message::{Answer, BLOCK_BYTES, Begin, Entry, FileEntry, HostId, Judgement, Position, Request, Transport, parse};
+use message::{
+    Answer, BLOCK_BYTES, Begin, Entry, FileEntry, HostId, Judgement, Position, Request, Transport, parse,
+};
 use parcel::Way;
 
 /// What a host hears, line by line: what is taken can be said again, and no answer and no parcel makes it take more memory

@@ -15,8 +15,8 @@ use squall_transports::bootstrap::ProofError;
 use super::parcel::{Way, parcels, way};
 use super::source::Source;
 use super::{
-    Answer, BLOCK_BYTES, Begin, FileEntry, HostId, Judgement, Line, Mouth, Position, Request, Transport, blocks,
-    digest, digest_of,
+    Answer, BLOCK_BYTES, Begin, FileEntry, HostId, Judgement, Line, Mouth, Position, Request, Transport,
+    blocks, digest, digest_of,
 };
 
 /// A host to which is copied.
