@@ -19,8 +19,12 @@ struct Counts;
 impl Subgroups<SimFabric> for Counts {
     fn freeze(&mut self, _fabric: &mut SimFabric, _member: NodeId) {}
 
-    fn wedge(&mut self, counts: &mut [u64]) {
+    fn wedge(&mut self, counts: &mut [u64], _states: &mut [u64]) {
         counts.fill(COUNT);
+    }
+
+    fn hold(&mut self, _states: &mut [u64]) -> bool {
+        false
     }
 }
 
@@ -49,8 +53,8 @@ impl Scene {
     fn new(seed: u64, puppet: u32) -> Self {
         let world = SimWorld::new(seed, SimConfig::adversarial(seed), MEMBERS);
         let members = (0..MEMBERS).map(|i| Member { node: NodeId(i), tag: 0 }).collect();
-        let view = View { id: 0, members };
-        let settings = Settings { suspicion_after: None, partition_safety: PartitionSafety::Off };
+        let view = View::first(members);
+        let settings = Settings { suspicion_after: None, partition_safety: PartitionSafety::Off, states: 0 };
         let honest = (0..MEMBERS).filter(|i| *i != puppet).map(|i| {
             let mut fabric = world.fabric(i);
             let membership = Membership::new(&mut fabric, view.clone(), segments(), settings.clone(), []);
@@ -58,7 +62,7 @@ impl Scene {
         });
         let members: Vec<_> = honest.collect();
         let mut fabric = world.fabric(puppet);
-        let columns = Row::new(MEMBERS as usize, &segments());
+        let columns = Row::new(MEMBERS as usize, &segments(), 0);
         let row = fabric.register(columns.words);
         let others: Vec<_> = (0..MEMBERS).filter(|i| *i != puppet).map(NodeId).collect();
         let mirror = fabric.publish(view.key(0), &row, &others);
@@ -106,10 +110,10 @@ impl Puppet {
         self.row.store(first, removed);
         self.row.store(first + 1, joins.len() as u64);
         for (i, node) in joins.iter().enumerate() {
-            self.row.store(first + 2 + 2 * i, *node);
+            self.row.store(first + 3 + 2 * i, *node);
         }
         for (i, trim) in trims.iter().enumerate() {
-            self.row.store(first + 2 + 2 * JOINS_MAX + i, *trim);
+            self.row.store(first + 3 + 2 * JOINS_MAX + i, *trim);
         }
     }
 }
