@@ -190,6 +190,8 @@ mod tests {
         let mut writer = writer.expect("it sends");
         let mut settle = |sender: &mut Subgroup<_>, slow: &mut Subgroup<_>| {
             let end = here.now() + Duration::from_millis(5);
+            // What the application did wakes nobody in this world.
+            (0..2).for_each(|node| world.wake(node));
             while let Some(node) = world.next_turn(end) {
                 let mut events = Vec::new();
                 let work = if node == 0 {

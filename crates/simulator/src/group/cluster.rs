@@ -26,7 +26,7 @@ const TURNS_MAX: u32 = 400_000;
 const LOOK_EVERY: u32 = 64;
 
 /// Subgroups that may have a state, at most: those of the scenario `replica`.
-const STATES: usize = 8;
+pub(crate) const STATES: usize = 8;
 
 /// How often a joiner asks again.
 const ASK_EVERY: Duration = Duration::from_micros(700);

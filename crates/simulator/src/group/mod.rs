@@ -9,7 +9,7 @@ mod plan;
 mod program;
 pub mod slow;
 
-pub(crate) use cluster::Cluster;
+pub(crate) use cluster::{Cluster, STATES};
 pub use cluster::{Fate, UNREACHABLE_AFTER};
 pub(crate) use plan::{FOR_EVER, draw_rules};
 pub use plan::{Plan, SubgroupPlan};

@@ -4,6 +4,8 @@ use squall_fabric::MirrorKey;
 use squall_fabric::sim::Happening;
 use squall_protocols::membership::{Row, Segment};
 
+use crate::group::STATES;
+
 /// What a post in the first view carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
@@ -38,7 +40,7 @@ impl Columns {
     pub(super) fn new(members: u32) -> Self {
         let senders = members as usize;
         let segment = Segment { counts: 0, trims: 0, senders, ranks: (0..senders).collect() };
-        Self(Row::new(senders, &[segment], 0))
+        Self(Row::new(senders, &[segment], STATES))
     }
 
     /// The step of a post, if `what` is one.

@@ -1,0 +1,226 @@
+//! Windows: what is sent is read, once and in order, however records and indexes wrap (Spindle §2.3).
+
+use std::collections::VecDeque;
+
+use super::*;
+use crate::{RegionId, trusted};
+
+/// Draws numbers below `below`; good enough to vary lengths.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+fn ring(records: usize, message_max: usize, bytes: usize) -> (Region, Geometry, Writer, Publisher) {
+    let geometry = Geometry::new(3, records, message_max, bytes);
+    let region = Region::heap(RegionId(1), 3 + geometry.words());
+    let (writer, publisher) = trusted::window(&region, geometry, None);
+    (region, geometry, writer, publisher)
+}
+
+/// Messages of all lengths, nulls anywhere, a window that is full most of the time: what is taken is what
+/// was sent, in place and in order, over many laps.
+#[test]
+fn readers_take_what_was_sent() {
+    for seed in 0..200 {
+        let mut draw = Draw(seed);
+        let (records, longest) = (1 + draw.below(20) as usize, draw.below(100) as usize);
+        let (region, geometry, mut writer, mut publisher) =
+            ring(records, longest, 1 + draw.below(2000) as usize);
+        let mut reader = Reader::new(&region, geometry);
+        let (mut sent, mut taken, mut index) = (0u64, 0u64, 0u64);
+        for _ in 0..2000 {
+            let length = draw.below(longest as u64 + 1) as usize;
+            if writer.send(length, |bytes| bytes.fill(sent as u8)).is_ok() {
+                sent += 1;
+            }
+            if draw.below(3) == 0 {
+                publisher.publish(draw.below(5), |words| assert!(words.end <= region.words()));
+            }
+            if draw.below(5) == 0 {
+                publisher.raise(publisher.announcement().indexes + draw.below(3));
+            }
+            while index < publisher.announcement().indexes && draw.below(4) > 0 {
+                if let Some(record) = reader.take(index, publisher.announcement()).unwrap() {
+                    let bytes = trusted::payload(&reader, record);
+                    assert!(bytes.iter().all(|byte| *byte == taken as u8), "seed {seed}");
+                    taken += 1;
+                }
+                index += 1;
+            }
+            if draw.below(3) == 0 {
+                publisher.free(index);
+            }
+        }
+        assert!(sent > 50 && taken + 2 * records as u64 >= sent, "seed {seed}: {taken} of {sent}");
+    }
+}
+
+/// Nobody sees bytes of an earlier message: neither who fills a message, nor who reads what was not filled.
+#[test]
+fn old_bytes_are_not_shown() {
+    let (region, geometry, mut writer, mut publisher) = ring(2, 40, 1);
+    let mut reader = Reader::new(&region, geometry);
+    let mut index = 0;
+    let mut take = |publisher: &mut Publisher, right: &[u8]| {
+        publisher.publish(u64::MAX, |_| ());
+        let record = reader.take(index, publisher.announcement()).unwrap().unwrap();
+        assert_eq!(trusted::payload(&reader, record), right);
+        index += 1;
+        publisher.free(index);
+    };
+    for _ in 0..5 {
+        writer.send(40, |bytes| bytes.fill(0xff)).unwrap();
+        take(&mut publisher, &[0xff; 40]);
+        writer.reserve(40).unwrap().fill(0xee);
+        assert_eq!(*writer.reserve(40).unwrap(), [0; 40], "given up, and reserved again");
+        writer.send(40, |bytes| bytes[..2].copy_from_slice(b"ab")).unwrap();
+        take(&mut publisher, &[b"ab".as_slice(), &[0; 38]].concat());
+        writer.send(40, |bytes| bytes.fill(0xff)).unwrap();
+        take(&mut publisher, &[0xff; 40]);
+        writer.send_written(40, |payload| payload.put(b"ab")).unwrap();
+        take(&mut publisher, &[b"ab".as_slice(), &[0; 38]].concat());
+    }
+}
+
+fn with_bodies(id: u64, geometry: Geometry, bodies: Geometry) -> ((Writer, Publisher), Reader) {
+    let region = Region::heap(RegionId(id), geometry.words());
+    let ring = Region::heap(RegionId(id + 1), bodies.first + bodies.words());
+    let ends = trusted::window(&region, geometry, Some((&ring, bodies)));
+    (ends, Reader::new(&region, geometry).with_bodies(&ring, bodies))
+}
+
+/// Messages of all lengths, of which the long ones have bodies; bodies are released late. What is taken is what was
+/// sent, nothing is overwritten before it is freed and released, and what is left goes on in the next window.
+#[test]
+fn large_messages_keep_their_place_and_their_bytes() {
+    for seed in 0..200 {
+        let mut draw = Draw(seed);
+        let (longest, large) = (draw.below(40) as usize, 41 + draw.below(300) as usize);
+        let geometry = Geometry::new(0, 1 + draw.below(9) as usize, longest, draw.below(600) as usize);
+        let bodies = Geometry::of_bodies(5, 1 + draw.below(4) as usize, large, draw.below(900) as usize);
+        let ((mut writer, mut publisher), mut reader) = with_bodies(1, geometry, bodies);
+        let (mut sent, mut taken, mut index, mut large_sent) = (0u64, 0u64, 0u64, 0);
+        let mut unreleased = VecDeque::new();
+        let mut check = |reader: &mut Reader, index: u64, announced: Announcement| {
+            if let Some(record) = reader.take(index, announced).unwrap() {
+                assert!(
+                    trusted::payload(reader, record).iter().all(|byte| *byte == taken as u8),
+                    "seed {seed}"
+                );
+                taken += 1;
+            }
+        };
+        for _ in 0..1000 {
+            let most = if draw.below(2) == 0 { large } else { longest };
+            let length = draw.below(most as u64 + 1) as usize;
+            if writer.send(length, |bytes| bytes.fill(sent as u8)).is_ok() {
+                sent += 1;
+            }
+            if draw.below(3) == 0 {
+                publisher.publish(draw.below(5), |_| ());
+                publisher.publish_bodies(|body| {
+                    assert_eq!(body.number, large_sent);
+                    large_sent += 1;
+                    unreleased.push_back(body.index);
+                });
+            }
+            if draw.below(5) == 0 {
+                publisher.raise(publisher.announcement().indexes + draw.below(3));
+            }
+            while index < publisher.announcement().indexes && draw.below(4) > 0 {
+                check(&mut reader, index, publisher.announcement());
+                index += 1;
+            }
+            if !unreleased.is_empty() && draw.below(2) == 0 {
+                publisher.release_body();
+                unreleased.pop_front();
+            }
+            if draw.below(3) == 0 {
+                assert_eq!(publisher.unreleased(), unreleased.front().copied().unwrap_or(u64::MAX));
+                publisher.free(index.min(publisher.unreleased()));
+            }
+        }
+        publisher.close();
+        let mut remains = publisher.remains(index);
+        drop(writer);
+        let ((mut next, mut publisher), mut reader) = with_bodies(3, geometry, bodies);
+        let mut index = 0;
+        while !remains.is_done() {
+            remains.move_into(&mut next);
+            publisher.publish(u64::MAX, |_| ());
+            publisher.publish_bodies(|_| large_sent += 1);
+            while publisher.unreleased() < u64::MAX {
+                publisher.release_body();
+            }
+            for index in index..publisher.announcement().indexes {
+                check(&mut reader, index, publisher.announcement());
+            }
+            index = publisher.announcement().indexes;
+            publisher.free(index);
+        }
+        assert!(sent > 20 && large_sent > 5, "seed {seed}: {sent}, {large_sent} large");
+        assert_eq!(taken, sent, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_full_window_is_a_value_and_a_long_message_an_error() {
+    let (_, _, mut writer, mut publisher) = ring(2, 8, 1000);
+    writer.send(8, |_| ()).unwrap();
+    writer.send(8, |_| ()).unwrap();
+    assert_eq!(writer.send(8, |_| ()), Err(ReserveError::Full));
+    assert_eq!(writer.send(9, |_| ()), Err(ReserveError::TooLong { length: 9, message_max: 8 }));
+    publisher.publish(u64::MAX, |_| ());
+    publisher.free(1);
+    writer.send(0, |_| ()).unwrap();
+    publisher.close();
+    assert_eq!(writer.send(8, |_| ()), Err(ReserveError::Closed));
+}
+
+/// [N1] a reservation that is given back leaves no trace; [N6] an empty message is not a null.
+#[test]
+fn a_dropped_reservation_is_not_sent_and_an_empty_message_is() {
+    let (region, geometry, mut writer, mut publisher) = ring(4, 8, 1000);
+    let _ = writer.reserve(8).unwrap();
+    assert_eq!(publisher.ready(), 0);
+    publisher.raise(1);
+    writer.send(0, |_| ()).unwrap();
+    publisher.publish(u64::MAX, |_| ());
+    let mut reader = Reader::new(&region, geometry);
+    assert_eq!(reader.take(0, publisher.announcement()), Ok(None));
+    let record = reader.take(1, publisher.announcement()).unwrap().unwrap();
+    assert_eq!(trusted::payload(&reader, record), []);
+}
+
+/// [O6] a record that never arrived is found out: it is not taken for a null.
+#[test]
+fn a_lost_record_is_corrupt() {
+    let (region, geometry, mut writer, mut publisher) = ring(4, 8, 1000);
+    writer.send(8, |_| ()).unwrap();
+    publisher.publish(u64::MAX, |_| ());
+    region.store(3, 0);
+    let mut reader = Reader::new(&region, geometry);
+    assert!(reader.take(0, publisher.announcement()).is_err());
+}
+
+/// A batch is one contiguous range, or two if it wraps (Spindle §3.2).
+#[test]
+fn a_batch_that_wraps_is_pushed_in_two() {
+    let (_, _, mut writer, mut publisher) = ring(3, 8, 1000);
+    let mut pushes = Vec::new();
+    for _ in 0..2 {
+        writer.send(8, |_| ()).unwrap();
+    }
+    publisher.publish(u64::MAX, |words| pushes.push(words));
+    publisher.free(2);
+    for _ in 0..2 {
+        writer.send(8, |_| ()).unwrap();
+    }
+    publisher.publish(u64::MAX, |words| pushes.push(words));
+    assert_eq!(pushes, [3..9, 9..12, 3..6]);
+}
