@@ -18,7 +18,7 @@
 //!    when members that stay hold all that the leaver holds.
 //! 3. *Echo* the proposal of the leader, the lowest rank that is not suspected here; never again one of an earlier
 //!    leader.
-//! 4. *Propose*, as leader, when the [cut](cut) is clear and every member outside it has wedged **and** suspects all
+//! 4. *Propose*, as leader, when the cut (`cut.rs`) is clear and every member outside it has wedged **and** suspects all
 //!    ranks below \[D1\]: the latest earlier proposal that any of them has echoed, as it is \[D2\] \[D3\]; else the least
 //!    of their counts, for each sender, as the trim, who is removed, who joins \[V9\], and which of those that go on hold
 //!    which state. A member that wishes to leave is removed unless it holds a state that no member that stays holds

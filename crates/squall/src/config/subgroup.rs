@@ -44,7 +44,7 @@ pub enum SlowConsumer {
     /// They wait for it.
     #[default]
     Wait,
-    /// They go on without it after [`SubgroupConfig::slow_after`], while they are a majority.
+    /// They go on without it after `slow_after_ms`, while they are a majority.
     Exclude,
 }
 

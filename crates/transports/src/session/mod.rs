@@ -1,7 +1,7 @@
 //! Sessions: what two ends of a connection share once they have proved the cluster secret to each other.
 //!
-//! A handshake of the Noise framework ([`handshake`]) proves the secret and agrees on keys for this connection alone. What
-//! follows travels in records ([`record`]), which nobody else can read, alter, repeat or leave out. A relay that passes the
+//! A handshake of the Noise framework (`handshake.rs`) proves the secret and agrees on keys for this connection alone. What
+//! follows travels in records (`record.rs`), which nobody else can read, alter, repeat or leave out. A relay that passes the
 //! handshake on has no keys, so all that it can do then is to pass the records on, or to close the connection.
 //!
 //! The messages by which processes meet are always in records. What follows them, the data of a fabric, is so if
