@@ -59,6 +59,8 @@ mutations! {
         BlendProposal,
         /// \[V3\] The trim is the least count over all members, also the dead, whose rows stand still.
         TrimWithDead,
+        /// \[V14\] A member that stops does not deliver what is stable.
+        StopUndelivered,
         /// \[V2\] The trim is the greatest count of any member.
         TrimOfOne,
         /// \[V1\] A member decides as soon as it has echoed.

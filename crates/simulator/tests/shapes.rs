@@ -41,6 +41,17 @@ fn members_stop_for_longer_than_others_wait() {
     assert_eq!(run(cases), 12 * 2 * 3);
 }
 
+/// At each of many instants.
+#[test]
+fn members_that_stop_last_deliver_what_the_others_had() {
+    let cases = (0..3000_u32).map(|i| {
+        let members = 2 + i % 4;
+        let shape = Shape::Last { node: i / 4 % members, after: Duration::from_nanos(u64::from(i) * 67) };
+        Case { members, shape, seed: u64::from(i) }
+    });
+    run(cases);
+}
+
 #[test]
 fn members_are_not_heard() {
     let nodes = (3..=5).flat_map(|members| {

@@ -32,6 +32,11 @@ macro_rules! either {
 pub(super) use either;
 
 impl<D: Deliver> Active<D> {
+    /// Ends the subgroup at a member that stops \[V14\].
+    pub(super) fn stop(&mut self) {
+        either!(&mut self.core, core => core.stop());
+    }
+
     /// Whether all of the trim is here.
     pub(super) fn covers(&self, decision: &Proposal) -> bool {
         let Segment { trims, senders, .. } = self.segment;

@@ -26,6 +26,7 @@
 //! function of the view alone ([`Layout`]).
 
 mod active;
+mod change;
 mod core;
 mod layout;
 mod relays;

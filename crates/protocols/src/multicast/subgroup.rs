@@ -332,7 +332,7 @@ impl<D: Deliver> Subgroup<D> {
 
     /// The least `received` of all members: everything below is stable [O4].
     #[inline]
-    fn update_stable(&mut self) {
+    pub(super) fn update_stable(&mut self) {
         if self.received == self.stable {
             return;
         }

@@ -6,6 +6,7 @@
 //!
 //! - \[V2\] All who go on deliver the same. \[V3\] What anyone delivered before was received by all, so it is below
 //!   the trim.
+//! - \[V14\] A member that stops delivers what its frozen rows show to be stable.
 //! - \[V7\] What a surviving sender has sent beyond the trim, or has committed, goes on in the next view ([`Remains`]).
 //!   In mode `Unordered` some members have delivered it already; there it is passed over ([`ViewStart::known`]).
 //!   In mode `Raw` only what was not sent at all goes on.
@@ -13,6 +14,7 @@
 use squall_fabric::window::Remains;
 use squall_fabric::{Fabric, MirrorId, NodeId};
 
+use super::order::sequences_complete;
 use super::subgroup::Outlet;
 use super::{Deliver, Failure, Mode, Subgroup};
 use crate::mutation::{Mutation, is_on};
@@ -119,6 +121,25 @@ impl<D: Deliver> Subgroup<D> {
             Outlet::Pull(_) => None,
         };
         Ok(Remainder { deliver, remains, mirror: self.table.mirror(), known })
+    }
+
+    /// Ends the subgroup at a member that stops: it is in no later view, and nobody asks it how much it has. It delivers what
+    /// all members of the view have received, as its rows show, and nothing more \[V14\]. The trim of those that continue, if
+    /// any do, covers that.
+    pub fn stop(&mut self) {
+        self.wedge();
+        if self.failure.is_none() && !is_on(Mutation::StopUndelivered) {
+            let here = self.indexes.clone();
+            let result = if self.settings.mode == Mode::Atomic {
+                self.received = self.received.max(sequences_complete(&here));
+                self.update_stable();
+                self.deliver_rest(&[self.stable], &here)
+            } else {
+                self.deliver_rest(&here, &here)
+            };
+            self.failure = result.err();
+        }
+        self.close();
     }
 
     /// Of the messages beyond the trim, which come again, how many are delivered here: all that came in this view,

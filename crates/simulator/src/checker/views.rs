@@ -254,6 +254,12 @@ impl Views {
         self.delivered
     }
 
+    /// How many messages of total order `node` has delivered.
+    #[must_use]
+    pub fn delivered_by(&self, node: NodeId) -> usize {
+        self.histories.values().filter_map(|history| history.reached.get(&node)).sum()
+    }
+
     /// Whether some view has had `node`: it is let in once, and comes back as another node.
     #[must_use]
     pub fn has_seen(&self, node: NodeId) -> bool {

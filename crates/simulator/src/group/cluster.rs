@@ -152,6 +152,12 @@ impl<S: Scene> Cluster<S> {
         self.nodes.iter().map(fate).collect()
     }
 
+    /// How many messages of total order each node has delivered.
+    pub(crate) fn deliveries(&self) -> Vec<usize> {
+        let watch = self.watch.borrow();
+        self.nodes.iter().map(|node| watch.views.delivered_by(node.id)).collect()
+    }
+
     fn turn(&mut self, i: usize) -> bool {
         let mut worked = self.nodes[i].start(&self.plan, &mut self.scene);
         worked |= self.ask(i);

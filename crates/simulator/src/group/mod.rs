@@ -41,6 +41,14 @@ pub fn run_to_fates(plan: &Plan, trace_records_max: usize) -> (Outcome, Vec<Fate
     (outcome, cluster.fates())
 }
 
+/// Runs a plan, like [`run_to_fates`], and says also how many messages of total order each node has delivered.
+#[must_use]
+pub fn run_to_deliveries(plan: &Plan, trace_records_max: usize) -> (Outcome, Vec<Fate>, Vec<usize>) {
+    let mut cluster = cluster_of(plan, trace_records_max);
+    let outcome = cluster.drive();
+    (outcome, cluster.fates(), cluster.deliveries())
+}
+
 fn cluster_of(plan: &Plan, trace_records_max: usize) -> Cluster<Senders> {
     Cluster::new(plan, trace_records_max, |_, watch| Senders::new(plan, watch))
 }

@@ -8,6 +8,8 @@
 //! - [`Shape::Storm`]: eight nodes join, at once or one after the other, and perhaps the leader dies meanwhile. All are let
 //!   in, together as far as they came together \[V9\].
 //!
+//! - [`Shape::Last`]: a member stops for a while, and meanwhile all others die. It stops, too, but first it delivers all that
+//!   the others had delivered: it has what they acknowledged \[V14\].
 //! - [`Shape::Full`]: a node asks to join a group that has as many members as a group can have. It waits, and the view does
 //!   not end \[V12\].
 //!
@@ -74,6 +76,13 @@ pub enum Shape {
         /// The leader dies just before this post of its own.
         death: Option<u64>,
     },
+    /// A member stops for a while; when all that was under way has arrived, the others die.
+    Last {
+        /// Which.
+        node: u32,
+        /// When it stops.
+        after: Duration,
+    },
     /// A node asks to join a group of [`MEMBERS_MAX`] members.
     Full,
 }
@@ -99,11 +108,11 @@ impl Case {
     /// Runs the case, keeping the latest `trace_records_max` happenings.
     #[must_use]
     pub fn run(&self, trace_records_max: usize) -> Outcome {
-        let (mut outcome, fates) = group::run_to_fates(&self.plan(), trace_records_max);
+        let (mut outcome, fates, delivered) = group::run_to_deliveries(&self.plan(), trace_records_max);
         if outcome.violation.is_none() {
             let judge =
                 |text| Violation { checker: "shape", text: format!("{text} after {self:?}: {fates:?}") };
-            outcome.violation = self.check(&fates).err().map(judge);
+            outcome.violation = self.check(&fates, &delivered).err().map(judge);
         }
         outcome
     }
@@ -135,6 +144,16 @@ impl Case {
                 let leader = u32::from(*node == 0);
                 plan.rules.extend(misses_leader.then(|| slow(leader, *node)));
             }
+            Shape::Last { node, after } => {
+                let paused = begin + *after;
+                // What waits in a connection that breaks may be lost with it.
+                plan.one_sided_progress = true;
+                plan.messages = 30;
+                plan.rules.push(rule(When::At(paused), Verdict::Pause { node: *node, span: 2 * CALM_AFTER }));
+                let others = (0..self.members).filter(|other| other != node);
+                let die = |other| rule(When::At(paused + CALM_AFTER), Verdict::Crash(other));
+                plan.rules.extend(others.map(die));
+            }
             Shape::Full => {
                 plan.messages = 1;
                 plan.joins = vec![BEGIN];
@@ -148,12 +167,13 @@ impl Case {
         plan
     }
 
-    fn check(&self, fates: &[Fate]) -> Result<(), String> {
+    fn check(&self, fates: &[Fate], delivered: &[usize]) -> Result<(), String> {
         match &self.shape {
             Shape::Partition { parts, heal_after } => self.check_parts(fates, parts, *heal_after),
             Shape::Pause { node, .. } => self.check_pause(fates, *node),
             Shape::Mute { node, .. } => self.check_mute(fates, *node),
             Shape::Storm { gap, death } => self.check_storm(fates, *gap, *death),
+            Shape::Last { node, .. } => self.check_last(fates, delivered, *node),
             Shape::Full => self.check_full(fates),
         }
     }
@@ -217,6 +237,17 @@ impl Case {
 }
 
 impl Case {
+    fn check_last(&self, fates: &[Fate], delivered: &[usize], node: u32) -> Result<(), String> {
+        expect_stopped(fates, &[node], "[V5] a minority goes on")?;
+        let most = delivered.iter().max().copied().unwrap_or(0);
+        match delivered[node as usize] {
+            here if here < most => {
+                Err(format!("[V14] node {node} has delivered {here} messages, others {most}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_full(&self, fates: &[Fate]) -> Result<(), String> {
         let all: Vec<u32> = (0..self.members).collect();
         expect_members(fates, &all, "[V12] a full group has changed")?;
@@ -263,7 +294,7 @@ fn draw(seed: u64) -> Case {
     let mut prng = Prng::new(seed ^ 0x5ba9e);
     let members = 2 + u32::try_from(prng.index(4)).expect("few");
     let full = u32::try_from(MEMBERS_MAX).expect("few");
-    let (members, shape) = match prng.below(4) {
+    let (members, shape) = match prng.below(5) {
         // A run of so many members takes as long as some hundred others.
         0 if prng.chance(3) => (full, Shape::Full),
         0 => {
@@ -284,6 +315,10 @@ fn draw(seed: u64) -> Case {
             let node = u32::try_from(prng.below(u64::from(members))).expect("few");
             (members, Shape::Mute { node, misses_leader })
         }
+        3 => {
+            let node = u32::try_from(prng.below(u64::from(members))).expect("few");
+            (members, Shape::Last { node, after: Duration::from_micros(prng.below(150)) })
+        }
         _ => {
             let gap = Duration::from_micros(if prng.chance(500) { 0 } else { prng.below(1_000) });
             (members, Shape::Storm { gap, death: prng.chance(500).then(|| 1 + prng.below(400)) })
@@ -291,6 +326,9 @@ fn draw(seed: u64) -> Case {
     };
     Case { members, shape, seed: seed * 3 }
 }
+
+/// After this time without messages of the application nothing is under way.
+const CALM_AFTER: Duration = Duration::from_millis(2);
 
 /// A partition that nobody notices.
 pub const HEAL_SOON: Duration = Duration::from_millis(1);

@@ -1,0 +1,178 @@
+//! From one view to the next: the subgroups deliver their trims and begin anew (Derecho §3.4).
+
+use std::collections::BTreeMap;
+
+use squall_fabric::Fabric;
+use squall_fabric::NodeId;
+use squall_fabric::window::Writer;
+
+use super::active::{Active, AnySubgroup, either};
+use super::core::{Group, Present, SKIP, Stage};
+use super::layout::segments;
+use super::succession::Successions;
+use super::{Application, Ended, Outlet, Placement, SubgroupId, ViewChange};
+use crate::membership::{Greeter, Membership, Proposal, Segment, Stop, View};
+use crate::multicast::{Deliver, Failure, Subgroup, ViewStart};
+use crate::mutation::{Mutation, is_on};
+
+/// What the subgroups of an ended view leave to the next one.
+type Remainders<D> = BTreeMap<SubgroupId, Remainder<D>>;
+
+/// What one subgroup leaves: its upcall, if it has one, and for [`ViewStart::known`].
+type Remainder<D> = (Option<D>, Vec<(NodeId, u64)>);
+
+impl<A: Application> Group<A> {
+    /// Ends the view as decided and begins the next one.
+    pub(super) fn change_view<F: Fabric>(&mut self, fabric: &mut F, present: Present<A::Deliver>) {
+        let Present { membership, mut subgroups } = present;
+        self.relays.end_view();
+        let decision = membership.decision().expect("it has been decided").clone();
+        let rank = membership.view().rank(self.node).expect("it is a member of its own view");
+        let next = membership.view().next(&decision);
+        self.timeline.add(ViewChange::decided(&membership, &decision));
+        // Who was taken for dead is not asked how much it has, so the trim may be beyond it.
+        if decision.removes(rank) && !subgroups.iter().all(|active| active.covers(&decision)) {
+            subgroups.iter_mut().for_each(Active::stop);
+            return self.end(Ended::Stopped(Stop::Excluded));
+        }
+        let remainders = match self.end_subgroups(subgroups, &decision) {
+            Ok(remainders) => remainders,
+            Err(ended) => return self.end(ended),
+        };
+        if decision.removes(rank) {
+            let leaves = membership.is_leaving();
+            return self.end(Ended::Stopped(if leaves { Stop::Left } else { Stop::Excluded }));
+        }
+        self.past.push(membership.table().mirror());
+        self.lost.extend(membership.view().nodes().into_iter().filter(|node| next.rank(*node).is_none()));
+        for joiner in &decision.joins {
+            if self.greeters.iter().all(|greeter| greeter.joiner() != joiner.node) {
+                self.greeters.push(Greeter::new(fabric, joiner.node, next.clone()));
+            }
+        }
+        self.install(fabric, next, remainders);
+    }
+
+    /// Each subgroup delivers its trim.
+    fn end_subgroups(
+        &mut self,
+        subgroups: Vec<Active<A::Deliver>>,
+        decision: &Proposal,
+    ) -> Result<Remainders<A::Deliver>, Ended> {
+        let mut remainders = BTreeMap::new();
+        for Active { id, core, segment } in subgroups {
+            let trim = &decision.trims[segment.trims..segment.trims + segment.senders];
+            let failed = |failure: Failure| Ended::Failed(id, failure);
+            let (deliver, known, remains, mirror) = match core {
+                AnySubgroup::Upcall(core) => {
+                    let end = core.finish(trim).map_err(failed)?;
+                    (end.deliver, end.known, end.remains, end.mirror)
+                }
+                AnySubgroup::Pulled(core) => {
+                    let end = core.finish(trim).map_err(failed)?;
+                    (None, end.known, end.remains, end.mirror)
+                }
+            };
+            self.past.push(mirror);
+            self.application.succession(id).end_view(remains);
+            remainders.insert(id, (deliver, known));
+        }
+        Ok(remainders)
+    }
+
+    pub(super) fn install<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        view: View,
+        mut remainders: Remainders<A::Deliver>,
+    ) {
+        let (mut placements, unplaced) = self.layout.place(&view);
+        if is_on(Mutation::LayoutOfOneMember) && view.rank(self.node) == Some(1) {
+            placements.iter_mut().for_each(|placement| placement.members.reverse());
+        }
+        let segments = segments(&view, &placements);
+        self.application.install(&view, &placements, &unplaced);
+        let settings = self.settings.membership.clone();
+        let lost = self.lost.iter().copied();
+        let mut membership = Membership::new(fabric, view.clone(), segments.clone(), settings, lost);
+        if self.leaving {
+            membership.leave();
+        }
+        let mut subgroups = Vec::new();
+        for (placement, segment) in placements.into_iter().zip(segments) {
+            if placement.members.contains(&self.node) {
+                let before = remainders.remove(&placement.id);
+                subgroups.push(self.begin_subgroup(fabric, &view, placement, segment, before));
+            }
+        }
+        for (id, (deliver, _)) in remainders {
+            self.successions.remove(id, self.application.succession(id));
+            self.application.leave_subgroup(id, deliver);
+        }
+        self.timeline.install(&view, fabric.now());
+        self.stage = Stage::Present(Present { membership, subgroups });
+        self.skipped = SKIP;
+    }
+
+    fn begin_subgroup<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        view: &View,
+        placement: Placement,
+        segment: Segment,
+        before: Option<Remainder<A::Deliver>>,
+    ) -> Active<A::Deliver> {
+        let Placement { id, members, settings } = placement;
+        let key = view.key(1 + id.0);
+        let (outlet, known) = match before {
+            Some((Some(deliver), known)) => (Outlet::Upcall(deliver), known),
+            Some((None, known)) => (Outlet::Pull, known),
+            None => (self.application.outlet(id), Vec::new()),
+        };
+        let start = ViewStart { view: view.id, known };
+        let (core, writer): (_, Option<Writer>) = match outlet {
+            Outlet::Upcall(mut deliver) => {
+                deliver.begin_view(view.id, &members);
+                let (core, writer) = Subgroup::new(fabric, key, &members, settings, start, deliver);
+                (AnySubgroup::Upcall(core), writer)
+            }
+            Outlet::Pull => {
+                let (core, writer, pull) = Subgroup::pulled(fabric, key, &members, settings, start);
+                self.application.take_pull(id, pull);
+                (AnySubgroup::Pulled(core), writer)
+            }
+        };
+        let succession = self.application.succession(id);
+        match writer {
+            Some(writer) => self.successions.begin_view(id, succession, writer),
+            None => self.successions.remove(id, succession),
+        }
+        Active { id, core, segment }
+    }
+
+    /// Ends the group here because membership has stopped: what is stable is delivered first \[V14\].
+    pub(super) fn stop(&mut self, stop: Stop) {
+        if let Stage::Present(present) = &mut self.stage {
+            present.subgroups.iter_mut().for_each(Active::stop);
+        }
+        self.end(Ended::Stopped(stop));
+    }
+
+    /// Ends the group here, as when its process dies: the others go on without it.
+    pub fn close(&mut self) {
+        if self.ended().is_none() {
+            self.end(Ended::Stopped(Stop::Left));
+        }
+    }
+
+    pub(super) fn end(&mut self, ended: Ended) {
+        if let Stage::Present(present) = &mut self.stage {
+            for active in &mut present.subgroups {
+                either!(&mut active.core, core => core.close());
+                self.successions.remove(active.id, self.application.succession(active.id));
+            }
+        }
+        self.successions = Successions::default();
+        self.stage = Stage::Ended(ended);
+    }
+}
