@@ -5,6 +5,7 @@ mod adopted;
 pub mod barrier;
 pub mod bootstrap;
 pub mod composite;
+mod pages;
 pub mod runner;
 pub mod session;
 pub mod shm;

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use squall_fabric::atomics::{AtomicU64, Ordering};
@@ -18,53 +18,27 @@ use squall_fabric::region::Access;
 use squall_fabric::{Region, RegionId};
 
 use super::wire::Violation;
+use crate::pages::{HUGE_PAGE_BYTES, MANY_BYTES, Pages};
 use crate::shortage;
 
-/// A range of addresses of this process, given back when dropped.
+/// A range of addresses of this process, over which files are mapped.
 #[derive(Debug)]
-pub(super) struct Mapping {
-    base: NonNull<c_void>,
-    /// A multiple of the page size, never 0.
-    bytes: usize,
-}
-
-// SAFETY: it is an address range; what lies there is accessed as atomics only.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
+pub(super) struct Mapping(Arc<Pages>);
 
 impl Mapping {
     /// Reserves read-only zero pages for at least `bytes`, so that offset `offset` of a file can lie at their
     /// beginning in huge pages.
     pub(super) fn reserve(bytes: usize, offset: u64) -> io::Result<Self> {
-        if bytes > BYTES_MAX {
-            return Err(Errno::NOMEM.into());
-        }
-        let bytes = pages(bytes);
-        let slack = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        let null = std::ptr::null_mut();
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let start = unsafe { rustix::mm::mmap_anonymous(null, bytes + slack, ProtFlags::READ, flags) }?;
-        let phase = usize::try_from(offset % HUGE_PAGE_BYTES as u64).expect("below the huge page size");
-        let skip = if slack == 0 { 0 } else { phase.wrapping_sub(start as usize) % HUGE_PAGE_BYTES };
-        let base = start.wrapping_byte_add(skip);
-        for (unused, length) in [(start, skip), (base.wrapping_byte_add(bytes), slack - skip)] {
-            if length > 0 {
-                // SAFETY: inside the mapping made above; nobody knows these addresses.
-                unsafe { rustix::mm::munmap(unused, length) }?;
-            }
-        }
-        Ok(Self { base: NonNull::new(base).expect("the kernel maps nothing at 0"), bytes })
+        Ok(Self(Arc::new(Pages::reserve(bytes, offset, ProtFlags::READ)?)))
     }
 
-    /// Maps `file` from `offset` over the reserved range and touches all pages, so that the data path meets no
+    /// Maps `file` from `offset` over the reserved range and has all pages touched, so that the data path meets no
     /// page fault. After an error the range reads as zeros again.
     pub(super) fn place(&self, file: BorrowedFd<'_>, offset: u64, access: Access) -> io::Result<()> {
         let placed = self.try_place(file, offset, access);
         if placed.is_err() {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-            let (base, bytes) = (self.base.as_ptr(), self.bytes);
+            let (base, bytes) = (self.base().as_ptr(), self.bytes());
             // SAFETY: the range is ours; its words are atomics that may change at any time anyway.
             unsafe { rustix::mm::mmap_anonymous(base, bytes, ProtFlags::READ, flags) }?;
         }
@@ -78,51 +52,49 @@ impl Mapping {
         };
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: the range is ours; its words are atomics that may change at any time anyway.
-        unsafe { rustix::mm::mmap(self.base.as_ptr(), self.bytes, protection, flags, file, offset) }?;
-        if self.bytes >= HUGE_PAGE_BYTES {
+        unsafe { rustix::mm::mmap(self.base().as_ptr(), self.bytes(), protection, flags, file, offset) }?;
+        if self.bytes() >= HUGE_PAGE_BYTES {
             // Only a wish: many machines do not allow huge pages here.
-            let _ = self.advise(Advice::LinuxHugepage);
+            let _ = self.0.advise(Advice::LinuxHugepage);
         }
         if access == Access::ReadWrite {
             // A forked child must not write what its parent alone may write.
-            self.advise(Advice::LinuxDontFork)?;
+            self.0.advise(Advice::LinuxDontFork)?;
         }
-        self.touch(access)
+        self.0.touch_in_time(access)
     }
 
     /// Lets this process, and nobody else, write a reserved range.
     pub(super) fn make_private(&self) -> io::Result<()> {
         let flags = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the range is ours, and holds private zero pages.
-        unsafe { rustix::mm::mprotect(self.base.as_ptr(), self.bytes, flags) }?;
+        unsafe { rustix::mm::mprotect(self.base().as_ptr(), self.bytes(), flags) }?;
         // Else a page could be copied away from a device that writes it.
-        self.advise(Advice::LinuxDontFork)?;
-        self.touch(Access::ReadWrite)
+        self.0.advise(Advice::LinuxDontFork)?;
+        self.0.touch_in_time(Access::ReadWrite)
     }
 
     /// As many private zero pages, which this process may write, without page faults.
     pub(super) fn private_twin(&self) -> io::Result<Self> {
-        let twin = Self::reserve(self.bytes, 0)?;
-        let flags = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the range was made above; nobody else knows it.
-        unsafe { rustix::mm::mprotect(twin.base.as_ptr(), twin.bytes, flags) }?;
-        if twin.bytes >= HUGE_PAGE_BYTES {
+        let twin = Pages::reserve(self.bytes(), 0, ProtFlags::READ | ProtFlags::WRITE)?;
+        if twin.bytes() >= HUGE_PAGE_BYTES {
             // Only a wish, as in `try_place`.
             let _ = twin.advise(Advice::LinuxHugepage);
         }
         twin.touch(Access::ReadWrite)?;
-        Ok(twin)
+        Ok(Self(Arc::new(twin)))
     }
 
     /// Moves the pages of `other`, made read-only, over this range in one step.
     pub(super) fn replace_by(&self, other: Self) -> io::Result<()> {
-        assert_eq!(self.bytes, other.bytes, "ranges of one size");
+        assert_eq!(self.bytes(), other.bytes(), "ranges of one size");
+        let other = Arc::into_inner(other.0).expect("nobody else knows it");
         // SAFETY: the range is ours, and nobody writes it any more.
-        unsafe { rustix::mm::mprotect(other.base.as_ptr(), other.bytes, MprotectFlags::READ) }?;
+        unsafe { rustix::mm::mprotect(other.base().as_ptr(), other.bytes(), MprotectFlags::READ) }?;
         let flags = MremapFlags::MAYMOVE;
-        let (from, to) = (other.base.as_ptr(), self.base.as_ptr());
+        let (from, to) = (other.base().as_ptr(), self.base().as_ptr());
         // SAFETY: both ranges are ours; readers of this range see the old words or the new ones.
-        unsafe { rustix::mm::mremap_fixed(from, other.bytes, self.bytes, flags, to) }?;
+        unsafe { rustix::mm::mremap_fixed(from, other.bytes(), self.bytes(), flags, to) }?;
         // The kernel has taken the range away; giving it back could hit somebody else's.
         std::mem::forget(other);
         Ok(())
@@ -130,48 +102,20 @@ impl Mapping {
 
     /// Its first word.
     pub(super) fn first_word(&self) -> NonNull<AtomicU64> {
-        self.base.cast()
+        self.base().cast()
     }
 
     /// All its words; stores only if it was placed for writing.
     pub(super) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped as long as `self` lives, page-aligned, and accessed as atomics only.
-        unsafe { std::slice::from_raw_parts(self.first_word().as_ptr(), self.bytes / 8) }
+        self.0.words()
     }
 
-    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: none of the advices used here changes what the range holds.
-        unsafe { rustix::mm::madvise(self.base.as_ptr(), self.bytes, advice) }
+    fn base(&self) -> NonNull<c_void> {
+        self.0.base()
     }
 
-    fn touch(&self, access: Access) -> io::Result<()> {
-        let advice = match access {
-            Access::ReadWrite => Advice::LinuxPopulateWrite,
-            Access::ReadOnly => Advice::LinuxPopulateRead,
-        };
-        match self.advise(advice) {
-            Err(Errno::INVAL) => self.touch_each_page(access),
-            done => return Ok(done?),
-        }
-        Ok(())
-    }
-
-    /// For kernels before 5.14.
-    fn touch_each_page(&self, access: Access) {
-        for word in self.words().iter().step_by(rustix::param::page_size() / 8) {
-            match access {
-                Access::ReadWrite => word.fetch_or(0, Ordering::Relaxed),
-                Access::ReadOnly => word.load(Ordering::Relaxed),
-            };
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range is ours, and regions over it keep it alive.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    fn bytes(&self) -> usize {
+        self.0.bytes()
     }
 }
 
@@ -187,7 +131,7 @@ impl Segment {
     pub(super) fn new(words: usize) -> io::Result<Arc<Self>> {
         let bytes = words.checked_mul(8).ok_or(Errno::NOMEM)?;
         let mapping = Mapping::reserve(bytes, 0)?;
-        let file = new_file(mapping.bytes)?;
+        let file = new_file(mapping.bytes())?;
         mapping.place(file.as_fd(), 0, Access::ReadWrite)?;
         Ok(Arc::new(Self { mapping, file: Mutex::new(file) }))
     }
@@ -199,7 +143,7 @@ impl Segment {
 
     /// The memory as a region of this process.
     pub(super) fn region(self: &Arc<Self>, id: RegionId, words: usize) -> Region {
-        assert!(words <= self.mapping.bytes / 8, "{words} words of {} bytes", self.mapping.bytes);
+        assert!(words <= self.mapping.bytes() / 8, "{words} words of {} bytes", self.mapping.bytes());
         // SAFETY: mapped for reading and writing for as long as the segment lives.
         unsafe { Region::from_raw(id, self.mapping.first_word(), words, Access::ReadWrite, self.clone()) }
     }
@@ -255,8 +199,8 @@ impl Segment {
     /// old pages from now on is seen by nobody.
     pub(super) fn move_to_new_pages(&self) -> io::Result<()> {
         let mut file = self.file();
-        let new_file = new_file(self.mapping.bytes)?;
-        let copy = Mapping::reserve(self.mapping.bytes, 0)?;
+        let new_file = new_file(self.mapping.bytes())?;
+        let copy = Mapping::reserve(self.mapping.bytes(), 0)?;
         copy.place(new_file.as_fd(), 0, Access::ReadWrite)?;
         for (old, new) in self.mapping.words().iter().zip(copy.words()) {
             new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -318,18 +262,13 @@ pub(super) fn check_peer_file(file: &OwnedFd, first: u64, words: u64) -> Result<
 fn new_file(bytes: usize) -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("squall", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, bytes as u64)?;
+    if bytes >= MANY_BYTES {
+        // They are cleared later: a page that is missing then would end the process.
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+    }
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(file)
 }
 
-/// Rounds up to whole pages, at least one.
-fn pages(bytes: usize) -> usize {
-    bytes.max(1).next_multiple_of(rustix::param::page_size())
-}
-
-/// More than any process has; below it, no sum of sizes overflows.
-const BYTES_MAX: usize = isize::MAX as usize / 2;
 /// The regions of the transport itself, which no protocol sees.
 pub(super) const INTERNAL: RegionId = RegionId(0);
-/// The size of a huge page on x86-64 and on aarch64 with 4 KiB pages; elsewhere only the alignment suffers.
-const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -1,5 +1,5 @@
 //! Memory of regions and views: zeroed and touched, so that the data path meets no page fault, and in huge pages
-//! where it is large. (The same bytes cost the kernel and us fewer address translations: copies of 10 KiB to 1 MiB
+//! where it is large ([`crate::pages`]). (The same bytes cost the kernel and us fewer address translations: copies of 10 KiB to 1 MiB
 //! run 10 to 25 % faster.)
 //!
 //! Memory that long payloads may lie in begins at the edge of a page. The kernel copies what is sent into pages of its own,
@@ -8,6 +8,7 @@
 //! gives for a megabyte begins, as a region, 32 bytes into one.
 
 use std::alloc::Layout;
+use std::any::Any;
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
@@ -20,6 +21,7 @@ use squall_fabric::region::Access;
 use squall_fabric::{Region, RegionId, Shortage};
 
 use super::TcpFabric;
+use crate::pages::{HUGE_PAGE_BYTES, MANY_BYTES, Pages};
 use crate::shortage;
 
 /// `words` words of zeros.
@@ -30,11 +32,26 @@ pub(super) fn allocate(id: RegionId, words: usize) -> Result<Region, Shortage> {
     if words < PAGE_BYTES / 8 {
         return Ok(Region::heap(id, words));
     }
-    let block = words.checked_mul(8).and_then(Block::new);
-    let block = block.ok_or_else(|| shortage::of_memory(words, &Errno::NOMEM.into()))?;
-    let base = block.start.cast();
-    // SAFETY: the block is large enough, aligned, zeroed, and lives as long as the region; nobody else knows it.
-    Ok(unsafe { Region::from_raw(id, base, words, Access::ReadWrite, Arc::new(block)) })
+    let bytes = words.checked_mul(8).ok_or_else(|| shortage::of_memory(words, &Errno::NOMEM.into()))?;
+    let (base, memory): (_, Arc<dyn Any + Send + Sync>) = if bytes < MANY_BYTES {
+        let block = Block::new(bytes).ok_or_else(|| shortage::of_memory(words, &Errno::NOMEM.into()))?;
+        (block.start.cast(), Arc::new(block))
+    } else {
+        let pages = many_pages(bytes).map_err(|error| shortage::of_memory(words, &error))?;
+        (pages.base().cast(), pages)
+    };
+    // SAFETY: the memory is large enough, aligned, zeroed, and lives as long as the region; nobody else knows it.
+    Ok(unsafe { Region::from_raw(id, base, words, Access::ReadWrite, memory) })
+}
+
+/// Whole huge pages of zeros, touched in time.
+fn many_pages(bytes: usize) -> io::Result<Arc<Pages>> {
+    let bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
+    let pages = Arc::new(Pages::reserve(bytes, 0, ProtFlags::READ | ProtFlags::WRITE)?);
+    // Only a wish: not every machine has huge pages to give.
+    let _ = pages.advise(Advice::LinuxHugepage);
+    pages.touch_in_time(Access::ReadWrite)?;
+    Ok(pages)
 }
 
 /// The first `bytes` bytes of a file, in the page cache that all processes share. The words behind its end read as zeros
@@ -93,7 +110,7 @@ impl Drop for FilePages {
     }
 }
 
-/// Memory that begins at the edge of a page: of a huge one, if it fills half of it or more.
+/// Memory that begins at the edge of a page.
 struct Block {
     start: NonNull<u8>,
     layout: Layout,
@@ -107,16 +124,10 @@ unsafe impl Sync for Block {}
 impl Block {
     /// `None` if the system does not give them.
     fn new(bytes: usize) -> Option<Self> {
-        let page = if bytes < HUGE_PAGE_BYTES / 2 { PAGE_BYTES } else { HUGE_PAGE_BYTES };
-        let bytes = bytes.checked_next_multiple_of(page)?;
-        let layout = Layout::from_size_align(bytes, page).ok()?;
+        let bytes = bytes.checked_next_multiple_of(PAGE_BYTES)?;
+        let layout = Layout::from_size_align(bytes, PAGE_BYTES).ok()?;
         // SAFETY: the size is not 0.
         let start = NonNull::new(unsafe { std::alloc::alloc(layout) })?;
-        if page == HUGE_PAGE_BYTES {
-            // Only a wish: not every machine has huge pages to give.
-            // SAFETY: our own memory, which holds nothing yet; the advice changes no content.
-            let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
-        }
         // SAFETY: our own memory, of this size.
         unsafe { start.write_bytes(0, bytes) };
         Some(Self { start, layout })
@@ -131,9 +142,6 @@ impl Drop for Block {
 }
 
 const PAGE_BYTES: usize = 4 << 10;
-
-/// Of x86-64, and of most others with pages of 4 KiB.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 #[cfg(test)]
 mod tests {
