@@ -177,7 +177,10 @@ impl Pull {
             // SYNC: pairs with the acquire in `Handoff::released`.
             released.store(taken, Ordering::Release);
         }
-        self.handoff.urged.store(false, Ordering::Relaxed);
+        // The polling thread reads this cache line in each evaluation: a store each time would take it away from it.
+        if self.is_urged() {
+            self.handoff.urged.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Whether nothing has been given back for a while, although there are messages: release what was taken, since the
