@@ -10,6 +10,7 @@ pub mod address;
 pub mod config;
 pub mod copy;
 pub mod desk;
+pub mod external;
 pub mod grant;
 pub mod objects;
 pub mod offer;
@@ -37,6 +38,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "config", feed: config::feed, seeds: config::seeds },
     Parser { name: "copy", feed: copy::feed, seeds: copy::seeds },
     Parser { name: "desk", feed: desk::feed, seeds: desk::seeds },
+    Parser { name: "external", feed: external::feed, seeds: external::seeds },
     Parser { name: "grant", feed: grant::feed, seeds: grant::seeds },
     Parser { name: "objects", feed: objects::feed, seeds: objects::seeds },
     Parser { name: "offer", feed: offer::feed, seeds: offer::seeds },

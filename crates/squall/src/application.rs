@@ -13,6 +13,7 @@ use squall_protocols::multicast::{Deliver, Pull};
 use squall_protocols::replica::{self, Hold, Holding, Turn, Turns};
 
 use crate::config::SubgroupConfig;
+use crate::external::{SubgroupView, Tap};
 use crate::status::Status;
 
 pub(crate) type ViewUpcall = Box<dyn FnMut(&View) + Send>;
@@ -26,6 +27,8 @@ pub(crate) struct Seat {
     outgoing: Mutex<Outgoing>,
     turns: Mutex<Turns<Pull>>,
     state: Mutex<SeatState>,
+    /// Where observers see what is delivered.
+    tap: Arc<Tap>,
 }
 
 /// Whether there is a state that belongs to a subgroup, and whether this member holds it.
@@ -72,6 +75,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Seat {
+    /// A seat whose messages observers see by `tap`.
+    pub(crate) fn with_tap(tap: Arc<Tap>) -> Self {
+        Self { tap, ..Self::default() }
+    }
+
+    pub(crate) const fn tap(&self) -> &Arc<Tap> {
+        &self.tap
+    }
+
     /// The sending end of the latest view, behind all that was committed before. Drop the one before first, and wake the
     /// polling thread afterwards.
     pub(crate) fn next_window(&self) -> NextWindow {
@@ -88,12 +100,13 @@ impl Seat {
         writer.zip(since)
     }
 
-    /// The receiving end of the next view.
-    pub(crate) fn take_pull(&self) -> Option<Pull> {
+    /// The receiving end of the next view; `on_view` is given the views before it.
+    pub(crate) fn take_pull(&self, mut on_view: impl FnMut(Arc<SubgroupView>)) -> Option<Pull> {
         let mut turns = lock(&self.turns);
         loop {
-            if let Turn::Messages(pull) = turns.pop()? {
-                return Some(pull);
+            match turns.pop()? {
+                Turn::Messages(pull) => return Some(pull),
+                Turn::View(view, members) => on_view(SubgroupView::new(&view, &members)),
             }
         }
     }
@@ -101,6 +114,11 @@ impl Seat {
     /// The application sends or takes messages here: there is no state.
     pub(crate) fn use_for_messages(&self) {
         lock(&self.state).usage = Usage::Messages;
+    }
+
+    /// Whether the application sends or takes messages here.
+    pub(crate) fn is_for_messages(&self) -> bool {
+        lock(&self.state).usage == Usage::Messages
     }
 
     /// An object lives here.
@@ -187,6 +205,7 @@ impl Application for Handles {
             let stay = is_in.then(|| lock(&seat.outgoing).since.unwrap_or(view.id));
             let has_holders = !view.holders(id.0).is_empty();
             lock(&seat.state).holding.begin_view(view.id, stay, has_holders);
+            seat.tap.install(SubgroupView::new(view, &members));
             lock(&seat.turns).begin_view(view, members);
         }
         self.status.set_state_news();

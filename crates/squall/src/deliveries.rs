@@ -9,6 +9,7 @@ use squall_transports::Waker;
 
 use crate::application::Seat;
 use crate::error::{GroupError, ReceiveError};
+use crate::external::Outflow;
 use crate::status::Status;
 use crate::wait::block_on;
 
@@ -25,16 +26,14 @@ pub struct Deliveries {
     held: usize,
     /// Release after so many.
     release_every: usize,
+    /// What observers see.
+    outflow: Outflow,
 }
 
 impl Deliveries {
-    pub(crate) const fn new(
-        seat: Arc<Seat>,
-        waker: Waker,
-        status: Arc<Status>,
-        release_every: usize,
-    ) -> Self {
-        Self { pull: None, seat, waker, status, held: 0, release_every }
+    pub(crate) fn new(seat: Arc<Seat>, waker: Waker, status: Arc<Status>, release_every: usize) -> Self {
+        let outflow = Outflow::new(Arc::clone(seat.tap()));
+        Self { pull: None, seat, waker, status, held: 0, release_every, outflow }
     }
 
     /// The next message, in place, or `None` if none is there now. It is given back by the next call.
@@ -47,7 +46,13 @@ impl Deliveries {
         }
         self.held += 1;
         // `look` has found it, and has told of every error.
-        Ok(self.pull.as_mut().and_then(|pull| pull.next_message().unwrap_or_default()))
+        let message = self.pull.as_mut().and_then(|pull| pull.next_message().unwrap_or_default());
+        if let Some(message) = message
+            && self.outflow.is_watched()
+        {
+            self.outflow.take(message);
+        }
+        Ok(message)
     }
 
     /// Whether there is a message; gives back what was taken, if it is much or there is nothing more.
@@ -65,7 +70,7 @@ impl Deliveries {
             match found {
                 Ok(true) => return Ok(true),
                 Ok(false) if !closed => return Ok(false),
-                Ok(false) => match self.seat.take_pull() {
+                Ok(false) => match self.seat.take_pull(|view| self.outflow.begin_view(Some(view))) {
                     Some(next) => self.pull = Some(next),
                     None => return failure.map_or(Ok(false), |failure| Err(failure.into())),
                 },

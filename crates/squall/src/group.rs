@@ -1,7 +1,7 @@
 //! The group: joining, subgroups, and leaving (Derecho §2).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use crate::application::{BoxedUpcall, Handles, Places, Seat, ViewUpcall};
 use crate::config::Config;
 use crate::deliveries::Deliveries;
 use crate::error::{GroupError, HandleError, JoinError};
+use crate::external::{Hub, Lease, Source, Tap, Tapped};
 use crate::node::{Link, Node, Way};
 use crate::object::{self, Object, ObjectOptions, Replicated};
 use crate::sender::Sender;
@@ -31,6 +32,8 @@ pub struct Group {
     seats: BTreeMap<String, Arc<Seat>>,
     /// Answers others about this member's objects.
     service: Option<object::Service>,
+    /// Serves external clients.
+    hub: Arc<Hub>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -43,14 +46,15 @@ pub struct SubgroupHandle {
     seat: Arc<Seat>,
     sends: bool,
     pulls: bool,
-    sender_taken: bool,
+    /// Who has the sending end.
+    lease: Arc<Mutex<Lease>>,
     deliveries_taken: bool,
 }
 
 /// Prepares a group: upcalls, who polls, what to show while joining.
 pub struct Builder {
     config: Config,
-    upcalls: BTreeMap<String, BoxedUpcall>,
+    upcalls: BTreeMap<String, (BoxedUpcall, Arc<Tap>)>,
     on_progress: Box<dyn FnMut(Progress) + Send>,
     on_view: ViewUpcall,
     places: Places,
@@ -68,24 +72,26 @@ impl Builder {
     /// whole node waits. Subgroups without an upcall are pulled ([`SubgroupHandle::deliveries`]).
     #[must_use]
     pub fn on_message(self, subgroup: &str, upcall: impl FnMut(Message<'_>) + Send + 'static) -> Self {
-        self.on_upcall(subgroup, Box::new(upcall))
+        self.on_upcall(subgroup, upcall)
     }
 
     /// Calls `upcall` for each batch of messages that can be delivered together (Spindle §3.5). What it does not
     /// take comes again.
     #[must_use]
     pub fn on_batch(self, subgroup: &str, upcall: impl FnMut(Batch<'_>) + Send + 'static) -> Self {
-        self.on_upcall(subgroup, Box::new(BatchUpcall(upcall)))
+        self.on_upcall(subgroup, BatchUpcall(upcall))
     }
 
     /// Gives the messages of `subgroup` to `deliver`, on the polling thread, which tells it of views, too.
     #[must_use]
     pub fn on_deliver(self, subgroup: &str, deliver: impl Deliver + Send + 'static) -> Self {
-        self.on_upcall(subgroup, Box::new(deliver))
+        self.on_upcall(subgroup, deliver)
     }
 
-    fn on_upcall(mut self, subgroup: &str, upcall: BoxedUpcall) -> Self {
-        self.upcalls.insert(subgroup.into(), upcall);
+    fn on_upcall(mut self, subgroup: &str, upcall: impl Deliver + Send + 'static) -> Self {
+        let tap = Arc::new(Tap::default());
+        let upcall = Box::new(Tapped::new(upcall, Arc::clone(&tap)));
+        self.upcalls.insert(subgroup.into(), (upcall, tap));
         self
     }
 
@@ -163,17 +169,19 @@ impl Builder {
             let fits = subgroup.settings(all).check(subgroup.member_ranks(all).len());
             fits.map_err(|error| JoinError::Settings { subgroup: name.clone(), error })?;
         }
-        let seats: Vec<Arc<Seat>> = self.config.subgroups.keys().map(|_| Arc::default()).collect();
+        let tap = |name: &String| self.upcalls.get(name).map(|(_, tap)| Arc::clone(tap)).unwrap_or_default();
+        let seat = |name: &String| Arc::new(Seat::with_tap(tap(name)));
+        let seats: Vec<Arc<Seat>> = self.config.subgroups.keys().map(seat).collect();
         let upcalled: BTreeSet<String> = self.upcalls.keys().cloned().collect();
         let ids = self.config.subgroups.keys().zip((0..).map(SubgroupId));
-        let upcalls = ids.filter_map(|(name, id)| Some((id, self.upcalls.remove(name)?))).collect();
+        let upcalls = ids.filter_map(|(name, id)| Some((id, self.upcalls.remove(name)?.0))).collect();
         let status = Arc::new(Status::default());
         let handles = Handles::new(upcalls, seats.clone(), Arc::clone(&status), self.on_view);
         let places = Arc::new(self.places);
         let way = Way { config: &self.config, only_join: self.only_join, places: Arc::clone(&places) };
         let (node, rank) = Node::enter(&way, handles, status, &mut self.on_progress)?;
         let link = Link::new(&node);
-        let mut subgroups = BTreeMap::new();
+        let (mut subgroups, mut sources) = (BTreeMap::new(), BTreeMap::new());
         let names = self.config.subgroups.keys().cloned();
         let named_seats = names.zip(seats.iter().cloned()).collect();
         for ((name, config), seat) in self.config.subgroups.iter().zip(seats) {
@@ -187,13 +195,16 @@ impl Builder {
                 seat,
                 sends: config.senders.has(rank),
                 pulls: !upcalled.contains(name),
-                sender_taken: false,
+                lease: Arc::default(),
                 deliveries_taken: false,
             };
+            sources.insert(name.clone(), handle.source());
             subgroups.insert(name.clone(), handle);
         }
         let (config, seats) = (Arc::new(self.config), named_seats);
-        Ok((Group { rank, link, subgroups, config, seats, service: None, thread: None }, node))
+        let hub = Hub::new(Arc::clone(&config), sources);
+        *link.status.hub() = Some(Arc::clone(&hub));
+        Ok((Group { rank, link, subgroups, config, seats, service: None, hub, thread: None }, node))
     }
 }
 
@@ -388,6 +399,8 @@ impl Drop for Group {
             // A polling thread that panicked has said so already.
             let _ = thread.join();
         }
+        *self.link.status.hub() = None;
+        self.hub.close();
     }
 }
 
@@ -398,7 +411,8 @@ impl SubgroupHandle {
         &self.settings
     }
 
-    /// Takes the sending end.
+    /// Takes the sending end. External clients ([`crate::external::Publisher`]) cannot send through this member any more;
+    /// what they have sent counts in [`Sender::sent`].
     ///
     /// # Errors
     /// If this member is not a sender, or the sender was taken before.
@@ -406,12 +420,22 @@ impl SubgroupHandle {
         if !self.sends {
             return Err(HandleError::NotASender(self.name.clone()));
         }
-        if std::mem::replace(&mut self.sender_taken, true) {
-            return Err(self.taken("sender"));
+        let source = self.source();
+        let taken = source.lease().take(|| source.make_sender());
+        let sender = taken.ok_or_else(|| self.taken("sender"))?;
+        self.seat.use_for_messages();
+        Ok(sender)
+    }
+
+    /// This subgroup, for external clients.
+    fn source(&self) -> Source {
+        Source {
+            seat: Arc::clone(&self.seat),
+            lease: Arc::clone(&self.lease),
+            message_max: self.settings.longest(),
+            sends: self.sends,
+            link: self.link.clone(),
         }
-        let (seat, status) = (Arc::clone(&self.seat), Arc::clone(&self.link.status));
-        seat.use_for_messages();
-        Ok(Sender::new(seat, self.settings.longest(), self.link.waker.clone(), status))
     }
 
     /// Takes the receiving end, for deliveries by pull.
@@ -436,8 +460,11 @@ impl SubgroupHandle {
         if !self.pulls {
             return Err(HandleError::Upcall(self.name.clone()));
         }
-        let sender_taken = std::mem::replace(&mut self.sender_taken, true);
-        if std::mem::replace(&mut self.deliveries_taken, true) || sender_taken {
+        let lease = std::mem::replace(
+            &mut *self.lease.lock().unwrap_or_else(PoisonError::into_inner),
+            Lease::Application,
+        );
+        if std::mem::replace(&mut self.deliveries_taken, true) || !matches!(lease, Lease::Free) {
             return Err(self.taken("sender or the deliveries"));
         }
         Ok(())

@@ -18,6 +18,8 @@ pub(crate) enum Question {
     Status,
     /// Where are its objects served? Answered by an address, if there is one.
     Service,
+    /// Where does it serve external clients? Answered by an address, if it does.
+    Clients,
 }
 
 /// How a member is, as it says itself.
@@ -105,6 +107,12 @@ pub(crate) fn ask_service(
 /// Where the objects of the member are served that listens at `address`; asks it. `None` if it serves none.
 pub(crate) fn ask_service_at(plan: &Plan, address: &Address) -> Result<Option<Address>, BootstrapError> {
     let service: Option<String> = ask(plan, address, Question::Service)?;
+    Ok(service.and_then(|service| service.parse().ok()))
+}
+
+/// Where the member that listens at `address` serves external clients; asks it. `None`: it does not, or not yet.
+pub(crate) fn ask_clients_at(plan: &Plan, address: &Address) -> Result<Option<Address>, BootstrapError> {
+    let service: Option<String> = ask(plan, address, Question::Clients)?;
     Ok(service.and_then(|service| service.parse().ok()))
 }
 

@@ -32,6 +32,7 @@
 //! - [`Sender`] builds messages in place; it never blocks, blocks, or awaits, as one likes.
 //! - [`Deliveries`] reads messages in place and gives them back in batches.
 //! - [`object`] keeps an application's type alike at all members, sharded by keys.
+//! - [`external`] reads and sends messages from outside the group.
 //! - [`bulk`] sends large objects to many members.
 //! - [`config`] reads what describes a group from a file.
 #![forbid(unsafe_code)]
@@ -48,11 +49,13 @@ mod deliveries;
 mod desk;
 mod entrance;
 mod error;
+pub mod external;
 mod group;
 mod inquiry;
 mod links;
 mod node;
 pub mod object;
+mod reception;
 mod sender;
 mod status;
 pub mod stream;

@@ -111,6 +111,7 @@ impl Node {
                 }
             };
             *status.roster() = roster;
+            status.set_session(session);
             let desk = FrontDesk::open(listener, config, session, Arc::clone(&status), &fabric)?;
             let idle = config.idle_for(members.len());
             let idle = if config.idle == IdlePolicy::Auto { fabric.idle(idle) } else { idle };
@@ -364,6 +365,10 @@ impl Stack {
             Some(Question::Service) => {
                 asker.answer(inquiry::write(&self.status.service().as_ref().map(Address::to_string)))
             }
+            Some(Question::Clients) => match &*self.status.hub() {
+                Some(hub) => hub.answer(asker),
+                None => asker.answer(inquiry::write(&None::<String>)),
+            },
             Some(Question::Status) => asker.answer(inquiry::write(&self.report())),
         }
     }

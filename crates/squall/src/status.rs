@@ -1,15 +1,16 @@
 //! What the polling thread tells the application's threads about the group.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use squall_fabric::NodeId;
-use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use squall_protocols::membership::View;
 use squall_transports::bootstrap::Address;
 
 use crate::error::GroupError;
+use crate::external::Hub;
 use crate::wait::Waiters;
 
 /// Shared by the polling thread and all handles of a group.
@@ -27,6 +28,10 @@ pub(crate) struct Status {
     roster: Mutex<BTreeMap<NodeId, Address>>,
     /// Where this member's objects are served.
     service: Mutex<Option<Address>>,
+    /// Serves external clients, as long as the member's handle is there.
+    hub: Mutex<Option<Arc<Hub>>>,
+    /// Names this start of the group.
+    session: AtomicU64,
     /// The subgroups whose state no member holds but this one, while it leaves.
     sole_states: Mutex<Vec<String>>,
     /// This member may hold more states than the group has been told.
@@ -66,6 +71,20 @@ impl Status {
     /// Where this member's objects are served, if it has any.
     pub(crate) fn service(&self) -> MutexGuard<'_, Option<Address>> {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves external clients, as long as the member's handle is there.
+    pub(crate) fn hub(&self) -> MutexGuard<'_, Option<Arc<Hub>>> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Names this start of the group: another group of the same name has another one.
+    pub(crate) fn session(&self) -> u64 {
+        self.session.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_session(&self, session: u64) {
+        self.session.store(session, Ordering::Relaxed);
     }
 
     /// The subgroups whose state no member holds but this one, while it leaves.

@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_transports::barrier;
@@ -55,6 +56,15 @@ impl Waiters {
 
 /// Runs a future to its end on this thread.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    run(future, None).expect("there is no deadline")
+}
+
+/// Runs a future on this thread, to its end or for `patience`.
+pub(crate) fn block_for<F: Future>(future: F, patience: Duration) -> Option<F::Output> {
+    run(future, Some(Instant::now() + patience))
+}
+
+fn run<F: Future>(future: F, deadline: Option<Instant>) -> Option<F::Output> {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -66,8 +76,14 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
+            Poll::Ready(output) => return Some(output),
+            Poll::Pending => {
+                match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                    None => std::thread::park(),
+                    Some(Duration::ZERO) => return None,
+                    Some(left) => std::thread::park_timeout(left),
+                }
+            }
         }
     }
 }

@@ -71,25 +71,58 @@ impl Deliver for Box<dyn Deliver + Send> {
 }
 
 /// Messages that are deliverable now, in order.
-#[derive(Debug)]
 pub struct Batch<'a> {
     consumer: &'a mut Consumer,
     lane: usize,
     limit: u64,
     corrupt: &'a mut Option<Corrupt>,
+    /// Sees each message before it is handed over.
+    tap: Option<&'a mut dyn FnMut(Message<'_>)>,
 }
 
-impl Batch<'_> {
+impl fmt::Debug for Batch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("lane", &self.lane).field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// The same messages; `tap` sees each of them before it is handed over, and none that is not. There is one tap: it
+    /// replaces the one before.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tapped<'b>(self, tap: &'b mut dyn FnMut(Message<'_>)) -> Batch<'b>
+    where
+        'a: 'b,
+    {
+        let Self { consumer, lane, limit, corrupt, tap: _ } = self;
+        Batch { consumer, lane, limit, corrupt, tap: Some(tap) }
+    }
+
     /// Takes all messages.
     #[inline]
     pub fn for_each(self, mut deliver: impl FnMut(Message<'_>)) {
-        *self.corrupt = self.consumer.walk(self.lane, self.limit, &mut deliver).err();
+        let Self { consumer, lane, limit, corrupt, tap } = self;
+        let walked = match tap {
+            None => consumer.walk(lane, limit, &mut deliver),
+            Some(tap) => consumer.walk(lane, limit, &mut |message| {
+                tap(message);
+                deliver(message);
+            }),
+        };
+        *corrupt = walked.err();
     }
 
     /// Takes the next message; its bytes stay valid while the upcall lasts.
     pub fn next_message(&mut self) -> Option<Message<'_>> {
         match self.consumer.take_next(self.lane, self.limit) {
-            Ok(taken) => taken.map(|taken| self.consumer.message(taken)),
+            Ok(taken) => {
+                let message = self.consumer.message(taken?);
+                if let Some(tap) = &mut self.tap {
+                    tap(message);
+                }
+                Some(message)
+            }
             Err(corrupt) => {
                 *self.corrupt = Some(corrupt);
                 None
@@ -235,7 +268,7 @@ impl Consumer {
         let before = self.taken[lane];
         let limit = limit.min(before.saturating_add(count));
         let mut corrupt = None;
-        deliver.deliver_batch(Batch { consumer: self, lane, limit, corrupt: &mut corrupt });
+        deliver.deliver_batch(Batch { consumer: self, lane, limit, corrupt: &mut corrupt, tap: None });
         corrupt.map_or(Ok(self.taken[lane] - before), Err)
     }
 

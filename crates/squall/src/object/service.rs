@@ -1,18 +1,13 @@
 //! Where a member answers others: queries, updates of clients, and newcomers that ask for the state.
 //!
-//! A listener of streams with a thread that accepts, and a thread for each connection, at most [`CONNECTIONS_MAX`]. Who
-//! connects has proved the cluster's secret; what comes is read with bounds all the same.
+//! What comes is read with bounds, although whoever connects has proved the cluster's secret.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
+use squall_fabric::atomics::{AtomicBool, Ordering};
 use squall_protocols::replica::{Give, Readiness, Replica};
 use squall_transports::bootstrap::Address;
 
@@ -22,28 +17,23 @@ use super::pending;
 use super::shard::{From, Refused, Shard, Waiter};
 use super::wire::{self, Answer, Chunks, Request, What};
 use crate::config::Config;
-use crate::stream::{Listener, Options, Socket, Stream, StreamError};
+use crate::reception::{Converse, Reception};
+use crate::stream::{Options, Stream, StreamError};
 
 /// A member's answering side. Dropping it ends listening.
 #[derive(Debug)]
 pub(crate) struct Service {
-    address: Address,
-    desk: Arc<Desk>,
-    /// Wakes the thread that accepts, to end it.
-    bell: UnixStream,
-    thread: Option<JoinHandle<()>>,
+    reception: Reception,
+    objects: Objects,
 }
 
-#[derive(Default)]
-struct Desk {
-    objects: Mutex<BTreeMap<String, Arc<dyn Serve>>>,
-    connections: AtomicUsize,
-    is_closed: AtomicBool,
-}
+/// Those that answer, by name.
+#[derive(Clone, Default)]
+struct Objects(Arc<Mutex<BTreeMap<String, Arc<dyn Serve>>>>);
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for Objects {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").field("connections", &self.connections).finish_non_exhaustive()
+        f.write_str("Objects")
     }
 }
 
@@ -55,35 +45,18 @@ trait Serve: Send + Sync {
 
 impl Service {
     pub(crate) fn open(config: &Config) -> Result<Self, StreamError> {
-        let listener = Listener::bind(&address_beside(&config.listen), &options(config))?;
-        let address = listener.address().clone();
-        let desk = Arc::new(Desk::default());
-        let (bell, rung) = UnixStream::pair().map_err(StreamError::Transport)?;
-        let serving = Arc::clone(&desk);
-        let run = move || accept(&listener, &rung, &serving);
-        let thread = std::thread::Builder::new().name("squall objects".into()).spawn(run);
-        Ok(Self { address, desk, bell, thread: Some(thread.map_err(StreamError::Transport)?) })
+        let objects = Objects::default();
+        let reception = Reception::open(config, &options(config), "objects", objects.clone())?;
+        Ok(Self { reception, objects })
     }
 
     pub(crate) const fn address(&self) -> &Address {
-        &self.address
+        self.reception.address()
     }
 
     pub(super) fn add<T: Replicated>(&self, name: &str, shards: Arc<[Arc<Shard<T>>]>) {
-        let mut objects = self.desk.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = self.objects.0.lock().unwrap_or_else(PoisonError::into_inner);
         objects.insert(name.into(), Arc::new(Served(shards)));
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.desk.is_closed.store(true, Ordering::Relaxed);
-        // If nobody hears it, the thread has ended.
-        let _ = self.bell.write_all(&[0]);
-        if let Some(thread) = self.thread.take() {
-            // The address is free afterwards. If it has panicked, it has said so.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -94,77 +67,29 @@ pub(super) fn options(config: &Config) -> Options {
     options
 }
 
-/// Where objects are served by the member that listens at `listen`.
-fn address_beside(listen: &Address) -> Address {
-    match listen {
-        Address::Tcp { host, .. } => Address::Tcp { host: host.clone(), port: 0 },
-        Address::Abstract(name) => Address::Abstract(format!("{name}-objects")),
-        Address::Path(path) => {
-            let mut name = path.clone().into_os_string();
-            name.push("-objects");
-            Address::Path(PathBuf::from(name))
-        }
-    }
-}
-
-fn accept(listener: &Listener, bell: &UnixStream, desk: &Arc<Desk>) {
-    while !desk.is_closed.load(Ordering::Relaxed) {
-        let waited = squall_transports::wait_readable(&[listener.as_fd(), bell.as_fd()], None);
-        if waited.is_err() || desk.is_closed.load(Ordering::Relaxed) {
-            return;
-        }
-        match listener.accept_within(Some(ACCEPT_PATIENCE)) {
-            Ok(Some(socket)) => welcome(socket, desk),
-            Ok(None) => {}
-            Err(error) => {
-                tracing::warn!(%error, "a connection to this member's objects was not accepted");
-                std::thread::sleep(ACCEPT_PATIENCE);
+impl Converse for Objects {
+    /// Answers one connection until it ends or is silent for long.
+    fn converse(&self, mut stream: Stream, is_closed: &AtomicBool) -> io::Result<()> {
+        stream.set_read_timeout(Some(SILENCE_MAX));
+        stream.set_write_timeout(Some(SILENCE_MAX));
+        while !is_closed.load(Ordering::Relaxed) {
+            let Some(Request { object, shard, what }) = wire::receive(&mut stream)? else { return Ok(()) };
+            let objects = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let served = objects.get(&object).cloned();
+            drop(objects);
+            let (answer, snapshot) = match served {
+                Some(served) => served.serve(shard as usize, what),
+                None => (Answer::NotYet, None),
+            };
+            wire::send(&mut stream, &answer)?;
+            if let Some(snapshot) = snapshot {
+                let mut chunks = Chunks(&mut stream);
+                snapshot.write(&mut chunks)?;
+                chunks.end()?;
             }
         }
+        Ok(())
     }
-}
-
-/// Gives a connection a thread, if there are not too many: who is turned away asks another member.
-fn welcome(socket: Socket, desk: &Arc<Desk>) {
-    if desk.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-        desk.connections.fetch_sub(1, Ordering::Relaxed);
-        tracing::warn!("a connection to this member's objects was closed: there are {CONNECTIONS_MAX}");
-        return;
-    }
-    let own = Arc::clone(desk);
-    let run = move || {
-        if let Err(error) = converse(socket, &own) {
-            tracing::debug!(%error, "a connection to this member's objects has ended");
-        }
-        own.connections.fetch_sub(1, Ordering::Relaxed);
-    };
-    if std::thread::Builder::new().name("squall answers".into()).spawn(run).is_err() {
-        desk.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Answers one connection until it ends or is silent for long.
-fn converse(socket: Socket, desk: &Desk) -> io::Result<()> {
-    let mut stream = Stream::new(socket)?;
-    stream.set_read_timeout(Some(SILENCE_MAX));
-    stream.set_write_timeout(Some(SILENCE_MAX));
-    while !desk.is_closed.load(Ordering::Relaxed) {
-        let Some(Request { object, shard, what }) = wire::receive(&mut stream)? else { return Ok(()) };
-        let objects = desk.objects.lock().unwrap_or_else(PoisonError::into_inner);
-        let served = objects.get(&object).cloned();
-        drop(objects);
-        let (answer, snapshot) = match served {
-            Some(served) => served.serve(shard as usize, what),
-            None => (Answer::NotYet, None),
-        };
-        wire::send(&mut stream, &answer)?;
-        if let Some(snapshot) = snapshot {
-            let mut chunks = Chunks(&mut stream);
-            snapshot.write(&mut chunks)?;
-            chunks.end()?;
-        }
-    }
-    Ok(())
 }
 
 struct Served<T: Replicated>(Arc<[Arc<Shard<T>>]>);
@@ -240,12 +165,8 @@ fn give<T: Replicated>(shard: &Shard<T>, since: u64) -> (Answer, Option<Snapshot
     }
 }
 
-/// Each has a thread and two rings of buffers.
-const CONNECTIONS_MAX: usize = 256;
 /// How long a connection may be silent; who needs it again connects again.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long to wait for who has knocked and not yet proved the secret.
-const ACCEPT_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a query waits for this member to come to the asker's view.
 const VIEW_PATIENCE: Duration = Duration::from_millis(200);
 /// How long to try to connect to a member: if it is not there, another is asked.

@@ -1,0 +1,294 @@
+//! Where a member serves external clients: it listens from the time when the first of them asks for it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
+use squall_transports::bootstrap::{Address, Asker};
+
+use super::connection::{Connection, options};
+use super::lease::Lease;
+use super::wire::{HEAD_BYTES_MAX, Notice, Request, invalid};
+use super::{observing, publishing};
+use crate::application::Seat;
+use crate::config::Config;
+use crate::inquiry;
+use crate::node::Link;
+use crate::reception::{Converse, Reception};
+use crate::sender::Sender;
+use crate::stream::Stream;
+
+/// A subgroup, as a member serves it to external clients.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) seat: Arc<Seat>,
+    pub(crate) lease: Arc<Mutex<Lease>>,
+    /// The longest message in bytes.
+    pub(crate) message_max: usize,
+    /// Whether this member may send there.
+    pub(crate) sends: bool,
+    pub(crate) link: Link,
+}
+
+impl Source {
+    /// A sending end for external clients.
+    pub(crate) fn make_sender(&self) -> Sender {
+        let (status, waker) = (Arc::clone(&self.link.status), self.link.waker.clone());
+        Sender::new(Arc::clone(&self.seat), self.message_max, waker, status)
+    }
+
+    pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this member is in the subgroup at the moment.
+    pub(super) fn is_in(&self) -> bool {
+        let view = self.seat.tap().latest();
+        view.is_some_and(|view| view.members.iter().any(|member| member.node == self.link.node))
+    }
+
+    /// Why this member does not serve observers, if it does not.
+    pub(super) fn observing_fault(&self) -> Option<&'static str> {
+        if !self.is_in() {
+            return Some("it is not in the subgroup");
+        }
+        (!self.seat.tap().flows()).then_some("its application takes no messages there")
+    }
+
+    /// Why this member does not serve publishers, if it does not.
+    pub(super) fn publishing_fault(&self) -> Option<&'static str> {
+        if !self.is_in() {
+            Some("it is not in the subgroup")
+        } else if !self.sends {
+            Some("it is not one of the subgroup's senders")
+        } else if !self.seat.is_for_messages() {
+            Some("its application takes no messages there, or has an object there")
+        } else if self.lease().is_taken() {
+            Some("its application sends there itself, and has the sending end")
+        } else {
+            None
+        }
+    }
+
+    /// Sends the client to the other members of the subgroup.
+    pub(super) fn elsewhere(&self, why: &str) -> Notice {
+        let nodes = self.seat.tap().latest().map_or_else(Vec::new, |view| view.members.clone());
+        let roster = self.link.status.roster();
+        let others = nodes.iter().filter(|member| member.node != self.link.node);
+        let members = others.filter_map(|member| roster.get(&member.node)).map(Address::to_string).collect();
+        Notice::Elsewhere { why: format!("{}: {why}", self.link.node), members }
+    }
+}
+
+/// A member's side of external clients.
+pub(crate) struct Hub {
+    config: Arc<Config>,
+    sources: BTreeMap<String, Source>,
+    clients: Mutex<Clients>,
+    /// The bytes of all observers' queues.
+    queue_bytes: AtomicUsize,
+    door: Mutex<Door>,
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").field("subgroups", &self.sources.keys()).finish_non_exhaustive()
+    }
+}
+
+enum Door {
+    /// No client has come yet.
+    Shut,
+    /// A thread is about to listen.
+    Opening,
+    Open(Reception),
+    /// The member has ended.
+    Closed,
+}
+
+impl Hub {
+    pub(crate) fn new(config: Arc<Config>, sources: BTreeMap<String, Source>) -> Arc<Self> {
+        let (clients, queue_bytes, door) = (Mutex::default(), AtomicUsize::new(0), Mutex::new(Door::Shut));
+        Arc::new(Self { config, sources, clients, queue_bytes, door })
+    }
+
+    fn door(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers where external clients are served, as soon as they are.
+    pub(crate) fn answer(self: &Arc<Self>, asker: Asker) {
+        let mut door = self.door();
+        match &*door {
+            Door::Open(reception) => answer_with(asker, Some(reception.address())),
+            // Who asks now asks again.
+            Door::Opening | Door::Closed => answer_with(asker, None),
+            Door::Shut => {
+                *door = Door::Opening;
+                drop(door);
+                let hub = Arc::clone(self);
+                // Not on the thread that polls, which does not wait for the system. Without a thread the asker is told.
+                let opens = move || hub.open(asker);
+                let spawned = std::thread::Builder::new().name("squall clients".into()).spawn(opens);
+                if spawned.is_err() {
+                    *self.door() = Door::Shut;
+                }
+            }
+        }
+    }
+
+    fn open(self: &Arc<Self>, asker: Asker) {
+        let opened = Reception::open(&self.config, &options(&self.config), "clients", Arc::clone(self));
+        let mut door = self.door();
+        match opened {
+            Ok(reception) if matches!(*door, Door::Opening) => {
+                answer_with(asker, Some(reception.address()));
+                *door = Door::Open(reception);
+            }
+            // The member has ended meanwhile.
+            Ok(_) => answer_with(asker, None),
+            Err(error) => {
+                tracing::warn!(%error, "this member cannot listen for external clients");
+                if matches!(*door, Door::Opening) {
+                    *door = Door::Shut;
+                }
+                answer_with(asker, None);
+            }
+        }
+    }
+
+    /// The member has ended: clients are told, and nobody listens any more.
+    pub(crate) fn close(&self) {
+        let door = std::mem::replace(&mut *self.door(), Door::Closed);
+        if let Door::Open(reception) = door {
+            reception.end_conversations(END_PATIENCE);
+        }
+    }
+
+    /// Counts the bytes of a queue, if there is space for it.
+    pub(super) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
+        let before = self.queue_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let reservation = Reservation { hub: Arc::clone(self), bytes };
+        (before + bytes <= QUEUES_BYTES_MAX).then_some(reservation)
+    }
+
+    pub(super) fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn answer_with(asker: Asker, address: Option<&Address>) {
+    asker.answer(inquiry::write(&address.map(Address::to_string)));
+}
+
+impl Converse for Arc<Hub> {
+    fn converse(&self, stream: Stream, is_closed: &AtomicBool) -> io::Result<()> {
+        let mut client = Connection::new(stream, HEAD_BYTES_MAX);
+        let Some((request, _)) = client.receive(FIRST_WITHIN)? else {
+            return Err(invalid("a client that asks for nothing"));
+        };
+        let (Request::Observe { subgroup, .. } | Request::Publish { subgroup, .. }) = &request else {
+            return Err(invalid("messages of a client that has not said where to"));
+        };
+        let Some(source) = self.sources.get(subgroup) else {
+            let why = "it is never in the subgroup; ask a member that is".to_owned();
+            return client.send(&Notice::Elsewhere { why, members: Vec::new() });
+        };
+        match request {
+            Request::Observe { queue_bytes, .. } => {
+                observing::observe(self, source, queue_bytes, &mut client, is_closed)
+            }
+            Request::Publish { subgroup, client: number } => {
+                publishing::publish(self, (&subgroup, source), number, &mut client, is_closed)
+            }
+            Request::Messages { .. } => unreachable!("it has no subgroup"),
+        }
+    }
+}
+
+/// Bytes of an observer's queue, as long as it is there.
+pub(super) struct Reservation {
+    hub: Arc<Hub>,
+    bytes: usize,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.hub.queue_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What a member remembers of publishers, so that what they send again counts once.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    next: u64,
+    /// With their subgroups.
+    known: BTreeMap<u64, (String, Arc<Mutex<Client>>)>,
+    /// Their numbers, the one that came or came back last at the end.
+    order: VecDeque<u64>,
+}
+
+/// A publisher, as a member remembers it.
+#[derive(Debug, Default)]
+pub(super) struct Client {
+    /// The number of the first message of its last batch.
+    pub(super) first: u64,
+    /// Those of the batch that are sent, as the sender counts.
+    pub(super) sent: Vec<u64>,
+}
+
+impl Clients {
+    /// The client of that number, if it is remembered, or a new one.
+    pub(super) fn enter(&mut self, number: Option<u64>, subgroup: &str) -> (u64, Arc<Mutex<Client>>) {
+        let known = number.and_then(|number| Some((number, self.known.get(&number)?)));
+        if let Some((number, (_, client))) = known.filter(|(_, (other, _))| other == subgroup) {
+            let client = Arc::clone(client);
+            self.order.retain(|other| *other != number);
+            self.order.push_back(number);
+            return (number, client);
+        }
+        if self.known.len() >= CLIENTS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        let number = self.next;
+        self.next += 1;
+        let client = Arc::<Mutex<Client>>::default();
+        self.known.insert(number, (subgroup.into(), Arc::clone(&client)));
+        self.order.push_back(number);
+        (number, client)
+    }
+}
+
+/// Publishers that a member remembers.
+const CLIENTS_MAX: usize = 1024;
+/// The most bytes of all observers' queues at a member: who needs more asks another member.
+const QUEUES_BYTES_MAX: usize = 512 << 20;
+/// How long a client may take to say what it wants.
+const FIRST_WITHIN: Duration = Duration::from_secs(10);
+/// How long a member that ends waits for its clients to be told.
+const END_PATIENCE: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A publisher that comes back is the same, unless it was forgotten, or asks for another subgroup.
+    #[test]
+    fn publishers_are_remembered() {
+        let mut clients = Clients::default();
+        let (number, client) = clients.enter(None, "log");
+        client.lock().unwrap().first = 7;
+        assert_eq!(clients.enter(Some(number), "log").1.lock().unwrap().first, 7);
+        assert_ne!(clients.enter(Some(number), "other").0, number);
+        assert_ne!(clients.enter(Some(99), "log").0, 99);
+        for _ in 0..CLIENTS_MAX {
+            clients.enter(None, "log");
+        }
+        assert_eq!(clients.known.len(), CLIENTS_MAX);
+        assert_ne!(clients.enter(Some(number), "log").0, number);
+    }
+}

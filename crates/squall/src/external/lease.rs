@@ -1,0 +1,53 @@
+//! A member's sending end of a subgroup: the application's, or lent to external clients until the application takes it.
+
+use crate::error::SendError;
+use crate::sender::Sender;
+
+/// Who has the sending end.
+#[derive(Debug, Default)]
+pub(crate) enum Lease {
+    /// Nobody has used it yet.
+    #[default]
+    Free,
+    /// External clients send by it.
+    External(Sender),
+    /// The application has taken it.
+    Application,
+}
+
+impl Lease {
+    /// The application takes the sending end, from external clients if need be; `None` if it has it already.
+    pub(crate) fn take(&mut self, make: impl FnOnce() -> Sender) -> Option<Sender> {
+        match std::mem::replace(self, Self::Application) {
+            Self::Free => Some(make()),
+            Self::External(sender) => Some(sender),
+            Self::Application => None,
+        }
+    }
+
+    pub(super) const fn is_taken(&self) -> bool {
+        matches!(self, Self::Application)
+    }
+
+    /// The sending end for external clients, if the application has not taken it.
+    pub(super) fn lend(&mut self, make: impl FnOnce() -> Sender) -> Option<&mut Sender> {
+        if matches!(self, Self::Free) {
+            *self = Self::External(make());
+        }
+        match self {
+            Self::External(sender) => Some(sender),
+            Self::Free | Self::Application => None,
+        }
+    }
+
+    /// Sends a message for a client; returns its number as the sender counts. `None` if the application has taken the
+    /// sending end.
+    pub(super) fn send(
+        &mut self,
+        make: impl FnOnce() -> Sender,
+        bytes: &[u8],
+    ) -> Option<Result<u64, SendError>> {
+        let sender = self.lend(make)?;
+        Some(sender.send_bytes(bytes).map(|()| sender.sent() - 1))
+    }
+}

@@ -1,0 +1,131 @@
+//! A member's half of an observer's connection.
+
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
+
+use super::connection::{ALIVE_EVERY, Connection};
+use super::hub::{Hub, Source};
+use super::tap::Item;
+use super::wire::{self, Notice};
+
+/// Sends what this member delivers, until one of them ends.
+pub(super) fn observe(
+    hub: &Arc<Hub>,
+    source: &Source,
+    queue_bytes: u64,
+    client: &mut Connection,
+    is_closed: &AtomicBool,
+) -> io::Result<()> {
+    if let Some(why) = source.observing_fault() {
+        return client.send(&source.elsewhere(why));
+    }
+    let bytes_max = usize::try_from(queue_bytes).unwrap_or(usize::MAX).min(QUEUE_BYTES_MAX);
+    let Some(_reservation) = hub.reserve(bytes_max) else {
+        return client.send(&source.elsewhere("it has no memory left for another observer's queue"));
+    };
+    client.stream.set_write_timeout(Some(STALL_MAX));
+    let tapping = source.seat.tap().attach(bytes_max);
+    let mut output = Output::default();
+    output.put(&Notice::Observing { group: source.link.status.session() }, &[]);
+    let mut written = Instant::now();
+    loop {
+        if !output.bytes.is_empty() {
+            client.stream.write_all(&output.bytes)?;
+            output.bytes.clear();
+            tapping.free(std::mem::take(&mut output.cost));
+            written = Instant::now();
+        }
+        match tapping.items.recv_timeout(TICK) {
+            Ok(item) => {
+                output.add(item);
+                while output.bytes.len() < WRITE_BYTES
+                    && let Ok(item) = tapping.items.try_recv()
+                {
+                    output.add(item);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                output.report_lost();
+                if is_closed.load(Ordering::Relaxed) {
+                    return output.end(client, &Notice::Ended(ENDED.into()));
+                }
+                if let Some(why) = source.observing_fault() {
+                    return output.end(client, &source.elsewhere(why));
+                }
+                if client.is_over() {
+                    return Ok(());
+                }
+                if written.elapsed() >= ALIVE_EVERY {
+                    output.put(&Notice::Alive, &[]);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return output.end(client, &Notice::Ended(ENDED.into()));
+            }
+        }
+    }
+}
+
+/// What is to be written next.
+#[derive(Default)]
+struct Output {
+    bytes: Vec<u8>,
+    /// What it counts for in the queue.
+    cost: usize,
+    /// A gap that may still grow.
+    lost: Option<Arc<AtomicU64>>,
+}
+
+impl Output {
+    fn put(&mut self, notice: &Notice, payload: &[&[u8]]) {
+        wire::write(notice, payload, &mut self.bytes);
+    }
+
+    fn add(&mut self, item: Item) {
+        // The gap before it has its final length by now.
+        self.report_lost();
+        self.lost = None;
+        self.cost += item.cost();
+        match item {
+            Item::View(view) => {
+                let members = view.members.iter().map(|member| (member.node.0, member.tag)).collect();
+                self.put(&Notice::View { id: view.id, members }, &[]);
+            }
+            Item::Message { view, node, sequence, bytes } => {
+                self.put(&Notice::Message { view, node: node.0, sequence }, &[&bytes]);
+            }
+            Item::Lost(lost) => {
+                self.lost = Some(lost);
+                self.report_lost();
+            }
+        }
+    }
+
+    /// Reports what was lost since it was reported last.
+    fn report_lost(&mut self) {
+        let messages = self.lost.as_ref().map_or(0, |lost| lost.swap(0, Ordering::Relaxed));
+        if messages > 0 {
+            self.put(&Notice::Lost { messages }, &[]);
+        }
+    }
+
+    fn end(mut self, client: &mut Connection, notice: &Notice) -> io::Result<()> {
+        self.report_lost();
+        self.put(notice, &[]);
+        client.stream.write_all(&self.bytes)
+    }
+}
+
+const ENDED: &str = "the member has left the group, or takes no messages there any more";
+/// The largest queue of one observer.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// Written at once.
+const WRITE_BYTES: usize = 64 << 10;
+/// Between looks whether the connection or the member has ended.
+const TICK: Duration = Duration::from_millis(50);
+/// An observer that takes nothing for so long is disconnected.
+const STALL_MAX: Duration = Duration::from_secs(60);

@@ -1,0 +1,235 @@
+//! The client's half of publishing.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use super::connection::{Finder, Found, SILENCE_MAX};
+use super::error::{ExternalError, PublishError};
+use super::wire::{self, BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Notice, Request};
+use crate::config::Config;
+
+/// Sends messages to a subgroup from outside the group; see [`super`].
+#[derive(Debug)]
+pub struct Publisher {
+    finder: Finder,
+    subgroup: String,
+    timeout: Duration,
+    resends: bool,
+    session: Option<Session>,
+}
+
+/// A member that takes messages.
+#[derive(Debug)]
+struct Session {
+    found: Found,
+    /// This client's number there.
+    client: u64,
+    /// The number of the next message.
+    next: u64,
+    message_max: usize,
+}
+
+/// What has become of a batch that was not delivered whole.
+#[derive(Debug)]
+struct Cut {
+    /// The first of them are delivered.
+    delivered: usize,
+    /// What has become of these behind them is unknown; the rest was not sent.
+    unknown: usize,
+    cause: String,
+}
+
+impl Publisher {
+    /// Connects with a member of `subgroup` that takes clients' messages. `config` is the members' configuration; any contact
+    /// that answers will do.
+    ///
+    /// # Errors
+    /// [`ExternalError`], with what to do next.
+    pub fn connect(config: &Config, subgroup: &str) -> Result<Self, ExternalError> {
+        Self::connect_with(config, subgroup, Duration::from_secs(10))
+    }
+
+    /// As [`Publisher::connect`]; a member is looked for as long as `timeout`, now and whenever one is lost.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_with(config: &Config, subgroup: &str, timeout: Duration) -> Result<Self, ExternalError> {
+        let finder = Finder::new(config, subgroup)?;
+        let (subgroup, resends, session) = (subgroup.to_owned(), false, None);
+        let mut publisher = Self { finder, subgroup, timeout, resends, session };
+        publisher.session()?;
+        Ok(publisher)
+    }
+
+    /// Whether messages of which it is unknown whether they are delivered are sent again through another member: then none
+    /// is missing, and some may come twice. Otherwise [`Publisher::publish`] ends with an error that counts them.
+    pub const fn set_resend(&mut self, resends: bool) {
+        self.resends = resends;
+    }
+
+    /// The longest message in bytes, if a member is connected.
+    #[must_use]
+    pub fn message_max(&self) -> Option<usize> {
+        self.session.as_ref().map(|session| session.message_max)
+    }
+
+    /// Sends messages in their order, and returns when all members have delivered them. It waits while the group does.
+    ///
+    /// # Errors
+    /// [`PublishError`], which says how many are delivered, and of how many that is unknown.
+    pub fn publish<M: AsRef<[u8]>>(&mut self, messages: &[M]) -> Result<(), PublishError> {
+        let mut delivered = 0;
+        while delivered < messages.len() {
+            let failed = |cause| PublishError { delivered, unknown: 0, cause };
+            let message_max = self.session().map_err(failed)?.message_max;
+            let batch = batch(&messages[delivered..], message_max).map_err(failed)?;
+            let Err(cut) = self.publish_batch(&batch) else {
+                delivered += batch.len();
+                continue;
+            };
+            delivered += cut.delivered;
+            if cut.unknown > 0 && !self.resends {
+                let cause = ExternalError::MemberLost { cause: cut.cause };
+                return Err(PublishError { delivered, unknown: cut.unknown, cause });
+            }
+        }
+        Ok(())
+    }
+
+    fn session(&mut self) -> Result<&mut Session, ExternalError> {
+        if self.session.is_none() {
+            let request = Request::Publish { subgroup: self.subgroup.clone(), client: None };
+            let found = self.finder.find(&request, self.timeout)?;
+            self.session = Session::begin(found);
+        }
+        self.session.as_mut().ok_or_else(|| ExternalError::Unserved {
+            subgroup: self.subgroup.clone(),
+            tried_for: Duration::ZERO,
+            cause: "a member has answered something else: run the same release everywhere".into(),
+        })
+    }
+
+    /// Sends a batch, once more to the same member if the connection breaks. Afterwards there is a session only if all is
+    /// delivered.
+    fn publish_batch(&mut self, batch: &[&[u8]]) -> Result<(), Cut> {
+        let nothing = || Cut { delivered: 0, unknown: 0, cause: "there is no connection".into() };
+        let mut session = self.session.take().ok_or_else(nothing)?;
+        let first = session.next;
+        let mut delivered = 0;
+        let mut attempts = 0;
+        loop {
+            let error = match session.exchange(first, batch, &mut delivered) {
+                Ok(None) => {
+                    session.next = first + batch.len() as u64;
+                    self.session = Some(session);
+                    return Ok(());
+                }
+                Ok(Some(cut)) => return Err(cut),
+                Err(error) => error,
+            };
+            attempts += 1;
+            let again = if attempts > RESUMPTIONS_MAX { None } else { self.resume(&session) };
+            session = match again {
+                Some(resumed) => resumed,
+                None => {
+                    let unknown = batch.len() - delivered;
+                    return Err(Cut { delivered, unknown, cause: error.to_string() });
+                }
+            };
+        }
+    }
+
+    /// Another connection with the same member, if it remembers this client.
+    fn resume(&self, session: &Session) -> Option<Session> {
+        let request = Request::Publish { subgroup: self.subgroup.clone(), client: Some(session.client) };
+        let found = self.finder.call(&session.found.service, &request).ok()?;
+        Session::begin(found).filter(|resumed| resumed.client == session.client)
+    }
+}
+
+impl Session {
+    fn begin(found: Found) -> Option<Self> {
+        let Notice::Open { client, message_max } = found.notice else { return None };
+        let message_max = usize::try_from(message_max).unwrap_or(usize::MAX);
+        Some(Self { found, client, next: 0, message_max })
+    }
+
+    /// Sends a batch and awaits what becomes of it; `delivered` of its messages are.
+    fn exchange(&mut self, first: u64, batch: &[&[u8]], delivered: &mut usize) -> io::Result<Option<Cut>> {
+        let length = |message: &&[u8]| u32::try_from(message.len()).expect("batches are bounded");
+        let lengths = batch.iter().map(length).collect();
+        let mut bytes = Vec::new();
+        wire::write(&Request::Messages { first, lengths }, batch, &mut bytes);
+        // If it breaks, the member may have said why before.
+        let written = self.found.connection.stream.write_all(&bytes);
+        loop {
+            let received = self.found.connection.receive::<Notice>(SILENCE_MAX);
+            let received = match (received, &written) {
+                (Err(_), Err(error)) => return Err(error.kind().into()),
+                (received, _) => received?,
+            };
+            let Some((notice, _)) = received else { return Err(io::ErrorKind::TimedOut.into()) };
+            let count = |through: u64| {
+                let count = usize::try_from(through.saturating_sub(first)).unwrap_or(usize::MAX);
+                count.min(batch.len())
+            };
+            match notice {
+                Notice::Alive => {}
+                Notice::Delivered { through } => {
+                    *delivered = count(through).max(*delivered);
+                    if *delivered == batch.len() {
+                        return Ok(None);
+                    }
+                }
+                Notice::Unknown { through } => {
+                    let unknown = count(through).saturating_sub(*delivered);
+                    let cause = "it cannot say what has become of them".into();
+                    return Ok(Some(Cut { delivered: *delivered, unknown, cause }));
+                }
+                Notice::Elsewhere { why: cause, .. } | Notice::Ended(cause) => {
+                    return Ok(Some(Cut { delivered: *delivered, unknown: 0, cause }));
+                }
+                _ => return Err(wire::invalid("an answer to something else")),
+            }
+        }
+    }
+}
+
+/// As many of the first messages as go at once.
+fn batch<M: AsRef<[u8]>>(messages: &[M], message_max: usize) -> Result<Vec<&[u8]>, ExternalError> {
+    let mut batch: Vec<&[u8]> = Vec::new();
+    let mut bytes = 0;
+    for message in messages.iter().map(AsRef::as_ref).take(BATCH_MESSAGES_MAX) {
+        let is_too_long = message.len() > message_max;
+        if !batch.is_empty() && (is_too_long || bytes + message.len() > BATCH_BYTES_MAX) {
+            break;
+        }
+        if is_too_long {
+            return Err(ExternalError::TooLong { length: message.len(), message_max });
+        }
+        bytes += message.len();
+        batch.push(message);
+    }
+    Ok(batch)
+}
+
+/// How often a batch is sent again to the same member.
+const RESUMPTIONS_MAX: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Batches end before what is too long, which is an error by itself, and at their limits.
+    #[test]
+    fn batches_have_limits() {
+        let cut = |messages: &[&[u8]], max| batch(messages, max).map(|batch| batch.len());
+        assert_eq!(cut(&[b"a", b"", b"bc"], 2), Ok(3));
+        assert_eq!(cut(&[b"a", b"abc", b"d"], 2), Ok(1));
+        assert_eq!(cut(&[b"abc", b"d"], 2), Err(ExternalError::TooLong { length: 3, message_max: 2 }));
+        assert_eq!(cut(&[b"" as &[u8]; 2000], 2), Ok(BATCH_MESSAGES_MAX));
+        let long = vec![0; BATCH_BYTES_MAX];
+        assert_eq!(cut(&[&long, b"a"], usize::MAX), Ok(1));
+        assert_eq!(cut(&[b"a", &long], usize::MAX), Ok(1));
+    }
+}

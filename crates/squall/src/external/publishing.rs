@@ -1,0 +1,166 @@
+//! A member's half of a publisher's connection.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::{Mutex, TryLockError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use squall_fabric::atomics::{AtomicBool, Ordering};
+
+use super::connection::{ALIVE_EVERY, Connection};
+use super::hub::{Client, Hub, Source};
+use super::wire::{self, BATCH_BYTES_MAX, HEAD_BYTES_MAX, Notice, Request, invalid};
+use crate::error::SendError;
+use crate::sender::Outcome;
+use crate::wait::block_for;
+
+/// Sends a client's messages, until one of them ends.
+pub(super) fn publish(
+    hub: &Hub,
+    (name, source): (&str, &Source),
+    number: Option<u64>,
+    connection: &mut Connection,
+    is_closed: &AtomicBool,
+) -> io::Result<()> {
+    if let Some(why) = source.publishing_fault() {
+        return connection.send(&source.elsewhere(why));
+    }
+    let (number, client) = hub.clients().enter(number, name);
+    connection.frames.set_max(source.message_max.max(BATCH_BYTES_MAX) + HEAD_BYTES_MAX);
+    connection.send(&Notice::Open { client: number, message_max: source.message_max as u64 })?;
+    let mut heard = Instant::now();
+    loop {
+        let received = connection.receive(TICK)?;
+        let status = &source.link.status;
+        if is_closed.load(Ordering::Relaxed) || status.is_leaving() || status.failure().is_some() {
+            return connection.send(&Notice::Ended("the member leaves the group, or has left it".into()));
+        }
+        match received {
+            Some((Request::Messages { first, lengths }, payload)) => {
+                let parts = wire::split(&lengths, &payload)?;
+                let batch = Batch { source, connection: &mut *connection, first, parts: &parts };
+                if batch.send(&client)?.is_some() {
+                    return Ok(());
+                }
+                heard = Instant::now();
+            }
+            Some(_) => return Err(invalid("a second introduction")),
+            None if connection.is_over() => return Ok(()),
+            None if heard.elapsed() > SILENT_MAX => {
+                return connection.send(&Notice::Ended("the client was silent for long".into()));
+            }
+            None => {}
+        }
+    }
+}
+
+/// Messages with consecutive numbers, from `first` on.
+struct Batch<'a> {
+    source: &'a Source,
+    connection: &'a mut Connection,
+    first: u64,
+    parts: &'a [&'a [u8]],
+}
+
+/// That the connection ends with this batch.
+struct Over;
+
+impl Batch<'_> {
+    /// Sends what is not sent yet, and reports the outcome.
+    fn send(mut self, client: &Mutex<Client>) -> io::Result<Option<Over>> {
+        // If a connection of the same client still sends, this one waits for it.
+        let mut state = loop {
+            match client.try_lock() {
+                Ok(state) => break state,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    self.connection.send(&Notice::Alive)?;
+                    std::thread::sleep(TICK);
+                }
+            }
+        };
+        if self.parts.iter().any(|part| part.len() > self.source.message_max) {
+            return Err(invalid("a message that is too long"));
+        }
+        if self.first == state.first + state.sent.len() as u64 {
+            state.first = self.first;
+            state.sent.clear();
+        } else if self.first != state.first || state.sent.len() > self.parts.len() {
+            return Err(invalid("messages whose numbers are out of order"));
+        }
+        let mut end = None;
+        while end.is_none() && state.sent.len() < self.parts.len() {
+            let part = self.parts[state.sent.len()];
+            match self.send_one(part)? {
+                Ok(number) => state.sent.push(number),
+                Err(notice) => end = Some(notice),
+            }
+        }
+        self.report(&state.sent, end)
+    }
+
+    /// Sends a message as soon as there is space in the window; its number as the sender counts, or why it is not sent.
+    fn send_one(&mut self, part: &[u8]) -> io::Result<Result<u64, Notice>> {
+        let source = self.source;
+        let attempt = || match source.lease().send(|| source.make_sender(), part) {
+            None => Poll::Ready(Err(source.elsewhere("its application has taken the sending end"))),
+            Some(Ok(number)) => Poll::Ready(Ok(number)),
+            Some(Err(SendError::Absent)) => Poll::Ready(Err(source.elsewhere("it is not in the subgroup"))),
+            Some(Err(error)) if error.is_passing() => Poll::Pending,
+            Some(Err(error)) => Poll::Ready(Err(Notice::Ended(error.to_string()))),
+        };
+        self.wait_for(attempt)
+    }
+
+    /// Waits until it is known what has become of what was sent, and reports that.
+    fn report(&mut self, sent: &[u64], end: Option<Notice>) -> io::Result<Option<Over>> {
+        let source = self.source;
+        let mut delivered = 0;
+        for number in sent {
+            let outcome = self.wait_for(|| match source.lease().lend(|| source.make_sender()) {
+                None => Poll::Ready(Outcome::Unknown),
+                Some(sender) => match sender.outcome(*number) {
+                    Outcome::Pending => Poll::Pending,
+                    outcome => Poll::Ready(outcome),
+                },
+            })?;
+            if outcome != Outcome::Delivered {
+                break;
+            }
+            delivered += 1;
+        }
+        self.connection.send(&Notice::Delivered { through: self.first + delivered })?;
+        let end = if delivered < sent.len() as u64 {
+            Some(Notice::Unknown { through: self.first + sent.len() as u64 })
+        } else {
+            end
+        };
+        let Some(end) = end else { return Ok(None) };
+        self.connection.send(&end)?;
+        Ok(Some(Over))
+    }
+
+    /// Waits for something that the polling thread does, and lets the client know that this member lives.
+    fn wait_for<R>(&mut self, mut look: impl FnMut() -> Poll<R>) -> io::Result<R> {
+        let room = &self.source.link.status.room;
+        let mut poll = |context: &mut Context<'_>| {
+            if let Poll::Ready(found) = look() {
+                return Poll::Ready(found);
+            }
+            room.register(context.waker());
+            look()
+        };
+        loop {
+            match block_for(poll_fn(&mut poll), ALIVE_EVERY) {
+                Some(found) => return Ok(found),
+                None => self.connection.send(&Notice::Alive)?,
+            }
+        }
+    }
+}
+
+/// Between looks whether the member has ended.
+const TICK: Duration = Duration::from_millis(50);
+/// A client that was silent for so long connects again when it has something to send.
+const SILENT_MAX: Duration = Duration::from_secs(600);

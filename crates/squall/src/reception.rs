@@ -1,0 +1,149 @@
+//! Where a member takes streams of processes that are connected with it for a while: those that ask about its objects, and
+//! external clients.
+//!
+//! A listener with a thread that accepts, and a thread for each connection, at most [`CONNECTIONS_MAX`]. Whoever connects
+//! has proved the cluster's secret.
+
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
+use squall_transports::bootstrap::Address;
+
+use crate::config::Config;
+use crate::stream::{Listener, Options, Socket, Stream, StreamError};
+
+/// Accepts streams. Dropping it ends listening, and asks the conversations to end.
+#[derive(Debug)]
+pub(crate) struct Reception {
+    address: Address,
+    state: Arc<State>,
+    /// Wakes the thread that accepts, to end it.
+    bell: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    connections: AtomicUsize,
+    is_closed: AtomicBool,
+}
+
+/// Talks with one peer until the connection ends, or the flag says that the member ends.
+pub(crate) trait Converse: Send + Sync + 'static {
+    fn converse(&self, stream: Stream, is_closed: &AtomicBool) -> io::Result<()>;
+}
+
+impl Reception {
+    /// Listens beside the member's own address; `what` names what is served in the address and in logs.
+    pub(crate) fn open(
+        config: &Config,
+        options: &Options,
+        what: &'static str,
+        partner: impl Converse,
+    ) -> Result<Self, StreamError> {
+        let listener = Listener::bind(&address_beside(&config.listen, what), options)?;
+        let address = listener.address().clone();
+        let state = Arc::new(State::default());
+        let (bell, rung) = UnixStream::pair().map_err(StreamError::Transport)?;
+        let (accepting, partner) = (Arc::clone(&state), Arc::new(partner));
+        let run = move || accept(&listener, &rung, &accepting, &partner, what);
+        let thread = std::thread::Builder::new().name(format!("squall {what}")).spawn(run);
+        Ok(Self { address, state, bell, thread: Some(thread.map_err(StreamError::Transport)?) })
+    }
+
+    pub(crate) const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Asks the conversations to end, and waits for them, `patience` at most.
+    pub(crate) fn end_conversations(&self, patience: Duration) {
+        self.state.is_closed.store(true, Ordering::Relaxed);
+        let pause = Duration::from_millis(1);
+        let mut waited = Duration::ZERO;
+        while self.state.connections.load(Ordering::Relaxed) > 0 && waited < patience {
+            std::thread::sleep(pause);
+            waited += pause;
+        }
+    }
+}
+
+impl Drop for Reception {
+    fn drop(&mut self) {
+        self.state.is_closed.store(true, Ordering::Relaxed);
+        // If nobody hears it, the thread has ended.
+        let _ = self.bell.write_all(&[0]);
+        if let Some(thread) = self.thread.take() {
+            // The address is free afterwards. If it has panicked, it has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where a member that listens at `listen` serves `what`.
+fn address_beside(listen: &Address, what: &str) -> Address {
+    match listen {
+        Address::Tcp { host, .. } => Address::Tcp { host: host.clone(), port: 0 },
+        Address::Abstract(name) => Address::Abstract(format!("{name}-{what}")),
+        Address::Path(path) => {
+            let mut name = path.clone().into_os_string();
+            name.push(format!("-{what}"));
+            Address::Path(PathBuf::from(name))
+        }
+    }
+}
+
+fn accept<C: Converse>(
+    listener: &Listener,
+    bell: &UnixStream,
+    state: &Arc<State>,
+    partner: &Arc<C>,
+    what: &str,
+) {
+    while !state.is_closed.load(Ordering::Relaxed) {
+        let waited = squall_transports::wait_readable(&[listener.as_fd(), bell.as_fd()], None);
+        if waited.is_err() || state.is_closed.load(Ordering::Relaxed) {
+            return;
+        }
+        match listener.accept_within(Some(ACCEPT_PATIENCE)) {
+            Ok(Some(socket)) => welcome(socket, state, partner, what),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "a connection to this member's {what} was not accepted");
+                std::thread::sleep(ACCEPT_PATIENCE);
+            }
+        }
+    }
+}
+
+/// Gives a connection a thread, if there are not too many: who is turned away asks another member.
+fn welcome<C: Converse>(socket: Socket, state: &Arc<State>, partner: &Arc<C>, what: &str) {
+    if state.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+        state.connections.fetch_sub(1, Ordering::Relaxed);
+        tracing::warn!("a connection to this member's {what} was closed: there are {CONNECTIONS_MAX}");
+        return;
+    }
+    let (own, partner, what) = (Arc::clone(state), Arc::clone(partner), what.to_owned());
+    let run = move || {
+        let ended = Stream::new(socket)
+            .map_err(io::Error::from)
+            .and_then(|stream| partner.converse(stream, &own.is_closed));
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection to this member's {what} has ended");
+        }
+        own.connections.fetch_sub(1, Ordering::Relaxed);
+    };
+    if std::thread::Builder::new().name("squall answers".into()).spawn(run).is_err() {
+        state.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Each has a thread and two rings of buffers.
+const CONNECTIONS_MAX: usize = 256;
+/// How long to wait for who has knocked and not yet proved the secret.
+const ACCEPT_PATIENCE: Duration = Duration::from_millis(100);
