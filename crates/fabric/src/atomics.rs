@@ -1,4 +1,95 @@
 //! The one door to atomic types: every lock-free structure of the workspace takes them from here, so that a
 //! concurrency checker can replace them in one place.
+//!
+//! A build with `--cfg shuttle` does that: its types are those of the standard library, of the same size and on the same
+//! memory, but each access is first a point at which [`crate::explore`] may let another thread run. Ordinary builds have
+//! no trace of it.
 
-pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
+#[cfg(not(shuttle))]
+pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+
+pub use std::sync::atomic::{Ordering, compiler_fence, fence};
+
+#[cfg(shuttle)]
+pub use explored::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+
+#[cfg(shuttle)]
+mod explored {
+    use std::sync::atomic::{self, Ordering};
+
+    use crate::explore::point;
+
+    macro_rules! explored {
+        ($($(#[$about:meta])* $name:ident of $value:ty, $($add:ident)?;)+) => {
+            $(
+                $(#[$about])*
+                #[derive(Debug, Default)]
+                #[repr(transparent)]
+                pub struct $name(atomic::$name);
+
+                impl $name {
+                    /// As in the standard library.
+                    #[must_use]
+                    pub const fn new(value: $value) -> Self {
+                        Self(atomic::$name::new(value))
+                    }
+
+                    /// As in the standard library, behind a point at which another thread may run.
+                    #[must_use]
+                    pub fn load(&self, ordering: Ordering) -> $value {
+                        point();
+                        self.0.load(ordering)
+                    }
+
+                    /// As in the standard library, behind a point at which another thread may run.
+                    pub fn store(&self, value: $value, ordering: Ordering) {
+                        point();
+                        self.0.store(value, ordering);
+                    }
+
+                    /// As in the standard library, behind a point at which another thread may run.
+                    pub fn swap(&self, value: $value, ordering: Ordering) -> $value {
+                        point();
+                        self.0.swap(value, ordering)
+                    }
+
+                    /// As in the standard library, behind a point at which another thread may run.
+                    pub fn fetch_or(&self, value: $value, ordering: Ordering) -> $value {
+                        point();
+                        self.0.fetch_or(value, ordering)
+                    }
+
+                    /// As in the standard library.
+                    pub fn into_inner(self) -> $value {
+                        self.0.into_inner()
+                    }
+
+                    $(
+                        /// As in the standard library, behind a point at which another thread may run.
+                        pub fn $add(&self, value: $value, ordering: Ordering) -> $value {
+                            point();
+                            self.0.$add(value, ordering)
+                        }
+
+                        /// As in the standard library, behind a point at which another thread may run.
+                        pub fn fetch_sub(&self, value: $value, ordering: Ordering) -> $value {
+                            point();
+                            self.0.fetch_sub(value, ordering)
+                        }
+                    )?
+                }
+            )+
+        };
+    }
+
+    explored! {
+        /// A flag whose accesses can be explored.
+        AtomicBool of bool, ;
+        /// A half word whose accesses can be explored.
+        AtomicU32 of u32, fetch_add;
+        /// A word whose accesses can be explored.
+        AtomicU64 of u64, fetch_add;
+        /// A size whose accesses can be explored.
+        AtomicUsize of usize, fetch_add;
+    }
+}

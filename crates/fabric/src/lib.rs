@@ -11,6 +11,8 @@ pub mod bulk;
 pub mod conformance;
 mod core;
 mod event;
+#[cfg(shuttle)]
+pub mod explore;
 mod fabric;
 mod grant;
 pub mod layout;

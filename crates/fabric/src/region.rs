@@ -216,7 +216,8 @@ impl Region {
         assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
         source.check(&range);
         self.check(&(first..first + range.len()));
-        #[cfg(target_arch = "x86_64")]
+        // Not word by word for an exploration of schedules.
+        #[cfg(all(target_arch = "x86_64", not(shuttle)))]
         if range.len() >= STRING_WORDS_MIN {
             // SAFETY: both ranges lie inside their regions, checked above.
             return unsafe { copy_string(self.pointer(first), source.pointer(range.start), range.len()) };
@@ -410,7 +411,7 @@ impl Region {
 ///
 /// # Safety
 /// Both are valid for so many words, which are accessed as atomics or not at all meanwhile.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(shuttle)))]
 unsafe fn copy_string(target: NonNull<AtomicU64>, source: NonNull<AtomicU64>, words: usize) {
     // SAFETY: as the caller promises; the direction flag is clear, as everywhere between functions.
     unsafe {
@@ -428,7 +429,7 @@ unsafe fn copy_string(target: NonNull<AtomicU64>, source: NonNull<AtomicU64>, wo
 const LINE_WORDS: usize = 8;
 
 /// From here on the string instruction's beginning costs less than it saves.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(shuttle)))]
 const STRING_WORDS_MIN: usize = 256;
 
 #[cfg(test)]

@@ -282,5 +282,7 @@ fn low_bits(records: u64) -> u16 {
     records as u16
 }
 
+#[cfg(all(test, shuttle))]
+mod schedules;
 #[cfg(test)]
 mod tests;

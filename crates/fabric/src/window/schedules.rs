@@ -1,0 +1,296 @@
+//! A window between its threads, in explored schedules: an application that reserves, fills and commits, a polling thread
+//! that gives indexes, announces, counts nulls and frees, and a reader in another process (Spindle §2.3, §3.1).
+
+use std::ops::Range;
+
+use super::*;
+use crate::atomics::AtomicU64;
+use crate::explore::{draw, explore, finds_failure, point, thread, yield_now};
+use crate::{RegionId, trusted};
+
+/// A deliberate error of one side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mutation {
+    /// The application fills a message when it has committed it.
+    FillAfterCommit,
+    /// The polling thread announces records before their words are with the reader.
+    AnnounceFirst,
+    /// The polling thread frees a message that the reader still reads.
+    FreeUnread,
+    /// The reader takes a part of an express record for the whole.
+    PartOfExpress,
+}
+
+/// What a run is about.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    /// The reader maps the sender's memory; else it has a copy, to which only what is pushed comes.
+    shared: bool,
+    express: bool,
+    /// The most messages in the window: so many that they or their bytes fill it.
+    records: usize,
+    mutation: Option<Mutation>,
+}
+
+impl Case {
+    const fn new(shared: bool, express: bool) -> Self {
+        Self { shared, express, records: 2, mutation: None }
+    }
+
+    const fn with(self, mutation: Mutation) -> Self {
+        Self { mutation: Some(mutation), ..self }
+    }
+
+    fn is_on(self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+}
+
+const MESSAGES: u64 = 12;
+/// Nulls that the polling thread adds, at most.
+const NULLS: u64 = 3;
+/// The word of the announcement, as in the row of a subgroup: the express slot fills the rest of its line.
+const ANNOUNCED: usize = 0;
+const LARGE_MAX: usize = 48;
+
+/// Messages of all kinds, from some kind on: empty, short, as long as the ring takes, large.
+fn length(number: u64, first: usize) -> usize {
+    const LENGTHS: [usize; 8] = [16, 0, 24, LARGE_MAX, 8, 0, 1, 32];
+    LENGTHS[(usize::try_from(number).expect("small") + first) % LENGTHS.len()]
+}
+
+fn byte(number: u64, at: usize) -> u8 {
+    u8::try_from(number * 16 + at as u64 % 16 + 1).expect("few messages")
+}
+
+fn geometries(case: Case) -> (Geometry, Geometry) {
+    let express = case.express.then(|| Express::at(1));
+    let window = Geometry { express, ..Geometry::new(8, case.records, 24, 1) };
+    (window, Geometry::of_bodies(8 + window.words(), 2, LARGE_MAX, 1))
+}
+
+fn regions(case: Case) -> (Region, Region) {
+    let (window, bodies) = geometries(case);
+    let words = 8 + window.words() + bodies.words();
+    let sender = Region::heap(RegionId(1), words);
+    let view = if case.shared { sender.read_only() } else { Region::heap(RegionId(2), words) };
+    (sender, view)
+}
+
+fn apply(mut writer: Writer, region: &Region, first: usize, case: Case) {
+    for number in 0..MESSAGES {
+        let length = length(number, first);
+        // A reservation that is given back leaves no trace.
+        drop(writer.reserve(length));
+        loop {
+            match writer.reserve(length) {
+                Ok(mut message) if case.is_on(Mutation::FillAfterCommit) => {
+                    let start = message.as_mut_ptr().addr() - region.pointer(0).as_ptr().addr();
+                    message.commit();
+                    let bytes: Vec<u8> = (0..length).map(|at| byte(number, at)).collect();
+                    region.copy_bytes_in(start / 8, &bytes);
+                    break;
+                }
+                Ok(mut message) => {
+                    for at in 0..length {
+                        if at % 8 == 0 {
+                            point();
+                        }
+                        message[at] = byte(number, at);
+                    }
+                    message.commit();
+                    break;
+                }
+                Err(ReserveError::Full) => yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Brings words to the reader, in no order.
+fn push(case: Case, sender: &Region, view: &Region, words: Range<usize>) {
+    if !case.shared {
+        let (first, count) = (words.start, words.len());
+        let offset = draw(count);
+        let words = (0..count).map(|i| first + (i + offset) % count);
+        words.for_each(|word| view.store_relaxed(word, sender.load_relaxed(word)));
+    }
+}
+
+fn announce(case: Case, sender: &Region, view: &Region, announcement: Announcement) {
+    sender.store(ANNOUNCED, announcement.to_word());
+    push(case, sender, view, ANNOUNCED..ANNOUNCED + 1);
+}
+
+fn poll(mut publisher: Publisher, (sender, view): &(Region, Region), delivered: &AtomicU64, case: Case) {
+    let (mut sent, mut nulls) = (0, 0);
+    let mut freed = 0;
+    while freed < MESSAGES {
+        let mut work = 0;
+        if let Some(words) = publisher.publish_express() {
+            push(case, sender, view, words);
+            work += 1;
+        } else {
+            let mut pushed = Vec::new();
+            work += publisher.publish(u64::MAX, |words| pushed.push(words));
+            publisher.publish_bodies(|body| pushed.push(body.words));
+            while publisher.unreleased() < u64::MAX {
+                publisher.release_body();
+            }
+            if work > 0 && case.is_on(Mutation::AnnounceFirst) {
+                announce(case, sender, view, publisher.announcement());
+            }
+            pushed.into_iter().for_each(|words| push(case, sender, view, words));
+            if work > 0 {
+                announce(case, sender, view, publisher.announcement());
+            }
+        }
+        sent += work;
+        if nulls < NULLS && publisher.ready() == 0 {
+            nulls += publisher.raise(publisher.announcement().indexes + 1);
+            announce(case, sender, view, publisher.announcement());
+        }
+        // SYNC: pairs with the release in `read`.
+        let read = delivered.load(Ordering::Acquire);
+        let early = u64::from(case.is_on(Mutation::FreeUnread));
+        let done = publisher.free((read + early).min(publisher.announcement().indexes));
+        freed += done;
+        if work + done == 0 {
+            yield_now();
+        }
+    }
+    assert_eq!(sent, MESSAGES);
+}
+
+/// What the reader sees of the announcement, as a subgroup does.
+fn announced(view: &Region, express: Option<Express>, case: Case) -> Announcement {
+    let said = Announcement::from_word(view.load(ANNOUNCED));
+    let Some(express) = express else { return said };
+    let claimed = express.announcement(view);
+    let is_whole =
+        claimed.indexes > said.indexes && (case.is_on(Mutation::PartOfExpress) || express.is_whole(view));
+    if is_whole { claimed } else { said }
+}
+
+fn read(view: &Region, delivered: &AtomicU64, first: usize, case: Case) {
+    let (window, bodies) = geometries(case);
+    let mut reader = Reader::new(view, window).with_bodies(view, bodies);
+    let (mut index, mut number) = (0, 0);
+    let mut known = Announcement::default();
+    while number < MESSAGES {
+        known = known.max(announced(view, window.express, case));
+        if known.indexes <= index {
+            yield_now();
+        }
+        while index < known.indexes {
+            if let Some(record) = reader.take(index, known).expect("as announced") {
+                let bytes = trusted::payload(&reader, record);
+                assert_eq!(bytes.len(), length(number, first), "message {number}");
+                for (at, found) in bytes.iter().enumerate() {
+                    if at % 8 == 0 {
+                        point();
+                    }
+                    assert_eq!(*found, byte(number, at), "byte {at} of message {number}");
+                }
+                number += 1;
+            }
+            index += 1;
+            // SYNC: pairs with the acquire in `poll`.
+            delivered.store(index, Ordering::Release);
+        }
+    }
+}
+
+fn run(case: Case) {
+    let case = Case { records: 2 + 2 * draw(2), ..case };
+    let regions = regions(case);
+    let (window, bodies) = geometries(case);
+    let (writer, publisher) = trusted::window(&regions.0, window, Some((&regions.0, bodies)));
+    let delivered = Arc::new(AtomicU64::new(0));
+    let (sender, view, seen) = (regions.0.clone(), regions.1.clone(), Arc::clone(&delivered));
+    let first = draw(8);
+    let threads = [
+        thread::spawn(move || apply(writer, &sender, first, case)),
+        thread::spawn(move || read(&view, &seen, first, case)),
+    ];
+    poll(publisher, &regions, &delivered, case);
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+}
+
+/// [O2] [O3] [O5] [O6] [N1] What is committed is read: once, in order, whole, however nulls and laps fall.
+#[test]
+fn what_is_committed_is_read() {
+    for (shared, express) in [(true, false), (true, true), (false, false), (false, true)] {
+        explore(5000, move || run(Case::new(shared, express)));
+    }
+}
+
+#[test]
+fn errors_of_each_side_are_found() {
+    for case in [
+        Case::new(true, false).with(Mutation::FillAfterCommit),
+        Case::new(false, true).with(Mutation::FillAfterCommit),
+        Case::new(false, false).with(Mutation::AnnounceFirst),
+        Case::new(true, false).with(Mutation::FreeUnread),
+        Case::new(false, true).with(Mutation::FreeUnread),
+        Case::new(true, true).with(Mutation::PartOfExpress),
+        Case::new(false, true).with(Mutation::PartOfExpress),
+    ] {
+        assert!(finds_failure(10_000, move || run(case)), "{case:?}");
+    }
+}
+
+/// [V7] A window that closes while the application sends: what is committed goes on in the next window, once and in order,
+/// however late it is committed.
+#[test]
+fn what_a_closed_window_holds_goes_on() {
+    explore(10_000, || {
+        let ring = |id| {
+            let geometry = Geometry::new(0, 3, 24, 1);
+            let region = Region::heap(RegionId(id), geometry.words());
+            let ends = trusted::window(&region, geometry, None);
+            (region, geometry, ends)
+        };
+        let (_, _, (mut writer, mut publisher)) = ring(1);
+        let (region, geometry, (mut next, mut next_publisher)) = ring(2);
+        let application = thread::spawn(move || {
+            let mut sent = 0_u8;
+            loop {
+                match writer.send(usize::from(sent) % 24 + 1, |bytes| bytes.fill(sent)) {
+                    Ok(()) => sent += 1,
+                    Err(ReserveError::Full) => yield_now(),
+                    Err(_) => return sent,
+                }
+            }
+        });
+        let mut index = 0;
+        for _ in 0..2 {
+            index += publisher.publish(u64::MAX, |_| ());
+            publisher.free(index.saturating_sub(1));
+        }
+        let mut expected = u8::try_from(index.saturating_sub(1)).expect("few");
+        publisher.close();
+        let mut remains = publisher.remains(u64::from(expected));
+        let mut reader = Reader::new(&region, geometry);
+        let mut taken = 0;
+        while !remains.is_done() {
+            if remains.move_into(&mut next) == 0 {
+                yield_now();
+            }
+            next_publisher.publish(u64::MAX, |_| ());
+            while taken < next_publisher.announcement().indexes {
+                let record =
+                    reader.take(taken, next_publisher.announcement()).expect("whole").expect("no null");
+                let bytes = trusted::payload(&reader, record);
+                assert!(
+                    bytes.iter().all(|byte| *byte == expected)
+                        && bytes.len() == usize::from(expected) % 24 + 1
+                );
+                (taken, expected) = (taken + 1, expected + 1);
+            }
+            next_publisher.free(taken);
+        }
+        assert_eq!(application.join().expect("no panic"), expected, "all are moved, and none twice");
+    });
+}
