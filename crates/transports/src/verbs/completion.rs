@@ -39,8 +39,9 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) }
     }
 
-    /// Takes all that the channel holds, so that it is not readable any more.
-    pub(super) fn silence(&self) {
+    /// Takes all that the channel holds, so that it is not readable any more; returns how many notices.
+    pub(super) fn silence(&self) -> usize {
+        let mut notices = 0;
         let mut queue = std::ptr::null_mut();
         let mut context = std::ptr::null_mut();
         let (library, channel) = (self.device.library(), self.channel.as_ptr());
@@ -48,7 +49,9 @@ impl CompletionChannel {
         while unsafe { library.ibv_get_cq_event(channel, &raw mut queue, &raw mut context) } == 0 {
             // SAFETY: acknowledged once, and the queue is alive: its end waits for this.
             unsafe { library.ibv_ack_cq_events(queue, 1) };
+            notices += 1;
         }
+        notices
     }
 }
 

@@ -42,6 +42,7 @@ mod joining;
 mod memory;
 mod mirrors;
 mod moves;
+mod notice;
 mod order;
 mod peer;
 mod peers;

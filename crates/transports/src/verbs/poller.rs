@@ -16,6 +16,7 @@ use super::VerbsFabric;
 use super::control::Loss;
 use super::frame::{Frame, Violation};
 use super::mirrors::Request;
+use super::notice::{Completing, heed};
 use super::peer::Offer;
 use crate::{Sleeper, Transport, Waker, barrier};
 
@@ -115,8 +116,18 @@ impl Source {
     }
 }
 
+impl Completing for VerbsFabric {
+    fn take(&mut self) -> usize {
+        self.poll_completions()
+    }
+
+    fn silence(&mut self) -> usize {
+        self.endpoints.completions.channel().silence()
+    }
+}
+
 impl VerbsFabric {
-    /// Reads the control streams, if it is time to look at them. Returns the number of frames.
+    /// Reads the control streams, if it is time to look at them. Returns the amount of work done.
     pub(super) fn poll_control(&mut self) -> usize {
         let now = self.now();
         if now < self.poller.due {
@@ -127,7 +138,7 @@ impl VerbsFabric {
         for source in self.poller.ready(Some(Duration::ZERO)) {
             match source {
                 Source::Peer(peer) => work += self.read_peer(peer),
-                Source::Completions => self.endpoints.completions.channel().silence(),
+                Source::Completions => work += heed(self),
                 Source::Notices => self.read_notices(),
                 // Silenced by `unpark`.
                 Source::Doorbell => {}
