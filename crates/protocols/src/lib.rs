@@ -14,5 +14,7 @@ pub mod multicast;
 pub mod mutation;
 pub mod rdmc;
 pub mod replica;
+#[cfg(all(test, shuttle))]
+mod schedules;
 pub mod sst;
 pub mod stream;
