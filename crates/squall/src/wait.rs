@@ -6,12 +6,15 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
+#[cfg(not(shuttle))]
+use std::{sync::Mutex, thread};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
+#[cfg(shuttle)]
+use squall_fabric::explore::{sync::Mutex, thread};
 use squall_transports::barrier;
 
 /// Those who wait for one kind of thing.
@@ -65,13 +68,13 @@ pub(crate) fn block_for<F: Future>(future: F, patience: Duration) -> Option<F::O
 }
 
 fn run<F: Future>(future: F, deadline: Option<Instant>) -> Option<F::Output> {
-    struct Unpark(Thread);
+    struct Unpark(thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
             self.0.unpark();
         }
     }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
@@ -79,11 +82,80 @@ fn run<F: Future>(future: F, deadline: Option<Instant>) -> Option<F::Output> {
             Poll::Ready(output) => return Some(output),
             Poll::Pending => {
                 match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                    None => std::thread::park(),
+                    None => thread::park(),
                     Some(Duration::ZERO) => return None,
-                    Some(left) => std::thread::park_timeout(left),
+                    Some(left) => thread::park_timeout(left),
                 }
             }
+        }
+    }
+}
+
+/// Waiting, in explored schedules: nobody sleeps while there is what it waits for.
+#[cfg(all(test, shuttle))]
+mod schedules {
+    use std::future::poll_fn;
+
+    use squall_fabric::atomics::AtomicU64;
+    use squall_fabric::explore::{explore, finds_failure};
+
+    use super::*;
+
+    /// An error of one of the two sides.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Mutation {
+        /// Who waits does not look once more when its waker is there.
+        NoLastLook,
+        /// The polling thread wakes before it stores.
+        NotifyFirst,
+    }
+
+    const ROUNDS: u64 = 3;
+
+    /// Waits until the count is that of the round.
+    async fn wait(waiters: &Waiters, count: &AtomicU64, round: u64, mutation: Option<Mutation>) {
+        let is_there = || count.load(Ordering::Relaxed) >= round;
+        poll_fn(|context| {
+            if is_there() {
+                return Poll::Ready(());
+            }
+            waiters.register(context.waker());
+            if mutation != Some(Mutation::NoLastLook) && is_there() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Two threads that wait, and the one that they wait for.
+    fn run(mutation: Option<Mutation>) {
+        let shared = Arc::new((Waiters::default(), AtomicU64::new(0)));
+        let sleeper = || {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                (1..=ROUNDS).for_each(|round| block_on(wait(&shared.0, &shared.1, round, mutation)));
+            })
+        };
+        let sleepers = [sleeper(), sleeper()];
+        for round in 1..=ROUNDS {
+            if mutation == Some(Mutation::NotifyFirst) {
+                shared.0.notify();
+                shared.1.store(round, Ordering::Relaxed);
+            } else {
+                shared.1.store(round, Ordering::Relaxed);
+                shared.0.notify();
+            }
+        }
+        sleepers.into_iter().for_each(|sleeper| sleeper.join().expect("no panic"));
+    }
+
+    #[test]
+    fn no_wake_up_is_lost() {
+        explore(10_000, || run(None));
+    }
+
+    #[test]
+    fn errors_of_each_side_are_found() {
+        for mutation in [Mutation::NoLastLook, Mutation::NotifyFirst] {
+            assert!(finds_failure(10_000, move || run(Some(mutation))), "{mutation:?}");
         }
     }
 }

@@ -114,3 +114,82 @@ mod tests {
         assert_eq!(rings(&waker), None);
     }
 }
+
+/// Parking, in explored schedules: a runner does not sleep while there is something to do.
+#[cfg(all(test, shuttle))]
+mod schedules {
+    use rustix::event::{PollFd, PollFlags};
+    use squall_fabric::atomics::AtomicU64;
+    use squall_fabric::explore::{explore, finds_failure, thread, yield_now};
+
+    use super::*;
+
+    /// An error of one of the two sides.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Mutation {
+        /// The runner does not look once more when its mark is there.
+        NoLastLook,
+        /// Whoever has something for the runner wakes it first.
+        WakeFirst,
+    }
+
+    const THINGS: u64 = 3;
+
+    /// The steps of [`crate::runner::Runner`] and of a transport, from one sleep to the next.
+    fn rest(waker: &Waker, mut has_work: impl FnMut() -> bool, mutation: Option<Mutation>) {
+        waker.set_parked(true);
+        barrier::heavy();
+        if mutation == Some(Mutation::NoLastLook) || !has_work() {
+            let no_time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let rings = || {
+                let mut doorbell = [PollFd::from_borrowed_fd(waker.doorbell(), PollFlags::IN)];
+                rustix::event::poll(&mut doorbell, Some(&no_time)).expect("a doorbell") > 0
+            };
+            while !rings() {
+                yield_now();
+            }
+        }
+        waker.set_parked(false);
+    }
+
+    /// Two threads that each have something for the runner, again and again.
+    fn run(mutation: Option<Mutation>) {
+        let shared = Arc::new((Waker::new().expect("a file descriptor"), AtomicU64::new(0)));
+        let user = || {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                for _ in 0..THINGS {
+                    if mutation == Some(Mutation::WakeFirst) {
+                        shared.0.wake();
+                        shared.1.fetch_add(1, Ordering::Relaxed);
+                    } else {
+                        shared.1.fetch_add(1, Ordering::Relaxed);
+                        shared.0.wake();
+                    }
+                }
+            })
+        };
+        let users = [user(), user()];
+        let mut seen = 0;
+        while seen < 2 * THINGS {
+            let there = shared.1.load(Ordering::Relaxed);
+            if there == seen {
+                rest(&shared.0, || shared.1.load(Ordering::Relaxed) > seen, mutation);
+            }
+            seen = there;
+        }
+        users.into_iter().for_each(|user| user.join().expect("no panic"));
+    }
+
+    #[test]
+    fn no_ring_is_lost() {
+        explore(2000, || run(None));
+    }
+
+    #[test]
+    fn errors_of_each_side_are_found() {
+        for mutation in [Mutation::NoLastLook, Mutation::WakeFirst] {
+            assert!(finds_failure(2000, move || run(Some(mutation))), "{mutation:?}");
+        }
+    }
+}
