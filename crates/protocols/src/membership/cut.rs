@@ -11,6 +11,9 @@
 //! - A report that is still missing matters only if it could accuse somebody who stays of not being heard by somebody
 //!   who stays. Every other report adds a link that the cut covers already, and what it covers already stays a least
 //!   cover. So the leader waits only for the former: a member either accuses whoever is accused, or vouches for it.
+//! - The leader waits also until each member that it accuses itself, and that would stay, is vouched for by a member that
+//!   it hears. Such a member stays only if the cover takes the leader instead. If nobody else hears it either, it is
+//!   dead, and the leader must not go for its sake: the reports that put it into the cut are still on their way.
 //!
 //! The aim is that of Rapid's cut detection (Suresh et al. 2018); the means differ, since here every member hears every
 //! other and a view has few of them.
