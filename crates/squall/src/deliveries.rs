@@ -60,11 +60,11 @@ impl Deliveries {
         loop {
             // Asked before looking, so that what was delivered until then is not missed.
             let failure = self.status.failure();
-            let (closed, found, urged) = match &mut self.pull {
-                Some(pull) => (pull.is_closed(), pull.has_message(), pull.is_urged()),
-                None => (true, Ok(false), false),
+            let (closed, found) = match &mut self.pull {
+                Some(pull) => (pull.is_closed(), pull.has_message()),
+                None => (true, Ok(false)),
             };
-            if self.held >= self.release_every || (self.held > 0 && (urged || found != Ok(true))) {
+            if self.held >= self.release_every || self.should_release(found == Ok(true)) {
                 self.release();
             }
             match found {
@@ -77,6 +77,12 @@ impl Deliveries {
                 Err(_) => return Err(failure.unwrap_or(GroupError::Left).into()),
             }
         }
+    }
+
+    /// Whether it is time to give back what was taken, or passed over: messages that were delivered in an earlier view and
+    /// come once more take room in their sender's window, too.
+    fn should_release(&self, has_more: bool) -> bool {
+        self.pull.as_ref().is_some_and(|pull| (!has_more || pull.is_urged()) && pull.owes_release())
     }
 
     /// The next message, in place; blocks until there is one. It is given back by the next call. Not for the
@@ -117,5 +123,70 @@ impl Deliveries {
             }
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
+    use squall_fabric::{Core, Duration, Fabric, MirrorKey, NodeId};
+    use squall_protocols::group::{Application, SubgroupId};
+    use squall_protocols::multicast::{Deliver, Mode, Settings, Subgroup, ViewStart};
+
+    use super::*;
+    use crate::application::Handles;
+
+    const MEMBERS: [NodeId; 2] = [NodeId(0), NodeId(1)];
+
+    fn turn(fabric: &mut SimFabric, subgroup: &mut Subgroup<impl Deliver>) {
+        let mut events = Vec::new();
+        fabric.poll(&mut |event| events.push(event));
+        events.iter().for_each(|event| subgroup.handle_event(fabric, event));
+        subgroup.poll(fabric);
+    }
+
+    /// In mode `Unordered` a sender that survives a view change sends again what some have delivered already. A consumer
+    /// that was never handed these messages gives their room back all the same, or the sender waits for ever.
+    #[test]
+    fn messages_that_come_once_more_are_given_back() {
+        let world = SimWorld::new(1, SimConfig::hardware(), 2);
+        let [mut near, mut far] = [0, 1].map(|node| world.fabric(node));
+        let settings = Settings { mode: Mode::Unordered, window: 2, ..Settings::new(2, 8) };
+        let start = ViewStart { view: 1, known: vec![(NodeId(1), 2)] };
+        let (mut receiver, _, pull) =
+            Subgroup::pulled(&mut near, MirrorKey(1), &MEMBERS, settings.clone(), start);
+        let (mut sender, writer) = Subgroup::new(
+            &mut far,
+            MirrorKey(1),
+            &MEMBERS,
+            settings,
+            ViewStart::default(),
+            |_: Message<'_>| {},
+        );
+        let mut settle = || {
+            for _ in 0..50 {
+                turn(&mut near, &mut receiver);
+                turn(&mut far, &mut sender);
+                world.advance_to(world.now() + Duration::from_micros(10));
+            }
+        };
+        let (seat, status) = (Arc::new(Seat::default()), Arc::new(Status::default()));
+        let view = Box::new(|_: &squall_protocols::membership::View| {});
+        Handles::new(BTreeMap::new(), vec![Arc::clone(&seat)], Arc::clone(&status), view)
+            .take_pull(SubgroupId(0), pull);
+        let mut deliveries = Deliveries::new(seat, Waker::new().expect("a descriptor"), status, 8);
+
+        settle();
+        let mut writer = writer.expect("all send");
+        (1..=2).for_each(|byte| writer.send(1, |bytes| bytes[0] = byte).expect("there is room"));
+        settle();
+        assert!(deliveries.try_next().expect("the group lives").is_none(), "both were delivered before");
+        settle();
+        writer.send(1, |bytes| bytes[0] = 3).expect("there is room again");
+        settle();
+        let message = deliveries.try_next().expect("the group lives").expect("it is new");
+        assert_eq!(message.bytes, [3]);
     }
 }

@@ -167,19 +167,37 @@ impl Pull {
         Ok(self.consumer.handed_over().0 - before)
     }
 
+    /// Whether there is anything to give back: messages that were handed over, or nulls and messages of an earlier view
+    /// that were passed over. The latter take room in their senders' windows too, so a consumer that finds no message
+    /// releases them.
+    #[inline]
+    #[must_use]
+    pub fn owes_release(&self) -> bool {
+        let is_behind = |(lane, released): (usize, &AtomicU64)| {
+            // Written by this thread alone.
+            released.load(Ordering::Relaxed) != self.given_up(lane)
+        };
+        self.handoff.released.iter().enumerate().any(is_behind)
+    }
+
     /// Gives everything handed over so far back to its senders.
     pub fn release(&mut self) {
         for (lane, released) in self.handoff.released.iter().enumerate() {
-            let taken = match &self.found {
-                Some((found, message)) if *found == lane => message.sequence(),
-                _ => self.consumer.taken()[lane],
-            };
             // SYNC: pairs with the acquire in `Handoff::released`.
-            released.store(taken, Ordering::Release);
+            released.store(self.given_up(lane), Ordering::Release);
         }
         // The polling thread reads this cache line in each evaluation: a store each time would take it away from it.
         if self.is_urged() {
             self.handoff.urged.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// How much of `lane` was handed over or passed over.
+    #[inline]
+    fn given_up(&self, lane: usize) -> u64 {
+        match &self.found {
+            Some((found, message)) if *found == lane => message.sequence(),
+            _ => self.consumer.taken()[lane],
         }
     }
 

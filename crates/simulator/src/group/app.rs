@@ -175,6 +175,7 @@ impl Program for App {
                 }
             }
             if let Some((_, pull)) = seat.pulls.front_mut() {
+                worked |= pull.owes_release();
                 pull.release();
             }
         }
