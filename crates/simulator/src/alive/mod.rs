@@ -173,14 +173,14 @@ impl Case {
     fn check(&self, fates: &[Fate]) -> Result<(), String> {
         let mut wanted = self.wanted();
         match &self.trouble {
-            Trouble::Distance(_) => expect_together(fates, &wanted),
+            Trouble::Distance(_) => expect_healthy(fates, &wanted),
             Trouble::Hang { node, span, .. } => {
                 let hangs_long = *span > SUSPICION_AFTER / 2;
                 let stays = matches!(fates.get(*node as usize), Some(Fate::Member(_)));
                 if hangs_long && !stays {
                     wanted.retain(|member| member != node);
                 }
-                expect_together(fates, &wanted)
+                expect_healthy(fates, &wanted)
             }
             Trouble::Links(links) => self.check_links(fates, links),
         }
@@ -196,7 +196,7 @@ impl Case {
         }
         let together: Vec<u32> =
             (0..self.members).filter(|node| matches!(fates[*node as usize], Fate::Member(_))).collect();
-        expect_together(fates, &together)?;
+        expect_healthy(fates, &together)?;
         let removed = self.members - u32::try_from(together.len()).expect("few");
         if removed > least {
             return Err(format!("[V11] {removed} members were removed, where {least} would have done"));
@@ -225,20 +225,10 @@ impl BadLink {
     }
 }
 
-/// \[V10\] `nodes` are members, in one view, of just them.
-fn expect_together(fates: &[Fate], nodes: &[u32]) -> Result<(), String> {
-    let is_in = |node: &u32| match &fates[*node as usize] {
-        Fate::Member(view) => {
-            let mut members: Vec<u32> = view.members.iter().map(|member| member.node.0).collect();
-            members.sort_unstable();
-            members == nodes
-        }
-        _ => false,
-    };
-    match nodes.iter().find(|node| !is_in(node)) {
-        None => Ok(()),
-        Some(node) => Err(format!("[V10] node {node} is not in a view of just the healthy {nodes:?}")),
-    }
+/// \[V10\] The healthy `nodes` are in one view, of just them.
+fn expect_healthy(fates: &[Fate], nodes: &[u32]) -> Result<(), String> {
+    Fate::expect_together(fates, nodes)
+        .map_err(|missing| format!("[V10] node {missing} is not in a view of just the healthy {nodes:?}"))
 }
 
 /// The plan follows from the case as a whole, so nothing is taken away but bad links.

@@ -53,6 +53,24 @@ pub enum Fate {
     Ended(Ended),
 }
 
+impl Fate {
+    /// Whether `nodes`, in ascending order, are in one view of just them.
+    ///
+    /// # Errors
+    /// The first of `nodes` that is not.
+    pub fn expect_together(fates: &[Self], nodes: &[u32]) -> Result<(), u32> {
+        let is_in = |node: &u32| match &fates[*node as usize] {
+            Self::Member(view) => {
+                let mut members: Vec<u32> = view.members.iter().map(|member| member.node.0).collect();
+                members.sort_unstable();
+                members == nodes
+            }
+            _ => false,
+        };
+        nodes.iter().find(|node| !is_in(node)).map_or(Ok(()), |missing| Err(*missing))
+    }
+}
+
 struct Node<P: Program> {
     id: NodeId,
     fabric: SimFabric,
@@ -233,7 +251,29 @@ impl<S: Scene> Cluster<S> {
         self.check_stops()?;
         self.check_one_view()?;
         self.check_leavers()?;
-        self.check_complete()
+        self.check_complete()?;
+        self.check_healthy()
+    }
+
+    /// \[V10\] The healthy members are in the last view, and have nothing more to do.
+    fn check_healthy(&self) -> Result<(), Violation> {
+        let fail = |text: String| Err(Violation { checker: "availability", text });
+        for node in self.healthy() {
+            let node = &self.nodes[node as usize];
+            if node.view_id().is_none() {
+                return fail(format!("[V10] {} is healthy and is not in the last view", node.id));
+            }
+            if self.scene.owes_work(node.id) && !node.is_done() {
+                return fail(format!("[V10] {} is healthy and cannot continue its work", node.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes that have to end in one view together.
+    fn healthy(&self) -> Vec<u32> {
+        let excluded = Ended::Stopped(Stop::Excluded);
+        self.plan.healthy(|node| !self.world.lives(node) || self.scene.excuses(NodeId(node), excluded))
     }
 
     /// \[V13\] Whoever wished to leave has left.
@@ -293,6 +333,7 @@ impl<S: Scene> Cluster<S> {
     /// Whoever has stopped had a reason.
     fn check_stops(&self) -> Result<(), Violation> {
         let is_sure = !self.plan.has_false_suspicion();
+        let healthy = self.healthy();
         for node in &self.nodes {
             let ended = node.group.as_ref().and_then(Group::ended);
             let Some(ended) = ended.filter(|_| self.world.lives(node.id.0)) else { continue };
@@ -307,6 +348,10 @@ impl<S: Scene> Cluster<S> {
             if !is_fine && !self.scene.excuses(node.id, ended) {
                 let text = format!("[V5] {} has stopped without a reason: {ended}", node.id);
                 return Err(Violation { checker: "liveness", text });
+            }
+            if healthy.contains(&node.id.0) {
+                let text = format!("[V10] {} has stopped, one of the healthy {healthy:?}: {ended}", node.id);
+                return Err(Violation { checker: "availability", text });
             }
         }
         Ok(())

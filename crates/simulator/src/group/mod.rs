@@ -5,6 +5,7 @@
 
 mod app;
 mod cluster;
+mod health;
 mod plan;
 mod program;
 pub mod slow;

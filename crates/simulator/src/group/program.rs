@@ -75,6 +75,11 @@ pub(crate) trait Scene {
         false
     }
 
+    /// Whether `node`, while it is healthy, has to finish its work: nobody that the plan lets hang keeps it waiting.
+    fn owes_work(&self, _node: NodeId) -> bool {
+        true
+    }
+
     /// Messages delivered so far.
     fn delivered(&self) -> u64;
 

@@ -119,6 +119,10 @@ impl Scene for Objects {
         self.shared.plan.hanging != Some(node.0)
     }
 
+    fn owes_work(&self, _node: NodeId) -> bool {
+        self.shared.plan.hanging.is_none()
+    }
+
     /// \[V8\] Nobody waits for anything, \[A7\] all members of a shard have its state, or none of them, and \[A8\] what is
     /// lost has died with those that had it. But nobody can get a state that one member has which never gives it.
     fn check_complete(&self, present: &[(NodeId, &Member)]) -> Result<(), Violation> {

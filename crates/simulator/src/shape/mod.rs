@@ -273,15 +273,7 @@ impl fmt::Display for Case {
 
 /// `nodes`, and no others, are in one view.
 fn expect_members(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), String> {
-    let is_in = |node: &u32| match &fates[*node as usize] {
-        Fate::Member(view) => {
-            let mut members: Vec<u32> = view.members.iter().map(|member| member.node.0).collect();
-            members.sort_unstable();
-            members == nodes
-        }
-        _ => false,
-    };
-    if nodes.iter().all(is_in) { Ok(()) } else { Err(complaint.into()) }
+    Fate::expect_together(fates, nodes).map_err(|missing| format!("{complaint}: node {missing} is missing"))
 }
 
 fn expect_stopped(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), String> {
