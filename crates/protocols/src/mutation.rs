@@ -81,6 +81,10 @@ mutations! {
         VouchUnheard,
         /// \[V11\] The leader removes all that it accuses, and nobody else.
         CutAccused,
+        /// \[V11\] A member that attaches after it was accused does not learn who accuses it.
+        MissLateReader,
+        /// \[S2\] A proposal that a member has missed is taken for one that changes nothing.
+        TakeMissedProposal,
         /// \[V12\] A full view ends for a joiner that there is no place for.
         EndFullView,
         /// A member whose consumer is too slow does not leave.

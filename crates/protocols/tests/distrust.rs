@@ -108,7 +108,7 @@ impl Puppet {
     fn propose(&mut self, removed: u64, joins: &[u64], trims: &[u64]) {
         let first = (self.columns.wedged.word() + 1).next_multiple_of(LINE_WORDS);
         self.row.store(first, removed);
-        self.row.store(first + 1, joins.len() as u64);
+        self.row.store(first + 1, joins.len() as u64 + 1);
         for (i, node) in joins.iter().enumerate() {
             self.row.store(first + 3 + 2 * i, *node);
         }
@@ -163,7 +163,7 @@ fn a_leader_that_proposes_what_cannot_be_is_accused() {
         let mut scene = Scene::new(1, 0);
         scene.run();
         let Puppet { row, columns, .. } = &scene.puppet;
-        columns.wedged.store(row, true);
+        columns.wedged.store(row, u64::MAX);
         scene.puppet.push();
         scene.run();
         scene.puppet.propose(removed, joins, trims);
@@ -181,7 +181,7 @@ fn a_leader_that_proposes_what_cannot_be_is_accused() {
 fn a_member_that_decides_what_nobody_proposed_is_accused() {
     let mut scene = Scene::new(2, 3);
     scene.run();
-    scene.puppet.columns.wedged.store(&scene.puppet.row, true);
+    scene.puppet.columns.wedged.store(&scene.puppet.row, u64::MAX);
     scene.puppet.push();
     scene.run();
     scene.puppet.propose(0, &[], &[1; SENDERS]);

@@ -45,9 +45,13 @@ fn check<M: Copy + Debug>(mistakes: &[M], caught: impl Fn(M) -> Option<String>) 
 ///   have echoed; these decide it without the next leader, and others decide what that one proposes.
 /// - `TakeEarliestProposal`: the first leader dies when the third has its proposal and the second has not, the second when
 ///   its own is decided and nobody else knows that.
-const RARE: [(mutation::Mutation, &str, u64); 2] = [
+/// - `MissLateReader`: a member is accused by all but one before it attaches, since it pauses while a view opens.
+/// - `TakeMissedProposal`: a member attaches between a proposal and the decision of the others to go on without it.
+const RARE: [(mutation::Mutation, &str, u64); 4] = [
     (mutation::Mutation::ProposeUnaccepted, "takeover", 8_051),
     (mutation::Mutation::TakeEarliestProposal, "takeover", 43_516),
+    (mutation::Mutation::MissLateReader, "group", 17_810),
+    (mutation::Mutation::TakeMissedProposal, "group", 28_649),
 ];
 
 #[test]

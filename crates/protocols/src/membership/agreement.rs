@@ -32,7 +32,8 @@ impl Membership {
             else {
                 continue;
             };
-            let proposal = self.load(rank, leader);
+            // Who was accused before it attached may have missed the proposal itself [S2].
+            let Some(proposal) = self.load(rank, leader) else { continue };
             if !self.accepts(rank, &proposal) {
                 continue;
             }
@@ -108,7 +109,8 @@ impl Membership {
         let row = self.table.row(rank);
         let below = (1 << leader) - 1;
         let accepts = self.row.suspected.load(row) & below == below || is_on(Mutation::ProposeUnaccepted);
-        self.row.wedged.load(row) && accepts
+        let is_complete = self.row.wedged.load(row) >> self.table.rank() & 1 == 1;
+        is_complete && accepts
     }
 
     /// The proposal of the latest earlier leader that anybody has echoed \[D2\], and in whose row it is.
@@ -119,11 +121,14 @@ impl Membership {
         let echoes = (0..self.view.members.len())
             .map(|rank| (index(self.row.echoed.load(self.table.row(rank))), rank));
         let echoes = echoes.filter(|(echoed, _)| (1..=self.view.members.len()).contains(echoed));
-        let (echoed, rank) = match is_on(Mutation::TakeEarliestProposal) {
-            false => echoes.max()?,
-            true => echoes.min()?,
+        // What cannot be read was missed here, and is in a row that accuses this member: no decision needs that one.
+        let readable = echoes.filter_map(|(echoed, rank)| Some((echoed, rank, self.load(rank, echoed - 1)?)));
+        let key = |(echoed, rank, _): &(usize, usize, Proposal)| (*echoed, *rank);
+        let (_, rank, proposal) = match is_on(Mutation::TakeEarliestProposal) {
+            false => readable.max_by_key(key)?,
+            true => readable.min_by_key(key)?,
         };
-        Some((rank, self.load(rank, echoed - 1)))
+        Some((rank, proposal))
     }
 
     fn new_proposal(&self, cut: u64) -> Proposal {
@@ -157,7 +162,7 @@ impl Membership {
         if !has_proposed || self.echoed_last() > leader {
             return 0;
         }
-        let proposal = self.load(leader, leader);
+        let Some(proposal) = self.load(leader, leader) else { return 0 };
         if !self.accepts(leader, &proposal) {
             return 1;
         }
@@ -204,7 +209,8 @@ impl Membership {
         self.echoed = Some((leader, proposal));
     }
 
-    pub(super) fn load(&self, rank: usize, leader: usize) -> Proposal {
+    /// The proposal of `leader` in the row of `rank`, if it has come here.
+    pub(super) fn load(&self, rank: usize, leader: usize) -> Option<Proposal> {
         Proposal::load(self.table.row(rank), self.row.proposal(leader), self.row.trims, self.row.states)
     }
 

@@ -428,6 +428,8 @@ impl Membership {
 
     /// What this member thinks of the others, its states and the wish to leave go into the row, before anything that rests on them.
     fn publish<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
+        // Who was accused before it attached, and lives, has to learn of it: it may lead members that hear it.
+        let is_missed = self.table.take_late_reader() && !is_on(Mutation::MissLateReader);
         let Row { accused, disputed, vouched, suspected, .. } = self.row;
         let opinions = [
             (accused, self.accused),
@@ -436,7 +438,7 @@ impl Membership {
             (suspected, self.suspected),
         ];
         let is_news = |(column, value): &(Column<u64>, u64)| column.load(self.table.own()) != *value;
-        if opinions.iter().any(is_news) {
+        if is_missed || opinions.iter().any(is_news) {
             opinions.into_iter().for_each(|(column, value)| self.table.note(column, value));
             self.table.tell(self.row.opinions());
         }
@@ -451,7 +453,7 @@ impl Membership {
     fn must_wedge(&self) -> bool {
         let has_reason = |rank: usize| {
             let row = self.table.row(rank);
-            self.row.wedged.load(row) || self.row.leaving.load(row)
+            self.row.wedged.load(row) != 0 || self.row.leaving.load(row)
         };
         self.disputed != 0 || self.can_admit() || ranks(self.heard_members()).any(has_reason)
     }
@@ -472,7 +474,9 @@ impl Membership {
         if !counts.is_empty() {
             self.table.append(self.row.counts.words(0..counts.len()));
         }
-        self.table.raise(self.row.wedged, true);
+        let missed = ranks(everybody(self.view.members.len())).filter(|rank| self.table.is_excused(*rank));
+        let readers = everybody(self.view.members.len()) & !missed.fold(0, |all, rank| all | 1 << rank);
+        self.table.raise(self.row.wedged, readers);
         self.wedged = true;
     }
 }

@@ -53,7 +53,10 @@ impl Membership {
             return Some("a proposal in which a node joins that is a member, or joins twice");
         }
         let own = self.table.rank();
-        if self.wedged && !proposal.removes(own) && self.exceeds(proposal, own) {
+        if !self.wedged && !proposal.removes(own) {
+            return Some("a decision before a member has wedged that stays [V2]");
+        }
+        if !proposal.removes(own) && self.exceeds(proposal, own) {
             return Some("a trim beyond what a member has that stays [V2]");
         }
         None
@@ -75,7 +78,11 @@ impl Membership {
     /// the two has changed what it had written.
     pub(super) fn on_contradiction(&mut self, rank: usize, leader: usize, echoed: &Proposal) {
         let own = self.table.rank();
-        let guilty = if leader != own && self.load(leader, leader) != *echoed { leader } else { rank };
+        let guilty = if leader != own && self.load(leader, leader).is_some_and(|own| own != *echoed) {
+            leader
+        } else {
+            rank
+        };
         if guilty != own {
             self.distrust(guilty, "two proposals of one leader, or two decisions [V1]");
         }

@@ -5,11 +5,12 @@ use std::ops::Range;
 use squall_fabric::{NodeId, Region};
 
 use super::Member;
+use crate::mutation::{Mutation, is_on};
 
 /// The most joiners that one change lets in; more wait for the next.
 pub const JOINS_MAX: usize = 16;
 
-/// Words before the joiners: who is removed, how many join, who is leaving.
+/// Words before the joiners: who is removed, one more than how many join, who is leaving.
 const HEAD: usize = 3;
 
 /// The end of a view.
@@ -42,7 +43,7 @@ impl Proposal {
     /// Writes the proposal to `row` from word `first` on; returns the words that were written.
     pub(super) fn store(&self, row: &Region, first: usize) -> Range<usize> {
         row.store(first, self.removed);
-        row.store(first + 1, self.joins.len() as u64);
+        row.store(first + 1, self.joins.len() as u64 + 1);
         row.store(first + 2, self.leaving);
         for (i, member) in self.joins.iter().enumerate() {
             row.store(first + HEAD + 2 * i, u64::from(member.node.0));
@@ -55,22 +56,25 @@ impl Proposal {
         first..lists + self.holders.len() + self.trims.len()
     }
 
-    /// Reads a proposal with `trims` trims about `states` states that [`Proposal::store`] has written.
-    pub(super) fn load(row: &Region, first: usize, trims: usize, states: usize) -> Self {
-        let joins = usize::try_from(row.load(first + 1)).map_or(JOINS_MAX, |joins| joins.min(JOINS_MAX));
+    /// Reads a proposal with `trims` trims about `states` states that [`Proposal::store`] has written; `None` if it has not
+    /// come here.
+    pub(super) fn load(row: &Region, first: usize, trims: usize, states: usize) -> Option<Self> {
+        let missed = is_on(Mutation::TakeMissedProposal).then_some(0);
+        let joins = row.load(first + 1).checked_sub(1).or(missed)?;
+        let joins = usize::try_from(joins).map_or(JOINS_MAX, |joins| joins.min(JOINS_MAX));
         let join = |i: usize| {
             let node = NodeId(u32::try_from(row.load(first + HEAD + 2 * i)).unwrap_or(u32::MAX));
             Member { node, tag: row.load(first + HEAD + 2 * i + 1) }
         };
         let lists = first + HEAD + 2 * JOINS_MAX;
         let list = |words: Range<usize>| words.map(|i| row.load(lists + i)).collect();
-        Self {
+        Some(Self {
             removed: row.load(first),
             leaving: row.load(first + 2),
             joins: (0..joins).map(join).collect(),
             holders: list(0..states),
             trims: list(states..states + trims),
-        }
+        })
     }
 }
 
@@ -85,7 +89,8 @@ mod tests {
         let joins = vec![Member { node: NodeId(7), tag: 9 }, Member { node: NodeId(8), tag: 0 }];
         let (holders, trims) = (vec![0b11, 0], vec![3, u64::MAX, 0]);
         let proposal = Proposal { removed: 0b101, leaving: 0b10, joins, holders, trims };
+        assert_eq!(Proposal::load(&row, 5, 3, 2), None, "it has not come");
         assert_eq!(proposal.store(&row, 5).len(), Proposal::words(3, 2));
-        assert_eq!(Proposal::load(&row, 5, 3, 2), proposal);
+        assert_eq!(Proposal::load(&row, 5, 3, 2), Some(proposal));
     }
 }

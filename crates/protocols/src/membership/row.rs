@@ -32,8 +32,9 @@ pub struct Row {
     pub holds: Columns<u64>,
     /// How many indexes of each sender it has of the subgroups that it is in ([`Segment::counts`]).
     pub counts: Columns<u64>,
-    /// The member has wedged; announces `counts`.
-    pub wedged: Column<bool>,
+    /// Not 0: the member has wedged; announces `counts`. It is the set of those ranks that have not missed them: who was
+    /// accused before it attached may see this word alone \[S2\].
+    pub wedged: Column<u64>,
     /// Room for the proposal of each leader, by rank.
     proposals: Vec<usize>,
     /// One more than the rank of the leader whose proposal the member has echoed last; announces it.

@@ -21,6 +21,10 @@ pub struct Table {
     attached: Vec<bool>,
     /// Readers that are not yet attached; 0 means ready [S4].
     awaited: usize,
+    /// Who was excused before it attached, by rank: it misses what is stored meanwhile.
+    excused: Vec<bool>,
+    /// A reader has attached late: see [`Table::take_late_reader`].
+    has_late_reader: bool,
     /// What has been stored and is not yet posted, in order.
     posts: Vec<Post>,
 }
@@ -60,6 +64,8 @@ impl Table {
             mirror,
             attached,
             awaited: readers.len(),
+            excused: vec![false; members.len()],
+            has_late_reader: false,
             posts: Vec::with_capacity(64),
         }
     }
@@ -71,15 +77,34 @@ impl Table {
             return;
         }
         let Some(rank) = self.members.iter().position(|member| member == reader) else { return };
-        self.excuse(rank);
+        self.has_late_reader |= self.excused[rank];
+        self.await_no_more(rank);
     }
 
-    /// No longer waits for the reader with rank `rank`: it has attached, or it is suspected and may never do so.
+    /// No longer waits for the reader with rank `rank`: it is suspected and may never attach.
     pub fn excuse(&mut self, rank: usize) {
+        self.excused[rank] |= !self.attached[rank];
+        self.await_no_more(rank);
+    }
+
+    fn await_no_more(&mut self, rank: usize) {
         if !self.attached[rank] {
             self.attached[rank] = true;
             self.awaited -= 1;
         }
+    }
+
+    /// Whether the reader with rank `rank` was excused before it attached: it may see a guard without what the guard
+    /// announces, which was pushed before \[S2\].
+    #[must_use]
+    pub fn is_excused(&self, rank: usize) -> bool {
+        self.excused[rank]
+    }
+
+    /// Whether a reader that was excused has attached since the last call. It has missed what was stored before.
+    #[must_use]
+    pub const fn take_late_reader(&mut self) -> bool {
+        std::mem::replace(&mut self.has_late_reader, false)
     }
 
     /// Whether all members read the own row: only now may it be stored into [S4].
