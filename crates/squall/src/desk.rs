@@ -249,6 +249,17 @@ impl FrontDesk {
         self.forget(*peer, fabric);
     }
 
+    /// To be called in each new view: parts with joiners that were members of a view which ended before all had begun it. They
+    /// can ask again as soon as they see that.
+    pub(crate) fn part_with_removed(&mut self, fabric: &mut AnyFabric, group: &Group<Handles>) {
+        for node in self.newcomers.take_members(|node| group.has_lost(*node)) {
+            tracing::info!(%node, "a process that joined was removed before it had begun its first view");
+            self.status.roster().remove(&node);
+            fabric.remove_peer(node);
+        }
+        self.guest = self.guest.filter(|guest| !group.has_lost(guest.node));
+    }
+
     /// To be called now and then: the guest goes into the next view, or has come into this one.
     pub(crate) fn look_at_guest(&mut self, fabric: &mut AnyFabric, group: &mut Group<Handles>) {
         let Some((guest, membership)) = self.guest.zip(group.membership()) else { return };

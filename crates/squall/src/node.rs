@@ -348,6 +348,7 @@ impl Stack {
         if self.seen != Some(membership.view().id) {
             let view = membership.view().clone();
             self.seen = Some(view.id);
+            self.desk.part_with_removed(&mut self.fabric, &self.group);
             self.peers.extend(self.desk.begin_view(&view));
             // All others know by now that these are no longer members.
             for departed in self.peers.extract_if(.., |peer| view.rank(*peer).is_none()) {
