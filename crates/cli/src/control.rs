@@ -241,6 +241,18 @@ pub(crate) struct ChurnJob {
     pub(crate) majority: bool,
     /// The file for the account.
     pub(crate) account: Option<std::path::PathBuf>,
+    /// A replicated object besides; then the group has a polling thread of its own.
+    #[serde(default)]
+    pub(crate) store: Option<StoreJob>,
+}
+
+/// A replicated object of the members, which others update.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StoreJob {
+    /// At how many members each of its shards is; 0: at all.
+    pub(crate) replicas: usize,
+    /// How long the state of a shard takes to travel.
+    pub(crate) transfer_ms: u64,
 }
 
 impl ChurnJob {
@@ -286,6 +298,8 @@ pub(crate) enum Command {
     CatchUp { missing: Vec<u64> },
     /// Send nothing more; done is who has delivered all of its own and hears nothing more.
     Drain,
+    /// Deliver what is under way, and leave the group in order.
+    Leave,
     /// All are done: leave.
     Stop,
 }
@@ -298,6 +312,14 @@ pub(crate) enum Event {
     Listening { address: String },
     /// So many have joined.
     Joined { joined: usize },
+    /// The group has admitted this process; it has yet to come into a view.
+    Admitted,
+    /// It is not let in yet, and why.
+    Waiting { reason: String },
+    /// This member has the states of all objects that it is to have.
+    Held,
+    /// This member has left the group in order.
+    Left,
     /// All have attached: messages can flow.
     Ready,
     /// So many messages (or rounds) of the total are done.

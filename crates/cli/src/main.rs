@@ -7,6 +7,7 @@
 
 mod accounts;
 mod blast;
+mod chaos;
 mod clock;
 mod cluster;
 mod commands;
@@ -29,7 +30,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    bench_multicast, bench_rdmc, bench_sst, bench_stream, bench_view, chaos, cp, demo,
+    bench_multicast, bench_rdmc, bench_sst, bench_stream, bench_view, chaos as chaos_command, cp, demo,
     doctor as doctor_command, explain, messages, node, serve, simulate, status,
 };
 
@@ -60,7 +61,7 @@ enum Command {
         #[command(subcommand)]
         what: Bench,
     },
-    Chaos(chaos::Arguments),
+    Chaos(chaos_command::Arguments),
     Doctor(doctor_command::Arguments),
     Node(node::Arguments),
     Status(status::Arguments),
@@ -123,7 +124,7 @@ fn perform(command: Command) -> Result<Verdict> {
         Command::Bench { what: Bench::Stream(arguments) } => bench_stream::run(&arguments),
         Command::Bench { what: Bench::View(arguments) } => bench_view::run(&arguments),
         Command::StreamReceiver { job } => blast::receive(&job).map(|()| Verdict::Good),
-        Command::Chaos(arguments) => chaos::run(&arguments),
+        Command::Chaos(arguments) => chaos_command::run(&arguments),
         Command::Doctor(arguments) => doctor_command::run(&arguments),
         Command::Node(arguments) => node::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),

@@ -183,7 +183,7 @@ fn a_member_dies_and_another_joins() {
 #[test]
 fn chaos_loses_nothing() {
     for transport in ["shm", "tcp"] {
-        let result = json(&format!("chaos --seconds 4 --transport {transport} --seed 3 --json"));
+        let result = json(&format!("chaos --seconds 4 --members 3 --transport {transport} --seed 3 --json"));
         assert_eq!(result["agree"], true, "{result}");
         assert!(result["messages"].as_u64() > Some(0), "{result}");
     }

@@ -46,6 +46,18 @@ pub(crate) struct Life {
     pub(crate) report: Option<Report>,
     /// How much it has delivered, and since when no more than that.
     pub(crate) delivered: (u64, Instant),
+    /// The longest time without a delivery, but for the times in which it was halted.
+    pub(crate) outage: Duration,
+    /// It has joined, and the group has admitted it.
+    pub(crate) is_admitted: bool,
+    /// It has come in.
+    is_ready: bool,
+    /// Why it was not let in, when it asked last.
+    waits: String,
+    /// It has the states of all objects that it is to have.
+    pub(crate) has_states: bool,
+    /// The place of its location in the plan's.
+    pub(crate) place: usize,
     process: Process,
     address: Option<String>,
 }
@@ -57,6 +69,10 @@ pub(crate) enum State {
     Running,
     /// Stopped by a signal, to go on later.
     Halted,
+    /// It has been told to leave.
+    Leaving,
+    /// It has left in order.
+    Left,
     /// Killed by us.
     Killed,
     /// It has said that it cannot go on, and why.
@@ -91,10 +107,8 @@ impl Herd {
         self.add(rank, joins)
     }
 
-    fn add(&mut self, rank: usize, joins: Vec<String>) -> Result<usize> {
-        let number = self.lives.len();
-        let account = self.plan.folder.as_ref().map(|folder| folder.join(format!("{number}.account")));
-        let group = GroupJob {
+    fn group(&self, rank: usize, joins: Vec<String>) -> GroupJob {
+        GroupJob {
             name: self.name.clone(),
             secret: self.secret.clone(),
             transport: self.plan.transport,
@@ -105,8 +119,16 @@ impl Herd {
             joins,
             core: None,
             idle: IdleName::Auto,
-            location: self.location(number),
-        };
+            location: Location::default(),
+        }
+    }
+
+    fn add(&mut self, rank: usize, joins: Vec<String>) -> Result<usize> {
+        let number = self.lives.len();
+        let account = self.plan.folder.as_ref().map(|folder| folder.join(format!("{number}.account")));
+        let place = self.free_place();
+        let location = self.plan.locations.get(place).cloned().unwrap_or_default();
+        let group = GroupJob { location, ..self.group(rank, joins) };
         let work = Work::Churn(ChurnJob { account: account.clone(), ..self.plan.job.clone() });
         let process = Process::start(&Job { group, work }, number, &self.sender)?;
         self.lives.push(Life {
@@ -116,15 +138,35 @@ impl Herd {
             views: Vec::new(),
             report: None,
             delivered: (0, Instant::now()),
+            outage: Duration::ZERO,
+            is_admitted: false,
+            is_ready: false,
+            waits: String::new(),
+            has_states: false,
+            place,
             process,
             address: None,
         });
         Ok(number)
     }
 
-    fn location(&self, number: usize) -> Location {
-        let locations = &self.plan.locations;
-        locations.get(number % locations.len().max(1)).cloned().unwrap_or_default()
+    /// The place of the first location at which no process is, or else of the one whose turn it is.
+    fn free_place(&self) -> usize {
+        let is_here = |life: &&Life| !matches!(life.state, State::Killed | State::Left | State::Failed(_));
+        let taken: Vec<usize> = self.lives.iter().filter(is_here).map(|life| life.place).collect();
+        let count = self.plan.locations.len().max(1);
+        (0..count).find(|place| !taken.contains(place)).unwrap_or(self.lives.len() % count)
+    }
+
+    /// What a client has to know of the group, and where members listen at present.
+    pub(crate) fn contact(&self) -> GroupJob {
+        let running = self.lives.iter().filter(|life| life.state == State::Running);
+        self.group(0, running.filter_map(|life| life.address.clone()).collect())
+    }
+
+    /// The name that no other group on this machine has.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Kills a process, as `kill -9` does.
@@ -139,11 +181,18 @@ impl Herd {
         self.lives[number].process.halt(true);
     }
 
-    /// Lets a halted process go on.
+    /// Lets a halted process go on. One that was halted while it joined is a member when it says so.
     pub(crate) fn resume(&mut self, number: usize) {
-        self.lives[number].delivered.1 = Instant::now();
-        self.lives[number].state = State::Running;
-        self.lives[number].process.halt(false);
+        let life = &mut self.lives[number];
+        life.delivered.1 = Instant::now();
+        life.state = if life.is_ready { State::Running } else { State::Starting };
+        life.process.halt(false);
+    }
+
+    /// Tells a member to leave in order.
+    pub(crate) fn leave(&mut self, number: usize) {
+        self.lives[number].state = State::Leaving;
+        self.tell(number, Command::Leave);
     }
 
     /// Tells a process something.
@@ -192,11 +241,13 @@ impl Herd {
 
     /// All processes that may still do something, in words.
     pub(crate) fn describe(&self) -> String {
-        let lives = self.lives.iter().enumerate().filter(|(_, life)| life.state != State::Killed);
+        let is_gone = |state: &State| matches!(state, State::Killed | State::Left);
+        let lives = self.lives.iter().enumerate().filter(|(_, life)| !is_gone(&life.state));
         let line = |(number, life): (usize, &Life)| {
             let view = life.views.last().map_or(0, |news| news.view);
             let (rank, delivered, state) = (life.rank, life.delivered.0, &life.state);
-            format!("process {number} of rank {rank}: {state:?}, view {view}, {delivered} delivered")
+            let waits = if life.is_ready { "" } else { &life.waits };
+            format!("process {number} of rank {rank}: {state:?}, view {view}, {delivered} delivered {waits}")
         };
         lives.map(line).collect::<Vec<_>>().join("; ")
     }
@@ -214,7 +265,7 @@ impl Herd {
             Notice::Closed(number, nonsense) => {
                 let life = &mut self.lives[number];
                 life.process.close(nonsense.clone());
-                if matches!(life.state, State::Starting | State::Running | State::Halted)
+                if matches!(life.state, State::Starting | State::Running | State::Halted | State::Leaving)
                     && life.report.is_none()
                 {
                     life.state = State::Failed(nonsense.unwrap_or_else(|| "it ended without a word".into()));
@@ -229,14 +280,28 @@ impl Life {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Listening { address } => self.address = Some(address),
-            Event::Ready if self.state == State::Starting => {
-                self.state = State::Running;
-                self.delivered.1 = Instant::now();
+            Event::Ready => {
+                self.is_ready = true;
+                if self.state == State::Starting {
+                    self.state = State::Running;
+                    self.delivered.1 = Instant::now();
+                }
             }
-            Event::Progress { done } if done != self.delivered.0 => self.delivered = (done, Instant::now()),
+            Event::Admitted => self.is_admitted = true,
+            Event::Waiting { reason } => self.waits = reason,
+            Event::Held => self.has_states = true,
+            Event::Left if self.state == State::Leaving => self.state = State::Left,
+            Event::Progress { done } if done != self.delivered.0 => {
+                if self.state == State::Running {
+                    self.outage = self.outage.max(self.delivered.1.elapsed());
+                }
+                self.delivered = (done, Instant::now());
+            }
             Event::View(news) => self.views.push(news),
             Event::Done(report) => self.report = Some(*report),
-            Event::Failed { message } if self.state != State::Killed => self.state = State::Failed(message),
+            Event::Failed { message } if !matches!(self.state, State::Killed | State::Left) => {
+                self.state = State::Failed(message)
+            }
             _ => {}
         }
     }

@@ -85,6 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         // Of two members, one is no majority.
         majority: members > 2,
         account: None,
+        store: None,
     };
     let (transport, locations) = (arguments.transport, arguments.locations.clone());
     let plan = ChurnPlan { transport, members, locations, job, folder: None };

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use squall::config::{PartitionSafety, SubgroupConfig};
-use squall::{GroupError, Message, Payload};
+use squall::{GroupError, JoinError, Message, Payload, SendError};
 
 use super::lifeline::Lifeline;
-use super::{Ended, GroupMember, Inbox, Multicast as _, Polled as _, Ticker, config, finish, say};
+use super::resident::Resident;
+use super::{Ended, GroupMember, Inbox, Multicast, Ticker, config, finish, say};
 use crate::clock::now_ns;
 use crate::control::{ChurnJob, Event, GroupJob, Report, ViewNews};
 
@@ -57,17 +58,43 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, lifeline: &Lifeline) -> 
         super::SUBGROUP,
         SubgroupConfig { message_max: job.size, window: 64, ..SubgroupConfig::default() },
     );
+    if let Some(store) = &job.store {
+        config = config.subgroup(super::store::NAME, super::store::subgroup(store));
+    }
     config.suspicion_after = Some(Duration::from_millis(job.suspicion_ms));
     config.partition_safety = if job.majority { PartitionSafety::Majority } else { PartitionSafety::Off };
-    let mut member = GroupMember::join_with(config, account)?;
-    say(&Event::Ready);
-    if group.joins.is_empty() {
-        lifeline.await_go()?;
+    let begin = || {
+        say(&Event::Ready);
+        if group.joins.is_empty() { lifeline.await_go() } else { Ok(()) }
+    };
+    let Some(store) = &job.store else {
+        let mut member = GroupMember::join_with(config, account)?;
+        begin()?;
+        let outcome = named(send(&mut member, job, &ledger, lifeline));
+        return Ok(finish(member, outcome, lifeline));
+    };
+    let mut member = named(Resident::join(config, account, store))?;
+    begin()?;
+    match named(send(&mut member, job, &ledger, lifeline)) {
+        Ok(_) if lifeline.is_leaving() => {
+            member.leave()?;
+            say(&Event::Left);
+            Ok(Ended::Well)
+        }
+        outcome => Ok(finish(member, outcome, lifeline)),
     }
-    let outcome = send(&mut member, job, &ledger, lifeline);
-    let is_stopped = |error: &anyhow::Error| matches!(error.downcast_ref(), Some(GroupError::Stopped(_)));
-    let outcome = outcome.map_err(|error| if is_stopped(&error) { error.context(EXCLUDED) } else { error });
-    Ok(finish(member, outcome, lifeline))
+}
+
+/// The outcome, whose error says so if the others continue without this member.
+fn named<T>(outcome: Result<T>) -> Result<T> {
+    let is_stopped = |error: &anyhow::Error| {
+        let stop = error.chain().find_map(|cause| match (cause.downcast_ref(), cause.downcast_ref()) {
+            (Some(SendError::Group(stop)), _) | (_, Some(JoinError::Group(stop))) => Some(stop),
+            _ => cause.downcast_ref::<GroupError>(),
+        });
+        matches!(stop, Some(GroupError::Stopped(_)))
+    };
+    outcome.map_err(|error| if is_stopped(&error) { error.context(EXCLUDED) } else { error })
 }
 
 /// What the account tells the sending side; both are on one thread.
@@ -163,9 +190,9 @@ impl Inbox for Account {
     }
 }
 
-/// Sends until told to drain, and then waits until there is nothing more to deliver.
+/// Sends until told to drain or to leave, and then waits until there is nothing more to deliver, or nothing of its own.
 fn send(
-    member: &mut GroupMember,
+    member: &mut impl Multicast,
     job: &ChurnJob,
     ledger: &Mutex<Ledger>,
     lifeline: &Lifeline,
@@ -175,7 +202,8 @@ fn send(
     let (mut sent, mut heard, mut quiet_since) = (0, 0, Instant::now());
     let mut ticker = Ticker::new();
     loop {
-        let draining = lifeline.is_draining() || lifeline.is_stopped();
+        let leaving = lifeline.is_leaving();
+        let draining = leaving || lifeline.is_draining() || lifeline.is_stopped();
         let due = job.pace.map_or(u64::MAX, |pace| (begun.elapsed().as_secs_f64() * f64::from(pace)) as u64);
         for _ in 0..BURST {
             let write = |payload: &mut Payload<'_>| {
@@ -202,7 +230,7 @@ fn send(
         if ledger.delivered != heard {
             (heard, quiet_since) = (ledger.delivered, Instant::now());
         }
-        if draining && ledger.own_delivered == sent && quiet_since.elapsed() >= QUIET {
+        if draining && ledger.own_delivered == sent && (leaving || quiet_since.elapsed() >= QUIET) {
             let seconds = begun.elapsed().as_secs_f64();
             return Ok(Report { sent, delivered: ledger.delivered, seconds, ..Report::default() });
         }

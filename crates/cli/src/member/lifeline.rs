@@ -31,6 +31,7 @@ pub(crate) struct Lifeline {
     go: Receiver<()>,
     stopped: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
+    leaving: Arc<AtomicBool>,
     catch_up: Receiver<Vec<u64>>,
 }
 
@@ -43,6 +44,8 @@ impl Lifeline {
         let stop = Arc::clone(&stopped);
         let draining = Arc::new(AtomicBool::new(false));
         let drain = Arc::clone(&draining);
+        let leaving = Arc::new(AtomicBool::new(false));
+        let leave = Arc::clone(&leaving);
         std::thread::spawn(move || {
             let mut pipe = std::io::stdin().lock();
             loop {
@@ -51,12 +54,13 @@ impl Lifeline {
                     Ok(Some(Command::Go)) => drop(sender.send(())),
                     Ok(Some(Command::CatchUp { missing })) => drop(news.send(missing)),
                     Ok(Some(Command::Drain)) => drain.store(true, Ordering::Relaxed),
+                    Ok(Some(Command::Leave)) => leave.store(true, Ordering::Relaxed),
                     Ok(Some(Command::Stop)) => stop.store(true, Ordering::Relaxed),
                     Ok(None) | Err(_) => std::process::exit(PARENT_GONE),
                 }
             }
         });
-        Self { go, stopped, draining, catch_up }
+        Self { go, stopped, draining, leaving, catch_up }
     }
 
     /// Waits until all members are ready.
@@ -75,6 +79,11 @@ impl Lifeline {
     /// Whether nothing more is to be sent.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether this member is to leave the group.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// Whether all members are done.

@@ -7,7 +7,9 @@ pub(crate) mod lifeline;
 mod loopback;
 mod multicast;
 mod rdmc;
+mod resident;
 mod sst;
+pub(crate) mod store;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -16,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use squall::config::{Address, Batching, Config, IdlePolicy, Mode, Secret, Transport};
-use squall::{Batch, Deliver, Group, Member, Message, Node, Payload, Progress, Sender, View};
+use squall::{Batch, Builder, Deliver, Group, Member, Message, Node, Payload, Progress, Sender, View};
 use squall_fabric::NodeId;
 use squall_transports::composite::Way;
 
@@ -150,15 +152,7 @@ impl GroupMember {
 
     /// As [`GroupMember::join`], by a configuration that has the subgroup.
     fn join_with(config: Config, inbox: impl Inbox) -> Result<Self> {
-        let ranks = Arc::<Mutex<BTreeMap<NodeId, usize>>>::default();
-        let inlet = Inlet { inbox, ranks: Arc::clone(&ranks) };
-        let note_ranks = move |view: &View| {
-            let rank = |member: &Member| (member.node, usize::try_from(member.tag).unwrap_or(usize::MAX));
-            *ranks.lock().unwrap_or_else(PoisonError::into_inner) = view.members.iter().map(rank).collect();
-        };
-        let builder = Group::builder(config).on_progress(tell).on_view(note_ranks);
-        let builder = builder.on_deliver(SUBGROUP, inlet);
-        let (mut group, node) = builder.join_polled()?;
+        let (mut group, node) = builder(config, inbox).join_polled()?;
         let sender = group.subgroup(SUBGROUP)?.sender().ok();
         let mut member = Self { node, sender, _group: group };
         let deadline = Instant::now() + JOIN_TIMEOUT;
@@ -220,6 +214,17 @@ impl GroupMember {
         }
         counters.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
+}
+
+/// A group whose messages and views go to `inbox`.
+fn builder(config: Config, inbox: impl Inbox) -> Builder {
+    let ranks = Arc::<Mutex<BTreeMap<NodeId, usize>>>::default();
+    let inlet = Inlet { inbox, ranks: Arc::clone(&ranks) };
+    let note_ranks = move |view: &View| {
+        let rank = |member: &Member| (member.node, usize::try_from(member.tag).unwrap_or(usize::MAX));
+        *ranks.lock().unwrap_or_else(PoisonError::into_inner) = view.members.iter().map(rank).collect();
+    };
+    Group::builder(config).on_progress(tell).on_view(note_ranks).on_deliver(SUBGROUP, inlet)
 }
 
 impl Multicast for GroupMember {
@@ -334,6 +339,13 @@ pub(crate) fn tell(progress: Progress) {
     match progress {
         Progress::Listening { address } => say(&Event::Listening { address: address.to_string() }),
         Progress::Joined { joined, .. } => say(&Event::Joined { joined: joined as usize }),
+        Progress::Admitted { .. } => say(&Event::Admitted),
+        Progress::Waiting { contact, reason } => {
+            say(&Event::Waiting { reason: format!("{contact}: {reason}") })
+        }
+        Progress::Calling { contact, cause } => {
+            say(&Event::Waiting { reason: format!("{contact}: {cause}") })
+        }
         _ => {}
     }
 }

@@ -1,0 +1,173 @@
+//! The faults of `squall chaos` as data: a seed draws them, people write them, and the end of a run counts them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// Chance by a seed (splitmix64).
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    /// Returns a number below `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % bound.max(1)
+    }
+}
+
+/// What can happen to a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// A member is killed (-9)
+    Kill,
+    /// A member is halted (-STOP), for less or more than the suspicion time
+    Halt,
+    /// A process is halted some milliseconds after the group has admitted it
+    JoinHalt,
+    /// A member is killed, and another one halted some milliseconds later
+    KillHalt,
+    /// The link between two members is cut, both ways, until one of them is removed (TCP in network namespaces)
+    Cut,
+    /// As cut, but the packets of one direction still arrive
+    CutOneWay,
+    /// Other threads take the processors for a while
+    Busy,
+    /// Each member is replaced: a process joins, and the member leaves in order
+    Restart,
+    /// Processes without the secret connect: garbage, silence, floods, wrong secrets
+    Strangers,
+}
+
+impl Kind {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// How many times as often as others a seed draws it.
+    const fn weight(self) -> u64 {
+        match self {
+            Self::Kill => 6,
+            Self::Halt => 4,
+            Self::JoinHalt | Self::KillHalt => 3,
+            Self::Strangers => 2,
+            Self::Cut | Self::CutOneWay | Self::Busy | Self::Restart => 1,
+        }
+    }
+
+    /// Whether it needs network namespaces.
+    pub(crate) const fn needs_links(self) -> bool {
+        matches!(self, Self::Cut | Self::CutOneWay)
+    }
+
+    /// How many members are lost to the group at most.
+    pub(crate) const fn victims(self) -> usize {
+        match self {
+            Self::Kill | Self::Halt | Self::Cut | Self::CutOneWay => 1,
+            // The joiner counts as soon as it is in a view.
+            Self::JoinHalt => 1,
+            Self::KillHalt => 2,
+            Self::Busy | Self::Restart | Self::Strangers => 0,
+        }
+    }
+}
+
+/// One fault, written `KIND`, `KIND@AFTER_MS`, `KIND~LASTS_MS` or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) kind: Kind,
+    /// Between its two parts, such as a member's death and the halt of another one.
+    pub(crate) after_ms: u64,
+    /// How long it lasts; without, a process that is halted never goes on.
+    pub(crate) lasts_ms: Option<u64>,
+}
+
+impl Fault {
+    /// Draws one of `kinds`, which are not none.
+    pub(crate) fn draw(dice: &mut Dice, kinds: &[Kind], suspicion_ms: u64) -> Self {
+        let all: u64 = kinds.iter().map(|kind| kind.weight()).sum();
+        let mut place = dice.below(all);
+        let is_drawn = |kind: &&Kind| {
+            let is_here = place < kind.weight();
+            place = place.saturating_sub(kind.weight());
+            is_here
+        };
+        let kind = *kinds.iter().find(is_drawn).unwrap_or(&kinds[0]);
+        // The first milliseconds are those in which a view opens.
+        let after_ms = dice.below(12);
+        let lasts_ms = match kind {
+            // From a tenth of the suspicion time to three times as much.
+            Kind::Halt | Kind::JoinHalt | Kind::KillHalt => Some(suspicion_ms * (10 + dice.below(300)) / 100),
+            Kind::Busy | Kind::Strangers => Some(500 + dice.below(2500)),
+            Kind::Kill | Kind::Cut | Kind::CutOneWay | Kind::Restart => None,
+        };
+        Self { kind, after_ms, lasts_ms }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.kind.name())?;
+        if matches!(self.kind, Kind::JoinHalt | Kind::KillHalt) {
+            write!(f, "@{}", self.after_ms)?;
+        }
+        self.lasts_ms.map_or(Ok(()), |lasts| write!(f, "~{lasts}"))
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |part: Option<&str>| {
+            let wrong = |part| format!("`{part}` in `{text}` is no number of milliseconds");
+            part.map(|part| part.parse::<u64>().map_err(|_| wrong(part))).transpose()
+        };
+        let (rest, lasts) = text.split_once('~').map_or((text, None), |(rest, lasts)| (rest, Some(lasts)));
+        let (kind, after) = rest.split_once('@').map_or((rest, None), |(kind, after)| (kind, Some(after)));
+        let names: Vec<String> = Kind::value_variants().iter().map(|kind| kind.name()).collect();
+        let unknown = |_| format!("`{kind}` is no fault: write one of {}", names.join(", "));
+        let kind = Kind::from_str(kind, false).map_err(unknown)?;
+        Ok(Self { kind, after_ms: number(after)?.unwrap_or(0), lasts_ms: number(lasts)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_read_as_they_are_written() {
+        for text in ["kill", "halt~1500", "join-halt@2", "kill-halt@8~3000", "cut-one-way", "busy~10"] {
+            assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
+        }
+        for text in ["", "kil", "halt~", "join-halt@x", "kill-halt@1~-1"] {
+            assert!(text.parse::<Fault>().is_err(), "{text}");
+        }
+    }
+
+    /// A seed draws all kinds, and the same ones each time.
+    #[test]
+    fn a_seed_draws_all_kinds() {
+        let draw = || {
+            let mut dice = Dice(7);
+            (0..200).map(|_| Fault::draw(&mut dice, Kind::value_variants(), 1000)).collect::<Vec<_>>()
+        };
+        let faults = draw();
+        assert_eq!(faults, draw());
+        let is_drawn = |kind: &Kind| faults.iter().any(|fault| fault.kind == *kind);
+        assert!(Kind::value_variants().iter().all(is_drawn));
+        let halts: Vec<u64> = faults
+            .iter()
+            .filter(|fault| fault.kind == Kind::Halt)
+            .filter_map(|fault| fault.lasts_ms)
+            .collect();
+        assert!(halts.iter().any(|ms| *ms < 1000) && halts.iter().any(|ms| *ms > 1000), "{halts:?}");
+    }
+}

@@ -1,0 +1,440 @@
+//! Faults done to a group of real processes under load, and what must hold all the time: the healthy majority continues,
+//! in one view, within a bound; nobody healthy is excluded; nothing acknowledged is lost.
+
+pub(crate) mod fault;
+mod load;
+pub(crate) mod network;
+mod perform;
+mod strangers;
+mod witness;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use serde::Serialize;
+
+use crate::accounts::Accounts;
+use crate::cluster::churn::{Herd, START_TIMEOUT, State};
+use crate::control::{Command, StoreJob, TransportName};
+use crate::member::churn::EXCLUDED;
+use crate::output;
+use fault::{Dice, Fault, Kind};
+use load::Load;
+use network::Network;
+use strangers::Reached;
+use witness::Witness;
+
+/// What happened, and whether all held.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) transport: Option<TransportName>,
+    pub(crate) seconds: f64,
+    pub(crate) seed: u64,
+    /// Each kind of fault that there was.
+    pub(crate) happened: BTreeMap<Kind, Tally>,
+    /// Faults that could not be done here, and why.
+    pub(crate) left_out: Vec<String>,
+    pub(crate) killed: u64,
+    pub(crate) halted: u64,
+    /// Members that found themselves excluded, each of which was halted or cut off before.
+    pub(crate) excluded: u64,
+    pub(crate) joined: u64,
+    pub(crate) views: u64,
+    /// Messages of which some member knows that all have received them.
+    pub(crate) messages: u64,
+    /// Updates of the replicated object that were acknowledged; all are there.
+    pub(crate) acknowledged: u64,
+    /// The longest time in which a healthy member has delivered nothing.
+    pub(crate) outage_ms: u64,
+    /// The longest time in which no update was acknowledged.
+    pub(crate) update_outage_ms: u64,
+    /// Connections of strangers.
+    pub(crate) strangers: u64,
+    pub(crate) agree: bool,
+    /// What should not be.
+    pub(crate) faults: Vec<String>,
+}
+
+/// What faults of one kind have done.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Tally {
+    pub(crate) times: u64,
+    /// The longest time in which a healthy member has delivered nothing, from such a fault to the next of any kind.
+    pub(crate) outage_ms: u64,
+}
+
+/// What is to be done to a group.
+pub(crate) struct Weather {
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) members: usize,
+    pub(crate) suspicion: Duration,
+    pub(crate) store: Option<StoreJob>,
+    /// Prints nothing on the way.
+    pub(crate) is_quiet: bool,
+}
+
+/// The group, and what is done to it.
+pub(crate) struct Storm {
+    // Members end before their network does.
+    herd: Herd,
+    network: Option<Network>,
+    witness: Option<Witness>,
+    weather: Weather,
+    dice: Dice,
+    begun: Instant,
+    /// Who is halted, and when it goes on.
+    halted: Vec<(usize, Instant)>,
+    /// Who may be excluded, since it was halted or cut off, and how long.
+    excuses: BTreeMap<usize, Instant>,
+    loads: Vec<Load>,
+    reached: Arc<Reached>,
+    /// The last fault.
+    last: Option<Kind>,
+    outcome: Outcome,
+}
+
+impl Storm {
+    pub(crate) fn new(
+        herd: Herd,
+        network: Option<Network>,
+        weather: Weather,
+        outcome: Outcome,
+    ) -> Result<Self> {
+        let mut storm = Self {
+            herd,
+            network,
+            witness: None,
+            dice: Dice(outcome.seed ^ 0x5eed),
+            begun: Instant::now(),
+            halted: Vec::new(),
+            excuses: BTreeMap::new(),
+            loads: Vec::new(),
+            reached: Arc::default(),
+            last: None,
+            weather,
+            outcome,
+        };
+        if storm.weather.store.is_some() {
+            storm.witness = Some(Witness::start(storm.client()?));
+        }
+        Ok(storm)
+    }
+
+    /// Draws faults for some time.
+    pub(crate) fn rage(&mut self, time: Duration) -> Result<()> {
+        let mut next_line = self.begun + LINE_PERIOD;
+        while self.begun.elapsed() < time {
+            let pause = Duration::from_millis(50 + self.dice.below(500));
+            self.rest(pause)?;
+            let missing = self.weather.members.saturating_sub(self.present());
+            match self.dice.below(20) {
+                0..=7 if missing > 0 => drop(self.join()?),
+                8..=15 => {
+                    let suspicion_ms = u64::try_from(self.weather.suspicion.as_millis())?;
+                    let fault = Fault::draw(&mut self.dice, &self.weather.kinds, suspicion_ms);
+                    self.perform(fault)?;
+                }
+                _ => {}
+            }
+            if Instant::now() >= next_line {
+                next_line += LINE_PERIOD;
+                self.tell();
+            }
+        }
+        self.outcome.seconds = self.begun.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Does one fault after the other, each to a group that is whole and delivers.
+    pub(crate) fn follow(&mut self, script: &[Fault]) -> Result<()> {
+        for fault in script {
+            self.await_calm()?;
+            while self.present() < self.weather.members {
+                self.join()?;
+                self.await_calm()?;
+            }
+            self.release_surplus()?;
+            self.await_deliveries()?;
+            ensure!(self.perform(*fault)?, "{fault} needs more members: {}", self.herd.describe());
+            // Long enough for anybody who is suspected for it.
+            self.rest(self.weather.suspicion + self.weather.suspicion / 2)?;
+            self.await_others()?;
+        }
+        self.outcome.seconds = self.begun.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Lets members leave in order that are more than there are to be, the youngest first.
+    fn release_surplus(&mut self) -> Result<()> {
+        while self.present() > self.weather.members {
+            let Some(leaver) = self.herd.running().pop() else { break };
+            self.release(leaver)?;
+        }
+        Ok(())
+    }
+
+    /// Lets a member leave in order.
+    fn release(&mut self, leaver: usize) -> Result<()> {
+        self.herd.leave(leaver);
+        let timeout = self.join_max() + START_TIMEOUT;
+        self.await_that("the member has left", timeout, |storm| {
+            storm.herd.lives[leaver].state == State::Left
+        })?;
+        self.await_calm()
+    }
+
+    /// Those that run or will.
+    fn present(&self) -> usize {
+        let is_present = |state: &State| matches!(state, State::Starting | State::Running | State::Halted);
+        self.herd.lives.iter().filter(|life| is_present(&life.state)).count()
+    }
+
+    /// Lets time pass, and looks at what the members say meanwhile.
+    fn rest(&mut self, time: Duration) -> Result<()> {
+        let deadline = Instant::now() + time;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.herd.rest(left.min(LOOK_PERIOD))?;
+            let now = Instant::now();
+            self.resume_due(now);
+            self.loads.retain(|load| !load.is_over(now));
+            self.look_for_faults(now)?;
+            if now >= deadline {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until something is so, which is `what` in words.
+    fn await_that(&mut self, what: &str, timeout: Duration, is_so: impl Fn(&Self) -> bool) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        while !is_so(self) {
+            ensure!(
+                Instant::now() < deadline,
+                "after {timeout:?} it is not so that {what}; the members: {}",
+                self.herd.describe()
+            );
+            self.rest(LOOK_PERIOD)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nobody is halted, or comes or goes, and all that run are the members of one view.
+    fn await_calm(&mut self) -> Result<()> {
+        // Whoever is halted goes on after three suspicion times at most.
+        let timeout = START_TIMEOUT + 3 * self.weather.suspicion + self.outage_max();
+        self.await_that("all that run are in one view, alone", timeout, |storm| {
+            let is_passing =
+                |state: &State| matches!(state, State::Starting | State::Halted | State::Leaving);
+            !storm.herd.lives.iter().any(|life| is_passing(&life.state)) && storm.is_united()
+        })
+    }
+
+    /// Waits until the healthy members are in one view without those that were halted for good, which are killed then.
+    fn await_others(&mut self) -> Result<()> {
+        let is_halted = |storm: &Self, number: usize| storm.halted.iter().all(|(other, _)| *other != number);
+        self.await_that("the healthy members have gone on in one view", self.outage_max(), |storm| {
+            let is_for_good = |number: &usize| {
+                storm.herd.lives[*number].state == State::Halted && is_halted(storm, *number)
+            };
+            let any = (0..storm.herd.lives.len()).any(|number| is_for_good(&number));
+            !any || storm.is_united()
+        })?;
+        self.await_deliveries()?;
+        for number in 0..self.herd.lives.len() {
+            if self.herd.lives[number].state == State::Halted && is_halted(self, number) {
+                self.herd.kill(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all that run know one view, and it has no other members.
+    fn is_united(&self) -> bool {
+        let (view, mut ranks) = self.herd.view();
+        let running = self.herd.running();
+        let mut own: Vec<usize> = running.iter().map(|number| self.herd.lives[*number].rank).collect();
+        ranks.sort_unstable();
+        own.sort_unstable();
+        let knows =
+            |number: &usize| self.herd.lives[*number].views.last().is_some_and(|news| news.view == view);
+        ranks == own && running.iter().all(knows)
+    }
+
+    /// Waits until all that run have delivered something from now on.
+    fn await_deliveries(&mut self) -> Result<()> {
+        let count = |storm: &Self, number: usize| storm.herd.lives[number].delivered.0;
+        let before: Vec<(usize, u64)> =
+            self.herd.running().into_iter().map(|number| (number, count(self, number))).collect();
+        self.await_that("all that run deliver", self.outage_max(), |storm| {
+            let is_running = |number: usize| storm.herd.lives[number].state == State::Running;
+            before.iter().all(|(number, before)| !is_running(*number) || count(storm, *number) > *before)
+        })
+    }
+
+    /// The longest time in which a healthy member may deliver nothing: one suspicion time each for the victims that there
+    /// can be at a time, and what a machine needs on which everything else wants to run, too.
+    fn outage_max(&self) -> Duration {
+        4 * self.weather.suspicion + Duration::from_secs(10)
+    }
+
+    /// The longest time in which a process comes or goes: a joiner that is halted may keep others waiting until its time to
+    /// link is over.
+    fn join_max(&self) -> Duration {
+        Duration::from_secs(15) + self.outage_max()
+    }
+
+    fn resume_due(&mut self, now: Instant) {
+        let (due, later) = self.halted.iter().partition(|(_, until)| now >= *until);
+        self.halted = later;
+        let due: Vec<(usize, Instant)> = due;
+        for (number, _) in due {
+            self.herd.resume(number);
+            if let Some(excuse) = self.excuses.get_mut(&number) {
+                // It finds out soon that the others have gone on without it.
+                *excuse = now + 2 * self.weather.suspicion + Duration::from_secs(10);
+            }
+        }
+    }
+
+    /// A member that fails must have been halted or cut off, and nobody may stand still for long.
+    fn look_for_faults(&mut self, now: Instant) -> Result<()> {
+        if let Some(witness) = &self.witness {
+            witness.look(self.outage_max())?;
+        }
+        let mut gone = Vec::new();
+        for (number, life) in self.herd.lives.iter().enumerate() {
+            let is_excused = self.excuses.get(&number).is_some_and(|until| now < *until);
+            let still = life.delivered.1.elapsed();
+            let which = || format!("process {number} of rank {}", life.rank);
+            match &life.state {
+                State::Failed(why) if is_excused && why.starts_with(EXCLUDED) => gone.push(number),
+                State::Failed(why) => {
+                    bail!("{} is healthy and has failed: {why}; {}", which(), self.herd.describe())
+                }
+                State::Running if !is_excused && still > self.outage_max() => {
+                    bail!("{} has delivered nothing for {still:?}: {}", which(), self.herd.describe())
+                }
+                State::Starting | State::Leaving if still > self.join_max() => {
+                    bail!("{} neither comes nor goes for {still:?}: {}", which(), self.herd.describe())
+                }
+                _ => {}
+            }
+        }
+        // They wait to be told, and their ends are no longer of interest.
+        for number in gone {
+            self.outcome.excluded += 1;
+            self.herd.tell(number, Command::Stop);
+            self.herd.lives[number].state = State::Killed;
+        }
+        Ok(())
+    }
+
+    /// All go on; who is a member delivers all that there is, and what clients were told holds.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        self.loads.clear();
+        self.resume_due(Instant::now() + Duration::from_secs(1 << 20));
+        // Time for those that were excluded to find out.
+        self.rest(2 * self.weather.suspicion + Duration::from_secs(1))?;
+        self.await_calm()?;
+        self.note_outage();
+        let client = self.client()?;
+        if let Some(witness) = self.witness.take() {
+            witness.set_config(client);
+            let testimony = witness.end()?;
+            self.outcome.acknowledged = testimony.acknowledged;
+            self.outcome.update_outage_ms = u64::try_from(testimony.outage.as_millis())?;
+        }
+        for number in self.herd.running() {
+            self.herd.tell(number, Command::Drain);
+        }
+        let is_done = |herd: &Herd| {
+            let lives = herd.lives.iter().filter(|life| life.state == State::Running);
+            lives.into_iter().all(|life| life.report.is_some())
+        };
+        self.herd.wait("all have delivered all of their own", self.outage_max() + START_TIMEOUT, is_done)
+    }
+
+    /// Compares the accounts.
+    pub(crate) fn judge(mut self) -> Result<Outcome> {
+        let mut accounts = Accounts::default();
+        let survivors = self.herd.running();
+        for (number, life) in self.herd.lives.iter().enumerate() {
+            // Who was never let in has none.
+            let path = life.account.as_deref().filter(|path| path.exists());
+            if let Some(path) = path {
+                accounts.read(path, survivors.contains(&number))?;
+            }
+        }
+        for number in survivors {
+            self.herd.tell(number, Command::Stop);
+        }
+        let mut outcome = self.outcome;
+        outcome.faults = accounts.faults();
+        (outcome.views, outcome.messages) = (accounts.views(), accounts.messages());
+        outcome.strangers = self.reached.connections();
+        if self.reached.answers() > 0 {
+            outcome.faults.push(format!("{} strangers got an answer", self.reached.answers()));
+        }
+        if self.weather.store.is_some() && outcome.acknowledged == 0 {
+            outcome.faults.push("no update was acknowledged".into());
+        }
+        let name = self.herd.name().to_owned();
+        drop((self.herd, self.network));
+        outcome.faults.extend(left_behind(&name));
+        outcome.agree = outcome.faults.is_empty() && outcome.messages > 0;
+        Ok(outcome)
+    }
+
+    /// Notes the longest outage since the last fault.
+    fn note_outage(&mut self) {
+        let outages = self.herd.lives.iter_mut().map(|life| std::mem::take(&mut life.outage));
+        let outage = outages.max().unwrap_or_default();
+        let outage_ms = u64::try_from(outage.as_millis()).unwrap_or(u64::MAX);
+        self.outcome.outage_ms = self.outcome.outage_ms.max(outage_ms);
+        if let Some(tally) = self.last.and_then(|kind| self.outcome.happened.get_mut(&kind)) {
+            tally.outage_ms = tally.outage_ms.max(outage_ms);
+        }
+    }
+
+    /// Says what is done.
+    fn say(&self, what: std::fmt::Arguments<'_>) {
+        if !self.weather.is_quiet {
+            output::note(format_args!("{:9.3} s: {what}", self.begun.elapsed().as_secs_f64()));
+        }
+    }
+
+    fn tell(&self) {
+        let Outcome { killed, halted, excluded, joined, .. } = &self.outcome;
+        let (view, ranks) = self.herd.view();
+        let members = ranks.len();
+        self.say(format_args!(
+            "view {view} of {members} members; {killed} killed, {halted} halted, {excluded} excluded, {joined} joined"
+        ));
+    }
+}
+
+/// What a group of this name has left on this machine.
+fn left_behind(name: &str) -> Vec<String> {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let sockets = sockets.lines().filter(|line| line.contains(&format!("@squall-{name}-"))).count();
+    let memory = std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let memory: Vec<String> = memory.filter(|file| file.contains("squall") && file.contains(name)).collect();
+    let mut left = Vec::new();
+    if sockets > 0 {
+        left.push(format!("{sockets} sockets are left"));
+    }
+    left.extend(memory.into_iter().map(|file| format!("/dev/shm/{file} is left")));
+    left.extend(network::left().into_iter().map(|space| format!("the network namespace {space} is left")));
+    left
+}
+
+/// Between lines that tell how it goes.
+const LINE_PERIOD: Duration = Duration::from_secs(10);
+/// Between looks at the members.
+const LOOK_PERIOD: Duration = Duration::from_millis(20);

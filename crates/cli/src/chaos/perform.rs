@@ -1,0 +1,214 @@
+//! How each fault is done to the group.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use squall::Config;
+
+use super::fault::{Fault, Kind};
+use super::load::Load;
+use super::{Storm, strangers};
+use crate::cluster::churn::{START_TIMEOUT, State};
+use crate::member::{self, store};
+
+impl Storm {
+    /// Does it, if the group can bear it; returns whether.
+    pub(super) fn perform(&mut self, fault: Fault) -> Result<bool> {
+        if !self.can_spare(fault.kind.victims()) {
+            return Ok(false);
+        }
+        if matches!(fault.kind, Kind::Cut | Kind::CutOneWay | Kind::Restart) {
+            self.await_calm()?;
+        }
+        self.note_outage();
+        self.last = Some(fault.kind);
+        self.say(format_args!("{fault}"));
+        let lasts = fault.lasts_ms.map(Duration::from_millis);
+        let is_done = match fault.kind {
+            Kind::Kill => self.kill(),
+            Kind::Halt => self.victim().is_some_and(|victim| self.halt(victim, lasts)),
+            Kind::JoinHalt => self.join_and_halt(Duration::from_millis(fault.after_ms), lasts)?,
+            Kind::KillHalt => self.kill_and_halt(Duration::from_millis(fault.after_ms), lasts),
+            Kind::Cut => self.cut(true)?,
+            Kind::CutOneWay => self.cut(false)?,
+            Kind::Busy => {
+                self.loads.push(Load::busy(lasts.unwrap_or(LASTS)));
+                true
+            }
+            Kind::Restart => self.restart()?,
+            Kind::Strangers => {
+                let seed = self.dice.below(1 << 32);
+                let client = self.client()?;
+                self.loads.push(strangers::start(lasts.unwrap_or(LASTS), &client, seed, &self.reached));
+                true
+            }
+        };
+        if is_done {
+            self.outcome.happened.entry(fault.kind).or_default().times += 1;
+        }
+        Ok(is_done)
+    }
+
+    /// Whether the latest view keeps a majority that is well if so many more fall out. As long as a view changes, nobody
+    /// else is harmed than its majority can bear: who has heard of the next view, and who not, makes no difference.
+    fn can_spare(&self, count: usize) -> bool {
+        let (_, ranks) = self.herd.view();
+        let well = self.herd.running();
+        let is_well = |rank: &&usize| well.iter().any(|life| self.herd.lives[*life].rank == **rank);
+        let lost = ranks.len() - ranks.iter().filter(is_well).count();
+        // One that was halted on its way in may be in a view that nobody has delivered in yet.
+        let is_coming = |number: &usize| {
+            let life = &self.herd.lives[*number];
+            life.state == State::Halted && !ranks.contains(&life.rank)
+        };
+        let coming = (0..self.herd.lives.len()).filter(is_coming).count();
+        count == 0 || lost + coming + count <= (ranks.len() - 1) / 2
+    }
+
+    /// A member of the latest view that runs, and is not one of the last two that have all states.
+    fn victim(&mut self) -> Option<usize> {
+        let (_, ranks) = self.herd.view();
+        let running = self.herd.running();
+        let has_states = |number: &&usize| self.herd.lives[**number].has_states;
+        let holders = running.iter().filter(has_states).count();
+        let is_spare = |number: &usize| {
+            let life = &self.herd.lives[*number];
+            let is_needed = self.weather.store.is_some() && life.has_states && holders <= HOLDERS_MIN;
+            ranks.contains(&life.rank) && !is_needed
+        };
+        let members: Vec<usize> = running.iter().copied().filter(is_spare).collect();
+        let place = self.dice.below(members.len() as u64);
+        members.get(usize::try_from(place).unwrap_or(0)).copied()
+    }
+
+    fn kill(&mut self) -> bool {
+        let Some(victim) = self.victim() else { return false };
+        self.herd.kill(victim);
+        self.say(format_args!("  process {victim} of rank {} is killed", self.herd.lives[victim].rank));
+        self.outcome.killed += 1;
+        true
+    }
+
+    /// Halts a process, for good if `lasts` is none.
+    fn halt(&mut self, victim: usize, lasts: Option<Duration>) -> bool {
+        self.herd.halt(victim);
+        self.say(format_args!("  process {victim} of rank {} is halted", self.herd.lives[victim].rank));
+        let now = Instant::now();
+        if let Some(lasts) = lasts {
+            self.halted.push((victim, now + lasts));
+        }
+        // Half of the time may be used up already when it is halted, on a machine that is busy.
+        if lasts.is_none_or(|lasts| lasts > self.weather.suspicion / 2) {
+            self.excuses.insert(victim, now + Duration::from_secs(1 << 20));
+        }
+        self.outcome.halted += 1;
+        true
+    }
+
+    /// Starts a process that joins; returns its number.
+    pub(super) fn join(&mut self) -> Result<usize> {
+        let taken = |rank: &usize| {
+            let is_gone = |state: &State| matches!(state, State::Killed | State::Left | State::Failed(_));
+            self.herd.lives.iter().any(|life| life.rank == *rank && !is_gone(&life.state))
+                || self.herd.view().1.contains(rank)
+        };
+        let free = (0..).find(|rank| !taken(rank)).expect("there are more ranks than members");
+        self.outcome.joined += 1;
+        if let Some(witness) = &self.witness {
+            witness.set_config(self.client()?);
+        }
+        let joiner = self.herd.join(free)?;
+        self.say(format_args!("  process {joiner} of rank {free} joins"));
+        Ok(joiner)
+    }
+
+    /// Halts a process some time after the group has admitted it.
+    fn join_and_halt(&mut self, after: Duration, lasts: Option<Duration>) -> Result<bool> {
+        let joiner = self.join()?;
+        self.herd.wait("the joiner is admitted", START_TIMEOUT, |herd| {
+            herd.lives[joiner].is_admitted || herd.lives[joiner].state != State::Starting
+        })?;
+        std::thread::sleep(after);
+        Ok(matches!(self.herd.lives[joiner].state, State::Starting | State::Running)
+            && self.halt(joiner, lasts))
+    }
+
+    /// Kills a member, and halts another one some time later.
+    fn kill_and_halt(&mut self, after: Duration, lasts: Option<Duration>) -> bool {
+        if !self.kill() {
+            return false;
+        }
+        std::thread::sleep(after);
+        self.victim().is_some_and(|victim| self.halt(victim, lasts))
+    }
+
+    /// Cuts the link between two members until one of them is removed. Exactly one is, and the others stay with the other
+    /// one \[V11\].
+    fn cut(&mut self, both_ways: bool) -> Result<bool> {
+        let Some(one) = self.victim() else { return Ok(false) };
+        let others: Vec<usize> = self.herd.running().into_iter().filter(|number| *number != one).collect();
+        let place = usize::try_from(self.dice.below(others.len() as u64))?;
+        let other = others[place];
+        let places = [one, other].map(|number| self.herd.lives[number].place);
+        let ranks = [one, other].map(|number| self.herd.lives[number].rank);
+        self.say(format_args!("  between the members {ranks:?}"));
+        self.set_cut(places, both_ways, true)?;
+        for number in [one, other] {
+            self.excuses.insert(number, Instant::now() + Duration::from_secs(1 << 20));
+        }
+        let remaining = |storm: &Self| {
+            let present = storm.herd.view().1;
+            ranks.into_iter().filter(|rank| present.contains(rank)).count()
+        };
+        self.await_that("one end of the cut link is removed", self.outage_max(), |storm| {
+            remaining(storm) < 2
+        })?;
+        // Nobody else goes, as long as the link is cut.
+        self.rest(self.weather.suspicion + self.weather.suspicion / 2)?;
+        ensure!(remaining(self) == 1, "both ends of a cut link were removed: {}", self.herd.describe());
+        self.set_cut(places, both_ways, false)?;
+        let stays = if self.herd.view().1.contains(&ranks[0]) { one } else { other };
+        self.excuses.remove(&stays);
+        let gone = if stays == one { other } else { one };
+        self.await_that("the removed end has found out", self.outage_max(), |storm| {
+            storm.herd.lives[gone].state == State::Killed
+        })?;
+        self.await_calm()?;
+        Ok(true)
+    }
+
+    fn set_cut(&self, [one, other]: [usize; 2], both_ways: bool, is_cut: bool) -> Result<()> {
+        let network = self.network.as_ref().context("there are no links to cut")?;
+        network.cut(one, other, is_cut)?;
+        if both_ways { network.cut(other, one, is_cut) } else { Ok(()) }
+    }
+
+    /// Replaces each member: a process joins, and a member leaves in order as soon as it has come.
+    fn restart(&mut self) -> Result<bool> {
+        for leaver in self.herd.running() {
+            let joiner = self.join()?;
+            self.await_that("the joiner has come", START_TIMEOUT, |storm| {
+                storm.herd.lives[joiner].state == State::Running
+            })?;
+            self.release(leaver)?;
+        }
+        Ok(true)
+    }
+
+    /// What a client has to know.
+    pub(super) fn client(&self) -> Result<Config> {
+        let mut config = member::config(&self.herd.contact())?;
+        if config.contacts.is_empty() {
+            bail!("no member runs: {}", self.herd.describe());
+        }
+        if let Some(store) = &self.weather.store {
+            config = config.subgroup(store::NAME, store::subgroup(store));
+        }
+        Ok(config)
+    }
+}
+
+/// How many members that have all states are left alone.
+const HOLDERS_MIN: usize = 2;
+/// How long a fault lasts that does not say it.
+const LASTS: Duration = Duration::from_secs(2);

@@ -1,0 +1,68 @@
+//! A member whose group has a polling thread of its own, with a replicated object.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use squall::config::Config;
+use squall::object::{Object, ObjectError};
+use squall::{Departure, Group, Payload, Sender};
+
+use super::store::{self, Notes};
+use super::{Inbox, Multicast, Polled, SUBGROUP, builder, say};
+use crate::control::{Event, StoreJob};
+
+pub(super) struct Resident {
+    group: Group,
+    sender: Sender,
+    _notes: Object<Notes>,
+}
+
+impl Resident {
+    /// Joins, and says so when it has all states that it is to have.
+    pub(super) fn join(config: Config, inbox: impl Inbox, job: &StoreJob) -> Result<Self> {
+        let mut group = builder(config, inbox).join()?;
+        let sender = group.subgroup(SUBGROUP)?.sender()?;
+        let transfer_ms = job.transfer_ms;
+        let notes = group.object(store::NAME, move || Notes::new(transfer_ms))?;
+        let waiting = notes.clone();
+        std::thread::spawn(move || match waiting.wait_ready(PATIENCE) {
+            Ok(()) => say(&Event::Held),
+            // The sending thread says so.
+            Err(ObjectError::Group(_)) => {}
+            Err(error) => say(&Event::Failed { message: format!("it does not get a state: {error}") }),
+        });
+        Ok(Self { group, sender, _notes: notes })
+    }
+
+    /// Leaves in order: what only this member holds is handed over first.
+    pub(super) fn leave(self) -> Result<()> {
+        match self.group.leave(PATIENCE) {
+            Departure::InOrder => Ok(()),
+            departure => bail!("it has not left in order: {departure:?}"),
+        }
+    }
+}
+
+impl Multicast for Resident {
+    fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
+        match self.sender.send_written(length, write) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_passing() => Ok(false),
+            Err(error) => Err(error).context("it cannot send"),
+        }
+    }
+}
+
+impl Polled for Resident {
+    fn step(&mut self) -> Result<()> {
+        self.poll()
+    }
+
+    /// The group's own thread does the rest.
+    fn poll(&mut self) -> Result<()> {
+        self.group.failure().map_or(Ok(()), |failure| Err(failure.into()))
+    }
+}
+
+/// How long a state may take to come, or to be handed over.
+const PATIENCE: Duration = Duration::from_secs(60);
