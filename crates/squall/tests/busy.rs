@@ -3,12 +3,12 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::config::{Address, SubgroupConfig, Transport};
 use squall::{Config, Group};
+use squall_fabric::atomics::{AtomicBool, Ordering};
 
 const SUSPICION_AFTER: Duration = Duration::from_secs(5);
 const MESSAGE_MAX: usize = 16 << 20;
