@@ -1,28 +1,43 @@
-//! `squall send` and `squall recv` with real nodes: what was taken is delivered, and nobody waits for a reader.
+//! `squall send` and `squall recv` with real nodes: clients of a member, which change no view and hold nobody up; what was
+//! taken is delivered, and what is lost is reported.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::ops::Range;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(40);
 
-/// Two nodes of a group over shared memory, ended with it.
+/// Nodes of a group on this host, ended with it.
 struct Nodes {
     folder: PathBuf,
     nodes: Vec<Child>,
 }
 
 impl Nodes {
+    /// Two nodes over shared memory.
     fn start(test: &str) -> Self {
-        let name = format!("squall-{test}-{}", std::process::id());
+        Self::start_with(test, 2, "shm")
+    }
+
+    fn start_with(test: &str, count: usize, transport: &str) -> Self {
+        let name = format!("squall-{test}-{transport}-{}", std::process::id());
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&folder).unwrap();
+        let ports: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let address = |rank: usize| match transport {
+            "tcp" => ports[rank].local_addr().unwrap().to_string(),
+            _ => format!("unix:@{name}-{rank}"),
+        };
+        let addresses: Vec<String> = (0..count).map(address).collect();
+        drop(ports);
         let mut nodes = Self { folder, nodes: Vec::new() };
-        for rank in 0..2 {
+        for (rank, address) in addresses.iter().enumerate() {
             let text = format!(
-                "cluster = \"{name}\"\nsecret = \"at least sixteen bytes\"\nlisten = \"unix:@{name}-{rank}\"\n\
-                 contacts = [\"unix:@{name}-0\", \"unix:@{name}-1\"]\nmembers = 2\n\
+                "cluster = \"{name}\"\nsecret = \"at least sixteen bytes\"\ntransport = \"{transport}\"\n\
+                 listen = \"{address}\"\ncontacts = {addresses:?}\nmembers = {count}\n\
                  [subgroups.log]\nmessage_max = 100\nwindow = 16\n"
             );
             std::fs::write(nodes.folder.join(format!("{rank}.toml")), text).unwrap();
@@ -39,31 +54,34 @@ impl Nodes {
         squall
     }
 
-    /// A reader that is in the group: `status` shows three members.
-    fn recv(&self, more: &[&str]) -> Child {
+    /// A reader that sees what is sent from now on: it tells of the view first, on standard error.
+    fn recv(&self, more: &[&str]) -> (Child, BufReader<ChildStderr>) {
         let mut recv = self.squall(0, "recv");
-        recv.arg("log").args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = recv.spawn().unwrap();
-        let deadline = Instant::now() + SOON;
-        while !self.has_three() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        child
+        recv.args(["log", "--verbose", "--timeout", "40s"]).args(more);
+        let mut child = recv.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(line.starts_with("view "), "{line}");
+        (child, said)
     }
 
-    /// Whether there are three members, and all is well.
-    fn has_three(&self) -> bool {
+    /// The number of the view, and how many members it has.
+    fn view(&self) -> (u64, usize) {
         let status = self.squall(0, "status").arg("--json").output().unwrap();
-        let report: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
-        let members = report["members"][0]["status"]["members"].as_array().map_or(0, Vec::len);
-        members == 3 && report["well"] == true
+        let report: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+        let statuses = report["members"].as_array().unwrap().iter().map(|member| &member["status"]);
+        let views = statuses
+            .filter_map(|status| Some((status["view"].as_u64()?, status["members"].as_array()?.len())));
+        views.max().expect("a member answers")
     }
 
     /// Gives `input` to `squall send`; its exit status and what it says.
     fn send(&self, input: &[u8]) -> (Option<i32>, String) {
         let mut send = self.squall(1, "send");
-        send.arg("log").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = send.spawn().unwrap();
+        send.args(["log", "--timeout", "40s"]);
+        let mut child =
+            send.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         // It may end before it has read all.
         let _ = child.stdin.take().unwrap().write_all(input);
         let output = child.wait_with_output().unwrap();
@@ -81,17 +99,38 @@ impl Drop for Nodes {
     }
 }
 
+/// Stops a process as `kill -STOP` does, or lets it go on.
+fn signal(child: &Child, signal: &str) {
+    let status = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+fn wait(child: &mut Child) -> Option<i32> {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        assert!(Instant::now() < deadline, "it still runs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn lines(from: u64, to: u64) -> Vec<u8> {
+    (from..=to).flat_map(|number| format!("text {number}\n").into_bytes()).collect()
+}
+
 /// A line that cannot be sent takes nothing with it: what came before is delivered, and the error names the line.
 #[test]
 fn a_bad_line_loses_none_before_it() {
     let nodes = Nodes::start("bad-line");
-    let recv = nodes.recv(&["--count", "41", "--json"]);
-    let mut input: Vec<u8> = (1..=20).flat_map(|number| format!("text {number}\n").into_bytes()).collect();
+    let (recv, _said) = nodes.recv(&["--count", "41", "--json"]);
+    let mut input = lines(1, 20);
     input.extend(b"bad \xff\nlost\n");
     let (code, said) = nodes.send(&input);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("message 21 was not sent, nor any after it; the 20 before it were"), "{said}");
-    let mut input: Vec<u8> = (21..=40).flat_map(|number| format!("text {number}\n").into_bytes()).collect();
+    let mut input = lines(21, 40);
     input.extend([b'x'; 101]);
     input.extend(b"\nlost\n");
     let (code, said) = nodes.send(&input);
@@ -100,40 +139,145 @@ fn a_bad_line_loses_none_before_it() {
     assert_eq!(nodes.send(b"last\n"), (Some(0), String::new()));
 
     let output = recv.wait_with_output().unwrap();
-    let lines = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<serde_json::Value> =
-        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let texts: Vec<&str> = lines.iter().map(|line| line["message"].as_str().unwrap()).collect();
+    assert!(output.status.success());
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let printed: Vec<serde_json::Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let texts: Vec<&str> = printed.iter().map(|line| line["message"].as_str().unwrap()).collect();
     let expected: Vec<String> =
         (1..=40).map(|number| format!("text {number}")).chain(["last".into()]).collect();
     assert_eq!(texts, expected);
-    // The senders were three processes, each of them a node of its own.
-    let of = |line: usize| (lines[line]["rank"].as_u64(), lines[line]["node"].as_u64());
-    assert!(of(0) == of(19) && of(20) == of(39) && of(0).1 != of(20).1 && of(20).1 != of(40).1);
-    assert!(of(0).0 >= Some(2) && of(0).1.is_some(), "{}", lines[0]);
+    // A member has sent them all, in one view.
+    let is_of_a_member = |line: &serde_json::Value| line["rank"].as_u64() < Some(2) && line["view"] == 0;
+    assert!(printed.iter().all(is_of_a_member), "{}", printed[0]);
+    assert_eq!(nodes.view(), (0, 2));
 }
 
-/// As in `squall recv log | less`: the group goes on, and the reader is out of it, and says why.
+/// As in `squall recv log | less`: the group goes on, and the reader gets what was kept, and how much was not.
 #[test]
 fn nobody_waits_for_a_reader() {
     let nodes = Nodes::start("reader");
-    let mut recv = nodes.recv(&["--queue", "10kB"]);
-    // Far more than the pipe and the queue hold.
-    let input: Vec<u8> = (0..4000).flat_map(|number| format!("{number:0>90}\n").into_bytes()).collect();
-    assert_eq!(nodes.send(&input), (Some(0), String::new()));
-    let deadline = Instant::now() + SOON;
-    while recv.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "the reader still runs");
-        std::thread::sleep(Duration::from_millis(20));
+    let (mut recv, said) = nodes.recv(&["--queue", "10kB", "--json"]);
+    // Far more than the pipe, the connection and the queue hold.
+    assert_eq!(nodes.send(&numbers(0..20_000)), (Some(0), String::new()));
+    assert!(check_gaps(recv.stdout.take().unwrap(), 20_000) > 0);
+    drop(said);
+    let _ = recv.kill();
+    let _ = recv.wait();
+    assert_eq!(nodes.view(), (0, 2));
+}
+
+/// Reads what `squall recv --json` prints of numbered messages until message `count` is printed or lost, or the output
+/// ends; each gap is as long as it says. Returns how many are lost.
+fn check_gaps(output: ChildStdout, count: u64) -> u64 {
+    let (mut next, mut all_lost) = (0, 0);
+    let mut output = BufReader::new(output).lines();
+    while next < count {
+        let Some(line) = output.next() else { break };
+        let line: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        if let Some(lost) = line["lost"].as_u64() {
+            (next, all_lost) = (next + lost, all_lost + lost);
+        } else {
+            assert_eq!(line["message"].as_str().unwrap().parse(), Ok(next), "{line}");
+            next += 1;
+        }
     }
-    let (mut said, mut printed) = (String::new(), 0);
-    recv.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("nobody reads the output") && said.contains("--queue"), "{said}");
-    for (number, line) in BufReader::new(recv.stdout.take().unwrap()).lines().enumerate() {
-        let line = line.unwrap();
-        assert!(line.len() < 90 || line.trim_start_matches('0').parse().unwrap_or(0) == number, "{line}");
-        printed += 1;
+    all_lost
+}
+
+/// A reader that is stopped holds nobody up, over any transport; when it continues it reports its gap, and the exit status
+/// says that there was one.
+#[test]
+fn a_stopped_reader_holds_nobody_up() {
+    for transport in ["shm", "tcp"] {
+        let nodes = Nodes::start_with("stopped", 2, transport);
+        let (mut recv, mut said) = nodes.recv(&["--queue", "10kB", "--count", "20000", "--json"]);
+        signal(&recv, "-STOP");
+        let begun = Instant::now();
+        assert_eq!(nodes.send(&numbers(0..20_000)), (Some(0), String::new()), "{transport}");
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        signal(&recv, "-CONT");
+        let output = recv.stdout.take().unwrap();
+        let reader = std::thread::spawn(move || check_gaps(output, u64::MAX));
+        // What it has lost is missing at the end.
+        let mut from = 20_000;
+        while recv.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < 3 * SOON, "{transport}: it does not get 20000 messages");
+            nodes.send(&numbers(from..from + 5000));
+            from += 5000;
+        }
+        assert!(reader.join().unwrap() > 0, "{transport}");
+        let mut all = String::new();
+        said.read_to_string(&mut all).unwrap();
+        assert!(wait(&mut recv) == Some(1) && all.contains("messages are lost here"), "{transport}: {all}");
+        assert_eq!(nodes.view(), (0, 2), "{transport}");
     }
-    assert!(printed > 100, "what fits into the pipe is there: {printed}");
-    assert_eq!(recv.wait().unwrap().code(), Some(1));
+}
+
+fn numbers(range: Range<u64>) -> Vec<u8> {
+    range.flat_map(|number| format!("{number:0>90}\n").into_bytes()).collect()
+}
+
+/// When the member of a reader and a sender is killed, others go on: the reader tells of a gap, the sender of what is
+/// unknown, or of nothing if nothing was under way.
+#[test]
+fn clients_of_a_killed_member_go_on() {
+    for transport in ["shm", "tcp"] {
+        let mut nodes = Nodes::start_with("killed", 3, transport);
+        let (mut recv, mut said) = nodes.recv(&["--json"]);
+        let mut send = nodes.squall(0, "send");
+        send.args(["log", "--resend", "--timeout", "40s"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut send = send.spawn().unwrap();
+        let mut input = send.stdin.take().unwrap();
+        input.write_all(b"0\n").unwrap();
+        let mut output = BufReader::new(recv.stdout.take().unwrap()).lines();
+        let first: serde_json::Value = serde_json::from_str(&output.next().unwrap().unwrap()).unwrap();
+        assert_eq!((first["message"].as_str(), first["rank"].as_u64()), (Some("0"), Some(0)));
+        nodes.nodes[0].kill().unwrap();
+        nodes.nodes[0].wait().unwrap();
+        // The gap is told when the reader is connected again.
+        let mut line = String::new();
+        while !line.contains("messages may be missing here") {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "{transport}: it has ended");
+        }
+        input
+            .write_all(&(1..=500).flat_map(|number| format!("{number}\n").into_bytes()).collect::<Vec<u8>>())
+            .unwrap();
+        drop(input);
+        assert_eq!(wait(&mut send), Some(0), "{transport}");
+        let numbers = output.map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap());
+        let numbers =
+            numbers.filter_map(|line| line["message"].as_str().map(|text| text.parse::<u64>().unwrap()));
+        // The first one may come twice: the member may die before it has answered.
+        let numbers: Vec<u64> = numbers.filter(|number| *number > 0).take(500).collect();
+        assert_eq!(numbers, (1..=500).collect::<Vec<_>>(), "{transport}");
+        let _ = recv.kill();
+        let _ = recv.wait();
+    }
+}
+
+/// Without a group, or with another secret, the errors say what to do.
+#[test]
+fn errors_say_what_to_do() {
+    let nodes = Nodes::start("errors");
+    let (mut recv, _said) = nodes.recv(&[]);
+    let run = |command: &str, config: &str, more: &[&str]| {
+        let file = nodes.folder.join("other.toml");
+        std::fs::write(&file, config).unwrap();
+        let mut squall = Command::new(env!("CARGO_BIN_EXE_squall"));
+        let output = squall.arg(command).arg("-c").arg(file).args(more).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let good = std::fs::read_to_string(nodes.folder.join("0.toml")).unwrap();
+    let (code, said) =
+        run("recv", &good.replace("at least sixteen bytes", "another secret, as long"), &["log"]);
+    assert!(code == Some(1) && said.contains("secret"), "{said}");
+    let (code, said) = run("send", &good, &["lag", "text"]);
+    assert!(code == Some(1) && said.contains("no subgroup `lag`: it has `log`"), "{said}");
+    let nowhere = "cluster = \"none\"\nsecret = \"at least sixteen bytes\"\nlisten = \"unix:@squall-nowhere\"\nmembers = 1\n[subgroups.log]\n";
+    let (code, said) = run("send", nowhere, &["log", "text", "--timeout", "200ms"]);
+    assert!(code == Some(1) && said.contains("squall status"), "{said}");
+    let _ = recv.kill();
+    let _ = recv.wait();
 }

@@ -16,8 +16,8 @@ pub(crate) struct Interrupted(&'static str);
 impl Interrupted {
     /// The members of this command's own group have ended.
     pub(crate) const ENDED: Self = Self("interrupted; all members have ended");
-    /// This process was a member of somebody's group.
-    pub(crate) const LEFT: Self = Self("interrupted; this process has left the group in order");
+    /// There was nothing but this process.
+    pub(crate) const ALONE: Self = Self("interrupted");
 }
 
 impl fmt::Display for Interrupted {

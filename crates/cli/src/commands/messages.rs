@@ -1,36 +1,38 @@
-//! `squall send` and `squall recv`: a subgroup's messages from and to a shell.
+//! `squall send` and `squall recv`: a subgroup's messages from and to a shell, through a member.
 
-use std::collections::BTreeMap;
 use std::io::BufRead as _;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender as Sending, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Error, Result, anyhow, ensure};
 use clap::Args;
 use serde_json::json;
-use squall::config::{Address, quantity};
-use squall::{Builder, Config, Group, Message, NodeId, Sender};
-use squall_fabric::atomics::{AtomicUsize, Ordering};
+use squall::Config;
+use squall::config::quantity;
+use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publisher};
+use squall_fabric::atomics::{AtomicBool, Ordering};
 
-use super::node::{leave_patience, show};
 use crate::Verdict;
 use crate::cluster::{Interrupted, Interrupts};
 use crate::output;
 
-/// What both need to come into the group.
+/// What both need to find the group.
 #[derive(Debug, Args)]
 struct Way {
     /// The configuration of the group
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// Where this process can be reached by the members [default: at the host of `listen`, at a free port]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<Address>,
-    /// Tell what happens on the way into the group
-    #[arg(short, long)]
-    verbose: bool,
+    /// How long to look for a member, at the beginning and whenever one is lost
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "10s")]
+    timeout: Duration,
+}
+
+impl Way {
+    fn config(&self) -> Result<Config> {
+        Ok(Config::load(&self.config)?)
+    }
 }
 
 /// Send messages to a subgroup: the arguments, or the lines of standard input
@@ -43,16 +45,20 @@ pub(crate) struct SendArguments {
     subgroup: String,
     /// The messages [default: the lines of standard input]
     messages: Vec<String>,
+    /// If a member dies with messages of which it is unknown whether they are delivered, send them again by another one
+    /// and go on: none is lost, and some may come twice
+    #[arg(long)]
+    resend: bool,
 }
 
 const SEND_EXAMPLES: &str =
-    "The process joins the group that runs, sends, waits until all members have every message, and \
-leaves; so it does on Ctrl-C, and at a line that cannot be sent, with what it has sent until then. The error says which \
-line that was.
+    "A member of the group sends the messages, one that is among the subgroup's senders; this process does not join the \
+group. It ends when all members have delivered every message, and then its exit status is 0. At a line that cannot be \
+sent, at Ctrl-C, and when the member dies, it ends with an error that says which messages are delivered.
 
 Examples:
   squall send --config squall.toml log \"hello, all\"
-  journalctl -f | squall send -c squall.toml log";
+  journalctl -f | squall send -c squall.toml log --resend";
 
 /// Print the messages of a subgroup as they are delivered
 #[derive(Debug, Args)]
@@ -65,255 +71,191 @@ pub(crate) struct RecvArguments {
     /// End after so many messages
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Print each message as JSON, with its view and its sender: rank in the configuration, number of the node
+    /// Print each message as JSON, with its view and its sender: rank in the configuration, number of the node; and each
+    /// gap as {"lost": N}, where null is an unknown number
     #[arg(long)]
     json: bool,
-    /// Messages that may wait to be printed; when it is more, this process leaves the group
-    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "64MiB")]
+    /// Messages that may wait at the member until this process takes them, at most 64MiB; what comes beyond is lost
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "16MiB")]
     queue: u64,
+    /// Tell of each view on standard error
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 const RECV_EXAMPLES: &str =
-    "The process joins the group that runs and prints what is delivered from then on; all members see the \
-same order. Ctrl-C leaves in order. The group never waits for whoever reads the output: if more than --queue of it is \
-unread, the process leaves the group with an error.
+    "A member of the group sends what it delivers from now on; this process does not join the group, and the group never \
+waits for it. When the output is read too slowly, --queue bytes wait at the member, and what comes beyond is lost. When \
+the member dies, another one goes on. Both are gaps: standard error tells of each, and the exit status is 1 if there was one.
 
 Examples:
   squall recv --config squall.toml log
   squall recv -c squall.toml log --count 1 --json";
 
-/// The configuration of a process that comes for a while.
-fn visitor(way: &Way, subgroup: &str) -> Result<Config> {
-    let mut config = Config::load(&way.config)?;
-    ensure!(
-        config.subgroups.contains_key(subgroup),
-        "{} has no subgroup `{subgroup}`: it has {}",
-        way.config.display(),
-        list(config.subgroups.keys())
-    );
-    if config.contacts.is_empty() {
-        config.contacts = vec![config.listen.clone()];
-    }
-    config.rank = None;
-    config.listen = match (&way.listen, &config.listen) {
-        (Some(listen), _) => listen.clone(),
-        (None, Address::Tcp { host, .. }) => Address::Tcp { host: host.clone(), port: 0 },
-        (None, _) => Address::Abstract(format!("squall-{}-{}", config.cluster, std::process::id())),
-    };
-    Ok(config)
-}
-
-fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {
-    let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
-    if names.is_empty() { "none".into() } else { names.join(", ") }
-}
-
-/// Messages of all subgroups but the named one are let go.
-fn builder(config: Config, subgroup: &str, verbose: bool) -> Builder {
-    let others: Vec<String> = config.subgroups.keys().filter(|name| *name != subgroup).cloned().collect();
-    let mut builder = Group::builder(config).only_join();
-    if verbose {
-        builder = builder.on_progress(show);
-    }
-    others.iter().fold(builder, |builder, name| builder.on_message(name, |_| ()))
-}
-
 pub(crate) fn send(arguments: &SendArguments) -> Result<Verdict> {
-    let config = visitor(&arguments.way, &arguments.subgroup)?;
-    let patience = leave_patience(&config);
+    let (config, timeout) = (arguments.way.config()?, arguments.way.timeout);
     let interrupts = Interrupts::take()?;
-    // Others' messages are let go, so that nobody waits for this process.
-    let builder = builder(config, &arguments.subgroup, arguments.way.verbose);
-    let mut group = builder.on_message(&arguments.subgroup, |_| ()).join()?;
-    let subgroup = group.subgroup(&arguments.subgroup)?;
-    let mut sender = subgroup.sender().context("this process would need the rank of a sender")?;
-    let (inputs, input) = sync_channel(INPUTS_MAX);
-    let interrupt = inputs.clone();
-    // Nobody listens any more when the command is about to end.
-    interrupts.set(move || drop(interrupt.send(Input::Interrupted)));
+    let mut publisher = Publisher::connect_with(&config, &arguments.subgroup, timeout)?;
+    publisher.set_resend(arguments.resend);
+    let (inputs, input) = sync_channel(BATCH_MAX);
     read(arguments.messages.clone(), inputs);
-    let outcome = send_all(&mut sender, &input);
-    // Also after an error: what was taken before it is safe with all members.
-    while !sender.is_drained() {
-        if let Some(failure) = group.failure() {
-            return Err(failure.into());
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    let (events, event) = channel();
+    let (flag, interrupt) = (Arc::clone(&is_interrupted), events.clone());
+    interrupts.set(move || {
+        flag.store(true, Ordering::Relaxed);
+        // Nobody listens any more when the command is about to end.
+        interrupt.send(None).unwrap_or_default();
+    });
+    std::thread::spawn(move || {
+        let outcome = send_all(&mut publisher, &input, &is_interrupted);
+        events.send(Some(outcome)).unwrap_or_default();
+    });
+    match event.recv()? {
+        Some(outcome) => outcome,
+        // What is under way is waited for.
+        None => match event.recv_timeout(INTERRUPT_PATIENCE) {
+            Ok(Some(outcome)) => outcome.and(Err(Interrupted::ALONE.into())),
+            _ => Err(anyhow!("interrupted; what was sent last is not delivered yet, and may be later")
+                .context(Interrupted::ALONE)),
+        },
     }
-    group.leave(patience);
-    outcome
 }
 
 /// Sends what comes until the end, an interruption or an error.
-fn send_all(sender: &mut Sender, inputs: &Receiver<Input>) -> Result<Verdict> {
-    for number in 1_u64.. {
-        let text = match inputs.recv() {
-            Ok(Input::Message(text)) => text,
-            Ok(Input::Interrupted) => return Err(Interrupted::LEFT.into()),
-            Ok(Input::End) | Err(_) => break,
-        };
-        let send = |text: String| {
-            sender.send_blocking(text.len(), |slot| slot.copy_from_slice(text.as_bytes())).map_err(Into::into)
-        };
-        text.and_then(send).with_context(|| match number {
-            1 => "message 1 was not sent".to_owned(),
-            _ => {
-                format!("message {number} was not sent, nor any after it; the {} before it were", number - 1)
+fn send_all(
+    publisher: &mut Publisher,
+    inputs: &Receiver<Result<String>>,
+    is_interrupted: &AtomicBool,
+) -> Result<Verdict> {
+    let mut sent: u64 = 0;
+    let (mut is_over, mut fault) = (false, None);
+    while !is_over && fault.is_none() && !is_interrupted.load(Ordering::Relaxed) {
+        let mut batch = Vec::new();
+        let mut next = inputs.recv_timeout(LOOK_PERIOD);
+        loop {
+            match next {
+                Ok(Ok(message)) => batch.push(message),
+                Ok(Err(error)) => fault = Some(error),
+                Err(RecvTimeoutError::Disconnected) => is_over = true,
+                Err(RecvTimeoutError::Timeout) => break,
             }
-        })?;
+            if batch.len() == BATCH_MAX || is_over || fault.is_some() {
+                break;
+            }
+            next = inputs.recv_timeout(Duration::ZERO);
+        }
+        publisher.publish(&batch).map_err(|error| explain(sent, error))?;
+        sent += batch.len() as u64;
     }
-    Ok(Verdict::Good)
+    fault.map_or(Ok(Verdict::Good), |fault| Err(fault.context(not_sent(sent))))
 }
 
-/// What `squall send` waits for.
-enum Input {
-    Message(Result<String>),
-    End,
-    Interrupted,
+/// That the message behind `sent` others was not sent.
+fn not_sent(sent: u64) -> String {
+    match sent {
+        0 => "message 1 was not sent, nor any after it".to_owned(),
+        _ => format!("message {} was not sent, nor any after it; the {sent} before it were", sent + 1),
+    }
+}
+
+/// What has become of messages of which the first is number `before + 1`.
+fn explain(before: u64, error: PublishError) -> Error {
+    let PublishError { delivered, unknown, cause, .. } = error;
+    let delivered = before + delivered as u64;
+    if unknown == 0 {
+        return Error::new(cause).context(not_sent(delivered));
+    }
+    let (first, last) = (delivered + 1, delivered + unknown as u64);
+    Error::new(cause).context(format!(
+        "messages {first} to {last} may be delivered or not; the {delivered} before them are, and none after them was \
+         sent: look for them at a reader, and send the missing ones again, or use --resend"
+    ))
 }
 
 /// Gives the messages, or the lines of standard input, to `inputs`, from a thread that may wait for them.
-fn read(messages: Vec<String>, inputs: SyncSender<Input>) {
+fn read(messages: Vec<String>, inputs: SyncSender<Result<String>>) {
     std::thread::spawn(move || {
         // Fails when nobody listens any more.
-        let give = |input: Input| inputs.send(input).is_ok();
+        let give = |input: Result<String>| inputs.send(input).is_ok();
         let lines = std::io::stdin().lock().lines();
-        let lines = lines.map(|line| line.context("standard input cannot be read as text"));
-        let all = match messages.is_empty() {
-            true => lines.map(Input::Message).all(give),
-            false => messages.into_iter().map(|message| Input::Message(Ok(message))).all(give),
+        let mut lines = lines.map(|line| line.context("standard input cannot be read as text"));
+        match messages.is_empty() {
+            true => lines.all(give),
+            false => messages.into_iter().map(Ok).all(give),
         };
-        if all {
-            give(Input::End);
-        }
     });
 }
 
 pub(crate) fn recv(arguments: &RecvArguments) -> Result<Verdict> {
-    let config = visitor(&arguments.way, &arguments.subgroup)?;
-    let patience = leave_patience(&config);
+    ensure!(arguments.queue > 0, "--queue 0: give the bytes that may wait, such as 1MiB");
+    let config = arguments.way.config()?;
+    let options = ObserverOptions { queue_bytes: arguments.queue, timeout: arguments.way.timeout };
     let interrupts = Interrupts::take()?;
+    let mut observer = Observer::connect_with(&config, &arguments.subgroup, options)?;
     let (events, event) = channel();
-    let (lines, line) = channel();
-    let bytes_max = usize::try_from(arguments.queue).unwrap_or(usize::MAX);
-    let (unread, is_over) = (Arc::new(AtomicUsize::new(0)), events.clone());
-    let queue = Queue { lines: Some(lines), unread: Arc::clone(&unread), bytes_max, is_over };
-    let ranks: Ranks = Arc::default();
-    let known = Arc::clone(&ranks);
-    let mut builder = builder(config, &arguments.subgroup, arguments.way.verbose);
-    builder = builder.on_view(move |view| lock(&known).extend(view.members.iter().map(|m| (m.node, m.tag))));
-    let group = builder.on_message(&arguments.subgroup, queue.into_upcall()).join()?;
     let interrupt = events.clone();
     // Nobody listens any more when the command has ended.
-    interrupts.set(move || interrupt.send(Event::Interrupted).unwrap_or_default());
-    let (count, json) = (arguments.count.unwrap_or(u64::MAX), arguments.json);
-    std::thread::spawn(move || {
-        print(&line, &unread, count, json.then_some(&*ranks));
-        events.send(Event::Printed).unwrap_or_default();
-    });
-    loop {
-        match event.recv_timeout(LOOK_PERIOD) {
-            Ok(Event::Interrupted) => {
-                group.leave(patience);
-                return Err(Interrupted::LEFT.into());
-            }
-            Ok(Event::Unread { bytes }) => {
-                group.leave(patience);
-                bail!(
-                    "nobody reads the output: {bytes} bytes of messages wait, so this process has left the group, \
-                     which does not wait for it; read faster, or raise --queue"
-                );
-            }
-            Ok(Event::Printed) | Err(RecvTimeoutError::Disconnected) => {
-                group.leave(patience);
-                return Ok(Verdict::Good);
-            }
-            Err(RecvTimeoutError::Timeout) => {
-                let Some(failure) = group.failure() else { continue };
-                // What was delivered before is printed first.
-                drop(group);
-                while !matches!(event.recv(), Ok(Event::Printed) | Err(_)) {}
-                return Err(failure.into());
+    interrupts.set(move || interrupt.send(None).unwrap_or_default());
+    let printer = Printer {
+        left: arguments.count.unwrap_or(u64::MAX),
+        json: arguments.json,
+        verbose: arguments.verbose,
+    };
+    // It may wait for whoever reads the output.
+    std::thread::spawn(move || events.send(Some(printer.run(&mut observer))).unwrap_or_default());
+    event.recv()?.unwrap_or_else(|| Err(Interrupted::ALONE.into()))
+}
+
+/// Prints what an observer sees.
+struct Printer {
+    /// Messages that are yet to be printed.
+    left: u64,
+    json: bool,
+    verbose: bool,
+}
+
+impl Printer {
+    fn run(mut self, observer: &mut Observer) -> Result<Verdict> {
+        let mut verdict = Verdict::Good;
+        while self.left > 0 {
+            match observer.next()? {
+                Observed::Message { view, node, rank, bytes, .. } => {
+                    let text = String::from_utf8_lossy(&bytes);
+                    match self.json {
+                        true => output::line(
+                            json!({ "view": view, "rank": rank, "node": node.0, "message": text }),
+                        ),
+                        false => output::line(text),
+                    }
+                    self.left -= 1;
+                }
+                Observed::Lost { messages, cause } => {
+                    verdict = Verdict::Bad;
+                    if self.json {
+                        output::line(json!({ "lost": messages }));
+                    }
+                    match messages {
+                        Some(messages) => output::note(format_args!(
+                            "squall: {messages} messages are lost here: {cause}; read the output faster, or raise --queue"
+                        )),
+                        None => output::note(format_args!("squall: messages may be missing here: {cause}")),
+                    }
+                }
+                Observed::View { id, members } if self.verbose => {
+                    let ranks: Vec<String> = members.iter().map(|member| member.tag.to_string()).collect();
+                    output::note(format_args!("view {id}: members {}", ranks.join(", ")));
+                }
+                _ => {}
             }
         }
+        Ok(verdict)
     }
 }
 
-/// What ends `squall recv`.
-enum Event {
-    Interrupted,
-    /// So much is unread that the rest is not kept.
-    Unread {
-        bytes: usize,
-    },
-    /// All that was asked for, or all that came, is printed.
-    Printed,
-}
-
-/// A message that waits to be printed.
-struct Line {
-    view: u64,
-    node: NodeId,
-    bytes: Vec<u8>,
-}
-
-/// Takes messages from the polling thread, which never waits here: when too much is unread it takes no more of them.
-struct Queue {
-    lines: Option<Sending<Line>>,
-    unread: Arc<AtomicUsize>,
-    bytes_max: usize,
-    is_over: Sending<Event>,
-}
-
-impl Queue {
-    fn into_upcall(mut self) -> impl FnMut(Message<'_>) + Send + 'static {
-        move |message| {
-            let Some(lines) = &self.lines else { return };
-            let bytes = LINE_BYTES + message.bytes.len();
-            let unread = self.unread.fetch_add(bytes, Ordering::Relaxed);
-            if unread > 0 && unread + bytes > self.bytes_max {
-                self.is_over.send(Event::Unread { bytes: unread }).unwrap_or_default();
-                self.lines = None;
-                return;
-            }
-            let Message { view, node, bytes, .. } = message;
-            // Nobody prints any more when all that was asked for is printed.
-            lines.send(Line { view, node, bytes: bytes.to_vec() }).unwrap_or_default();
-        }
-    }
-}
-
-/// The ranks of all members there have been, which are told before their first messages.
-type Ranks = Arc<Mutex<BTreeMap<NodeId, u64>>>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Prints `count` messages, or until no more come; as JSON if there are ranks.
-fn print(
-    lines: &Receiver<Line>,
-    unread: &AtomicUsize,
-    count: u64,
-    json: Option<&Mutex<BTreeMap<NodeId, u64>>>,
-) {
-    for _ in 0..count {
-        let Ok(Line { view, node, bytes }) = lines.recv() else { return };
-        let text = String::from_utf8_lossy(&bytes);
-        match json {
-            Some(ranks) => {
-                let rank = lock(ranks).get(&node).copied();
-                output::line(json!({ "view": view, "rank": rank, "node": node.0, "message": text }));
-            }
-            None => output::line(text),
-        }
-        unread.fetch_sub(LINE_BYTES + bytes.len(), Ordering::Relaxed);
-    }
-}
-
-/// Lines that are read ahead.
-const INPUTS_MAX: usize = 64;
-/// What a message takes in the queue, besides its bytes.
-const LINE_BYTES: usize = 64;
-/// Between looks whether the group has ended.
+/// Lines that are read ahead, and sent together.
+const BATCH_MAX: usize = 1024;
+/// Between looks whether the command was interrupted.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
+/// How long an interrupted command waits for what it has under way.
+const INTERRUPT_PATIENCE: Duration = Duration::from_secs(5);

@@ -91,7 +91,7 @@ fn print(view: &View, own: usize, json: bool) {
 }
 
 /// Tells people what happens while the members find each other.
-pub(crate) fn show(progress: Progress) {
+fn show(progress: Progress) {
     let text = match progress {
         Progress::Listening { address } => format!("listening at {address}"),
         Progress::Calling { contact, cause } => format!("no answer from {contact} yet: {cause}"),
@@ -107,7 +107,7 @@ pub(crate) fn show(progress: Progress) {
 }
 
 /// How long a member waits for the view that it leaves with.
-pub(crate) fn leave_patience(config: &Config) -> Duration {
+fn leave_patience(config: &Config) -> Duration {
     2 * config.suspicion_after.unwrap_or(Duration::from_secs(5))
 }
 
