@@ -53,7 +53,10 @@ impl Storm {
     /// else is harmed than its majority can bear: who has heard of the next view, and who not, makes no difference.
     fn can_spare(&self, count: usize) -> bool {
         let (_, ranks) = self.herd.view();
-        let well = self.herd.running();
+        // One that goes on after a halt may be on its way out.
+        let now = Instant::now();
+        let is_excused = |number: &usize| self.excuses.get(number).is_some_and(|until| now < *until);
+        let well: Vec<usize> = self.herd.running().into_iter().filter(|number| !is_excused(number)).collect();
         let is_well = |rank: &&usize| well.iter().any(|life| self.herd.lives[*life].rank == **rank);
         let lost = ranks.len() - ranks.iter().filter(is_well).count();
         // One that was halted on its way in may be in a view that nobody has delivered in yet.
