@@ -33,7 +33,7 @@ impl Plan {
     #[must_use]
     pub(super) fn healthy(&self, fallen: impl Fn(u32) -> bool) -> Vec<u32> {
         let nodes = self.nodes();
-        if nodes as usize > MEMBERS_MAX || self.is_too_slow() {
+        if nodes as usize > MEMBERS_MAX || self.is_too_slow() || self.has_doubtful_pause() {
             return Vec::new();
         }
         let leaves = |node| self.leaves.iter().any(|(leaver, _)| *leaver == node);
@@ -66,7 +66,19 @@ impl Plan {
         self.is_late(Duration::ZERO)
     }
 
-    /// Nodes that pause for as long as the others wait.
+    /// Whether a node pauses for about as long as the others wait. Some accuse it then, and others hear it again before
+    /// they do. If just one accuses it, one of these two goes, and the members cannot tell which of them was at fault \[V11\].
+    fn has_doubtful_pause(&self) -> bool {
+        let is_doubtful = |verdict: &Verdict| match verdict {
+            Verdict::Pause { span, .. } => {
+                self.is_late(*span) && self.suspicion_after.is_some_and(|after| *span < after * 2)
+            }
+            _ => false,
+        };
+        self.rules.iter().any(|rule| is_doubtful(&rule.what))
+    }
+
+    /// Nodes that pause for longer than the others wait.
     fn hanging(&self) -> Nodes {
         let hangs = |verdict: &Verdict| match verdict {
             Verdict::Pause { node, span } if self.is_late(*span) => 1 << node,
@@ -176,8 +188,9 @@ mod tests {
     fn only_a_long_pause_is_a_reason_to_go() {
         let pause = |micros| vec![(0, Verdict::Pause { node: 1, span: Duration::from_micros(micros) })];
         assert_eq!(healthy(3, pause(100)), [0, 1, 2]);
-        assert_eq!(healthy(3, pause(500)), [0, 2]);
-        assert!(healthy(2, pause(500)).is_empty(), "one of two is no majority");
+        assert_eq!(healthy(3, pause(900)), [0, 2]);
+        assert!(healthy(3, pause(500)).is_empty(), "some notice it, and others do not");
+        assert!(healthy(2, pause(900)).is_empty(), "one of two is no majority");
     }
 
     #[test]
