@@ -63,6 +63,12 @@ fn invariants_are_cited() {
 }
 
 #[test]
+fn invariants_are_checked() {
+    let files = source::tree();
+    assert_none(&invariants::unchecked(&text(&files, invariants::INVARIANTS), &files));
+}
+
+#[test]
 fn deviations_are_collected() {
     assert_none(&invariants::uncollected(&source::tree()));
 }

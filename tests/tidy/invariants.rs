@@ -34,6 +34,46 @@ pub(crate) fn uncited(invariants: &BTreeSet<String>, files: &[SourceFile]) -> Ve
     missing.map(|invariant| format!("{INVARIANTS}: nothing in crates/ cites [{invariant}]")).collect()
 }
 
+/// Invariants that have no mutation, and whose line on the page names no file that checks them. A mutation belongs to an
+/// invariant if its doc cites the number, or if the line names it.
+pub(crate) fn unchecked(page: &str, files: &[SourceFile]) -> Vec<String> {
+    let mutations: Vec<&SourceFile> =
+        files.iter().filter(|file| file.path.ends_with("/mutation.rs")).collect();
+    let tried: BTreeSet<String> = mutations.iter().flat_map(|file| citations(&file.text)).collect();
+    let is_mutation = |name: &str| {
+        mutations.iter().any(|file| file.code().lines().any(|line| line.trim() == format!("{name},")))
+    };
+    let checks = |path: &str, number: &String| {
+        files.iter().any(|file| file.path == path && citations(&file.text).any(|cited| cited == *number))
+    };
+    let is_checked = |(number, text): &(String, String)| {
+        let names = || text.split('`').skip(1).step_by(2);
+        tried.contains(number) || names().any(|name| is_mutation(name) || checks(name, number))
+    };
+    let missing = items(page).into_iter().filter(|item| !is_checked(item));
+    missing
+        .map(|(number, _)| {
+            format!("{INVARIANTS}: [{number}] has no mutation, and its line names no file that cites and checks it")
+        })
+        .collect()
+}
+
+/// The numbers that a page states, each with its text.
+fn items(page: &str) -> Vec<(String, String)> {
+    let mut items: Vec<(String, String)> = Vec::new();
+    let mut is_open = false;
+    for line in page.lines() {
+        let stated = line.strip_prefix("- **").and_then(|item| number(item.trim_start_matches('[')));
+        is_open = stated.is_some() || (is_open && line.starts_with("  "));
+        items.extend(stated.map(|number| (number, String::new())));
+        if let Some((_, text)) = items.last_mut().filter(|_| is_open) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    items
+}
+
 /// Citations in comments of numbers that no page states, though it states others of that letter.
 pub(crate) fn unknown(stated: &BTreeSet<String>, file: &SourceFile) -> Vec<String> {
     let text = if is_rust(&file.path) { file.comments() } else { file.text.clone() };
@@ -107,6 +147,20 @@ fn an_invariant_without_citation_is_refused() {
     let file = |text| [SourceFile::new("crates/protocols/src/sst/row.rs", text)];
     assert_eq!(uncited(&numbers(&["S1", "O2"]), &file("// Kept here [S1], \\[O2\\].")), Vec::<String>::new());
     assert_eq!(uncited(&numbers(&["S1"]), &file("// [S12] and S1")).len(), 1);
+}
+
+#[test]
+fn an_invariant_that_nothing_checks_is_refused() {
+    let mutations = "/// \\[S1\\] It goes back.\nGoBack,\n/// It forgets.\nForget,\n";
+    let files = [
+        SourceFile::new("crates/protocols/src/mutation.rs", mutations),
+        SourceFile::new("crates/a/src/b.rs", "// Checks [S4].\n"),
+    ];
+    let page = "- **[S1]** Text.\n- **[S2]** Text\n  (`Forget`).\n- **[S3]** Text (`Other`, `crates/a/src/b.rs`).\n\
+                - **[S4]** Text (`crates/a/src/b.rs`).\n- **[S5]** Text.\n\nAnd `Forget`.\n";
+    let found = unchecked(page, &files);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("[S3]") && found[1].contains("[S5]"), "{found:?}");
 }
 
 #[test]

@@ -31,6 +31,8 @@ mutations! {
         PartOfExpress,
         /// A batch that wraps pushes its first part only.
         HalfOfWrappedBatch,
+        /// \[N2\] Each sender counts its rounds as the first one does.
+        RoundsOfFirst,
         /// \[N3\] Rounds that others have begun are not filled.
         NoNulls,
         /// \[N4\] One null more is sent than is owed.
@@ -41,7 +43,7 @@ mutations! {
         EmptyIsNull,
         /// A core that has posted nulls, or has something new for its consumer, says that it has done nothing.
         SilentWork,
-        /// FIFO of the unordered modes: delivery goes up to what the *next* sender has announced.
+        /// \[O2\] FIFO of the unordered modes: delivery goes up to what the *next* sender has announced.
         LaneOfNextSender,
         /// \[V2\] At the end of a view a member delivers all that it has, not what the trim says.
         DeliverBeyondTrim,

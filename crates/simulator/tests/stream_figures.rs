@@ -54,6 +54,20 @@ fn tries_of_direct_transfer_cost_little() {
     }
 }
 
+/// [E10] A ring of bandwidth times delay keeps 10 Gb/s with 24 ms each way full; one of an eighth of that cannot.
+#[test]
+fn a_ring_of_bandwidth_times_delay_keeps_a_long_pipe_full() {
+    let speed = |share: u64| {
+        // More is under way than the pipe holds: the ring alone is the limit.
+        let mut blast = Blast { messages: 1280, ..Blast::distant(Policy::Indirect, 128, 128) };
+        blast.settings.ring_words /= share;
+        blast.run().gigabits_per_second
+    };
+    let (full, eighth) = (speed(1), speed(8));
+    assert!(full > 8.0, "{full} Gb/s");
+    assert!(eighth < 2.0, "{eighth} Gb/s");
+}
+
 #[test]
 #[ignore = "prints"]
 fn table_iii() {

@@ -423,6 +423,9 @@ impl<D: Deliver> Subgroup<D> {
             return 0;
         }
         let indexes = match self.settings.mode {
+            Mode::Atomic if is_on(Mutation::RoundsOfFirst) => {
+                indexes_below(least, 0, self.settings.senders.len())
+            }
             Mode::Atomic => indexes_below(least, *sender, self.settings.senders.len()),
             Mode::Unordered | Mode::Raw => least,
         };

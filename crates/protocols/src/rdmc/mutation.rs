@@ -37,9 +37,9 @@ mutations! {
         SendHeld,
         /// \[B7\] A target is believed to hold more than it says.
         OmitUnheld,
-        /// \[M5\] On one host: an object is ready before all have mapped it.
+        /// \[B8\] \[M5\] On one host: an object is ready before all have mapped it.
         ReadyUnattached,
-        /// On one host: memory is free again when the first receiver has given it back.
+        /// \[B8\] On one host: memory is free again when the first receiver has given it back.
         FinishWithFirst,
     }
 }
