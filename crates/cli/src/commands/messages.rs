@@ -218,6 +218,7 @@ struct Printer {
 impl Printer {
     fn run(mut self, observer: &mut Observer) -> Result<Verdict> {
         let mut verdict = Verdict::Good;
+        self.name_member(observer);
         while self.left > 0 {
             match observer.next()? {
                 Observed::Message { view, node, rank, bytes, .. } => {
@@ -239,7 +240,10 @@ impl Printer {
                         Some(messages) => output::note(format_args!(
                             "squall: {messages} messages are lost here: {cause}; read the output faster, or raise --queue"
                         )),
-                        None => output::note(format_args!("squall: messages may be missing here: {cause}")),
+                        None => {
+                            output::note(format_args!("squall: messages may be missing here: {cause}"));
+                            self.name_member(observer);
+                        }
                     }
                 }
                 Observed::View { id, members } if self.verbose => {
@@ -250,6 +254,12 @@ impl Printer {
             }
         }
         Ok(verdict)
+    }
+
+    fn name_member(&self, observer: &Observer) {
+        if let Some(member) = observer.member().filter(|_| self.verbose) {
+            output::note(format_args!("reads through the member at {member}"));
+        }
     }
 }
 

@@ -93,6 +93,8 @@ pub(super) struct Finder {
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) connection: Connection,
+    /// Where it listens.
+    pub(super) member: Address,
     /// Where it serves clients.
     pub(super) service: Address,
     /// What it has answered.
@@ -170,7 +172,7 @@ impl Finder {
                 }
             };
             is_final = false;
-            match self.call(&service, request) {
+            match self.call(&candidate, &service, request) {
                 Ok(Found { notice: Notice::Elsewhere { why, members }, .. }) => {
                     let named = members.iter().filter_map(|member| member.parse::<Address>().ok());
                     let named: Vec<Address> = named.take(CANDIDATES_MAX).collect();
@@ -187,14 +189,14 @@ impl Finder {
         Err((causes.join("; "), is_final))
     }
 
-    /// Connects with the member that serves clients at `service`, and awaits its first notice.
-    pub(super) fn call(&self, service: &Address, request: &Request) -> io::Result<Found> {
+    /// Connects with `member`, which serves clients at `service`, and awaits its first notice.
+    pub(super) fn call(&self, member: &Address, service: &Address, request: &Request) -> io::Result<Found> {
         let stream = Stream::connect(service, &options(&self.config))?;
         let mut connection = Connection::new(stream, self.frame_bytes_max);
         connection.send(request)?;
         let answer = connection.receive(SILENCE_MAX)?;
         let (notice, _) = answer.ok_or(io::ErrorKind::TimedOut)?;
-        Ok(Found { connection, service: service.clone(), notice })
+        Ok(Found { connection, member: member.clone(), service: service.clone(), notice })
     }
 }
 

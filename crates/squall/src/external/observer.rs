@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
 use squall_protocols::membership::Member;
+use squall_transports::bootstrap::Address;
 
 use super::connection::{Finder, Found, SILENCE_MAX};
 use super::error::ExternalError;
@@ -144,6 +145,12 @@ impl Observer {
         self.found = Some(found);
         self.heard = Instant::now();
         Ok(())
+    }
+
+    /// Where the member listens that this observer is connected with; none while another one is looked for.
+    #[must_use]
+    pub fn member(&self) -> Option<&Address> {
+        self.found.as_ref().map(|found| &found.member)
     }
 
     /// The next thing; blocks until there is one. If the member is lost, another one is looked for.

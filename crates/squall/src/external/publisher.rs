@@ -142,7 +142,8 @@ impl Publisher {
     /// Another connection with the same member, if it remembers this client.
     fn resume(&self, session: &Session) -> Option<Session> {
         let request = Request::Publish { subgroup: self.subgroup.clone(), client: Some(session.client) };
-        let found = self.finder.call(&session.found.service, &request).ok()?;
+        let Found { member, service, .. } = &session.found;
+        let found = self.finder.call(member, service, &request).ok()?;
         Session::begin(found).filter(|resumed| resumed.client == session.client)
     }
 }
