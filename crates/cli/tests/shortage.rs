@@ -110,7 +110,8 @@ fn a_member_that_runs_short_ends_alone() {
     while members[0].try_wait().unwrap().is_none() {
         assert!(begun.elapsed() < PATIENCE, "{} guests, and it has enough still", guests.len());
         assert!(guests.len() < 20, "it has enough for all");
-        let mut guest = begin(squall("-n 4000", &["recv", "a", "--verbose"], &configs[1]));
+        let config = place.config(3 + guests.len(), 3, "shm", subgroups);
+        let mut guest = begin(squall("-n 4000", &["node"], &config));
         let mut news = BufReader::new(guest.stderr.take().unwrap());
         let mut line = String::new();
         while news.read_line(&mut line).unwrap() > 0 && !line.contains("admitted as") {}
