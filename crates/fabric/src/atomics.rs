@@ -2,7 +2,7 @@
 //! concurrency checker can replace them in one place.
 //!
 //! A build with `--cfg shuttle` does that: its types are those of the standard library, of the same size and on the same
-//! memory, but each access is first a point at which [`crate::explore`] may let another thread run. Ordinary builds have
+//! memory, but each access is first a point at which `explore` may let another thread run. Ordinary builds have
 //! no trace of it.
 
 #[cfg(not(shuttle))]
