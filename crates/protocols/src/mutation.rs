@@ -57,6 +57,8 @@ mutations! {
         IgnoreEarlierProposal,
         /// \[D2\] A new leader takes over the earliest proposal that anybody has echoed, not the latest.
         TakeEarliestProposal,
+        /// \[V8\] A leader that has proposed never resigns, though those who do not hear it echo nothing.
+        LeadForEver,
         /// \[D3\] A new leader adds to what it takes over.
         BlendProposal,
         /// \[V3\] The trim is the least count over all members, also the dead, whose rows stand still.

@@ -47,11 +47,13 @@ fn check<M: Copy + Debug>(mistakes: &[M], caught: impl Fn(M) -> Option<String>) 
 ///   its own is decided and nobody else knows that.
 /// - `MissLateReader`: a member is accused by all but one before it attaches, since it pauses while a view opens.
 /// - `TakeMissedProposal`: a member attaches between a proposal and the decision of the others to go on without it.
-const RARE: [(mutation::Mutation, &str, u64); 4] = [
+/// - `LeadForEver`: a leader proposes, and then more than one member says that it does not hear it.
+const RARE: [(mutation::Mutation, &str, u64); 5] = [
     (mutation::Mutation::ProposeUnaccepted, "takeover", 8_051),
     (mutation::Mutation::TakeEarliestProposal, "takeover", 43_516),
     (mutation::Mutation::MissLateReader, "group", 17_810),
     (mutation::Mutation::TakeMissedProposal, "group", 28_649),
+    (mutation::Mutation::LeadForEver, "group", 119_923),
 ];
 
 #[test]

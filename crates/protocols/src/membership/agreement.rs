@@ -55,10 +55,12 @@ impl Membership {
     }
 
     /// As leader: proposes once, when all that stay have stopped and follow this leader. A leader that is in the cut
-    /// itself resigns: it does not hear all that stay, so it cannot know how much they have.
+    /// itself resigns, even if it has proposed: it does not hear all that stay, so it cannot know how much they have,
+    /// and those who do not hear it echo nothing of it.
     fn propose(&mut self) -> usize {
         let own = self.table.rank();
-        if self.echoed_last() > own {
+        let has_proposed = self.echoed_last() > own;
+        if has_proposed && is_on(Mutation::LeadForEver) {
             return 0;
         }
         let Some(cut) = self.cut() else { return 0 };
@@ -71,7 +73,7 @@ impl Membership {
             self.stop_as_minority(cut);
             return 1;
         }
-        if !ranks(stay).all(|rank| self.follows(rank, own)) {
+        if has_proposed || !ranks(stay).all(|rank| self.follows(rank, own)) {
             return 0;
         }
         let earlier = self.earlier_proposal();

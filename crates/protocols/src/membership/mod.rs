@@ -22,7 +22,8 @@
 //!    ranks below \[D1\]: the latest earlier proposal that any of them has echoed, as it is \[D2\] \[D3\]; else the least
 //!    of their counts, for each sender, as the trim, who is removed, who joins \[V9\], and which of those that go on hold
 //!    which state. A member that wishes to leave is removed unless it holds a state that no member that stays holds
-//!    \[A9\]; then the next view says that it is leaving. A leader that is in the cut itself resigns instead.
+//!    \[A9\]; then the next view says that it is leaving. A leader that is in the cut itself resigns, before it
+//!    has proposed or after.
 //! 5. *Decide*, when a majority has echoed the same leader's proposal, and so has every other member that is heard,
 //!    stays, and follows that leader; or before all of this but step 1, when another member has decided.
 //! 6. Post all that was stored, in order, and then a new heartbeat: a member that has nothing else to do looks at the
