@@ -1,7 +1,11 @@
-//! A node on its way into its group: admitted and linked, and not yet in a view (Derecho §3.3).
+//! A node on its way into its group: admitted and linked, until messages can flow (Derecho §3.3).
+//!
+//! A process that stood still meanwhile finds that the others have gone on without it. Nothing of it was delivered yet, and
+//! it has delivered nothing, so it may come once more, as another node.
 
 use squall_fabric::{Core, Duration, Event, Fabric as _, Instant, NodeId};
-use squall_protocols::group::Group;
+use squall_protocols::group::{Ended, Group};
+use squall_protocols::membership::Stop;
 use squall_transports::runner::{Driven, Idle, Runner};
 
 use crate::application::Handles;
@@ -12,9 +16,26 @@ pub(crate) struct Arrival<'a> {
     fabric: &'a mut AnyFabric,
     group: &'a mut Group<Handles>,
     leader: NodeId,
-    /// When it gives up.
+    /// When it gives up for good.
+    timeout: Instant,
+    /// When this attempt is over; no later than `timeout`.
     deadline: Instant,
     events: Vec<Event>,
+}
+
+/// How an attempt to come in ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    /// Messages can flow, or the group has failed here, which its owner finds out.
+    In,
+    /// Whoever has admitted it can no longer let it in.
+    Orphaned,
+    /// It was in a view that has gone on without it.
+    Removed(Stop),
+    /// The time is over; no view has come.
+    NoView,
+    /// The time is over; not all members have begun the view.
+    NotReady,
 }
 
 impl<'a> Arrival<'a> {
@@ -25,25 +46,53 @@ impl<'a> Arrival<'a> {
         leader: NodeId,
         patience: Duration,
     ) -> Self {
-        let deadline = fabric.now() + patience;
-        Self { fabric, group, leader, deadline, events: Vec::new() }
+        let timeout = fabric.now() + patience;
+        Self { fabric, group, leader, timeout, deadline: timeout, events: Vec::new() }
     }
 
-    /// Waits until this node is in a view; false if whoever has admitted it can no longer let it in, or the time is over.
-    pub(crate) fn come_in(mut self, idle: Idle) -> bool {
-        let (mut runner, mut is_led) = (Runner::new(idle), true);
-        while self.group.membership().is_none() {
+    /// Waits until messages can flow to this node and from it.
+    pub(crate) fn come_in(mut self, idle: Idle) -> Arrived {
+        let (mut runner, mut orphan_until) = (Runner::new(idle), None);
+        while !(self.group.is_ready() && self.is_up_to_date()) {
             runner.step(&mut self);
-            if is_led && self.group.has_lost(self.leader) {
-                // The others may let it in yet, if the leader has told them.
-                is_led = false;
-                self.deadline = self.deadline.min(self.fabric.now() + ORPHAN_PATIENCE);
+            match self.group.ended() {
+                Some(Ended::Stopped(stop)) => return Arrived::Removed(stop),
+                Some(Ended::NobodyLeft) => return Arrived::Orphaned,
+                Some(Ended::Failed(..)) => return Arrived::In,
+                None => {}
             }
-            if self.group.ended().is_some() || self.fabric.now() >= self.deadline {
-                return false;
+            let (now, is_waiting) = (self.fabric.now(), self.group.membership().is_none());
+            if orphan_until.is_none() && self.group.has_lost(self.leader) {
+                // The others may let it in yet, if the leader has told them.
+                orphan_until = Some(now + ORPHAN_PATIENCE);
+            }
+            self.deadline = match orphan_until {
+                Some(until) if is_waiting => self.deadline.min(until),
+                _ => self.timeout,
+            };
+            if now >= self.timeout {
+                return if is_waiting { Arrived::NoView } else { Arrived::NotReady };
+            }
+            if now >= self.deadline {
+                return Arrived::Orphaned;
             }
         }
-        true
+        Arrived::In
+    }
+}
+
+impl Arrival<'_> {
+    /// Looks at all that has come by now, and whether the view has begun all the same: after a pause the news that it has begun
+    /// may lie before the news that it is over.
+    fn is_up_to_date(&mut self) -> bool {
+        let mut idle = 0;
+        for _ in 0..LOOKS_MAX {
+            idle = if self.poll() == 0 { idle + 1 } else { 0 };
+            if idle == LOOKS_IDLE {
+                break;
+            }
+        }
+        self.group.is_ready()
     }
 }
 
@@ -67,6 +116,12 @@ impl Driven for Arrival<'_> {
         group.into_iter().chain([self.deadline]).min()
     }
 }
+
+/// So many evaluations in a row that find nothing have looked at all that was there.
+const LOOKS_IDLE: u32 = 16;
+
+/// Where messages flow, there is always something.
+const LOOKS_MAX: u32 = 1000;
 
 /// How long who has lost the leader that has admitted it waits for the others.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use squall_transports::bootstrap::{Address, Asker, Progress};
 use squall_transports::runner::{Driven, Runner};
 
 use crate::application::{Handles, Places, layout};
-use crate::arrival::Arrival;
+use crate::arrival::{Arrival, Arrived};
 use crate::config::{Config, IdlePolicy};
 use crate::desk::FrontDesk;
 use crate::entrance::{self, AnyListener, Entry, Start};
@@ -78,6 +78,7 @@ impl Node {
     ) -> Result<(Self, usize), JoinError> {
         let listener = AnyListener::bind(config)?;
         let deadline = std::time::Instant::now() + config.timeout;
+        let mut removals = 0;
         loop {
             let Entry { mut fabric, start, session, roster } =
                 entrance::enter(config, *only_join, &listener, on_progress)?;
@@ -100,12 +101,19 @@ impl Node {
                     let mut group = Group::join(&mut fabric, &members, layout, settings, handles);
                     let left = deadline.saturating_duration_since(std::time::Instant::now());
                     let arrival = Arrival::new(&mut fabric, &mut group, leader, left);
-                    if !arrival.come_in(config.idle_for(members.len() + 1)) {
-                        if std::time::Instant::now() >= deadline {
-                            return Err(JoinError::NoView { seconds: config.timeout.as_secs() });
+                    let seconds = config.timeout.as_secs();
+                    match arrival.come_in(config.idle_for(members.len() + 1)) {
+                        Arrived::In => {}
+                        Arrived::NoView => return Err(JoinError::NoView { seconds }),
+                        Arrived::NotReady => return Err(JoinError::NotReady { seconds }),
+                        Arrived::Removed(stop) if removals == REMOVALS_MAX => {
+                            return Err(GroupError::Stopped(stop).into());
                         }
-                        handles = group.into_application();
-                        continue;
+                        missed => {
+                            removals += u32::from(missed != Arrived::Orphaned);
+                            handles = group.into_application();
+                            continue;
+                        }
                     }
                     (group, members, usize::try_from(rank).map_err(|_| JoinError::Token)?)
                 }
@@ -439,6 +447,10 @@ impl Stack {
         self.status.messages.notify();
     }
 }
+
+/// How often a joiner comes once more after the others have gone on without it. Each time costs them two views; more often
+/// than that, it is no pause that keeps it out.
+const REMOVALS_MAX: u32 = 2;
 
 /// The desk is looked at in one of so many evaluations while messages flow.
 const SKIP: u32 = 64;

@@ -37,6 +37,15 @@ impl<D: Deliver> Active<D> {
         either!(&mut self.core, core => core.stop());
     }
 
+    /// The subgroup that it was, and its upcall, if it has one.
+    pub(super) fn into_deliver(self) -> (SubgroupId, Option<D>) {
+        let deliver = match self.core {
+            AnySubgroup::Upcall(core) => core.into_deliver(),
+            AnySubgroup::Pulled(_) => None,
+        };
+        (self.id, deliver)
+    }
+
     /// Whether all of the trim is here.
     pub(super) fn covers(&self, decision: &Proposal) -> bool {
         let Segment { trims, senders, .. } = self.segment;

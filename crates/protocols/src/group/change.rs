@@ -33,6 +33,7 @@ impl<A: Application> Group<A> {
         // Who was taken for dead is not asked how much it has, so the trim may be beyond it.
         if decision.removes(rank) && !subgroups.iter().all(|active| active.covers(&decision)) {
             subgroups.iter_mut().for_each(Active::stop);
+            self.left.extend(subgroups.into_iter().map(Active::into_deliver));
             return self.end(Ended::Stopped(Stop::Excluded));
         }
         let remainders = match self.end_subgroups(subgroups, &decision) {
@@ -41,6 +42,7 @@ impl<A: Application> Group<A> {
         };
         if decision.removes(rank) {
             let leaves = membership.is_leaving();
+            self.left.extend(remainders.into_iter().map(|(id, (deliver, _))| (id, deliver)));
             return self.end(Ended::Stopped(if leaves { Stop::Left } else { Stop::Excluded }));
         }
         self.past.push(membership.table().mirror());
@@ -166,13 +168,13 @@ impl<A: Application> Group<A> {
     }
 
     pub(super) fn end(&mut self, ended: Ended) {
-        if let Stage::Present(present) = &mut self.stage {
-            for active in &mut present.subgroups {
+        if let Stage::Present(present) = std::mem::replace(&mut self.stage, Stage::Ended(ended)) {
+            for mut active in present.subgroups {
                 either!(&mut active.core, core => core.close());
                 self.successions.remove(active.id, self.application.succession(active.id));
+                self.left.push(active.into_deliver());
             }
         }
         self.successions = Successions::default();
-        self.stage = Stage::Ended(ended);
     }
 }

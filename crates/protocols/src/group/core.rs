@@ -43,6 +43,8 @@ pub struct Group<A: Application> {
     pub(super) standstill: Option<Standstill>,
     /// This node wishes to leave, in whichever view.
     pub(super) leaving: bool,
+    /// The subgroups that it was in when the group ended here, and their upcalls.
+    pub(super) left: Vec<(SubgroupId, Option<A::Deliver>)>,
 }
 
 /// Where a node is on its way through a group.
@@ -113,6 +115,7 @@ impl<A: Application> Group<A> {
             timeline: Timeline::new(),
             standstill: None,
             leaving: false,
+            left: Vec::new(),
         }
     }
 
@@ -127,9 +130,14 @@ impl<A: Application> Group<A> {
         &self.application
     }
 
-    /// Ends the group here, and gives the application back.
+    /// Ends the group here, and gives the application back as it was before, with all its upcalls: it may come to the group once
+    /// more, as another node.
     #[must_use]
-    pub fn into_application(self) -> A {
+    pub fn into_application(mut self) -> A {
+        self.close();
+        for (id, deliver) in std::mem::take(&mut self.left) {
+            self.application.leave_subgroup(id, deliver);
+        }
         self.application
     }
 

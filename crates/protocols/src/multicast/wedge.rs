@@ -116,11 +116,8 @@ impl<D: Deliver> Subgroup<D> {
             Mode::Atomic => self.deliver_rest(&[sequences_of(trim)], trim)?,
             Mode::Unordered | Mode::Raw => self.deliver_rest(&self.indexes.clone(), &self.indexes.clone())?,
         }
-        let deliver = match self.outlet {
-            Outlet::Upcall { deliver, .. } => Some(deliver),
-            Outlet::Pull(_) => None,
-        };
-        Ok(Remainder { deliver, remains, mirror: self.table.mirror(), known })
+        let mirror = self.table.mirror();
+        Ok(Remainder { deliver: self.into_deliver(), remains, mirror, known })
     }
 
     /// Ends the subgroup at a member that stops: it is in no later view, and nobody asks it how much it has. It delivers what
@@ -140,6 +137,15 @@ impl<D: Deliver> Subgroup<D> {
             self.failure = result.err();
         }
         self.close();
+    }
+
+    /// The upcall of a subgroup that has ended, unless deliveries are pulled.
+    #[must_use]
+    pub fn into_deliver(self) -> Option<D> {
+        match self.outlet {
+            Outlet::Upcall { deliver, .. } => Some(deliver),
+            Outlet::Pull(_) => None,
+        }
     }
 
     /// Of the messages beyond the trim, which come again, how many are delivered here: all that came in this view,
