@@ -5,18 +5,23 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use squall_protocols::mutation;
-use squall_simulator::{Scenario, replica, scenarios};
+use squall_simulator::{Outcome, Scenario, group, replica, scenarios, takeover};
 
 /// Within so many seeds each mistake must be caught.
 const SEEDS: u64 = 2000;
 
-/// What a run of a scenario finds, a checker or an assertion of the protocol itself.
+/// What a run finds, a checker or an assertion of the protocol itself.
+fn found(run: impl FnOnce() -> Outcome) -> Option<String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(outcome) => Some(outcome.violation?.to_string()),
+        Err(panic) => {
+            Some(format!("assertion: {}", panic.downcast_ref::<String>().cloned().unwrap_or_default()))
+        }
+    }
+}
+
 fn run(scenario: &dyn Scenario, seed: u64) -> Option<String> {
-    let found = match catch_unwind(AssertUnwindSafe(|| scenario.run(seed))) {
-        Ok(outcome) => outcome.violation?.to_string(),
-        Err(panic) => format!("assertion: {}", panic.downcast_ref::<String>().cloned().unwrap_or_default()),
-    };
-    Some(format!("{} {seed}: {found}", scenario.name()))
+    Some(format!("{} {seed}: {}", scenario.name(), found(|| scenario.run(seed))?))
 }
 
 /// What catches a mistake first: all scenarios run each seed before the next one.
@@ -39,7 +44,7 @@ fn check<M: Copy + Debug>(mistakes: &[M], caught: impl Fn(M) -> Option<String>) 
     assert!(missed.is_empty(), "not caught within {SEEDS} seeds: {missed:?}");
 }
 
-/// Mutations that need several rare events in a row, each with a scenario and a seed that has them.
+/// What catches a mutation that needs several rare events in a row: a run that has them.
 ///
 /// - `ProposeUnaccepted`: the next leader does not know of a proposal that some members, which still follow the first one,
 ///   have echoed; these decide it without the next leader, and others decide what that one proposes.
@@ -48,23 +53,23 @@ fn check<M: Copy + Debug>(mistakes: &[M], caught: impl Fn(M) -> Option<String>) 
 /// - `MissLateReader`: a member is accused by all but one before it attaches, since it pauses while a view opens.
 /// - `TakeMissedProposal`: a member attaches between a proposal and the decision of the others to go on without it.
 /// - `LeadForEver`: a leader proposes, and then more than one member says that it does not hear it.
-const RARE: [(mutation::Mutation, &str, u64); 5] = [
-    (mutation::Mutation::ProposeUnaccepted, "takeover", 8_051),
-    (mutation::Mutation::TakeEarliestProposal, "takeover", 43_516),
-    (mutation::Mutation::MissLateReader, "group", 17_810),
-    (mutation::Mutation::TakeMissedProposal, "group", 28_649),
-    (mutation::Mutation::LeadForEver, "group", 119_923),
-];
+fn rare(mistake: mutation::Mutation) -> Option<fn() -> Outcome> {
+    use mutation::Mutation;
+    Some(match mistake {
+        Mutation::ProposeUnaccepted | Mutation::TakeEarliestProposal => || takeover::SCENARIO.run(43_516),
+        Mutation::MissLateReader => || group::run(&group::Plan { seed: 100, ..group::Plan::draw(17_810) }, 0),
+        Mutation::TakeMissedProposal => || group::SCENARIO.run(63_084),
+        Mutation::LeadForEver => || group::SCENARIO.run(119_923),
+        _ => return None,
+    })
+}
 
 #[test]
 fn every_mistake_is_caught() {
     let scenarios = scenarios();
-    let caught = |mistake| match RARE.iter().find(|(rare, ..)| *rare == mistake) {
+    let caught = |mistake| match rare(mistake) {
         None => caught(&scenarios),
-        Some((_, name, seed)) => {
-            let scenario = scenarios.iter().find(|scenario| scenario.name() == *name)?;
-            run(scenario.as_ref(), *seed)
-        }
+        Some(run) => found(run),
     };
     check(mutation::Mutation::ALL, |mistake| mutation::with(mistake, || caught(mistake)));
 }

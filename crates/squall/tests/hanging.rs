@@ -2,12 +2,12 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use squall::config::{Address, SubgroupConfig, Transport};
 use squall::{Config, Group, SendError};
+use squall_fabric::atomics::{AtomicUsize, Ordering};
 
 const SUSPICION_AFTER: Duration = Duration::from_millis(1000);
 

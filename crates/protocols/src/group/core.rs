@@ -325,18 +325,17 @@ impl<F: Fabric, A: Application> Core<F> for Group<A> {
         let mut due = self.skipped >= SKIP;
         let mut views = if due { self.poll_views(fabric) } else { 0 };
         let subgroups = self.poll_subgroups(fabric);
-        // Who has nothing else to do misses no news.
-        if views + subgroups == 0 && !due && self.has_news() {
+        let is_idle = views + subgroups == 0;
+        // Who has nothing else to do misses no news, and who is busy asks now and then.
+        if !due && (is_idle || self.skipped.is_multiple_of(ASK)) && self.has_news() {
             due = true;
             views = self.poll_views(fabric);
         }
         // A step may allow the next one.
-        self.skipped = if views > 0 {
-            SKIP
-        } else if due {
-            0
-        } else {
-            self.skipped + 1
+        self.skipped = match (views > 0, due) {
+            (true, _) => SKIP,
+            (false, true) => 0,
+            (false, false) => self.skipped + if is_idle { IDLE } else { 1 },
         };
         views + subgroups
     }
@@ -355,5 +354,11 @@ impl<F: Fabric, A: Application> Core<F> for Group<A> {
     }
 }
 
-/// Membership is looked at in one of so many evaluations while nobody says anything about it.
-pub(super) const SKIP: u32 = 16;
+/// Membership is looked at in one of so many evaluations while nobody says anything about it and messages flow.
+pub(super) const SKIP: u32 = 64;
+
+/// An evaluation in which nothing happens counts for so many.
+const IDLE: u32 = 4;
+
+/// Whether anybody has said something about membership is asked in one of so many evaluations while messages flow.
+const ASK: u32 = 16;

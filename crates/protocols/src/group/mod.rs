@@ -16,9 +16,10 @@
 //! With step 1 goes a look at those who hold others up ([`Standstill`]).
 //!
 //! Step 1 is skipped in most evaluations, so that a view costs next to nothing until it ends: while messages flow it
-//! is taken in one of sixteen; a node that finds nothing to do looks at the members' heartbeats, one word each, and takes
-//! it if one has changed. Events of the fabric, and calls of the application, make it due at once. So a deadline that
-//! has passed is seen within sixteen evaluations.
+//! is taken in one of 64, and in one of sixteen that find nothing to do. A node that finds nothing to do looks at the members'
+//! heartbeats each time, one word each, and a busy one in one of sixteen evaluations; step 1 is taken if one has changed.
+//! Events of the fabric, and calls of the application, make it due at once. So a deadline that has passed is seen
+//! within 64 evaluations.
 //!
 //! **Invariants.** \[V7\] a message is delivered once, in the view in which it was stable, or in a later one if its
 //! sender goes on; the messages of one sender keep their order across views. Windows belong to a view: after its wedge
