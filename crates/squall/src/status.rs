@@ -63,6 +63,11 @@ impl Status {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The number of the view; 0 as long as there is none.
+    pub(crate) fn view_id(&self) -> u64 {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |view| view.id)
+    }
+
     /// Where the members and the newcomers listen. For the control plane.
     pub(crate) fn roster(&self) -> MutexGuard<'_, BTreeMap<NodeId, Address>> {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)

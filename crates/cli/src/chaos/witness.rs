@@ -151,13 +151,8 @@ fn write(record: &Mutex<Record>, config: &Mutex<Config>, is_over: &AtomicBool) {
             Err(error @ ObjectError::Unknown) => {
                 record.open.insert(note);
                 record.trouble = error.to_string();
-                client = None;
             }
-            // All members that it knows may have been replaced by now: it asks those that run.
-            Err(error @ ObjectError::Unreachable { .. }) => {
-                record.trouble = error.to_string();
-                client = None;
-            }
+            Err(error @ ObjectError::Unreachable { .. }) => record.trouble = error.to_string(),
             Err(error) => {
                 record.failure = Some(format!("note {note} of shard {shard}: {error}"));
                 return;

@@ -44,6 +44,8 @@
 //! - \[A7\] A state is taken for lost only if no member of the group holds it, and then by all members.
 //! - \[A8\] A state is lost only if all members that held it have died or were cut off.
 //! - \[A9\] A member that wishes to leave is removed only when members that stay hold its states, or when none stays.
+//! - \[A10\] A client outside the group that is idle or busy reaches it also after all members that it knew have been replaced
+//!   one by one, if no period of [`Contacts`] passes without one of them.
 //!
 //! Why \[A7\] and \[A8\] hold: a member counts as a holder of a view if it held the state when it wedged in the view
 //! before, and from its wedge on it takes nothing over. The leader reads the rows of all members that go on after they have
@@ -52,6 +54,7 @@
 //! first choices, if there are so many; they receive all of the view's updates and stay holders to its end. So a member
 //! drops a state only when that many others hold it.
 
+mod contacts;
 mod core;
 mod holding;
 mod message;
@@ -65,6 +68,7 @@ mod under_way;
 #[cfg(test)]
 mod tests;
 
+pub use contacts::{Contacts, EAGER, FORMER_MAX};
 pub use core::{Answer, Delivery, Gift, Give, Machine, Readiness, Replica, Settings, ShardView, TakeOver};
 pub use holding::{Hold, Holding};
 pub use message::{HEADER_BYTES, Origin, Position};

@@ -27,5 +27,7 @@ mutations! {
         HoldAfterWedge,
         /// \[V8\] A joiner asks the same state provider again and again.
         AskTheSame,
+        /// \[A10\] A client asks for the members only when all that it knows have failed.
+        AskAfterFailures,
     }
 }

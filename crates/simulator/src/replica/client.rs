@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use squall_fabric::sim::{Prng, SimFabric};
 use squall_fabric::{Duration, Fabric as _, Instant, NodeId};
-use squall_protocols::membership::View;
+use squall_protocols::replica::Contacts;
 
 use super::member::Shared;
 use super::office::{Answer, Body, Letter, What};
@@ -36,7 +36,8 @@ pub(super) struct Client {
     pub(super) node: u32,
     fabric: SimFabric,
     shared: Shared,
-    view: Option<View>,
+    /// What it knows of the group: members are reached at their numbers.
+    contacts: Contacts<u32>,
     /// Session and number of its last update, by shard.
     sessions: BTreeMap<u32, (u64, u64)>,
     job: Option<Job>,
@@ -54,7 +55,8 @@ impl Client {
             node,
             fabric,
             shared: shared.clone(),
-            view: None,
+            // The first members.
+            contacts: Contacts::new((0..shared.plan.group.members).collect(), shared.plan.client_period),
             sessions: BTreeMap::new(),
             job: None,
             left,
@@ -77,7 +79,8 @@ impl Client {
         let letters = self.shared.office.borrow().next_at(self.node);
         let job = self.job.map(|job| job.asked.map_or(job.next, |(_, _, until)| until).min(job.until));
         let next = (self.job.is_none() && self.left > 0).then_some(self.next_job);
-        let at = letters.into_iter().chain(job).chain(next).min();
+        let inquiry = (!self.is_done()).then(|| self.contacts.next_at());
+        let at = letters.into_iter().chain(job).chain(next).chain(inquiry).min();
         (worked, at.map(|at| self.shared.by_clock(at, self.fabric.now())))
     }
 
@@ -87,7 +90,9 @@ impl Client {
             let letter = self.shared.office.borrow_mut().take(self.node);
             let Some(Letter { from, call, body }) = letter else { return worked };
             worked = true;
-            if let (Body::Answer(answer), Some(job)) = (body, self.job)
+            let Body::Answer(view, answer) = body else { continue };
+            self.contacts.handle_view(view);
+            if let Some(job) = self.job
                 && call == self.calls
                 && job.asked.is_some()
             {
@@ -98,6 +103,10 @@ impl Client {
 
     fn act(&mut self, prng: &mut Prng) -> bool {
         let now = self.shared.now();
+        if !self.is_done() && self.contacts.next_at() <= now {
+            self.inquire();
+            return true;
+        }
         let Some(mut job) = self.job else { return self.begin(now, prng) };
         match job.asked {
             _ if now >= job.until => self.give_up(job),
@@ -132,7 +141,7 @@ impl Client {
             return self.fail(job);
         }
         let asked = members[self.turn % members.len()].0;
-        let view = self.view.as_ref().map_or(0, |view| view.id);
+        let view = self.contacts.view().id;
         let what = match (job.task, self.sessions.get(&job.shard)) {
             (Task::Query, _) => What::Query { view },
             (Task::Update(_), None) => What::Open,
@@ -147,7 +156,21 @@ impl Client {
     }
 
     fn members(&self, shard: u32) -> Vec<NodeId> {
-        self.view.as_ref().map_or_else(Vec::new, |view| self.shared.plan.members_of(shard, view))
+        self.shared.plan.members_of(shard, self.contacts.view())
+    }
+
+    /// Asks who the members are.
+    fn inquire(&mut self) {
+        let (now, office) = (self.shared.now(), self.shared.office.borrow());
+        let mut answers = self.contacts.candidates().into_iter();
+        let found = answers.find_map(|other| Some((other, office.inquire(self.node, other)?)));
+        match found {
+            Some((other, view)) => {
+                let members = view.nodes().into_iter().map(|node| (node, node.0)).collect();
+                self.contacts.handle_members(now, NodeId(other), view.clone(), members);
+            }
+            None => self.contacts.handle_silence(now),
+        }
     }
 
     fn on_answer(&mut self, by: u32, answer: Answer, mut job: Job) {
@@ -200,9 +223,7 @@ impl Client {
         self.shared.history.borrow_mut().tally.repeated += 1;
         (job.asked, job.next) = (None, self.shared.now());
         if self.failures.is_multiple_of(self.members(job.shard).len().max(1)) {
-            let found = self.shared.office.borrow_mut().inquire(self.node).cloned();
-            let known = self.view.as_ref().map(|view| view.id);
-            self.view = found.filter(|view| Some(view.id) >= known).or(self.view.take());
+            self.inquire();
             job.next = self.shared.pause(ROUND_PAUSE);
         }
         self.job = Some(job);
@@ -210,6 +231,11 @@ impl Client {
 
     /// Nobody answers in time.
     fn give_up(&mut self, job: Job) {
+        if self.shared.plan.is_replaced && self.shared.office.borrow().has_members(self.node) {
+            let (view, node) = (self.contacts.view().id, self.node);
+            let text = format!("[A10] node {node} gives up {job:?}: it knows view {view}");
+            self.shared.check(Err(Violation { checker: "objects", text }));
+        }
         let mut history = self.shared.history.borrow_mut();
         match job.task {
             Task::Update(_) if job.is_open => history.tally.unknown += 1,

@@ -125,7 +125,7 @@ impl Member {
             worked = true;
             match body {
                 Body::Ask(shard, what) => self.on_question(from, call, shard, what),
-                Body::Answer(answer) => self.on_answer(call, answer),
+                Body::Answer(_, answer) => self.on_answer(call, answer),
             }
         }
     }
@@ -157,7 +157,8 @@ impl Member {
     }
 
     fn answer(&self, asker: u32, call: u64, answer: Answer) {
-        self.shared.post(self.node, asker, call, Body::Answer(answer));
+        let view = self.view.as_ref().map_or(0, |view| view.id);
+        self.shared.post(self.node, asker, call, Body::Answer(view, answer));
     }
 
     /// What somebody waited for is known.
@@ -451,6 +452,7 @@ impl Program for Member {
 
     fn end(&mut self) {
         self.has_ended = true;
+        self.shared.office.borrow_mut().withdraw(self.node);
         let plan = &self.shared.plan.group;
         // Who is taken for dead on its way out says that it has left, too.
         let leaves = plan.leaves.iter().any(|(leaver, _)| *leaver == self.node);

@@ -50,7 +50,8 @@ pub(super) enum Answer {
 #[derive(Clone, Debug)]
 pub(super) enum Body {
     Ask(u32, What),
-    Answer(Answer),
+    /// With the number of the view that the member is in.
+    Answer(u64, Answer),
 }
 
 #[derive(Clone, Debug)]
@@ -140,14 +141,20 @@ impl Office {
         self.views.insert(node, view.clone());
     }
 
-    /// The view of any member that can be reached.
-    pub(super) fn inquire(&mut self, node: u32) -> Option<&View> {
-        let answers = |other: &u32| self.world.lives(*other) && self.world.can_reach(node, *other);
-        let others: Vec<u32> = self.views.keys().copied().filter(answers).collect();
-        if others.is_empty() {
-            return None;
-        }
-        self.views.get(&others[self.prng.index(others.len())])
+    /// `node` is no member any more.
+    pub(super) fn withdraw(&mut self, node: u32) {
+        self.views.remove(&node);
+    }
+
+    /// The view of the member `other`, if `node` can reach it.
+    pub(super) fn inquire(&self, node: u32, other: u32) -> Option<&View> {
+        let answers = self.world.lives(other) && self.world.can_reach(node, other);
+        self.views.get(&other).filter(|_| answers)
+    }
+
+    /// Whether there is a member that `node` can reach.
+    pub(super) fn has_members(&self, node: u32) -> bool {
+        self.views.keys().any(|other| self.inquire(node, *other).is_some())
     }
 }
 

@@ -35,6 +35,10 @@ pub struct Plan {
     pub client_jobs: u64,
     /// How long a client tries.
     pub client_timeout: Duration,
+    /// How often a client that waits asks for the members.
+    pub client_period: Duration,
+    /// All members are replaced one by one, so slowly that no client has a reason to give up \[A10\].
+    pub is_replaced: bool,
     /// Sessions that a shard remembers.
     pub sessions_max: usize,
     /// Between two updates of one member or client, at most.
@@ -82,6 +86,8 @@ impl Plan {
             client_jobs: prng.below(20),
             // All of them together in less time than a run takes when nobody answers any more.
             client_timeout: micros(&mut prng, 8_000),
+            client_period: Duration::from_millis(1),
+            is_replaced: false,
             sessions_max: [2, 3, 1024][prng.index(3)],
             gap_max: micros(&mut prng, 400),
             take_pause_max: micros(&mut prng, slow),
@@ -107,7 +113,35 @@ impl Plan {
         if further.chance(150) {
             plan.hanging = u32::try_from(further.below(u64::from(plan.group.nodes()))).ok();
         }
+        let mut replacing = Prng::new(seed ^ 0x5ecce5);
+        if replacing.chance(60) {
+            plan.replace(&mut replacing);
+        }
         plan
+    }
+
+    /// All first members are replaced one by one, while the clients are idle, and ask for the members now and then, or busy,
+    /// and learn of the members by their answers alone.
+    fn replace(&mut self, prng: &mut Prng) {
+        let step = Duration::from_micros(3_000 + prng.below(3_000));
+        let members = 1 + u32::try_from(prng.index(3)).expect("few");
+        let group = &mut self.group;
+        group.members = members;
+        group.joins = (0..members).map(|nth| step * (2 * nth + 1)).collect();
+        group.leaves = (0..members).map(|nth| (nth, step * (2 * nth + 2))).collect();
+        (group.rules, group.suspicion_after) = (Vec::new(), None);
+        let span = step * (2 * members + 1);
+        (self.client_period, self.gap_max, self.client_jobs) = if prng.chance(500) {
+            (step / 4, span, 3)
+        } else {
+            let gap = Duration::from_micros(300);
+            (span + step, gap, u64::try_from(span.as_nanos() / gap.as_nanos()).expect("few"))
+        };
+        (self.clients, self.updates, self.sessions_max) = (1 + u32::from(prng.chance(500)), 2, 1024);
+        (self.replicas, self.waiting_bytes_max, self.hanging) = (1 + prng.index(3), 1 << 20, None);
+        (self.take_pause_max, self.transfer_max) = (Duration::from_micros(50), Duration::from_micros(300));
+        (self.letter_max, self.patience) = (Duration::from_micros(60), Duration::from_millis(1));
+        (self.client_timeout, self.is_replaced) = (Duration::from_millis(30), true);
     }
 
     /// A rolling restart: joins and graceful leaves in quick succession, while each state takes long to get anywhere. Nobody
@@ -301,6 +335,8 @@ impl fmt::Display for Plan {
             "  {updates} updates and queries of each member, {client_jobs} of each of {clients} clients"
         )?;
         let Self { client_timeout, sessions_max, gap_max, take_pause_max, .. } = self;
+        let Self { client_period, is_replaced, .. } = self;
+        writeln!(f, "  clients ask every {client_period:?}, members are replaced: {is_replaced}")?;
         writeln!(f, "  clients try for {client_timeout:?}, {sessions_max} sessions, gaps up to {gap_max:?}")?;
         let Self { transfer_max, letter_max, patience, waiting_bytes_max, hanging, .. } = self;
         writeln!(

@@ -14,6 +14,9 @@ use crate::error::HandleError;
 
 /// A client of an object, in a process that is no member. Updates to one shard go one after the other; each is applied
 /// once, although it may be sent several times when members fail.
+///
+/// A client follows the group, also while it is idle: it asks a member every two seconds who the members are, and sooner when
+/// an answer comes from a later view than it knows. So all members can be replaced one by one.
 #[derive(Debug)]
 pub struct Client<T: Replicated> {
     remote: Remote,
@@ -44,7 +47,7 @@ impl<T: Replicated> Client<T> {
         }
         let shards = subgroups.len();
         let directory = Directory::of_client(&config, name, subgroups, timeout);
-        directory.refresh().map_err(|cause| HandleError::Contact { cause })?;
+        directory.follow().map_err(|cause| HandleError::Contact { cause })?;
         Ok(Self { remote: Remote::new(Arc::new(directory)), shards, object: PhantomData })
     }
 

@@ -53,6 +53,7 @@
 mod client;
 mod driver;
 mod error;
+mod known;
 mod machine;
 mod pending;
 mod remote;

@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
-use squall_protocols::membership::{Member, View};
+use squall_protocols::membership::View;
 use squall_protocols::replica::Settings;
 use squall_transports::bootstrap::Address;
 
+use super::known::Known;
 use super::machine::Replicated;
 use super::pending::Completion;
-use super::wire::{self, Answer, Request, What};
+use super::wire::{self, Answer, Answered, Request, What};
 use super::{ObjectError, service};
 use crate::config::Config;
-use crate::inquiry::{self, MemberStatus};
+use crate::inquiry;
 use crate::node::Link;
 use crate::status::Status;
 use crate::stream::Stream;
@@ -40,8 +41,8 @@ pub(super) struct Directory {
 enum Source {
     /// This process is a member.
     Member(Arc<Status>),
-    /// Members are asked: the view as it was, and where its members listen.
-    Client(Mutex<(View, BTreeMap<NodeId, Address>)>),
+    /// Members are asked.
+    Client(Arc<Known>),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -65,8 +66,8 @@ impl Directory {
         subgroups: Vec<String>,
         timeout: Duration,
     ) -> Self {
-        let nowhere = View::first(Vec::new());
-        Self::new(config, object, subgroups, timeout, Source::Client(Mutex::new((nowhere, BTreeMap::new()))))
+        let known = Arc::new(Known::new(config));
+        Self::new(config, object, subgroups, timeout, Source::Client(known))
     }
 
     fn new(
@@ -89,37 +90,21 @@ impl Directory {
     fn view(&self) -> View {
         match &self.source {
             Source::Member(status) => status.view().unwrap_or_else(|| View::first(Vec::new())),
-            Source::Client(known) => lock(known).0.clone(),
+            Source::Client(known) => known.view(),
         }
     }
 
-    /// Finds out how the group is now, for a client.
-    pub(super) fn refresh(&self) -> Result<(), String> {
+    /// Finds out how the group is now, for a client, and keeps to know it from then on.
+    pub(super) fn follow(&self) -> Result<(), String> {
+        self.refresh()?;
         let Source::Client(known) = &self.source else { return Ok(()) };
-        let roster = lock(known).1.clone();
-        let mut cause = "there is no contact: name some in the configuration".to_owned();
-        for address in roster.values().chain(&self.config.contacts) {
-            match inquiry::ask_status(&self.config, address) {
-                Ok(status) => {
-                    let member =
-                        |line: &inquiry::MemberLine| Member { node: NodeId(line.node), tag: line.rank };
-                    let members = status.members.iter().map(member).collect();
-                    let place =
-                        |line: &inquiry::MemberLine| Some((NodeId(line.node), line.address.parse().ok()?));
-                    let roster: BTreeMap<NodeId, Address> = status.members.iter().filter_map(place).collect();
-                    let mut known = lock(known);
-                    // A group that has begun anew is younger, though its view has a lower number.
-                    let is_other = known.0.rank(NodeId(status.node)).is_none();
-                    if (status.view >= known.0.id || is_other) && !roster.is_empty() {
-                        let MemberStatus { view: id, leaving, holders, .. } = status;
-                        *known = (View { id, members, leaving, holders }, roster);
-                    }
-                    return Ok(());
-                }
-                Err(error) => cause = error.to_string(),
-            }
-        }
-        Err(cause)
+        Known::watch(known, &self.config).map_err(|error| format!("no thread for a client: {error}"))
+    }
+
+    /// Finds out how the group is now, for a client.
+    fn refresh(&self) -> Result<(), String> {
+        let Source::Client(known) = &self.source else { return Ok(()) };
+        known.refresh(&self.config)
     }
 
     /// The members of a shard.
@@ -139,7 +124,7 @@ impl Directory {
         let address = match &self.source {
             Source::Member(status) => inquiry::ask_service(&plan, status, node),
             Source::Client(known) => {
-                let desk = lock(known).1.get(&node).cloned();
+                let desk = known.address(node);
                 desk.map_or(Ok(None), |desk| inquiry::ask_service_at(&plan, &desk))
             }
         };
@@ -149,6 +134,7 @@ impl Directory {
     }
 
     fn connect(&self, node: NodeId) -> io::Result<Stream> {
+        self.forget_others();
         let address = self.service(node)?;
         let stream = Stream::connect(&address, &service::options(&self.config));
         let mut stream = stream.inspect_err(|_| drop(lock(&self.services).remove(&node)))?;
@@ -157,15 +143,31 @@ impl Directory {
         Ok(stream)
     }
 
+    /// Forgets how nodes are reached that are no members any more.
+    fn forget_others(&self) {
+        let view = self.view();
+        lock(&self.services).retain(|node, _| view.rank(*node).is_some());
+        lock(&self.idle).retain(|node, _| view.rank(*node).is_some());
+    }
+
     /// Asks a member; the stream is to be put back when all of the answer is read.
     pub(super) fn ask(&self, node: NodeId, request: &Request) -> io::Result<(Answer, Stream)> {
         // A connection that was idle may have been closed at the other end.
         while let Some(stream) = lock(&self.idle).get_mut(&node).and_then(Vec::pop) {
-            if let Ok(found) = ask_by(stream, request) {
+            if let Ok(found) = self.ask_by(stream, request) {
                 return Ok(found);
             }
         }
-        ask_by(self.connect(node)?, request)
+        self.ask_by(self.connect(node)?, request)
+    }
+
+    fn ask_by(&self, mut stream: Stream, request: &Request) -> io::Result<(Answer, Stream)> {
+        wire::send(&mut stream, request)?;
+        let Answered { view, answer } = wire::receive(&mut stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        if let Source::Client(known) = &self.source {
+            known.handle_view(view);
+        }
+        Ok((answer, stream))
     }
 
     pub(super) fn put_back(&self, node: NodeId, stream: Stream) {
@@ -229,12 +231,6 @@ impl Directory {
             }
         }
     }
-}
-
-fn ask_by(mut stream: Stream, request: &Request) -> io::Result<(Answer, Stream)> {
-    wire::send(&mut stream, request)?;
-    let answer = wire::receive(&mut stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-    Ok((answer, stream))
 }
 
 /// Something to be done for a shard that is elsewhere.

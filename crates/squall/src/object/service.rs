@@ -15,7 +15,7 @@ use super::ObjectError;
 use super::machine::{Replicated, Snapshot, Typed};
 use super::pending;
 use super::shard::{From, Refused, Shard, Waiter};
-use super::wire::{self, Answer, Chunks, Request, What};
+use super::wire::{self, Answer, Answered, Chunks, Request, What};
 use crate::config::Config;
 use crate::reception::{Converse, Reception};
 use crate::stream::{Options, Stream, StreamError};
@@ -41,6 +41,9 @@ impl std::fmt::Debug for Objects {
 trait Serve: Send + Sync {
     /// The answer, and the state that follows it.
     fn serve(&self, shard: usize, what: What) -> (Answer, Option<Snapshot>);
+
+    /// The number of the view that this member is in.
+    fn view(&self) -> u64;
 }
 
 impl Service {
@@ -77,11 +80,12 @@ impl Converse for Objects {
             let objects = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let served = objects.get(&object).cloned();
             drop(objects);
-            let (answer, snapshot) = match served {
+            let (answer, snapshot) = match &served {
                 Some(served) => served.serve(shard as usize, what),
                 None => (Answer::NotYet, None),
             };
-            wire::send(&mut stream, &answer)?;
+            let view = served.map_or(0, |served| served.view());
+            wire::send(&mut stream, &Answered { view, answer })?;
             if let Some(snapshot) = snapshot {
                 let mut chunks = Chunks(&mut stream);
                 snapshot.write(&mut chunks)?;
@@ -108,6 +112,10 @@ impl<T: Replicated> Serve for Served<T> {
             What::State { since } => return give(shard, since),
         };
         (answer, None)
+    }
+
+    fn view(&self) -> u64 {
+        self.0.first().map_or(0, |shard| shard.link.status.view_id())
     }
 }
 

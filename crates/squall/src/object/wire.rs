@@ -53,6 +53,14 @@ pub(super) enum Answer {
     Failed(String),
 }
 
+/// An answer as it is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Answered {
+    /// The view that the member is in, by which a client learns of the next one.
+    pub(super) view: u64,
+    pub(super) answer: Answer,
+}
+
 impl From<SessionAnswer> for Answer {
     fn from(answer: SessionAnswer) -> Self {
         match answer {
@@ -188,7 +196,7 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
         check_written(&request);
         kinds += 1;
     }
-    if let Ok(Some(answer)) = receive::<Answer>(&mut rest) {
+    if let Ok(Some(answer)) = receive::<Answered>(&mut rest) {
         check_written(&answer);
         kinds += 1;
         // What follows may be a state, or nothing that makes sense.
@@ -233,8 +241,8 @@ mod tests {
     fn foreign_bytes_do_no_harm() {
         let messages: [&[u8]; 3] = [
             &[8, 0, 0, 0, 2, b'k', b'v', 3, 2, 1, 1, 7],
-            &[2, 0, 0, 0, 2, 9],
-            &[6, 0, 0, 0, 5, 1, 0, 0, 1, 3, 3, 0, 0, 0, 1, 2, 3, 0, 0, 0, 0],
+            &[3, 0, 0, 0, 4, 2, 9],
+            &[7, 0, 0, 0, 0, 5, 1, 0, 0, 1, 3, 3, 0, 0, 0, 1, 2, 3, 0, 0, 0, 0],
         ];
         for message in messages {
             assert!(read_foreign(message) > 0, "{message:?}");

@@ -1,0 +1,119 @@
+//! What a client outside the group knows of it, and the thread that keeps that up to date (Derecho app. A: external
+//! clients). When members are asked decides [`Contacts`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::time::{Duration, Instant};
+
+use squall_fabric::NodeId;
+use squall_protocols::membership::{Member, View};
+use squall_protocols::replica::Contacts;
+use squall_transports::bootstrap::Address;
+
+use crate::config::Config;
+use crate::inquiry::{self, MemberLine, MemberStatus};
+
+/// The members that a client knows.
+pub(super) struct Known {
+    contacts: Mutex<Contacts<Address>>,
+    /// The origin of the times of `contacts`.
+    start: Instant,
+    /// Wakes the thread; without it the thread ends.
+    news: Mutex<Option<mpsc::SyncSender<()>>>,
+}
+
+impl Known {
+    pub(super) fn new(config: &Config) -> Self {
+        let contacts = Mutex::new(Contacts::new(config.contacts.clone(), PERIOD));
+        Self { contacts, start: Instant::now(), news: Mutex::default() }
+    }
+
+    fn contacts(&self) -> MutexGuard<'_, Contacts<Address>> {
+        self.contacts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> squall_fabric::Instant {
+        squall_fabric::Instant::from_nanos(0) + self.start.elapsed()
+    }
+
+    pub(super) fn view(&self) -> View {
+        self.contacts().view().clone()
+    }
+
+    pub(super) fn address(&self, node: NodeId) -> Option<Address> {
+        self.contacts().address(node).cloned()
+    }
+
+    /// A member that answers is in this view.
+    pub(super) fn handle_view(&self, view: u64) {
+        if self.contacts().handle_view(view)
+            && let Some(news) = &*self.news.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            // If there is news already, the thread wakes anyway.
+            let _ = news.try_send(());
+        }
+    }
+
+    /// Asks who the members are now.
+    pub(super) fn refresh(&self, config: &Config) -> Result<(), String> {
+        let mut cause = "there is no contact: name some in the configuration".to_owned();
+        let candidates = self.contacts().candidates();
+        for address in candidates {
+            match inquiry::ask_status(config, &address) {
+                Ok(status) => {
+                    let (node, view, members) = read(status);
+                    self.contacts().handle_members(self.now(), node, view, members);
+                    return Ok(());
+                }
+                Err(error) => cause = error.to_string(),
+            }
+        }
+        self.contacts().handle_silence(self.now());
+        Err(cause)
+    }
+
+    /// Starts the thread that asks for the members when it is time, until `known` is dropped.
+    pub(super) fn watch(known: &Arc<Self>, config: &Arc<Config>) -> io::Result<()> {
+        let (send, receive) = mpsc::sync_channel(1);
+        *known.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(send);
+        let (known, config) = (Arc::downgrade(known), Arc::clone(config));
+        let run = move || while wait(&known, &receive) && refresh_due(&known, &config) {};
+        std::thread::Builder::new().name("squall contacts".into()).spawn(run).map(drop)
+    }
+}
+
+/// Waits until it is time to ask, or there is news; whether there is still a client.
+fn wait(known: &Weak<Known>, news: &mpsc::Receiver<()>) -> bool {
+    let Some(known) = known.upgrade() else { return false };
+    let at = known.contacts().next_at();
+    let span = at.since(known.now());
+    drop(known);
+    news.recv_timeout(span) != Err(mpsc::RecvTimeoutError::Disconnected)
+}
+
+/// Asks for the members if it is time; whether there is still a client.
+fn refresh_due(known: &Weak<Known>, config: &Config) -> bool {
+    let Some(known) = known.upgrade() else { return false };
+    let at = known.contacts().next_at();
+    if at <= known.now()
+        && let Err(error) = known.refresh(config)
+    {
+        tracing::debug!(error, "no member answers a client: they are asked again");
+    }
+    true
+}
+
+/// Which node answers, its view, and where the members listen.
+fn read(status: MemberStatus) -> (NodeId, View, BTreeMap<NodeId, Address>) {
+    let MemberStatus { node, view: id, members: lines, leaving, holders, .. } = status;
+    let place = |line: &MemberLine| Some((NodeId(line.node), line.address.parse().ok()?));
+    let addresses = lines.iter().filter_map(place).collect();
+    let member = |line: &MemberLine| Member { node: NodeId(line.node), tag: line.rank };
+    let members = lines.iter().map(member).collect();
+    (NodeId(node), View { id, members, leaving, holders }, addresses)
+}
+
+/// How often a client that waits asks for the members: faster than a person can replace all members of a group, and a few
+/// hundred bytes each time.
+const PERIOD: Duration = Duration::from_secs(2);

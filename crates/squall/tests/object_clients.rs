@@ -1,0 +1,99 @@
+//! Clients outside the group reach it after all members that they knew have been replaced one by one \[A10\] (Derecho app. A:
+//! external clients).
+
+use std::thread;
+use std::time::Duration;
+
+use squall::config::{Address, PartitionSafety, SubgroupConfig};
+use squall::object::{Client, Object, Replicated, Snapshot, restored};
+use squall::{Config, Departure, Group};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A sum.
+struct Sum(u64);
+
+impl Replicated for Sum {
+    type Update = u64;
+    type Query = ();
+    type Reply = u64;
+
+    fn apply(&mut self, more: u64) -> u64 {
+        self.0 += more;
+        self.0
+    }
+
+    fn query(&self, (): ()) -> u64 {
+        self.0
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self.0)
+    }
+
+    fn restore(source: &mut dyn std::io::Read) -> std::io::Result<Self> {
+        restored(source).map(Self)
+    }
+}
+
+/// The configuration of the member of this number, which knows only the one before; for a client, of that one.
+fn config(test: &str, number: usize) -> Config {
+    let mut config = Config::local(&format!("{test}-{}", std::process::id()), 1);
+    let address = |number: usize| Address::Abstract(format!("squall-{}-{number}", config.cluster));
+    let (listen, contact) = (address(number), address(number.saturating_sub(1)));
+    (config.listen, config.contacts) = (listen, vec![contact]);
+    config.rank = (number == 0).then_some(0);
+    config.partition_safety = PartitionSafety::Off;
+    config.subgroup("sum", SubgroupConfig { window: 16, message_max: 1000, ..SubgroupConfig::default() })
+}
+
+fn join(test: &str, number: usize) -> (Group, Object<Sum>) {
+    let mut group = Group::join(config(test, number)).expect("it comes in");
+    let object = group.object("sum", || Sum(0)).expect("it is configured");
+    object.wait_ready(PATIENCE).expect("it gets the state");
+    (group, object)
+}
+
+/// Replaces the only member `times` times; each stays for `step` with the next one.
+fn replace(
+    test: &str,
+    mut member: (Group, Object<Sum>),
+    times: usize,
+    step: Duration,
+) -> (Group, Object<Sum>) {
+    for number in 1..=times {
+        let next = join(test, number);
+        thread::sleep(step);
+        let (left, _) = std::mem::replace(&mut member, next);
+        let departure = left.leave(PATIENCE);
+        assert!(matches!(departure, Departure::InOrder), "{departure:?}");
+    }
+    member
+}
+
+#[test]
+fn an_idle_client_follows_the_members() {
+    let first = join("idle-client", 0);
+    let client = Client::<Sum>::connect(&config("idle-client", 0), "sum").unwrap();
+    assert_eq!(client.update(b"", &1).unwrap().wait().unwrap(), 1);
+    let last = replace("idle-client", first, 2, Duration::from_secs(3));
+    assert_eq!(client.update(b"", &2).unwrap().wait().unwrap(), 3);
+    drop(last);
+}
+
+/// It asks for the members when answers come from later views, sooner than an idle one would.
+#[test]
+fn a_busy_client_follows_the_members() {
+    let first = join("busy-client", 0);
+    let client = Client::<Sum>::connect(&config("busy-client", 0), "sum").unwrap();
+    thread::scope(|scope| {
+        let members = scope.spawn(|| replace("busy-client", first, 4, Duration::from_millis(400)));
+        let mut sum = 0;
+        while !members.is_finished() {
+            sum += 1;
+            assert_eq!(client.update(b"", &1).unwrap().wait().unwrap(), sum);
+            thread::sleep(Duration::from_millis(10));
+        }
+        drop(members.join().unwrap());
+    });
+}
