@@ -1,12 +1,13 @@
 //! A machine with more busy threads than processors, and windows of hundreds of megabytes: a member that opens a view there
 //! gives signs of life all the time (Derecho §2; \[V10\]).
 
-use std::net::TcpListener;
+mod common;
+
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use squall::config::{Address, SubgroupConfig, Transport};
+use squall::config::{SubgroupConfig, Transport};
 use squall::{Config, Group};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
@@ -33,27 +34,9 @@ impl Drop for Load {
     }
 }
 
-/// The configurations of three members and, the last, of a joiner.
 fn configs(transport: Transport) -> Vec<Config> {
-    let ports: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
-    let base = Config::local(&format!("busy-{}", std::process::id()), 3);
-    let config = |rank: usize| {
-        let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };
-        let mut config = base.clone().for_rank(rank);
-        if transport == Transport::Tcp {
-            config.transport = transport;
-            config.listen = address(rank);
-            config.contacts = (0..3).map(address).collect();
-        }
-        config.rank = (rank < 3).then_some(rank);
-        config.suspicion_after = Some(SUSPICION_AFTER);
-        config.subgroup(
-            "bulk",
-            SubgroupConfig { message_max: MESSAGE_MAX, window: 8, ..SubgroupConfig::default() },
-        )
-    };
-    (0..4).map(config).collect()
+    let subgroup = SubgroupConfig { message_max: MESSAGE_MAX, window: 8, ..SubgroupConfig::default() };
+    common::configs(transport, "busy", SUSPICION_AFTER, ("bulk", subgroup))
 }
 
 /// Joins, and stays until `end`; the members of the last view.

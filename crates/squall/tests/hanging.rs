@@ -1,11 +1,12 @@
 //! A member or a joiner that hangs while a view opens hurts nobody else (Derecho §2; \[V10\]).
 
-use std::net::TcpListener;
+mod common;
+
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use squall::config::{Address, SubgroupConfig, Transport};
+use squall::config::{SubgroupConfig, Transport};
 use squall::{Config, Group, SendError};
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 
@@ -43,24 +44,9 @@ fn member(config: Config, hang: Duration, end: Instant) -> JoinHandle<End> {
     })
 }
 
-/// The configurations of three members and, the last, of a joiner.
 fn configs(transport: Transport, name: &str) -> Vec<Config> {
-    let ports: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let ports: Vec<u16> = ports.iter().map(|port| port.local_addr().unwrap().port()).collect();
-    let base = Config::local(&format!("{name}-{}", std::process::id()), 3);
-    let config = |rank: usize| {
-        let address = |rank: usize| Address::Tcp { host: "127.0.0.1".into(), port: ports[rank] };
-        let mut config = base.clone().for_rank(rank);
-        if transport == Transport::Tcp {
-            config.transport = transport;
-            config.listen = address(rank);
-            config.contacts = (0..3).map(address).collect();
-        }
-        config.rank = (rank < 3).then_some(rank);
-        config.suspicion_after = Some(SUSPICION_AFTER);
-        config.subgroup("log", SubgroupConfig { message_max: 100, window: 64, ..SubgroupConfig::default() })
-    };
-    (0..4).map(config).collect()
+    let subgroup = SubgroupConfig { message_max: 100, window: 64, ..SubgroupConfig::default() };
+    common::configs(transport, name, SUSPICION_AFTER, ("log", subgroup))
 }
 
 /// Three members and a joiner, of which `who` hangs for `hang`; how the three and the joiner end.
