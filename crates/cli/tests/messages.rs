@@ -1,11 +1,12 @@
 //! `squall send` and `squall recv` with real nodes: clients of a member, which change no view and hold nobody up; what was
 //! taken is delivered, and what is lost is reported.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(40);
@@ -128,6 +129,20 @@ fn wait(child: &mut Child) -> Option<i32> {
     }
 }
 
+/// The lines of a stream until it ends, which all have to come soon.
+fn lines_soon(stream: impl BufRead + Send + 'static) -> impl Iterator<Item = String> {
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || stream.lines().map_while(Result::ok).all(|line| send.send(line).is_ok()));
+    let deadline = Instant::now() + SOON;
+    std::iter::from_fn(move || {
+        match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => Some(line),
+            Err(mpsc::RecvTimeoutError::Disconnected) => None,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("a stream has not ended after {SOON:?}"),
+        }
+    })
+}
+
 fn lines(from: u64, to: u64) -> Vec<u8> {
     (from..=to).flat_map(|number| format!("text {number}\n").into_bytes()).collect()
 }
@@ -236,29 +251,26 @@ fn numbers(range: Range<u64>) -> Vec<u8> {
 fn clients_of_a_killed_member_go_on() {
     for transport in ["shm", "tcp"] {
         let mut nodes = Nodes::start_with("killed", 3, transport);
-        let (mut recv, through, mut said) = nodes.recv_through(&["--json"]);
+        let (mut recv, through, said) = nodes.recv_through(&["--json"]);
         let mut send = nodes.squall(0, "send");
         send.args(["log", "--resend", "--timeout", "40s"]).stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut send = send.spawn().unwrap();
         let mut input = send.stdin.take().unwrap();
         input.write_all(b"0\n").unwrap();
-        let mut output = BufReader::new(recv.stdout.take().unwrap()).lines();
-        let first: serde_json::Value = serde_json::from_str(&output.next().unwrap().unwrap()).unwrap();
+        let mut output = lines_soon(BufReader::new(recv.stdout.take().unwrap()));
+        let first: serde_json::Value = serde_json::from_str(&output.next().unwrap()).unwrap();
         assert!(first["message"] == "0" && first["rank"].as_u64().is_some_and(|rank| rank < 3), "{first}");
         nodes.nodes[through].kill().unwrap();
         nodes.nodes[through].wait().unwrap();
         // The gap is told when the reader is connected again.
-        let mut line = String::new();
-        while !line.contains("messages may be missing here") {
-            line.clear();
-            assert!(said.read_line(&mut line).unwrap() > 0, "{transport}: it has ended");
-        }
+        let is_gap = |line: String| line.contains("messages may be missing here");
+        assert!(lines_soon(said).any(is_gap), "{transport}: it has ended");
         input
             .write_all(&(1..=500).flat_map(|number| format!("{number}\n").into_bytes()).collect::<Vec<u8>>())
             .unwrap();
         drop(input);
         assert_eq!(wait(&mut send), Some(0), "{transport}");
-        let numbers = output.map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap());
+        let numbers = output.map(|line| serde_json::from_str::<serde_json::Value>(&line).unwrap());
         let numbers =
             numbers.filter_map(|line| line["message"].as_str().map(|text| text.parse::<u64>().unwrap()));
         // The first one may come twice: the member may die before it has answered.
