@@ -47,11 +47,7 @@ enum End {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
-    let mut config = Config::load(&arguments.config)?;
-    if let Some(listen) = &arguments.listen {
-        config.listen = listen.clone();
-    }
-    config.rank = arguments.rank.or(config.rank);
+    let config = Config::load_for(&arguments.config, arguments.listen.clone(), arguments.rank)?;
     let patience = leave_patience(&config);
     let (sender, ends) = channel();
     let interrupts = Interrupts::take()?;

@@ -18,8 +18,8 @@ use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Tr
 /// The most bytes that a sender may have under way: enough for four of the longest messages.
 const WINDOW_BYTES_MAX: usize = 1 << 34;
 
-/// Reads and checks a configuration.
-pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
+/// Reads and checks a configuration; `own` has what is this member's own, instead of what the file says.
+pub(super) fn read(source: Source<'_>, own: Own) -> Result<Config, ConfigError> {
     let parsed = source.parse()?;
     let root = Table::root(source, parsed.get_ref());
     let [
@@ -60,13 +60,12 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
 
     let cluster = cluster.ok_or_else(|| root.missing("cluster", "write the same name at all members"))?;
     let secret = read_secret(&root, secret.as_ref(), secret_file.as_ref())?;
-    let listen =
-        listen.ok_or_else(|| root.missing("listen", "write `host:port` (tcp) or `unix:@name` (shm)"))?;
-    let rank_or_listen = rank.clone().unwrap_or_else(|| listen.clone());
-    let listen = listen.parse::<Address>()?;
+    let place = rank.clone().or_else(|| listen.clone()).unwrap_or_else(|| cluster.clone());
+    let listen = own.listen.map_or_else(|| read_listen(&root, listen.as_ref()), Ok)?;
     let transport = read_transport(transport.as_ref(), &listen)?;
     let contacts = contacts.as_ref().map_or(Ok(Vec::new()), |list| read_contacts(list, &listen))?;
     let (members, rank) = read_members(&root, members.as_ref(), rank.as_ref())?;
+    let rank = own.rank.or(rank);
     let subgroups = read_subgroups(&root, subgroups.as_ref(), members)?;
     let (timeout, handshake_timeout) = read_timeouts(timeouts.as_ref())?;
     let (idle, core) = read_polling(idle.as_ref(), core.as_ref())?;
@@ -90,7 +89,20 @@ pub(super) fn read(source: Source<'_>) -> Result<Config, ConfigError> {
         timeout,
         handshake_timeout,
     };
-    checked(config, &rank_or_listen)
+    checked(config, &place)
+}
+
+/// What differs from member to member.
+#[derive(Default)]
+pub(super) struct Own {
+    pub(super) listen: Option<Address>,
+    pub(super) rank: Option<usize>,
+}
+
+fn read_listen(root: &Table<'_>, listen: Option<&Value<'_>>) -> Result<Address, ConfigError> {
+    let listen =
+        listen.ok_or_else(|| root.missing("listen", "write `host:port` (tcp) or `unix:@name` (shm)"))?;
+    listen.parse()
 }
 
 fn checked(config: Config, place: &Value<'_>) -> Result<Config, ConfigError> {

@@ -43,6 +43,7 @@ use squall_transports::runner::Idle;
 pub use squall_transports::verbs::VerbsSettings;
 
 pub use self::error::{ConfigError, Place};
+use self::file::Own;
 pub use self::file::exposed_secret;
 pub use self::subgroup::{Ranks, SlowConsumer, SubgroupConfig};
 use self::table::Source;
@@ -137,10 +138,23 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], with file and line.
     pub fn load(file: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        Self::load_for(file, None, None)
+    }
+
+    /// Reads a file for one member, as [`Config::load`]: a `listen` or `rank` that is given here stands instead of the file's,
+    /// which needs none then.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with file and line.
+    pub fn load_for(
+        file: impl AsRef<Path>,
+        listen: Option<Address>,
+        rank: Option<usize>,
+    ) -> Result<Self, ConfigError> {
         let file = file.as_ref();
         let text =
             std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
-        file::read(Source { file: Some(file), text: &text })
+        file::read(Source { file: Some(file), text: &text }, Own { listen, rank })
     }
 
     /// Reads a text. A relative `secret_file` is looked for in the current folder.
@@ -148,7 +162,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], with the line.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        file::read(Source { file: None, text })
+        file::read(Source { file: None, text }, Own::default())
     }
 
     /// A group of `members` processes or threads of this user on this host, over shared memory: for tests and
