@@ -45,7 +45,7 @@ fn a_file_needs_no_address_if_the_command_has_one() {
     let file = std::env::temp_dir().join(format!("{name}.toml"));
     let mut nodes = Nodes { file: file.clone(), nodes: Vec::new() };
     let text = format!(
-        "cluster = \"{name}\"\nsecret = \"at least sixteen bytes\"\ncontacts = [\"{}\"]\nmembers = 2\nrank = 0\n",
+        "cluster = \"{name}\"\nsecret = \"at least sixteen bytes\"\ncontacts = [\"{}\"]\nmembers = 2\nrank = 0\n[subgroups.log]\n",
         addresses[0]
     );
     std::fs::write(&file, text).unwrap();
