@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use squall::config::{PartitionSafety, SubgroupConfig};
 use squall::object::{Client, ObjectOptions, Replicated, Snapshot, Transfer};
@@ -22,6 +22,9 @@ const BLOCK_BYTES: usize = 64 << 10;
 const BYTES: u64 = (BLOCKS * BLOCK_BYTES) as u64;
 const UPDATES: u32 = 50;
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Groups whose names begin so suspect a member after this time.
+const HALTED: &str = "giver-halted";
+const SUSPICION_AFTER: Duration = Duration::from_secs(1);
 
 /// Whether a giver may write the second half.
 static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
@@ -74,7 +77,9 @@ impl Replicated for Blocks {
 
 fn config(name: &str, rank: usize) -> Config {
     let config = Config::local(name, 2).subgroup("blocks", SubgroupConfig::default());
-    Config { partition_safety: PartitionSafety::Off, ..config.for_rank(rank) }
+    let suspicion_after = Some(SUSPICION_AFTER).filter(|_| name.starts_with(HALTED));
+    let suspicion_after = suspicion_after.or(config.suspicion_after);
+    Config { partition_safety: PartitionSafety::Off, suspicion_after, ..config.for_rank(rank) }
 }
 
 fn first() -> Blocks {
@@ -187,4 +192,31 @@ fn another_gives_the_whole_state() {
     let [begun, .., done] = told[..] else { panic!("two transfers: {told:?}") };
     assert!(done.is_done && done.bytes == BYTES && done.from != begun.from, "{told:?}");
     assert!(!told.iter().any(|transfer| transfer.from == begun.from && transfer.is_done), "{told:?}");
+}
+
+/// A joiner does not wait for a state provider that is halted in the middle of a state for much longer than it takes to
+/// suspect it.
+#[test]
+fn a_halted_provider_is_replaced_soon() {
+    let name = format!("{HALTED}-{}", std::process::id());
+    let (sender, said) = channel();
+    let mut members = [0, 1].map(|rank| Member::start(&name, rank, &sender));
+    let wait_for = |what: &str| loop {
+        let (rank, line) = said.recv_timeout(PATIENCE).expect("a member says something");
+        if line.ends_with(what) {
+            return rank;
+        }
+    };
+    wait_for(READY);
+    wait_for(READY);
+    let mut group = Group::join(config(&name, 2)).expect("it comes in");
+    let blocks = group.object("blocks", first).unwrap();
+    let provider = wait_for(HALF);
+    let pid = members[provider].child.id().to_string();
+    assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    let halted = Instant::now();
+    writeln!(members[1 - provider].input, "go on").unwrap();
+    blocks.wait_ready(PATIENCE).expect("it gets the state");
+    let took = halted.elapsed();
+    assert!(took < 5 * SUSPICION_AFTER, "{took:?}");
 }

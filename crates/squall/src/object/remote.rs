@@ -137,10 +137,7 @@ impl Directory {
         self.forget_others();
         let address = self.service(node)?;
         let stream = Stream::connect(&address, &service::options(&self.config));
-        let mut stream = stream.inspect_err(|_| drop(lock(&self.services).remove(&node)))?;
-        stream.set_read_timeout(Some(self.timeout));
-        stream.set_write_timeout(Some(self.timeout));
-        Ok(stream)
+        Ok(stream.inspect_err(|_| drop(lock(&self.services).remove(&node)))?)
     }
 
     /// Forgets how nodes are reached that are no members any more.
@@ -151,17 +148,45 @@ impl Directory {
     }
 
     /// Asks a member; the stream is to be put back when all of the answer is read.
-    pub(super) fn ask(&self, node: NodeId, request: &Request) -> io::Result<(Answer, Stream)> {
-        // A connection that was idle may have been closed at the other end.
-        while let Some(stream) = lock(&self.idle).get_mut(&node).and_then(Vec::pop) {
-            if let Ok(found) = self.ask_by(stream, request) {
-                return Ok(found);
-            }
-        }
-        self.ask_by(self.connect(node)?, request)
+    fn ask(&self, node: NodeId, request: &Request) -> io::Result<(Answer, Stream)> {
+        self.ask_within(node, request, self.timeout)
     }
 
-    fn ask_by(&self, mut stream: Stream, request: &Request) -> io::Result<(Answer, Stream)> {
+    /// As [`Directory::ask`], of a member that is given up when it is silent for so long, now or while the stream is read.
+    pub(super) fn ask_within(
+        &self,
+        node: NodeId,
+        request: &Request,
+        silence: Duration,
+    ) -> io::Result<(Answer, Stream)> {
+        // A connection that was idle may have been closed at the other end.
+        while let Some(stream) = lock(&self.idle).get_mut(&node).and_then(Vec::pop) {
+            match self.ask_by(stream, request, silence) {
+                // On another connection it would say nothing, either.
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
+                Ok(found) => return Ok(found),
+                Err(_) => {}
+            }
+        }
+        self.ask_by(self.connect(node)?, request, silence)
+    }
+
+    /// How long a state provider may be silent: as long as it takes to suspect a member; and how long when that was too short,
+    /// since a snapshot may take its time.
+    pub(super) fn silences(&self) -> (Duration, Duration) {
+        let suspicion = self.config.suspicion_after.unwrap_or(self.timeout);
+        let silence = suspicion.max(SILENCE_MIN);
+        (silence, silence.max(self.timeout))
+    }
+
+    fn ask_by(
+        &self,
+        mut stream: Stream,
+        request: &Request,
+        silence: Duration,
+    ) -> io::Result<(Answer, Stream)> {
+        stream.set_read_timeout(Some(silence));
+        stream.set_write_timeout(Some(silence));
         wire::send(&mut stream, request)?;
         let Answered { view, answer } = wire::receive(&mut stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
         if let Source::Client(known) = &self.source {
@@ -371,5 +396,7 @@ impl Worker {
 const JOBS_MAX: usize = 256;
 /// Idle connections with one member.
 const IDLE_MAX: usize = 4;
+/// A state provider on a busy machine may be silent for so long.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// Between rounds of questions.
 const PAUSE: Duration = Duration::from_millis(5);

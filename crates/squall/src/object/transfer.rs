@@ -2,7 +2,7 @@
 //!
 //! A thread of its own for each shard that waits: the shard's messages are kept meanwhile, so nobody else waits for it.
 
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,7 @@ pub(super) fn look<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directo
 /// Asks one after the other until this member has the state, or knows that it is lost.
 fn fetch<T: Replicated>(shard: &Shard<T>, directory: &Directory) {
     let mut pause = PAUSE_MIN;
+    let (mut silence, silence_max) = directory.silences();
     while shard.link.status.failure().is_none() {
         let mut core = shard.core();
         if !core.is_waiting() {
@@ -61,10 +62,15 @@ fn fetch<T: Replicated>(shard: &Shard<T>, directory: &Directory) {
         let asked = core.ask();
         drop(core);
         if let Some((node, since)) = asked {
-            match fetch_from(shard, directory, node, since) {
+            match fetch_from(shard, directory, node, since, silence) {
                 Ok(true) => return shard.link.status.messages.notify(),
                 Ok(false) => {}
-                Err(error) => tracing::debug!(%node, %error, "no state from a member"),
+                Err(error) => {
+                    if error.kind() == ErrorKind::TimedOut {
+                        silence = (silence * 2).min(silence_max);
+                    }
+                    tracing::debug!(%node, %error, "no state from a member");
+                }
             }
         }
         std::thread::sleep(pause);
@@ -72,15 +78,16 @@ fn fetch<T: Replicated>(shard: &Shard<T>, directory: &Directory) {
     }
 }
 
-/// Asks one member; whether this one has the state now.
+/// Asks one member, which may be silent for at most `silence`; whether this one has the state now.
 fn fetch_from<T: Replicated>(
     shard: &Shard<T>,
     directory: &Directory,
     node: NodeId,
     since: Position,
+    silence: Duration,
 ) -> std::io::Result<bool> {
     let what = What::State { since: since.view };
-    let (answer, mut stream) = directory.ask(node, &directory.request(shard.number, what))?;
+    let (answer, mut stream) = directory.ask_within(node, &directory.request(shard.number, what), silence)?;
     let Answer::State { view, sequence, sessions, bytes: total } = answer else {
         directory.put_back(node, stream);
         return Err(std::io::Error::other(format!("{answer:?}")));
