@@ -279,6 +279,9 @@ fn the_table_is_measured() {
 #[test]
 fn seeds_are_simulated_and_explained() {
     let result = json("simulate --scenario multicast --seeds 0..20 --json");
+    assert!(result["faults"]["slow link"].as_u64() > Some(0), "{result}");
+    let result_of_one = json("simulate --scenario sst --seeds 0..1 --json");
+    assert!(result_of_one["missing"].is_array(), "{result_of_one}");
     assert_eq!((&result["seeds"], &result["failures"]), (&20.into(), &serde_json::json!([])));
     let explained = output("explain 3");
     assert!(explained.status.success());

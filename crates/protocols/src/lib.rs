@@ -8,6 +8,7 @@
 #[macro_use]
 mod mistakes;
 
+pub mod coverage;
 pub mod group;
 pub mod membership;
 pub mod multicast;

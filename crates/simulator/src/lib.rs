@@ -10,6 +10,7 @@
 pub mod alive;
 pub mod blast;
 pub mod checker;
+pub mod coverage;
 pub mod explain;
 pub mod figures;
 pub mod group;

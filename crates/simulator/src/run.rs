@@ -6,6 +6,7 @@ use std::ops::Range;
 use squall_fabric::Duration;
 use squall_fabric::sim::Record;
 
+use crate::coverage::{self, Coverage, Promises};
 use crate::explain::{Shrink, explain};
 
 /// What a checker has found.
@@ -53,6 +54,12 @@ pub trait Scenario {
 
     /// The plan of `seed` in words, shrunk as far as it still fails, with a timeline of its end.
     fn explain(&self, seed: u64) -> String;
+
+    /// Runs the plan of `seed` and says what the run has reached.
+    fn run_and_count(&self, seed: u64) -> (Outcome, Coverage);
+
+    /// What its runs must reach.
+    fn promises(&self) -> Promises;
 }
 
 /// A scenario that is all in its plans.
@@ -66,6 +73,10 @@ pub struct Planned<P> {
     pub draw: fn(u64) -> P,
     /// Runs a plan, keeping so many of the latest happenings.
     pub run: fn(&P, usize) -> Outcome,
+    /// The kinds of faults in a plan.
+    pub faults: fn(&P) -> Vec<&'static str>,
+    /// See [`Scenario::promises`].
+    pub promises: Promises,
 }
 
 impl<P: Shrink> Scenario for Planned<P> {
@@ -83,6 +94,16 @@ impl<P: Shrink> Scenario for Planned<P> {
 
     fn explain(&self, seed: u64) -> String {
         explain(&(self.draw)(seed), self.run)
+    }
+
+    fn run_and_count(&self, seed: u64) -> (Outcome, Coverage) {
+        let plan = (self.draw)(seed);
+        let faults = (self.faults)(&plan);
+        coverage::of_run(faults, || (self.run)(&plan, 0))
+    }
+
+    fn promises(&self) -> Promises {
+        self.promises
     }
 }
 
@@ -113,6 +134,8 @@ pub struct Summary {
     pub delivered: u64,
     /// The seeds that failed, with what was found.
     pub failures: Vec<(u64, Violation)>,
+    /// What was reached.
+    pub coverage: Coverage,
 }
 
 /// Runs all seeds of a range, telling `on_seed` after each; stops early when `on_seed` says so by `false`, or after
@@ -125,7 +148,8 @@ pub fn sweep(
 ) -> Summary {
     let mut summary = Summary::default();
     for seed in seeds {
-        let outcome = scenario.run(seed);
+        let (outcome, reached) = scenario.run_and_count(seed);
+        summary.coverage.merge(reached);
         summary.seeds += 1;
         summary.elapsed += outcome.elapsed;
         summary.delivered += outcome.delivered;

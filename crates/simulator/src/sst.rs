@@ -11,6 +11,7 @@ use squall_fabric::sim::{Adversary, CostModel, Prng, Rule, SimConfig, SimFabric,
 use squall_fabric::{Column, Duration, Fabric, Instant, Layout, MirrorKey, NodeId};
 use squall_protocols::sst::Table;
 
+use crate::coverage::{self, rule_kinds};
 use crate::explain::Shrink;
 use crate::run::{Outcome, Planned, Violation};
 
@@ -20,6 +21,8 @@ pub const SCENARIO: Planned<Plan> = Planned {
     about: "a shared state table of 2 to 5 members: guarded lists, counters, freezes",
     draw: Plan::draw,
     run: |plan, trace_records_max| Cluster::new(plan, trace_records_max).run(),
+    faults: |plan| rule_kinds(&plan.rules),
+    promises: coverage::SST,
 };
 
 /// After so much virtual time all must have arrived.

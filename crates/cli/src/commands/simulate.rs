@@ -1,13 +1,14 @@
 //! `squall simulate`: many runs of a scenario under an adversary, one for each seed.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use squall_simulator::{Scenario, Summary, scenarios, sweep};
+use squall_simulator::{Scenario, Summary, coverage, scenarios, sweep};
 
 use crate::{Verdict, output, units};
 
@@ -27,6 +28,12 @@ pub(crate) struct Arguments {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    /// Print in how many runs each kind of fault was there and each rule of the protocols was reached
+    #[arg(long)]
+    coverage: bool,
+    /// Fail if the runs have not reached all that the scenario promises; needs a build with the feature `coverage`
+    #[arg(long)]
+    require_coverage: bool,
 }
 
 const EXAMPLES: &str =
@@ -45,6 +52,12 @@ struct Outcome {
     virtual_hours: f64,
     delivered: u64,
     failures: Vec<Failure>,
+    /// In how many runs each rule was reached; empty in a build that does not count that.
+    points: BTreeMap<String, u64>,
+    /// In how many runs each kind of fault was.
+    faults: BTreeMap<String, u64>,
+    /// What the scenario promises and the runs have not reached.
+    missing: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,6 +75,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         return Ok(Verdict::Good);
     }
     let scenario = scenario(&arguments.scenario)?;
+    ensure!(
+        coverage::IS_ON || !arguments.require_coverage,
+        "this build of squall does not count what runs reach: build it with --features coverage"
+    );
     let bar = bar(arguments);
     let begun = Instant::now();
     let failures_max = usize::try_from(arguments.failures).unwrap_or(usize::MAX);
@@ -70,13 +87,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         true
     });
     bar.finish_and_clear();
-    let outcome = outcome(&arguments.scenario, &summary, begun.elapsed());
+    let outcome = outcome(scenario.as_ref(), &summary, begun.elapsed());
     if arguments.json {
         output::line(serde_json::to_string(&outcome)?);
     } else {
         print(&outcome);
+        if arguments.coverage {
+            print_coverage(&outcome);
+        }
+        if arguments.require_coverage {
+            print_missing(&outcome);
+        }
     }
-    Ok(if outcome.failures.is_empty() { Verdict::Good } else { Verdict::Bad })
+    let covers = outcome.missing.is_empty() || !arguments.require_coverage;
+    Ok(if outcome.failures.is_empty() && covers { Verdict::Good } else { Verdict::Bad })
 }
 
 /// The scenario of this name.
@@ -97,20 +121,38 @@ fn bar(arguments: &Arguments) -> ProgressBar {
     bar.with_style(style.expect("the template is right").progress_chars("━━─"))
 }
 
-fn outcome(scenario: &str, summary: &Summary, elapsed: Duration) -> Outcome {
+fn outcome(scenario: &dyn Scenario, summary: &Summary, elapsed: Duration) -> Outcome {
     let failures = summary.failures.iter().map(|(seed, violation)| Failure {
         seed: *seed,
         checker: violation.checker.into(),
         text: violation.text.clone(),
     });
     Outcome {
-        scenario: scenario.into(),
+        scenario: scenario.name().into(),
         seeds: summary.seeds,
         seconds: elapsed.as_secs_f64(),
         seeds_per_second: summary.seeds as f64 / elapsed.as_secs_f64(),
         virtual_hours: summary.elapsed.as_secs_f64() / 3600.0,
         delivered: summary.delivered,
         failures: failures.collect(),
+        points: summary.coverage.points.iter().map(|(point, runs)| (format!("{point:?}"), *runs)).collect(),
+        faults: summary.coverage.faults.iter().map(|(kind, runs)| ((*kind).into(), *runs)).collect(),
+        missing: summary.coverage.missing(&scenario.promises()),
+    }
+}
+
+fn print_coverage(outcome: &Outcome) {
+    for (name, runs) in outcome.faults.iter().chain(&outcome.points) {
+        output::line(format_args!("{:>12} runs  {name}", units::grouped(*runs)));
+    }
+    if outcome.points.is_empty() {
+        output::line("Rules of the protocols are counted in a build with --features coverage.");
+    }
+}
+
+fn print_missing(outcome: &Outcome) {
+    for name in &outcome.missing {
+        output::line(format_args!("{} {name}", console::style("never reached:").red().bold()));
     }
 }
 

@@ -11,6 +11,7 @@ use super::core::{Group, Present, SKIP, Stage};
 use super::layout::segments;
 use super::succession::Successions;
 use super::{Application, Ended, Outlet, Placement, SubgroupId, ViewChange};
+use crate::coverage::{Point, reach};
 use crate::membership::{Greeter, Membership, Proposal, Segment, Stop, View};
 use crate::multicast::{Deliver, Failure, Subgroup, ViewStart};
 use crate::mutation::{Mutation, is_on};
@@ -32,6 +33,7 @@ impl<A: Application> Group<A> {
         self.timeline.add(ViewChange::decided(&membership, &decision));
         // Who was taken for dead is not asked how much it has, so the trim may be beyond it.
         if decision.removes(rank) && !subgroups.iter().all(|active| active.covers(&decision)) {
+            reach(Point::ExcludedShort);
             subgroups.iter_mut().for_each(Active::stop);
             self.left.extend(subgroups.into_iter().map(Active::into_deliver));
             return self.end(Ended::Stopped(Stop::Excluded));
@@ -42,6 +44,7 @@ impl<A: Application> Group<A> {
         };
         if decision.removes(rank) {
             let leaves = membership.is_leaving();
+            reach(if leaves { Point::Left } else { Point::ExcludedWhole });
             self.left.extend(remainders.into_iter().map(|(id, (deliver, _))| (id, deliver)));
             return self.end(Ended::Stopped(if leaves { Stop::Left } else { Stop::Excluded }));
         }
@@ -76,6 +79,9 @@ impl<A: Application> Group<A> {
                 }
             };
             self.past.push(mirror);
+            if remains.as_ref().is_some_and(|remains| remains.left() > 0) {
+                reach(Point::Resent);
+            }
             self.application.succession(id).end_view(remains);
             remainders.insert(id, (deliver, known));
         }
@@ -108,6 +114,7 @@ impl<A: Application> Group<A> {
             }
         }
         for (id, (deliver, _)) in remainders {
+            reach(Point::LeftSubgroup);
             self.successions.remove(id, self.application.succession(id));
             self.application.leave_subgroup(id, deliver);
         }

@@ -25,6 +25,7 @@ use squall_fabric::{Channel, Core, Event, Fabric, Instant, NodeId, Region};
 
 use super::SubgroupId;
 use super::active::{Active, either};
+use crate::coverage::{Point, reach};
 use crate::membership::View;
 use crate::multicast::{Deliver, OutgoingBody, Subgroup};
 use crate::mutation::{Mutation, is_on};
@@ -231,6 +232,7 @@ impl Relays {
         let over: Vec<GroupId> =
             transfers.extract_if(.., |_, transfer| is_over(transfer)).map(|(group, _)| group).collect();
         for group in &over {
+            reach(Point::RelayOver);
             self.rdmc.destroy(*group).expect("its failure is reported");
         }
         over.len()
@@ -281,6 +283,7 @@ impl<F: Fabric> Application<F> for Transfers {
         match transfer.place(object) {
             Some(memory) => Answer::Memory(memory),
             None => {
+                reach(Point::BodyWaited);
                 transfer.waiting = Some(*object);
                 Answer::Later
             }

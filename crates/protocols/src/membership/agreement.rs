@@ -4,6 +4,7 @@ use squall_fabric::Instant;
 
 use super::cut::{everybody, ranks};
 use super::{JOINS_MAX, MEMBERS_MAX, Membership, Proposal, Segment, Step};
+use crate::coverage::{Point, reach};
 use crate::mutation::{Mutation, is_on};
 
 impl Membership {
@@ -18,6 +19,7 @@ impl Membership {
             self.steps.note(step, now);
         }
         if self.all_have_echoed(leader) {
+            reach(Point::Decided);
             self.decide(leader);
             return 1;
         }
@@ -43,8 +45,12 @@ impl Membership {
                     self.on_contradiction(rank, leader, &own);
                     continue;
                 }
-                Some((echoed, _)) if echoed >= leader => self.decide(echoed),
+                Some((echoed, _)) if echoed >= leader => {
+                    reach(Point::DecisionTakenOver);
+                    self.decide(echoed);
+                }
                 _ => {
+                    reach(Point::DecisionUnheard);
                     self.store(leader, proposal);
                     self.decide(leader);
                 }
@@ -63,8 +69,12 @@ impl Membership {
         if has_proposed && is_on(Mutation::LeadForEver) {
             return 0;
         }
-        let Some(cut) = self.cut() else { return 0 };
+        let Some(cut) = self.cut() else {
+            reach(Point::CutUnclear);
+            return 0;
+        };
         if cut >> own & 1 == 1 {
+            reach(if has_proposed { Point::LeaderResignedLate } else { Point::LeaderResigned });
             self.suspected |= 1 << own;
             return 1;
         }
@@ -84,12 +94,16 @@ impl Membership {
         }
         let proposal = match earlier {
             Some((_, mut earlier)) => {
+                reach(Point::ProposedEarlier);
                 if is_on(Mutation::BlendProposal) {
                     earlier.removed |= cut;
                 }
                 earlier
             }
-            None => self.new_proposal(cut),
+            None => {
+                reach(Point::ProposedNew);
+                self.new_proposal(cut)
+            }
         };
         self.store(own, proposal);
         1
@@ -125,6 +139,11 @@ impl Membership {
         let echoes = echoes.filter(|(echoed, _)| (1..=self.view.members.len()).contains(echoed));
         // What cannot be read was missed here, and is in a row that accuses this member: no decision needs that one.
         let readable = echoes.filter_map(|(echoed, rank)| Some((echoed, rank, self.load(rank, echoed - 1)?)));
+        let readable: Vec<(usize, usize, Proposal)> = readable.collect();
+        if readable.iter().any(|(echoed, ..)| *echoed != readable[0].0) {
+            reach(Point::ProposedLatest);
+        }
+        let readable = readable.into_iter();
         let key = |(echoed, rank, _): &(usize, usize, Proposal)| (*echoed, *rank);
         let (_, rank, proposal) = match is_on(Mutation::TakeEarliestProposal) {
             false => readable.max_by_key(key)?,
@@ -140,7 +159,10 @@ impl Membership {
         let (leaving, removed) = self.departures(cut, if is_full { &[] } else { &self.joins });
         let most = if is_on(Mutation::OneJoinPerView) { 1 } else { JOINS_MAX };
         let places = most.min(MEMBERS_MAX - (members - removed.count_ones() as usize));
-        let joins = self.joins.iter().copied().take(places).collect();
+        let joins: Vec<_> = self.joins.iter().copied().take(places).collect();
+        if joins.len() > 1 {
+            reach(Point::JoinedTogether);
+        }
         let trims = self.segments.iter().flat_map(|segment| self.trim(segment, cut)).collect();
         Proposal { removed, leaving, joins, holders: self.holders(removed), trims }
     }
@@ -167,6 +189,9 @@ impl Membership {
         let Some(proposal) = self.load(leader, leader) else { return 0 };
         if !self.accepts(leader, &proposal) {
             return 1;
+        }
+        if self.echoed.is_some() {
+            reach(Point::EchoedAgain);
         }
         self.store(leader, proposal);
         1

@@ -5,6 +5,7 @@ use squall_fabric::{Column, Event, Fabric, Instant, NodeId};
 use super::cut::{Reports, everybody, ranks};
 use super::silence::Silence;
 use super::{Member, PartitionSafety, Proposal, Row, Segment, Settings, Step, Steps, Stop, View};
+use crate::coverage::{Point, reach};
 use crate::mutation::{Mutation, is_on};
 use crate::sst::Table;
 
@@ -250,6 +251,7 @@ impl Membership {
         self.hear();
         self.suspect_silent(now);
         if self.decision.is_some() {
+            reach(Point::SignAfterDecision);
             // Who stays to see that all know of it hears and gives signs of life.
             self.flush(fabric);
             return 0;
@@ -268,6 +270,7 @@ impl Membership {
             return work + 1;
         }
         if !self.table.is_ready() {
+            reach(Point::SignWhileOpening);
             // Signs of life flow from the first evaluation on: a member that does not attach is the only one not heard.
             return work + self.flush(fabric);
         }
@@ -408,6 +411,7 @@ impl Membership {
             self.stop_as_minority(self.accused);
         }
         if self.stop.is_none() && self.leader().is_none() {
+            reach(Point::StoppedLeaderless);
             self.stop = Some(Stop::Excluded);
         }
         if self.stop.is_some() && self.leaving {
@@ -423,6 +427,7 @@ impl Membership {
         let accuses_this = |rank| self.row.accused.load(self.table.row(rank)) >> own & 1 == 1;
         let minority = Stop::Minority { lost: lost.count_ones() as usize, members: self.view.members.len() };
         let is_excluded = ranks(everybody(self.view.members.len()) & !(1 << own)).any(accuses_this);
+        reach(if is_excluded { Point::StoppedAccused } else { Point::StoppedAsMinority });
         self.stop = Some(if is_excluded { Stop::Excluded } else { minority });
     }
 
@@ -438,6 +443,9 @@ impl Membership {
             (suspected, self.suspected),
         ];
         let is_news = |(column, value): &(Column<u64>, u64)| column.load(self.table.own()) != *value;
+        if is_missed {
+            reach(Point::LateReader);
+        }
         if is_missed || opinions.iter().any(is_news) {
             opinions.into_iter().for_each(|(column, value)| self.table.note(column, value));
             self.table.tell(self.row.opinions());
@@ -459,12 +467,16 @@ impl Membership {
     }
 
     /// Whether it leads, and somebody waits that there is a place for.
-    fn can_admit(&self) -> bool {
+    pub(super) fn can_admit(&self) -> bool {
         let is_full = self.view.members.len() >= super::MEMBERS_MAX && !is_on(Mutation::EndFullView);
+        if is_full && !self.joins.is_empty() {
+            reach(Point::JoinedInVain);
+        }
         self.leads() && !self.joins.is_empty() && !is_full
     }
 
     fn wedge<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
+        self.note_reason();
         let mut counts = vec![0; self.row.counts.count()];
         subgroups.wedge(&mut counts, &mut self.states);
         self.publish_states();

@@ -18,6 +18,8 @@
 //! The aim is that of Rapid's cut detection (Suresh et al. 2018); the means differ, since here every member hears every
 //! other and a view has few of them.
 
+use crate::coverage::{Point, reach};
+
 /// Who says what of whom in a view; sets of ranks are sets of bits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reports {
@@ -41,6 +43,9 @@ impl Reports {
             |rank: usize| disputed & !cut & !(1 << rank) & !self.accused[rank] & !self.vouched[rank] != 0;
         let is_clear =
             !ranks(heard & !cut).any(is_missing) && self.answers_for(self.accused[own] & !cut, heard);
+        if is_clear && cut != forced {
+            reach(Point::CutByCover);
+        }
         is_clear.then_some(cut)
     }
 

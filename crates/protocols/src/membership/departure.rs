@@ -2,6 +2,7 @@
 
 use super::cut::{everybody, ranks};
 use super::{Member, Membership};
+use crate::coverage::{Point, reach};
 use crate::mutation::{Mutation, is_on};
 
 impl Membership {
@@ -31,7 +32,21 @@ impl Membership {
         let goes = |rank: &usize| self.can_spare(*rank, rest, joins) || is_on(Mutation::RemoveLastHolder);
         let removed = ranks(rest).filter(wish).filter(goes).fold(cut, |removed, rank| removed | 1 << rank);
         let leaving = ranks(rest & !removed).filter(wish).fold(0, |leaving, rank| leaving | 1 << rank);
+        if leaving != 0 {
+            reach(Point::LeaverHeldBack);
+        }
         (leaving, removed)
+    }
+
+    /// Notes why this member wedges.
+    pub(super) fn note_reason(&self) {
+        let leaves = |rank: usize| self.row.leaving.load(self.table.row(rank));
+        reach(match () {
+            () if self.disputed != 0 => Point::WedgedByAccusation,
+            () if self.can_admit() => Point::WedgedByJoin,
+            () if ranks(self.heard_members()).any(leaves) => Point::WedgedByLeave,
+            () => Point::WedgedByNews,
+        });
     }
 
     /// For each state the members that hold it and are not `removed`, as a set of ranks. All of them have wedged, so what

@@ -6,6 +6,7 @@
 use squall_fabric::{Duration, Instant};
 
 use super::Settings;
+use crate::coverage::{Point, reach};
 
 /// What one member knows of the others' signs of life.
 #[derive(Clone, Debug)]
@@ -42,10 +43,14 @@ impl Silence {
     ) {
         let was_away = now.since(self.looked) > 2 * self.interval();
         self.looked = now;
+        if was_away {
+            reach(Point::BackFromPause);
+        }
         for (rank, (sign, heard)) in signs.zip(&mut self.heard).enumerate() {
             if was_away || sign != heard.0 {
                 *heard = (sign, now);
             } else if now.since(heard.1) > self.after {
+                reach(Point::AccusedSilent);
                 silent(rank);
             }
         }

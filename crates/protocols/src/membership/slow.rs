@@ -8,6 +8,7 @@ use squall_fabric::NodeId;
 
 use super::Membership;
 use super::cut::{everybody, ranks};
+use crate::coverage::{Point, reach};
 use crate::mutation::{Mutation, is_on};
 
 impl Membership {
@@ -32,6 +33,7 @@ impl Membership {
         let younger = self.reported_slow() >> own;
         let may_go = younger.count_ones() as usize <= (members - 1) / 2;
         if younger & 1 == 1 && may_go && !self.leaving && !is_on(Mutation::StayThoughSlow) {
+            reach(Point::SlowLeaver);
             (self.leaving, self.is_slow) = (true, true);
         }
         if self.row.slow.load(self.table.own()) != self.slow {

@@ -25,6 +25,7 @@ use squall_fabric::window::{Body, Geometry, Publisher};
 use squall_fabric::{Column, Fabric, Layout, Region};
 
 use super::{Carrier, Corrupt, Deliver, Failure, Large, Settings, Subgroup};
+use crate::coverage::{Point, reach};
 use crate::mutation::{Mutation, is_on};
 use crate::sst::Table;
 
@@ -143,6 +144,9 @@ impl Bodies {
             }
         }
         incoming.seen = count;
+        if incoming.missing.front().is_some_and(|index| *index < announced) {
+            reach(Point::BodyMissing);
+        }
         Some(incoming.missing.front().map_or(announced, |index| announced.min(*index)))
     }
 }

@@ -14,6 +14,7 @@ use squall_fabric::{NodeId, Region, trusted};
 
 use super::bodies::Bodies;
 use super::{Mode, Row, Settings, ViewStart};
+use crate::coverage::{Point, reach};
 use crate::mutation::{Mutation, is_on};
 use crate::sst::Table;
 
@@ -417,6 +418,7 @@ impl Source {
         }
         let record = taken.map_err(|record| Corrupt::Record { member: self.member, record })?;
         if self.known > 0 && record.is_some() && !is_on(Mutation::DeliverKnown) {
+            reach(Point::KnownPassedOver);
             self.known -= 1;
             return Ok(None);
         }

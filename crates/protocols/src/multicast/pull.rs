@@ -9,6 +9,7 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use super::consumer::Taken;
 use super::{Consumer, Corrupt, Deliver, Message};
+use crate::coverage::{Point, reach};
 use crate::mutation::{Mutation, is_on};
 
 /// What the polling thread and a pulling consumer share, by lane: `released <= limit`.
@@ -183,6 +184,7 @@ impl Pull {
     /// Gives everything handed over so far back to its senders.
     pub fn release(&mut self) {
         for (lane, released) in self.handoff.released.iter().enumerate() {
+            reach(Point::PullReleased);
             // SYNC: pairs with the acquire in `Handoff::released`.
             released.store(self.given_up(lane), Ordering::Release);
         }

@@ -5,6 +5,7 @@ use squall_fabric::window::{Announcement, Express, Geometry};
 use squall_fabric::{Column, Layout, Region};
 
 use super::{BodyColumns, Mode, Settings};
+use crate::coverage::{Point, reach};
 use crate::mutation::{Mutation, is_on};
 
 /// Where things are in the row of each member. Columns that are polled for different reasons lie in cache lines
@@ -57,7 +58,12 @@ impl Row {
         if claimed.indexes <= said.indexes {
             return said;
         }
-        if express.is_whole(row) || is_on(Mutation::PartOfExpress) { claimed } else { said }
+        if express.is_whole(row) || is_on(Mutation::PartOfExpress) {
+            reach(Point::ExpressTaken);
+            claimed
+        } else {
+            said
+        }
     }
 
     /// What a member has sent, as far as `row` shows. It may be less than what was seen before, while the express slot is

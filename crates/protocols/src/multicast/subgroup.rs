@@ -16,6 +16,7 @@ use super::{
     Consumer, Corrupt, Counters, Deliver, Mode, Row, Settings, ViewStart, indexes_below, indexes_owed,
     sequences_complete,
 };
+use crate::coverage::{Point, reach};
 use crate::mutation::{Mutation, is_on};
 use crate::sst::Table;
 
@@ -308,6 +309,7 @@ impl<D: Deliver> Subgroup<D> {
         if owed <= publisher.announcement().indexes + sent || publisher.ready() > 0 {
             return;
         }
+        reach(Point::NullsSent);
         self.counters.nulls_sent += publisher.raise(owed);
         let announcement = publisher.announcement();
         self.table.raise(self.row.announced, announcement);
@@ -429,6 +431,7 @@ impl<D: Deliver> Subgroup<D> {
             Mode::Atomic => indexes_below(least, *sender, self.settings.senders.len()),
             Mode::Unordered | Mode::Raw => least,
         };
+        reach(Point::WordsFreed);
         let unreleased = publisher.unreleased();
         if indexes <= unreleased {
             self.freed = least;

@@ -17,6 +17,7 @@ use squall_fabric::{Fabric, MirrorId, NodeId};
 use super::order::sequences_complete;
 use super::subgroup::Outlet;
 use super::{Deliver, Failure, Mode, Subgroup};
+use crate::coverage::{Point, reach};
 use crate::mutation::{Mutation, is_on};
 
 /// How a view begins for a subgroup.
@@ -111,6 +112,9 @@ impl<D: Deliver> Subgroup<D> {
             let goes_on = self.settings.mode != Mode::Raw && !is_on(Mutation::NoResend);
             publisher.remains(if goes_on { trim[*sender] } else { sent })
         });
+        if trim != self.indexes {
+            reach(Point::TrimmedOff);
+        }
         let known = self.known_beyond(trim);
         match self.settings.mode {
             Mode::Atomic => self.deliver_rest(&[sequences_of(trim)], trim)?,
@@ -126,6 +130,7 @@ impl<D: Deliver> Subgroup<D> {
     pub fn stop(&mut self) {
         self.wedge();
         if self.failure.is_none() && !is_on(Mutation::StopUndelivered) {
+            reach(Point::StableDelivered);
             let here = self.indexes.clone();
             let result = if self.settings.mode == Mode::Atomic {
                 self.received = self.received.max(sequences_complete(&here));

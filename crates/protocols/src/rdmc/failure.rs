@@ -8,6 +8,7 @@ use super::message::Message;
 use super::mutation::{Mutation, is_on};
 use super::slots::Slots;
 use super::{Application, Cause, Failure, Unfinished};
+use crate::coverage::{Point, reach};
 
 impl Group {
     /// The group has failed: it posts no more blocks, and says so to its neighbours, on each connection after the
@@ -16,6 +17,7 @@ impl Group {
         if !self.is_running() {
             return;
         }
+        reach(Point::TransferFailed);
         self.state = State::Wedged { cause, fences: Vec::new(), deadline: None };
         for neighbour in &mut self.neighbours {
             if !links.contains(neighbour.node) {

@@ -13,6 +13,7 @@ use super::schedule::Plan;
 use super::settings::{BLOCKS_MAX, OBJECTS_AHEAD, Settings};
 use super::slots::{Slot, Slots};
 use super::{Application, Cause, GroupId, Held, Memory, Object, Unfinished};
+use crate::coverage::{Point, reach};
 
 /// One group at one member.
 #[derive(Debug)]
@@ -174,6 +175,7 @@ impl Group {
     /// Goes on with what a failed group has left of the object, if it is the same [B7].
     fn take_up(&mut self, peer: NodeId, number: u64) -> Result<(), Cause> {
         let Some(Unfinished { object, memory, held }) = self.resumed.remove(&number) else { return Ok(()) };
+        reach(Point::TransferResumed);
         let multicast = self.multicasts.get_mut(&number).expect("just announced");
         if object.bytes != multicast.object.bytes {
             return Err(Cause::Disagreed(peer));

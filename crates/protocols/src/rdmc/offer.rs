@@ -16,6 +16,7 @@ use super::multicast::Multicast;
 use super::mutation::{Mutation, is_on};
 use super::slots::{Slot, Slots};
 use super::{Cause, Memory, OBJECTS_AHEAD};
+use crate::coverage::{Point, reach};
 
 /// What this member has offered to the source of its first block; one at a time.
 #[derive(Debug)]
@@ -99,6 +100,7 @@ impl Group {
         let object = multicast.object;
         let fits = |offer: &mut Offer| offer.number == object.number && offer.memory.holds(object.words());
         let (Some(offer), Some(source)) = (self.offer.take_if(fits), self.first_source) else { return };
+        reach(Point::OfferTaken);
         multicast.give_empty(offer.memory);
         multicast.slot = offer.slot;
         if let Some(grant) = offer.grant {

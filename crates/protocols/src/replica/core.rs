@@ -8,6 +8,7 @@ use super::mutation::{Mutation, is_on};
 use super::search::Search;
 use super::sessions::{SessionAnswer, Sessions};
 use super::{Origin, Position};
+use crate::coverage::{Point, reach};
 
 /// The object that is replicated. What it does is a function of its state and the update alone.
 pub trait Machine {
@@ -238,6 +239,7 @@ impl<M: Machine> Replica<M> {
         // Nobody can give it, so in later views there will be no holder either.
         let is_lost = view.holders.len() <= usize::from(is_on(Mutation::LoseTooSoon));
         if self.is_waiting() && is_lost {
+            reach(Point::StateLost);
             self.standing = Standing::Lost;
         }
         self.view = Some(view);
@@ -291,7 +293,10 @@ impl<M: Machine> Replica<M> {
             Standing::Holding(held) if held.position >= since || is_on(Mutation::TakeOlderState) => {
                 Give::State(held.gift())
             }
-            _ => Give::NotYet,
+            _ => {
+                reach(Point::StateRefused);
+                Give::NotYet
+            }
         }
     }
 
@@ -300,6 +305,9 @@ impl<M: Machine> Replica<M> {
     #[must_use]
     pub fn wants(&self, position: Position) -> Option<u64> {
         let reaches = position >= Position::start_of(self.since) || is_on(Mutation::TakeOlderState);
+        if !self.is_waiting() || !reaches {
+            reach(Point::StateUnwanted);
+        }
         (self.is_waiting() && reaches).then_some(self.since)
     }
 
@@ -313,7 +321,9 @@ impl<M: Machine> Replica<M> {
         }
         let mut held = Held { machine, sessions, position };
         for (position, bytes) in delivered.drain(..).filter(|_| !is_on(Mutation::ForgetKept)) {
-            if position > held.position || is_on(Mutation::ApplyAllKept) {
+            let is_in = position <= held.position;
+            reach(if is_in { Point::KeptSkipped } else { Point::KeptApplied });
+            if !is_in || is_on(Mutation::ApplyAllKept) {
                 held.apply(position, &bytes, self.settings);
             }
         }

@@ -4,6 +4,7 @@ use squall_fabric::NodeId;
 
 use super::ShardView;
 use super::mutation::{Mutation, is_on};
+use crate::coverage::{Point, reach};
 
 /// A joiner's questions.
 #[derive(Debug, Default)]
@@ -21,6 +22,9 @@ impl Search {
             others().partition(|node| view.holders.contains(node));
         let order: Vec<NodeId> = holders.into_iter().chain(rest).collect();
         let next = order.get(self.asked.checked_rem(order.len())?).copied();
+        if self.asked > 0 {
+            reach(Point::StateAskedAgain);
+        }
         self.asked += usize::from(!is_on(Mutation::AskTheSame));
         next
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::mutation::{Mutation, is_on};
+use crate::coverage::{Point, reach};
 
 /// The sessions of a shard, which are part of its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +68,10 @@ impl Sessions {
         reply_bytes_max: usize,
         apply: impl FnOnce() -> Vec<u8>,
     ) -> SessionAnswer {
-        let Some(session) = self.table.get_mut(&id) else { return SessionAnswer::Forgotten };
+        let Some(session) = self.table.get_mut(&id) else {
+            reach(Point::SessionForgotten);
+            return SessionAnswer::Forgotten;
+        };
         self.uses += 1;
         session.used = self.uses;
         if number > session.last || is_on(Mutation::ApplyRepeated) {
@@ -76,6 +80,8 @@ impl Sessions {
             session.reply = if reply.len() > reply_bytes_max { Err(reply.len() as u64) } else { Ok(reply) };
         } else if number < session.last {
             return SessionAnswer::Overtaken;
+        } else {
+            reach(Point::UpdateRepeated);
         }
         session.reply.clone().map_or_else(SessionAnswer::ReplyTooLong, SessionAnswer::Reply)
     }

@@ -23,6 +23,7 @@ use squall_fabric::{Duration, Instant};
 use squall_protocols::group::Ended;
 use squall_protocols::membership::Stop;
 
+use crate::coverage;
 use crate::explain::Shrink;
 use crate::group::{self, FOR_EVER, Fate, Plan};
 use crate::run::{Outcome, Planned, Violation};
@@ -33,6 +34,8 @@ pub const SCENARIO: Planned<Case> = Planned {
     about: "3 to 6 members; hangs at each step of a view change, links that fail, slow networks: the healthy continue",
     draw,
     run: Case::run,
+    faults: Case::faults,
+    promises: coverage::ALIVE,
 };
 
 /// Why a view ends.
@@ -161,6 +164,22 @@ impl Case {
             }
         }
         plan
+    }
+
+    /// What can happen in the run, by kinds.
+    fn faults(&self) -> Vec<&'static str> {
+        let kind = |link: &BadLink| match link.kind {
+            LinkFailure::OneWay => "link that fails one way",
+            LinkFailure::Silent => "link that fails both ways",
+            LinkFailure::Reported => "link that is reported lost",
+        };
+        let own = match &self.trouble {
+            Trouble::Hang { node, .. } if *node == self.members => vec!["joiner hangs"],
+            Trouble::Hang { .. } => vec!["member hangs"],
+            Trouble::Links(links) => links.iter().map(kind).collect(),
+            Trouble::Distance(_) => vec!["agreement slower than suspicion"],
+        };
+        self.plan().faults().into_iter().chain(own).collect()
     }
 
     /// Members that are in the last view, or would be if nothing went wrong, in ascending order.

@@ -18,6 +18,7 @@ pub(crate) use program::{Program, Scene, Watch};
 
 use app::Senders;
 
+use crate::coverage;
 use crate::run::{Outcome, Planned};
 
 /// The scenario.
@@ -26,6 +27,8 @@ pub const SCENARIO: Planned<Plan> = Planned {
     about: "1 to 5 members and up to 3 joiners, overlapping subgroups; crashes, pauses, partitions, joins, leaves",
     draw: Plan::draw,
     run,
+    faults: Plan::faults,
+    promises: coverage::GROUP,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

@@ -9,6 +9,7 @@ use squall_protocols::membership::{PartitionSafety, View};
 use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
 use squall_protocols::rdmc::{self, schedule::Algorithm};
 
+use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
 
 /// One run.
@@ -206,6 +207,21 @@ impl Plan {
     pub fn has_false_suspicion(&self) -> bool {
         let stops = |rule: &Rule| matches!(rule.what, Verdict::Partition(_) | Verdict::Pause { .. });
         self.suspicion_after.is_some() || self.rules.iter().any(stops)
+    }
+
+    /// What can happen in the run, by kinds.
+    pub(crate) fn faults(&self) -> Vec<&'static str> {
+        let relays =
+            |plan: &SubgroupPlan| plan.settings.large.is_some_and(|large| large.carrier == Carrier::Relayed);
+        let others = [
+            ("join", !self.joins.is_empty()),
+            ("leave", !self.leaves.is_empty()),
+            ("suspicion", self.suspicion_after.is_some()),
+            ("no partition safety", self.partition_safety == PartitionSafety::Off),
+            ("relayed messages", self.subgroups.iter().any(relays)),
+        ];
+        let others = others.into_iter().filter_map(|(kind, is_there)| is_there.then_some(kind));
+        rule_kinds(&self.rules).into_iter().chain(others).collect()
     }
 
     /// How many nodes crash.

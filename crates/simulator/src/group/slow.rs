@@ -21,6 +21,7 @@ use super::app::{App, Senders};
 use super::plan::Plan;
 use super::program::{Program, Scene, Watch};
 use super::{Cluster, Fate};
+use crate::coverage;
 use crate::explain::Shrink;
 use crate::run::{Outcome, Planned, Violation};
 
@@ -30,6 +31,8 @@ pub const SCENARIO: Planned<SlowPlan> = Planned {
     about: "3 to 5 members, one of which stops taking messages, for a while or for good; the others wait, or exclude it",
     draw: SlowPlan::draw,
     run,
+    faults: SlowPlan::faults,
+    promises: coverage::SLOW,
 };
 
 /// One run.
@@ -70,6 +73,12 @@ impl SlowPlan {
         // More than all windows hold.
         group.messages = 10 + prng.below(20);
         Self { group, sleeper, sleep, naps }
+    }
+
+    /// What can happen in the run, by kinds.
+    fn faults(&self) -> Vec<&'static str> {
+        let own = if self.excludes() { "consumer that stops for good" } else { "consumer that naps" };
+        self.group.faults().into_iter().chain([own]).collect()
     }
 
     fn excludes(&self) -> bool {

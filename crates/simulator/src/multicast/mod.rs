@@ -10,6 +10,7 @@ use squall_fabric::sim::{CostModel, SimConfig};
 
 pub use plan::Plan;
 
+use crate::coverage::{self, rule_kinds};
 use crate::run::{Outcome, Planned};
 
 /// The scenario.
@@ -18,6 +19,8 @@ pub const SCENARIO: Planned<Plan> = Planned {
     about: "one subgroup of 1 to 5 members in all modes, with pauses, slow links, slow consumers and crashes",
     draw: Plan::draw,
     run,
+    faults: |plan| rule_kinds(&plan.rules),
+    promises: coverage::MULTICAST,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

@@ -18,6 +18,7 @@ use squall_fabric::Instant;
 pub use plan::Plan;
 pub use prediction::{Machines, Prediction, predict};
 
+use crate::coverage::{self, rule_kinds};
 use crate::run::{Outcome, Planned, Violation};
 use cluster::Cluster;
 
@@ -27,6 +28,8 @@ pub const SCENARIO: Planned<Plan> = Planned {
     about: "bulk multicast in up to 3 groups of 1 to 9 nodes; pauses, slow links, late memory, deaths and resumption",
     draw: Plan::draw,
     run,
+    faults: |plan| rule_kinds(&plan.rules),
+    promises: coverage::RDMC,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

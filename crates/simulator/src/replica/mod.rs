@@ -33,6 +33,7 @@ use history::History;
 use member::{Member, Shared};
 use office::Office;
 
+use crate::coverage;
 use crate::group::{Cluster, Scene, Watch};
 use crate::run::{Outcome, Planned, Violation};
 
@@ -42,6 +43,8 @@ pub const SCENARIO: Planned<Plan> = Planned {
     about: "replicated objects in shards, with clients; members crash, part, join with the state, leave, hang",
     draw: Plan::draw,
     run,
+    faults: Plan::faults,
+    promises: coverage::REPLICA,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.

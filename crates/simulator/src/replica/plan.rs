@@ -220,6 +220,19 @@ impl Plan {
         (group.rules, group.suspicion_after) = (Vec::new(), None);
     }
 
+    /// What can happen in the run, by kinds.
+    pub(super) fn faults(&self) -> Vec<&'static str> {
+        let others = [
+            ("state provider that hangs", self.hanging.is_some()),
+            ("shards that move", self.layout == ShardLayout::Anywhere),
+            ("clients", self.clients > 0),
+            ("few sessions", self.sessions_max < 10),
+            ("few bytes kept", self.waiting_bytes_max < 1000),
+        ];
+        let others = others.into_iter().filter_map(|(kind, is_there)| is_there.then_some(kind));
+        self.group.faults().into_iter().chain(others).collect()
+    }
+
     /// The members of a shard in a view.
     #[must_use]
     pub fn members_of(&self, shard: u32, view: &View) -> Vec<NodeId> {

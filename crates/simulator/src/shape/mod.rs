@@ -26,6 +26,7 @@ use squall_fabric::{Duration, Instant};
 use squall_protocols::group::Ended;
 use squall_protocols::membership::{MEMBERS_MAX, Stop};
 
+use crate::coverage;
 use crate::explain::Shrink;
 use crate::group::{self, Fate, Plan};
 use crate::run::{Outcome, Planned, Violation};
@@ -36,6 +37,8 @@ pub const SCENARIO: Planned<Case> = Planned {
     about: "partitions of all shapes up to 5 members, members that pause or are not heard, eight nodes that join at once, full groups",
     draw,
     run: Case::run,
+    faults: Case::faults,
+    promises: coverage::SHAPE,
 };
 
 /// Nodes that join in a storm.
@@ -165,6 +168,20 @@ impl Case {
             }
         }
         plan
+    }
+
+    /// What can happen in the run, by kinds.
+    fn faults(&self) -> Vec<&'static str> {
+        let own = match self.shape {
+            Shape::Partition { .. } => "partition of a known shape",
+            Shape::Pause { .. } => "long pause",
+            Shape::Mute { misses_leader: false, .. } => "mute member",
+            Shape::Mute { misses_leader: true, .. } => "mute member that does not hear the leader",
+            Shape::Storm { .. } => "storm of joiners",
+            Shape::Last { .. } => "all others die",
+            Shape::Full => "full group",
+        };
+        self.plan().faults().into_iter().chain([own]).collect()
     }
 
     fn check(&self, fates: &[Fate], delivered: &[usize]) -> Result<(), String> {

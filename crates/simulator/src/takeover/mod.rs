@@ -19,6 +19,7 @@ pub use step::Step;
 use squall_fabric::sim::{Prng, Rule, Verdict, When};
 use squall_fabric::{Duration, Instant};
 
+use crate::coverage;
 use crate::group::{self, Plan};
 use crate::run::Planned;
 
@@ -28,9 +29,12 @@ pub const SCENARIO: Planned<Plan> = Planned {
     about: "2 to 6 members whose view ends, by a loss, a leave or joins; up to three leaders die at any step of that",
     draw,
     run: group::run,
+    faults: Plan::faults,
+    promises: coverage::TAKEOVER,
 };
 
-/// The plan of `seed`: a case, perhaps some paths that are slow, and up to three leaders that die at one of their posts.
+/// The plan of `seed`: a case, perhaps some paths that are slow, and up to three leaders that die at one of their posts;
+/// perhaps the first one dies in the middle of a push.
 fn draw(seed: u64) -> Plan {
     let mut prng = Prng::new(seed ^ 0x7a6e);
     let case = Case {
@@ -48,6 +52,12 @@ fn draw(seed: u64) -> Plan {
         }
         let (nth, _) = posts[prng.index(posts.len())];
         plan = case.with_death(&plan, leader, nth);
+    }
+    // Of its own, so that other plans do not depend on it.
+    let mut torn = Prng::new(seed ^ 0x70a4);
+    if torn.chance(100) {
+        let reader = 1 + u32::try_from(torn.below(u64::from(case.members - 1))).expect("few");
+        plan = case.with_torn_push(&plan, 0, reader, 1 + torn.below(400));
     }
     plan
 }

@@ -1,0 +1,95 @@
+//! What the runs of a scenario have reached: rules and branches of the protocols, and kinds of faults. A scenario promises
+//! what it must reach; one that no longer gets there finds nothing.
+//!
+//! Points of the protocols are noted only where the feature `coverage` is on ([`IS_ON`]): what ships holds no trace of it.
+
+mod promises;
+
+use std::collections::BTreeMap;
+
+use squall_fabric::sim::{Rule, Verdict, When};
+use squall_protocols::coverage::take;
+pub use squall_protocols::coverage::{IS_ON, Point};
+
+pub(crate) use promises::{ALIVE, GROUP, MULTICAST, RDMC, REPLICA, SHAPE, SLOW, SST, TAKEOVER};
+
+use crate::group::FOR_EVER;
+
+/// What a scenario must reach within the number of seeds that CI runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Promises {
+    /// Rules and branches.
+    pub points: &'static [Point],
+    /// Kinds of faults and of what else its plans are made of.
+    pub faults: &'static [&'static str],
+}
+
+/// What was reached, and in how many runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Rules and branches.
+    pub points: BTreeMap<Point, u64>,
+    /// Kinds of faults.
+    pub faults: BTreeMap<&'static str, u64>,
+}
+
+impl Coverage {
+    /// Adds other runs.
+    pub fn merge(&mut self, other: Self) {
+        other.points.into_iter().for_each(|(point, runs)| *self.points.entry(point).or_default() += runs);
+        other.faults.into_iter().for_each(|(kind, runs)| *self.faults.entry(kind).or_default() += runs);
+    }
+
+    /// What was promised and not reached, in words.
+    #[must_use]
+    pub fn missing(&self, promises: &Promises) -> Vec<String> {
+        let points = promises.points.iter().filter(|point| IS_ON && !self.points.contains_key(point));
+        let points = points.map(|point| format!("{point:?} ({})", point.about().trim_end_matches('.')));
+        let faults = promises.faults.iter().filter(|kind| !self.faults.contains_key(*kind));
+        points.chain(faults.map(|kind| format!("fault: {kind}"))).collect()
+    }
+}
+
+/// Runs `run`, whose plan has `faults`, and says what it has reached.
+pub(crate) fn of_run<T>(faults: Vec<&'static str>, run: impl FnOnce() -> T) -> (T, Coverage) {
+    // What was reached while the plan was drawn does not count.
+    take().for_each(drop);
+    let result = run();
+    let points = take().map(|point| (point, 1)).collect();
+    (result, Coverage { points, faults: faults.into_iter().map(|kind| (kind, 1)).collect() })
+}
+
+/// All kinds of rules, but for broken connections, which only tests of RDMC have.
+pub const RULE_KINDS: [&str; 10] = [
+    "crash at a time",
+    "crash before a post",
+    "crash before a piece",
+    "pause at a time",
+    "pause before a post",
+    "partition",
+    "cut",
+    "heal",
+    "slow link",
+    "silent link",
+];
+
+/// What kind of fault each rule is.
+pub(crate) fn rule_kinds(rules: &[Rule]) -> Vec<&'static str> {
+    rules.iter().map(rule_kind).collect()
+}
+
+fn rule_kind(rule: &Rule) -> &'static str {
+    match (&rule.what, rule.when) {
+        (Verdict::Crash(_), When::At(_)) => "crash at a time",
+        (Verdict::Crash(_), When::Post { .. }) => "crash before a post",
+        (Verdict::Crash(_), When::Piece { .. }) => "crash before a piece",
+        (Verdict::Pause { .. }, When::At(_)) => "pause at a time",
+        (Verdict::Pause { .. }, _) => "pause before a post",
+        (Verdict::Partition(_), _) => "partition",
+        (Verdict::Cut { .. }, _) => "cut",
+        (Verdict::Heal, _) => "heal",
+        (Verdict::Slow { extra, .. }, _) if *extra >= FOR_EVER => "silent link",
+        (Verdict::Slow { .. }, _) => "slow link",
+        (Verdict::Break { .. }, _) => "break",
+    }
+}

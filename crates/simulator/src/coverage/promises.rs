@@ -1,0 +1,306 @@
+//! What each scenario must reach, within the seeds that `.ci/run` runs: all that it reached in at least ten of these runs
+//! when this was written, and what is rare everywhere.
+
+use super::{Point, Promises};
+
+macro_rules! promises {
+    ($name:ident, [$($point:ident),* $(,)?], [$($fault:literal),* $(,)?]) => {
+        pub(crate) const $name: Promises =
+            Promises { points: &[$(Point::$point),*], faults: &[$($fault),*] };
+    };
+}
+
+promises!(
+    MULTICAST,
+    [NullsSent, ExpressTaken, WordsFreed, PullReleased],
+    ["crash at a time", "crash before a post", "pause at a time", "slow link"]
+);
+
+promises!(SST, [], ["pause at a time"]);
+
+promises!(
+    SLOW,
+    [
+        WedgedByLeave,
+        WedgedByNews,
+        CutUnclear,
+        CutByCover,
+        ProposedNew,
+        Decided,
+        DecisionTakenOver,
+        DecisionUnheard,
+        SlowLeaver,
+        StoppedAsMinority,
+        SignAfterDecision,
+        SignWhileOpening,
+        ExcludedWhole,
+        StableDelivered,
+        NullsSent,
+        ExpressTaken,
+        WordsFreed,
+        PullReleased
+    ],
+    ["consumer that naps", "consumer that stops for good"]
+);
+
+promises!(
+    TAKEOVER,
+    [
+        WedgedByAccusation,
+        WedgedByJoin,
+        WedgedByLeave,
+        WedgedByNews,
+        CutUnclear,
+        CutByCover,
+        ProposedNew,
+        ProposedEarlier,
+        ProposedLatest,
+        EchoedAgain,
+        Decided,
+        DecisionTakenOver,
+        DecisionUnheard,
+        StoppedAsMinority,
+        SignAfterDecision,
+        SignWhileOpening,
+        Left,
+        Resent,
+        TrimmedOff,
+        StableDelivered,
+        NullsSent,
+        ExpressTaken,
+        WordsFreed
+    ],
+    [
+        "crash at a time",
+        "crash before a piece",
+        "crash before a post",
+        "join",
+        "leave",
+        "no partition safety",
+        "slow link"
+    ]
+);
+
+promises!(
+    RDMC,
+    [TransferFailed, TransferResumed, OfferTaken],
+    ["crash before a post", "pause at a time", "slow link"]
+);
+
+promises!(
+    GROUP,
+    [
+        AccusedSilent,
+        BackFromPause,
+        WedgedByAccusation,
+        WedgedByJoin,
+        WedgedByLeave,
+        WedgedByNews,
+        CutUnclear,
+        CutByCover,
+        LeaderResigned,
+        LeaderResignedLate,
+        ProposedNew,
+        ProposedEarlier,
+        EchoedAgain,
+        Decided,
+        DecisionTakenOver,
+        DecisionUnheard,
+        JoinedTogether,
+        StoppedAsMinority,
+        StoppedAccused,
+        StoppedLeaderless,
+        LateReader,
+        SignAfterDecision,
+        SignWhileOpening,
+        ExcludedShort,
+        ExcludedWhole,
+        Left,
+        LeftSubgroup,
+        Resent,
+        TrimmedOff,
+        KnownPassedOver,
+        StableDelivered,
+        NullsSent,
+        ExpressTaken,
+        WordsFreed,
+        PullReleased,
+        BodyMissing,
+        BodyWaited,
+        RelayOver,
+        TransferFailed
+    ],
+    [
+        "crash at a time",
+        "crash before a post",
+        "heal",
+        "join",
+        "leave",
+        "partition",
+        "pause at a time",
+        "relayed messages",
+        "slow link",
+        "suspicion"
+    ]
+);
+
+promises!(
+    ALIVE,
+    [
+        AccusedSilent,
+        BackFromPause,
+        WedgedByAccusation,
+        WedgedByJoin,
+        WedgedByLeave,
+        WedgedByNews,
+        CutUnclear,
+        CutByCover,
+        LeaderResigned,
+        ProposedNew,
+        Decided,
+        DecisionTakenOver,
+        DecisionUnheard,
+        StoppedAsMinority,
+        SignAfterDecision,
+        SignWhileOpening,
+        ExcludedShort,
+        ExcludedWhole,
+        Left,
+        Resent,
+        TrimmedOff,
+        StableDelivered,
+        NullsSent,
+        ExpressTaken,
+        WordsFreed
+    ],
+    [
+        "agreement slower than suspicion",
+        "crash at a time",
+        "cut",
+        "join",
+        "joiner hangs",
+        "leave",
+        "link that fails both ways",
+        "link that fails one way",
+        "link that is reported lost",
+        "member hangs",
+        "pause at a time",
+        "pause before a post",
+        "silent link",
+        "slow link",
+        "suspicion"
+    ]
+);
+
+promises!(
+    SHAPE,
+    [
+        AccusedSilent,
+        BackFromPause,
+        WedgedByAccusation,
+        WedgedByJoin,
+        WedgedByNews,
+        CutUnclear,
+        CutByCover,
+        LeaderResigned,
+        ProposedNew,
+        ProposedEarlier,
+        EchoedAgain,
+        Decided,
+        DecisionTakenOver,
+        DecisionUnheard,
+        JoinedTogether,
+        JoinedInVain,
+        StoppedAsMinority,
+        StoppedAccused,
+        SignAfterDecision,
+        SignWhileOpening,
+        ExcludedShort,
+        ExcludedWhole,
+        Resent,
+        TrimmedOff,
+        StableDelivered,
+        NullsSent,
+        ExpressTaken,
+        WordsFreed
+    ],
+    [
+        "all others die",
+        "crash at a time",
+        "crash before a post",
+        "full group",
+        "heal",
+        "join",
+        "long pause",
+        "mute member",
+        "mute member that does not hear the leader",
+        "partition",
+        "partition of a known shape",
+        "pause at a time",
+        "slow link",
+        "storm of joiners",
+        "suspicion"
+    ]
+);
+
+promises!(
+    REPLICA,
+    [
+        AccusedSilent,
+        BackFromPause,
+        WedgedByAccusation,
+        WedgedByJoin,
+        WedgedByLeave,
+        WedgedByNews,
+        CutUnclear,
+        CutByCover,
+        ProposedNew,
+        ProposedEarlier,
+        EchoedAgain,
+        Decided,
+        DecisionTakenOver,
+        DecisionUnheard,
+        JoinedTogether,
+        LeaverHeldBack,
+        StoppedAsMinority,
+        StoppedAccused,
+        SignAfterDecision,
+        SignWhileOpening,
+        ExcludedShort,
+        ExcludedWhole,
+        Left,
+        LeftSubgroup,
+        Resent,
+        TrimmedOff,
+        StableDelivered,
+        NullsSent,
+        ExpressTaken,
+        WordsFreed,
+        PullReleased,
+        StateAskedAgain,
+        StateRefused,
+        KeptApplied,
+        KeptSkipped,
+        StateUnwanted,
+        StateLost,
+        UpdateRepeated,
+        SessionForgotten
+    ],
+    [
+        "clients",
+        "crash at a time",
+        "crash before a post",
+        "few bytes kept",
+        "few sessions",
+        "heal",
+        "join",
+        "leave",
+        "no partition safety",
+        "partition",
+        "pause at a time",
+        "shards that move",
+        "slow link",
+        "state provider that hangs",
+        "suspicion"
+    ]
+);
