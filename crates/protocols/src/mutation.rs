@@ -57,6 +57,8 @@ mutations! {
         IgnoreEarlierProposal,
         /// \[D2\] A new leader takes over the earliest proposal that anybody has echoed, not the latest.
         TakeEarliestProposal,
+        /// \[V3\] A member that wishes to leave, and has lost those that stay, decides alone how much is delivered.
+        DecideDeparted,
         /// \[V8\] A leader that has proposed never resigns, though those who do not hear it echo nothing.
         LeadForEver,
         /// \[D3\] A new leader adds to what it takes over.

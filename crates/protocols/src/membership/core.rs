@@ -414,6 +414,9 @@ impl Membership {
             reach(Point::StoppedLeaderless);
             self.stop = Some(Stop::Excluded);
         }
+        if self.stop.is_none() && self.leaves_with_the_rest() {
+            self.stop = Some(Stop::Left);
+        }
         if self.stop.is_some() && self.leaving {
             self.stop = Some(if self.is_slow { Stop::Excluded } else { Stop::Left });
         }

@@ -38,6 +38,15 @@ impl Membership {
         (leaving, removed)
     }
 
+    /// Whether this member has lost somebody, and whoever it still hears wishes to leave, as it does. Those that it has lost may
+    /// live and have decided without it, as they do when it leaves: no view comes for whose sake a part that nobody stays in
+    /// would have to decide alone.
+    pub(super) fn leaves_with_the_rest(&self) -> bool {
+        let all_leave = || ranks(self.heard_members()).all(|rank| self.wishes_to_leave(rank));
+        let is_alone = self.leaving && self.accused != 0 && !self.needs_majority() && all_leave();
+        is_alone && !is_on(Mutation::DecideDeparted)
+    }
+
     /// Notes why this member wedges.
     pub(super) fn note_reason(&self) {
         let leaves = |rank: usize| self.row.leaving.load(self.table.row(rank));

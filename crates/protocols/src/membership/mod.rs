@@ -46,7 +46,9 @@
 //! meanwhile.
 //!
 //! With [`PartitionSafety::Off`] no majority is asked for. Then there is one decision only as long as nobody is accused that
-//! lives: a decision waits for everybody that is heard and stays.
+//! lives: a decision waits for everybody that is heard and stays. One is accused all the same: a member that leaves, and hears
+//! late of the decision, loses the others, which have parted with it. So those who all wish to leave, and have lost somebody,
+//! stop without a decision.
 //!
 //! **Joining.** A joiner attaches a mirror of each member, the [`Welcome`], and waits for the view that has it. A
 //! member publishes it for each joiner of a view that it installs, and a joiner for all others, since it does not know
