@@ -35,11 +35,13 @@ pub struct Adversary {
     pub poll_gap_max: Duration,
     /// Clocks of different nodes differ by up to this.
     pub clock_offset_max: Duration,
+    /// Clocks of different nodes run faster or slower than the world's by up to so many millionths of the slower one.
+    pub clock_drift_max: u32,
 }
 
 impl Adversary {
     /// An adversary of its own kind for each run: some habits strong, some absent, so that over many seeds bugs
-    /// appear that need one habit *without* another (swarm testing).
+    /// appear that need one habit *without* another (swarm testing). All clocks run alike.
     #[must_use]
     pub fn drawn(prng: &mut Prng) -> Self {
         let mut up_to = |max_ns: u64| match prng.below(4) {
@@ -67,6 +69,7 @@ impl Adversary {
             glimpse_per_mille: often(500),
             poll_gap_max,
             clock_offset_max,
+            clock_drift_max: 0,
         }
     }
 

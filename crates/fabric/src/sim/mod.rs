@@ -10,6 +10,7 @@
 
 mod adversary;
 mod agenda;
+mod clock;
 mod connection;
 mod cost;
 mod fault;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::World;
+use super::clock::Dial;
 use super::connection::Receive;
 use super::fault::nanos;
 use super::link::{LaneId, Payload, Post, Target};
@@ -20,8 +21,7 @@ use crate::{
 pub(super) struct Node {
     /// When its processor will have done all that it was charged with.
     pub(super) clock: u64,
-    /// How far its clock is ahead of the world's.
-    pub(super) clock_offset: u64,
+    pub(super) dial: Dial,
     /// When it polls next; `None` while it sleeps and while it polls.
     pub(super) ready_at: Option<u64>,
     pub(super) state: NodeState,
@@ -82,10 +82,10 @@ pub struct Counters {
 }
 
 impl Node {
-    pub(super) fn new(clock_offset: u64, now: u64) -> Self {
+    pub(super) fn new(dial: Dial, now: u64) -> Self {
         Self {
             clock: now,
-            clock_offset,
+            dial,
             ready_at: Some(now),
             state: NodeState::Running,
             pause: 0,

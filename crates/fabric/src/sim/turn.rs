@@ -6,6 +6,7 @@
 
 use super::World;
 use super::adversary::Adversary;
+use super::clock::Dial;
 use super::fault::nanos;
 use super::node::NodeState;
 use crate::Instant;
@@ -44,9 +45,8 @@ impl World {
         if state.state == NodeState::Crashed {
             return;
         }
-        let offset = state.clock_offset;
-        let deadline_at =
-            deadline.map(|deadline| deadline.as_nanos().saturating_sub(offset).max(free_at + 1));
+        let dial = state.dial;
+        let deadline_at = deadline.map(|deadline| dial.time_of(deadline).max(free_at + 1));
         let again = (worked || !state.inbox.is_empty()).then_some(free_at + rest);
         state.ready_at = [state.ready_at, deadline_at, again].into_iter().flatten().min();
     }
@@ -84,14 +84,13 @@ impl World {
 
     /// What the clock of `node` shows.
     pub(super) fn clock(&self, node: u32) -> Instant {
-        Instant::from_nanos(self.local_now(node) + self.nodes[node as usize].clock_offset)
+        self.nodes[node as usize].dial.show(self.local_now(node))
     }
 
-    /// A clock offset for a new node.
-    pub(super) fn draw_clock_offset(&mut self) -> u64 {
-        match &self.config.adversary {
-            Some(adversary) => self.prng.below(nanos(adversary.clock_offset_max) + 1),
-            None => 0,
-        }
+    /// A clock for a new node.
+    pub(super) fn draw_dial(&mut self) -> Dial {
+        let Some(adversary) = &self.config.adversary else { return Dial::default() };
+        let offset = self.prng.below(nanos(adversary.clock_offset_max) + 1);
+        Dial::drawn(offset, adversary.clock_drift_max, &mut self.rates)
     }
 }

@@ -18,6 +18,8 @@ use crate::{Duration, Event, Region, RegionId};
 pub(super) struct World {
     pub(super) config: SimConfig,
     pub(super) prng: Prng,
+    /// For the rates of clocks alone, so that nothing else depends on them.
+    pub(super) rates: Prng,
     /// Virtual time in nanoseconds; never goes back.
     pub(super) now: u64,
     pub(super) agenda: Agenda,
@@ -83,6 +85,7 @@ impl World {
         let mut world = Self {
             config,
             prng: Prng::new(seed),
+            rates: Prng::new(seed ^ 0xc10c),
             now: 0,
             agenda: Agenda::default(),
             nodes: Vec::new(),
@@ -113,8 +116,8 @@ impl World {
 
     /// A further node, reachable from all others.
     pub(super) fn add_node(&mut self) -> u32 {
-        let offset = self.draw_clock_offset();
-        self.nodes.push(Node::new(offset, self.now));
+        let dial = self.draw_dial();
+        self.nodes.push(Node::new(dial, self.now));
         for row in &mut self.paths {
             row.push(Path::default());
         }

@@ -136,6 +136,7 @@ impl Case {
             suspicion_after: Some(SUSPICION_AFTER),
             ..Plan::calm(self.seed, self.members)
         };
+        plan.adversary.clock_drift_max = [0, 0, 1_000][self.seed as usize % 3];
         let youngest = self.members - 1;
         match self.reason {
             Reason::Nothing => {}

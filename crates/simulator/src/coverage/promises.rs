@@ -40,7 +40,7 @@ promises!(
         WordsFreed,
         PullReleased
     ],
-    ["consumer that naps", "consumer that stops for good"]
+    ["clocks of different rates", "consumer that naps", "consumer that stops for good"]
 );
 
 promises!(
@@ -131,6 +131,7 @@ promises!(
         TransferFailed
     ],
     [
+        "clocks of different rates",
         "crash at a time",
         "crash before a post",
         "heal",
@@ -174,6 +175,7 @@ promises!(
         WordsFreed
     ],
     [
+        "clocks of different rates",
         "agreement slower than suspicion",
         "crash at a time",
         "cut",
@@ -287,6 +289,7 @@ promises!(
         SessionForgotten
     ],
     [
+        "clocks of different rates",
         "clients",
         "crash at a time",
         "crash before a post",

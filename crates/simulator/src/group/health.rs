@@ -58,7 +58,19 @@ impl Plan {
     /// the joiner's row.
     fn is_late(&self, late: Duration) -> bool {
         let opening = self.delay() * 2 + self.adversary.late_notice_max;
-        self.suspicion_after.is_some_and(|after| late + opening > after / 2)
+        self.suspicion_after.is_some_and(|after| late + opening > self.spare(after))
+    }
+
+    /// What is left of the time that members wait when a sign of life has been due for the longest: by the clock of one
+    /// that is fast, of a member that is slow. Signs, and looks at them, are a quarter of that time apart.
+    fn spare(&self, after: Duration) -> Duration {
+        let rate = self.clock_rate_max();
+        after.mul_f64((0.75 / rate - 0.25 * rate).max(0.0))
+    }
+
+    /// By how much the fastest clock may be faster than the world's time, and the slowest one slower.
+    fn clock_rate_max(&self) -> f64 {
+        1.0 + f64::from(self.adversary.clock_drift_max) / 1e6
     }
 
     /// Whether anybody may be suspected for no other reason than that the fabric is slow.
@@ -71,7 +83,8 @@ impl Plan {
     fn has_doubtful_pause(&self) -> bool {
         let is_doubtful = |verdict: &Verdict| match verdict {
             Verdict::Pause { span, .. } => {
-                self.is_late(*span) && self.suspicion_after.is_some_and(|after| *span < after * 2)
+                let sure = |after: Duration| after.mul_f64(2.0 * self.clock_rate_max());
+                self.is_late(*span) && self.suspicion_after.is_some_and(|after| *span < sure(after))
             }
             _ => false,
         };

@@ -12,7 +12,7 @@ pub mod slow;
 
 pub(crate) use cluster::{Cluster, STATES};
 pub use cluster::{Fate, UNREACHABLE_AFTER};
-pub(crate) use plan::{FOR_EVER, draw_rules};
+pub(crate) use plan::{FOR_EVER, draw_drift, draw_rules};
 pub use plan::{Plan, SubgroupPlan};
 pub(crate) use program::{Program, Scene, Watch};
 

@@ -99,7 +99,7 @@ impl Plan {
             consumer_pause_max: Duration::from_nanos(prng.below(200_000)),
             suspicion_after,
             partition_safety: PartitionSafety::Majority,
-            adversary: Adversary::drawn(&mut prng),
+            adversary: Adversary { clock_drift_max: draw_drift(seed), ..Adversary::drawn(&mut prng) },
             early_sight: prng.chance(500),
             one_sided_progress: prng.chance(750),
             rules: draw_rules(&mut prng, nodes),
@@ -217,6 +217,7 @@ impl Plan {
             ("join", !self.joins.is_empty()),
             ("leave", !self.leaves.is_empty()),
             ("suspicion", self.suspicion_after.is_some()),
+            ("clocks of different rates", self.adversary.clock_drift_max > 0),
             ("no partition safety", self.partition_safety == PartitionSafety::Off),
             ("relayed messages", self.subgroups.iter().any(relays)),
         ];
@@ -330,6 +331,15 @@ fn draw_large(prng: &mut Prng) -> Option<Large> {
         carrier: if prng.chance(750) { Carrier::Relayed } else { Carrier::Pushed },
     })
 }
+
+/// How much the rates of clocks differ, in millionths: as real ones do, far more, or not at all.
+pub(crate) fn draw_drift(seed: u64) -> u32 {
+    let mut prng = Prng::new(seed ^ DRIFT);
+    [0, 0, 0, 0, 0, 0, 1_000, 1_000, 1_000, 500_000][prng.index(10)]
+}
+
+/// With this the seeds that have found something, and are pinned in tests, keep their clocks as they were.
+const DRIFT: u64 = 0xd607;
 
 /// Few blocks or many, by any schedule.
 fn draw_relays(seed: u64) -> rdmc::Settings {

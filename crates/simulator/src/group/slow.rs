@@ -62,6 +62,8 @@ impl SlowPlan {
         group.members = members;
         (group.joins, group.leaves, group.rules) = (Vec::new(), Vec::new(), Vec::new());
         group.suspicion_after = None;
+        // By the clock of one who waits, a nap is no longer than that.
+        group.adversary.clock_drift_max = group.adversary.clock_drift_max.min(1_000);
         group.subgroups.truncate(1);
         let subgroup = &mut group.subgroups[0];
         (subgroup.nodes, subgroup.senders) = (u64::MAX, u64::MAX);

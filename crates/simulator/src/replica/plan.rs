@@ -306,7 +306,7 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::Plan {
         consumer_pause_max: Duration::ZERO,
         suspicion_after: (!is_quiet).then(|| Duration::from_nanos(400_000 + prng.below(2_000_000))),
         partition_safety: PartitionSafety::Majority,
-        adversary: Adversary::drawn(prng),
+        adversary: Adversary { clock_drift_max: group::draw_drift(seed), ..Adversary::drawn(prng) },
         early_sight: prng.chance(500),
         one_sided_progress: prng.chance(750),
         rules,
