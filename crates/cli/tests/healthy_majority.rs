@@ -2,8 +2,7 @@
 //! TCP \[V10\] \[V11\] \[A8\].
 //!
 //! Each script is done `SQUALL_REPEAT` times (once without); `.ci/long majority` does it fifty times. To see what
-//! happens, run `squall chaos` with the same script. Those with joiners that halt still fail in some runs, for a reason that
-//! is not known yet.
+//! happens, run `squall chaos` with the same script.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -49,13 +48,13 @@ fn joiner_halts(transport: &str) {
 }
 
 #[test]
-#[ignore = "real time decides here, and some runs fail: .ci/long majority"]
+#[ignore = "real time decides here, for two minutes: .ci/run majority"]
 fn a_joiner_that_halts_is_removed_alone_on_shm() {
     joiner_halts("shm");
 }
 
 #[test]
-#[ignore = "real time decides here, and some runs fail: .ci/long majority"]
+#[ignore = "real time decides here, for two minutes: .ci/run majority"]
 fn a_joiner_that_halts_is_removed_alone_on_tcp() {
     joiner_halts("tcp");
 }
@@ -63,7 +62,7 @@ fn a_joiner_that_halts_is_removed_alone_on_tcp() {
 /// A process that is halted while it joins, and goes on when the others have removed it, comes in all the same, and
 /// does not keep others from joining.
 #[test]
-#[ignore = "real time decides here, and some runs fail: .ci/long majority"]
+#[ignore = "real time decides here, for two minutes: .ci/run majority"]
 fn a_joiner_that_goes_on_later_blocks_nobody() {
     let result = chaos("--members 3 --script join-halt@1~4000,join-halt@3~4000,join-halt@5~4000");
     assert!(times(&result, "join-halt") >= 3, "{result}");
@@ -79,13 +78,13 @@ fn two_of_five_fall_out(transport: &str) {
 }
 
 #[test]
-#[ignore = "real time decides here, and some runs fail: .ci/long majority"]
+#[ignore = "real time decides here, for two minutes: .ci/run majority"]
 fn three_of_five_continue_on_shm() {
     two_of_five_fall_out("shm");
 }
 
 #[test]
-#[ignore = "real time decides here, and some runs fail: .ci/long majority"]
+#[ignore = "real time decides here, for two minutes: .ci/run majority"]
 fn three_of_five_continue_on_tcp() {
     two_of_five_fall_out("tcp");
 }
@@ -102,20 +101,20 @@ fn members_are_replaced(transport: &str) {
 }
 
 #[test]
-#[ignore = "real time decides here, and some runs fail: .ci/long majority"]
+#[ignore = "real time decides here, for two minutes: .ci/run majority"]
 fn a_rolling_restart_loses_nothing_on_shm() {
     members_are_replaced("shm");
 }
 
 #[test]
-#[ignore = "real time decides here, and some runs fail: .ci/long majority"]
+#[ignore = "real time decides here, for two minutes: .ci/run majority"]
 fn a_rolling_restart_loses_nothing_on_tcp() {
     members_are_replaced("tcp");
 }
 
 /// Of four members two do not reach each other: exactly one of these two goes.
 #[test]
-#[ignore = "real time decides here, and some runs fail: .ci/long majority"]
+#[ignore = "real time decides here, for two minutes: .ci/run majority"]
 fn a_cut_link_costs_one_member() {
     if let Some(why) = why_no_namespaces() {
         eprintln!("SKIPPED: a_cut_link_costs_one_member: {why}");
@@ -128,7 +127,7 @@ fn a_cut_link_costs_one_member() {
 
 /// After an interrupt nothing is left, in the middle of whatever it was.
 #[test]
-#[ignore = "real time decides here, and some runs fail: .ci/long majority"]
+#[ignore = "real time decides here, for two minutes: .ci/run majority"]
 fn an_interrupt_leaves_nothing() {
     let transports: &[&str] = if why_no_namespaces().is_none() { &["shm", "tcp"] } else { &["shm"] };
     for transport in transports {
