@@ -1,7 +1,7 @@
 //! Which rules and branches of the protocols a run has reached (beside Derecho §3.4, RDMC §3, EXS §III). The simulator
 //! counts them over many runs: a scenario that no longer gets to what it is there for is noticed.
 //!
-//! Outside tests, and without the feature `coverage`, nothing is noted: [`reach`] is empty, and the protocols hold no
+//! Outside tests, and without the feature `coverage`, nothing is noted: `reach` is empty, and the protocols hold no
 //! trace of this.
 
 /// An enum of points, all of them as `ALL`, and each with what it means.
