@@ -1,7 +1,8 @@
 //! A node on its way into its group: admitted and linked, until messages can flow (Derecho §3.3).
 //!
-//! A process that stood still meanwhile finds that the others have gone on without it. Nothing of it was delivered yet, and
-//! it has delivered nothing, so it may come once more, as another node.
+//! A process that stood still meanwhile finds that the others have gone on without it. Its application has no handle yet and has
+//! sent nothing, so it may come once more, as another node. If the view had begun before the pause, upcalls may have had messages
+//! of it; the next view's messages follow with a gap, as for any member that joins.
 
 use squall_fabric::{Core, Duration, Event, Fabric as _, Instant, NodeId};
 use squall_protocols::group::{Ended, Group};

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -143,19 +143,30 @@ fn the_giver() {
     panic!("{:?}", group.failure());
 }
 
-#[test]
-fn another_gives_the_whole_state() {
-    let name = format!("giver-killed-{}", std::process::id());
+/// Two members that have the state, and what they say.
+fn start_two(name: &str) -> ([Member; 2], Receiver<(usize, String)>) {
     let (sender, said) = channel();
-    let mut members = [0, 1].map(|rank| Member::start(&name, rank, &sender));
-    let wait_for = |what: &str| loop {
+    let members = [0, 1].map(|rank| Member::start(name, rank, &sender));
+    for _ in &members {
+        wait_for(READY, &said);
+    }
+    (members, said)
+}
+
+/// The member that says `what` next.
+fn wait_for(what: &str, said: &Receiver<(usize, String)>) -> usize {
+    loop {
         let (rank, line) = said.recv_timeout(PATIENCE).expect("a member says something");
         if line.ends_with(what) {
             return rank;
         }
-    };
-    wait_for(READY);
-    wait_for(READY);
+    }
+}
+
+#[test]
+fn another_gives_the_whole_state() {
+    let name = format!("giver-killed-{}", std::process::id());
+    let (mut members, said) = start_two(&name);
     let told = Arc::new(Mutex::new(Vec::<Transfer>::new()));
     let newcomer = thread::spawn({
         let (name, told) = (name.clone(), Arc::clone(&told));
@@ -168,7 +179,7 @@ fn another_gives_the_whole_state() {
             (group, blocks)
         }
     });
-    let giver = wait_for(HALF);
+    let giver = wait_for(HALF, &said);
     let client = Client::<Blocks>::connect_with(&config(&name, 0), "blocks", PATIENCE).unwrap();
     let write = |updates: std::ops::Range<u32>| {
         for update in updates {
@@ -199,19 +210,10 @@ fn another_gives_the_whole_state() {
 #[test]
 fn a_halted_provider_is_replaced_soon() {
     let name = format!("{HALTED}-{}", std::process::id());
-    let (sender, said) = channel();
-    let mut members = [0, 1].map(|rank| Member::start(&name, rank, &sender));
-    let wait_for = |what: &str| loop {
-        let (rank, line) = said.recv_timeout(PATIENCE).expect("a member says something");
-        if line.ends_with(what) {
-            return rank;
-        }
-    };
-    wait_for(READY);
-    wait_for(READY);
+    let (mut members, said) = start_two(&name);
     let mut group = Group::join(config(&name, 2)).expect("it comes in");
     let blocks = group.object("blocks", first).unwrap();
-    let provider = wait_for(HALF);
+    let provider = wait_for(HALF, &said);
     let pid = members[provider].child.id().to_string();
     assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
     let halted = Instant::now();
