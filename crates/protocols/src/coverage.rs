@@ -136,6 +136,38 @@ points! {
     UpdateRepeated,
     /// A client's session was forgotten.
     SessionForgotten,
+    /// A leader admits a process.
+    Admitted,
+    /// A member that does not lead redirects a process that asks to join.
+    JoinRedirected,
+    /// A leader tells a process to wait, since another one is its candidate.
+    JoinDeferred,
+    /// A leader has used up the numbers of its view.
+    NumbersRenewed,
+    /// A link is closed, since no candidate has its number.
+    LinkClosed,
+    /// A member does not take a link that may be a candidate's, and reports that.
+    LinkReported,
+    /// The time of a link has passed, and its process is in no view.
+    LinkExpired,
+    /// A candidate has gone before it was connected.
+    CandidateGone,
+    /// A candidate has not linked in time.
+    CandidateLate,
+    /// A joiner was removed before it had begun its first view.
+    JoinerRemoved,
+    /// A joiner that was removed asks again.
+    JoinedAgain,
+    /// A joiner has lost the leader that has admitted it, and asks again.
+    JoinerOrphaned,
+    /// A joiner has been redirected too often, and pauses.
+    RedirectedInCircle,
+    /// A joiner links once more with a member that did not take links yet.
+    LinkTriedAgain,
+    /// A joiner cannot link with a member, and asks again.
+    LinkMissing,
+    /// A joiner's time is over.
+    JoinGivenUp,
 }
 
 /// Whether points are noted.

@@ -2,12 +2,14 @@
 //! random source or socket, see only [`squall_fabric`], and run unchanged in the simulator and on real machines.
 //!
 //! Their numbered promises stand in docs/invariants.md: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O6] and [N1]–[N7],
-//! [`rdmc`] [B1]–[B8], [`replica`] [A1]–[A7], [`stream`] [E1]–[E10].
+//! [`rdmc`] [B1]–[B8], [`replica`] [A1]–[A7], [`stream`] [E1]–[E10],
+//! [`admission`] [J1]–[J7].
 #![forbid(unsafe_code)]
 
 #[macro_use]
 mod mistakes;
 
+pub mod admission;
 pub mod coverage;
 pub mod group;
 pub mod membership;

@@ -14,6 +14,7 @@ pub mod coverage;
 pub mod explain;
 pub mod figures;
 pub mod group;
+pub mod join;
 pub mod multicast;
 mod payload;
 pub mod rdmc;

@@ -111,7 +111,7 @@ impl World {
             return;
         }
         let path = self.path(node, peer);
-        match (path.cut, path.lost) {
+        match (path.is_shut(), path.lost) {
             (true, true) => return self.sever(id, Broke::Broken(BreakReason::Unreachable)),
             (true, false) => return self.delayed.push(Action::Connect(id)),
             (false, _) => {}
@@ -174,7 +174,7 @@ impl World {
     /// Yields the completions that are due. In a partition they wait too.
     pub(super) fn on_completions(&mut self, id: EndId) {
         let End { node, peer, .. } = self.ends[id];
-        if self.path(peer, node).cut {
+        if self.path(peer, node).is_shut() {
             return self.delayed.push(Action::Completions(id));
         }
         while let Some((at, token)) = self.ends[id].completions.front().copied() {
@@ -208,7 +208,7 @@ impl World {
     pub(super) fn on_break(&mut self, id: EndId, broke: Broke) {
         let End { node, peer, .. } = self.ends[id];
         // Word of a close does not pass a cut either.
-        if matches!(broke, Broke::Broken(BreakReason::PeerClosed)) && self.path(peer, node).cut {
+        if matches!(broke, Broke::Broken(BreakReason::PeerClosed)) && self.path(peer, node).is_shut() {
             return self.delayed.push(Action::Break(id, broke));
         }
         self.break_end(id, broke);

@@ -22,6 +22,9 @@ impl World {
             }
         }
         self.forget_mirrors(node, peer);
+        if self.path(node, peer).unlinked {
+            return;
+        }
         let at = self.now + self.notice_delay();
         let reason = BreakReason::PeerClosed;
         self.agenda.enter(at, Action::Lose { node: peer, peer: node, reason });
@@ -49,10 +52,17 @@ impl World {
             if let Some(lane) = self.path(node, peer).mirror_lane {
                 self.strand_lane(lane);
             }
-            let at = self.now + self.loss_delay();
-            let reason = self.loss_reason();
-            self.agenda.enter(at, Action::Lose { node: peer, peer: node, reason });
+            if !self.path(node, peer).unlinked {
+                self.announce_loss(peer, node);
+            }
         }
+    }
+
+    /// `node` learns soon that `peer` has died.
+    fn announce_loss(&mut self, node: u32, peer: u32) {
+        let at = self.now + self.loss_delay();
+        let reason = self.loss_reason();
+        self.agenda.enter(at, Action::Lose { node, peer, reason });
     }
 
     /// `node` learns that `peer` is gone.
@@ -126,6 +136,21 @@ impl World {
         self.await_unreachable(a, b);
     }
 
+    /// Whether two nodes have a link: all have, unless it is said otherwise. What is published for a node without a link, or
+    /// attached from one, waits for the link; a link with a dead node ends.
+    pub(super) fn set_linked(&mut self, a: u32, b: u32, linked: bool) {
+        self.path_mut(a, b).unlinked = !linked;
+        self.path_mut(b, a).unlinked = !linked;
+        if linked {
+            self.wake_paths();
+            for (node, peer) in [(a, b), (b, a)] {
+                if !self.lives(peer) {
+                    self.announce_loss(node, peer);
+                }
+            }
+        }
+    }
+
     /// If their paths stay cut, the two nodes lose each other after a while.
     fn await_unreachable(&mut self, a: u32, b: u32) {
         let at = self.now + nanos(self.config.unreachable_after) + self.notice_delay();
@@ -150,7 +175,7 @@ impl World {
     /// Two nodes have not heard of each other for too long.
     pub(super) fn on_unreachable(&mut self, nodes: [u32; 2], partition: u32) {
         let [a, b] = nodes;
-        if self.partitions != partition || !self.path(a, b).cut {
+        if self.partitions != partition || !self.path(a, b).cut || self.path(a, b).unlinked {
             return;
         }
         for (node, peer) in [(a, b), (b, a)] {

@@ -42,7 +42,7 @@ impl World {
             return Progress::At(due_at);
         }
         let [from, to] = [lane.from, lane.to];
-        if self.path(from, to).cut {
+        if self.path(from, to).is_shut() {
             return Progress::Wait;
         }
         if !self.config.one_sided_progress && self.polling != Some(to) {
@@ -93,7 +93,7 @@ impl World {
         while let Some(rule) = super::rule::due(&mut self.path_mut(from, to).piece_rules, pieces) {
             self.on_rule(rule);
         }
-        if self.lanes[id].posts.is_empty() || self.path(from, to).cut {
+        if self.lanes[id].posts.is_empty() || self.path(from, to).is_shut() {
             return Progress::Wait;
         }
         if !self.land_piece(id) {

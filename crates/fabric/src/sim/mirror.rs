@@ -115,7 +115,7 @@ impl World {
         if !wanted || !self.lives(owner) || !self.lives(reader) {
             return;
         }
-        if self.path(owner, reader).cut {
+        if self.path(owner, reader).is_shut() {
             return self.delayed.push(Action::Attach(id));
         }
         if self.memories[memory].region.words() != self.memories[region].region.words() {
@@ -191,7 +191,7 @@ impl World {
     }
 
     pub(super) fn on_glimpse(&mut self, owner: u32, reader: u32) {
-        if self.path(owner, reader).cut {
+        if self.path(owner, reader).is_shut() {
             return self.delayed.push(Action::Glimpse { owner, reader });
         }
         self.path_mut(owner, reader).glimpse_scheduled = false;
@@ -201,7 +201,7 @@ impl World {
     /// Perhaps shows the reader what is stored now, pushed or not.
     fn chance_glimpse(&mut self, owner: u32, reader: u32) {
         let chance = self.config.adversary.as_ref().map_or(0, |adversary| adversary.glimpse_per_mille);
-        if self.prng.chance(chance) && !self.path(owner, reader).cut {
+        if self.prng.chance(chance) && !self.path(owner, reader).is_shut() {
             self.glimpse(owner, reader);
         }
     }
@@ -258,7 +258,7 @@ impl World {
             return;
         }
         for reader in 0..self.node_count() {
-            if self.prng.chance(500) && !self.path(owner, reader).cut {
+            if self.prng.chance(500) && !self.path(owner, reader).is_shut() {
                 self.glimpse(owner, reader);
             }
         }

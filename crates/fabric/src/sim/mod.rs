@@ -214,6 +214,12 @@ impl SimWorld {
         self.strike(&Verdict::Heal);
     }
 
+    /// Whether the nodes `a` and `b` have a link. All have, unless it is said otherwise: where nodes come and go, what is published
+    /// for one without a link, or attached from it, waits for the link, and neither of them misses it.
+    pub fn set_linked(&self, a: u32, b: u32, linked: bool) {
+        self.world.borrow_mut().set_linked(a, b, linked);
+    }
+
     /// Whether node `i` has not crashed (a rule may have killed it in the middle of its own poll).
     #[must_use]
     pub fn lives(&self, i: u32) -> bool {

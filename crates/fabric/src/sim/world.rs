@@ -56,6 +56,8 @@ pub(super) struct World {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Path {
     pub(super) cut: bool,
+    /// The two have no link yet, or none any more: nothing goes from one to the other, and neither misses it.
+    pub(super) unlinked: bool,
     pub(super) extra: Duration,
     /// The target has noticed that the other is gone: `paths[node][peer].lost` is what `node` knows.
     pub(super) lost: bool,
@@ -67,6 +69,13 @@ pub(super) struct Path {
     /// Pieces of writes that have come to land.
     pub(super) pieces: u64,
     pub(super) piece_rules: Counted,
+}
+
+impl Path {
+    /// Whether nothing gets through.
+    pub(super) const fn is_shut(&self) -> bool {
+        self.cut || self.unlinked
+    }
 }
 
 /// A region of some node.

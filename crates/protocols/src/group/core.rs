@@ -162,9 +162,16 @@ impl<A: Application> Group<A> {
         self.lost.contains(&node)
     }
 
-    /// Whether messages flow: this node is in a view whose members have all attached.
+    /// Whether messages flow: this node is in a view whose members have all attached, and which does not end yet. (A view that
+    /// ends does not wait for members that are accused, so that all others having attached says nothing about those.)
     #[must_use]
     pub fn is_ready(&self) -> bool {
+        let state = self.membership().map(Membership::state);
+        state == Some(membership::State::Normal) && self.has_opened()
+    }
+
+    /// Whether all members of the view have attached, but for those that are accused.
+    fn has_opened(&self) -> bool {
         match &self.stage {
             Stage::Present(present) => {
                 present.membership.is_ready()
@@ -193,6 +200,14 @@ impl<A: Application> Group<A> {
         }
     }
 
+    /// Ends the view although its members stay, if this node leads ([`crate::membership::Membership::renew`]).
+    pub const fn renew(&mut self) {
+        if let Stage::Present(present) = &mut self.stage {
+            present.membership.renew();
+            self.skipped = SKIP;
+        }
+    }
+
     /// Leaves the group with the next view, or, if this node alone holds some state, with the one after another member has
     /// got it \[A9\]. Views that end for other reasons do not change that \[V13\].
     pub fn leave(&mut self) {
@@ -217,7 +232,7 @@ impl<A: Application> Group<A> {
         self.retire_past(fabric);
         self.look_at_consumers(fabric);
         let work = greeted + self.poll_joining(fabric) + self.poll_membership(fabric);
-        if self.timeline.is_opening() && self.is_ready() {
+        if self.timeline.is_opening() && self.has_opened() {
             self.timeline.note(Step::Ready, fabric.now());
         }
         work

@@ -65,6 +65,8 @@ pub struct Membership {
     pub(super) states: Vec<u64>,
     /// Who wants to join, as this member knows; it matters if it leads.
     pub(super) joins: Vec<Member>,
+    /// The view is to end although its members stay.
+    renewing: bool,
     silence: Option<Silence>,
     /// The proposal that was echoed last, and the rank of its leader.
     pub(super) echoed: Option<(usize, Proposal)>,
@@ -114,6 +116,7 @@ impl Membership {
             states: vec![0; row.holds.count()],
             row,
             joins: Vec::new(),
+            renewing: false,
             silence,
             echoed: None,
             decision: None,
@@ -226,6 +229,12 @@ impl Membership {
         if !is_known {
             self.joins.push(member);
         }
+    }
+
+    /// Ends the view although its members stay, if this member leads: numbers of nodes are made of views' numbers, and the
+    /// numbers of this view are used up \[J1\].
+    pub const fn renew(&mut self) {
+        self.renewing = true;
     }
 
     /// Leaves the group with the next view, or, if this member alone holds some state, as soon as another one has it.
@@ -475,7 +484,7 @@ impl Membership {
         if is_full && !self.joins.is_empty() {
             reach(Point::JoinedInVain);
         }
-        self.leads() && !self.joins.is_empty() && !is_full
+        self.leads() && (!self.joins.is_empty() && !is_full || self.renewing)
     }
 
     fn wedge<F>(&mut self, subgroups: &mut impl Subgroups<F>) {

@@ -307,3 +307,5 @@ promises!(
         "suspicion"
     ]
 );
+
+promises!(JOIN, [Admitted], ["join"]);

@@ -1,0 +1,197 @@
+//! Tests of the joiner, step by step.
+
+use super::*;
+
+type Process = Joiner<u32, String>;
+type Action = JoinerAction<u32>;
+
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+fn joiner(contacts: &[u32]) -> Process {
+    let span = Duration::from_secs;
+    let settings = JoinerSettings::new(span(60), span(2), span(7));
+    Joiner::new(settings, contacts.to_vec(), at(0))
+}
+
+fn asks(joiner: &mut Process, millis: u64) -> u32 {
+    match joiner.poll_action(at(millis)) {
+        Some(Action::Ask { contact, .. }) => contact,
+        action => panic!("{action:?}"),
+    }
+}
+
+fn again(joiner: &mut Process, millis: u64) {
+    joiner.handle_failure(at(millis), CallFailure::Again("nobody listens there".into()));
+}
+
+/// Node 7 is admitted by 0, and 1 and 2 are members, each reached at ten times its number.
+fn admitted() -> JoinAnswer<u32> {
+    let members = (0..3).map(|node| (NodeId(node), node * 10)).collect();
+    JoinAnswer::Admit(Admitted { node: NodeId(7), rank: 3, leader: NodeId(0), members })
+}
+
+/// A joiner that has all its links at the time 0.
+fn begun(contacts: &[u32]) -> Process {
+    let mut joiner = joiner(contacts);
+    asks(&mut joiner, 0);
+    joiner.handle_answer(at(0), admitted());
+    link(&mut joiner);
+    joiner
+}
+
+fn link(joiner: &mut Process) {
+    for member in [1, 2] {
+        let Some(Action::Link { own: NodeId(7), node, address, .. }) = joiner.poll_action(at(1)) else {
+            panic!("it links with {member}");
+        };
+        assert_eq!((node.0, address), (member, member * 10));
+        assert_eq!(joiner.poll_action(at(1)), None, "one call at a time");
+        joiner.handle_linked(at(1));
+    }
+    assert!(matches!(joiner.poll_action(at(1)), Some(Action::Report { .. })));
+    joiner.handle_reported();
+    assert!(matches!(joiner.poll_action(at(1)), Some(Action::Begin(admitted)) if admitted.rank == 3));
+    assert_eq!(joiner.poll_action(at(1)), None);
+}
+
+#[test]
+fn it_links_with_all_and_arrives() {
+    let mut joiner = begun(&[0]);
+    assert_eq!(joiner.next_deadline(), Some(at(60_000)));
+    joiner.handle_arrival(at(5), Arrival::Opening);
+    joiner.handle_arrival(at(6), Arrival::Ready);
+    assert!(joiner.is_over() && joiner.poll_action(at(7)).is_none() && joiner.next_deadline().is_none());
+}
+
+/// A contact that does not answer costs no pause while there are others; after a round there is one.
+#[test]
+fn contacts_are_asked_in_turn() {
+    let mut joiner = joiner(&[4, 5]);
+    assert_eq!(asks(&mut joiner, 0), 4);
+    again(&mut joiner, 1);
+    assert_eq!(asks(&mut joiner, 1), 5);
+    again(&mut joiner, 2);
+    assert_eq!((joiner.poll_action(at(21)), joiner.next_deadline()), (None, Some(at(22))));
+    assert_eq!(asks(&mut joiner, 22), 4);
+    joiner.handle_answer(at(23), JoinAnswer::Wait("its view changes just now".into()));
+    assert_eq!(joiner.next_deadline(), Some(at(63)), "pauses grow");
+}
+
+/// While leadership changes members may name each other.
+#[test]
+fn it_does_not_run_in_a_circle() {
+    let mut joiner = joiner(&[0]);
+    assert_eq!(asks(&mut joiner, 0), 0);
+    for hop in 0..HOPS_MAX {
+        joiner.handle_answer(at(0), JoinAnswer::Redirect(hop % 2 + 1));
+        assert_eq!(asks(&mut joiner, 0), hop % 2 + 1);
+    }
+    joiner.handle_answer(at(0), JoinAnswer::Redirect(1));
+    assert_eq!((joiner.poll_action(at(0)), joiner.next_deadline()), (None, Some(at(20))));
+    assert_eq!(asks(&mut joiner, 20), 0);
+    joiner.handle_answer(at(20), JoinAnswer::Redirect(0));
+    assert_eq!(joiner.poll_action(at(20)), None, "a member that names itself does not know");
+}
+
+/// Its only contact was the leader, which has died: it asks the members that it knows from the admission.
+#[test]
+fn it_asks_members_when_its_contact_is_gone() {
+    let mut joiner = joiner(&[0]);
+    asks(&mut joiner, 0);
+    joiner.handle_answer(at(0), admitted());
+    assert!(matches!(joiner.poll_action(at(0)), Some(Action::Link { .. })));
+    again(&mut joiner, 5);
+    assert_eq!(joiner.poll_action(at(5)), Some(Action::Abandon), "what it has is closed first");
+    assert_eq!((joiner.poll_action(at(24)), joiner.next_deadline()), (None, Some(at(25))));
+    let mut asked = Vec::new();
+    for second in 1..4 {
+        asked.push(asks(&mut joiner, 1000 * second));
+        again(&mut joiner, 1000 * second);
+    }
+    asked.sort_unstable();
+    assert_eq!(asked, [0, 10, 20]);
+}
+
+#[test]
+fn it_comes_once_more_after_it_was_removed() {
+    let mut joiner = begun(&[0]);
+    for removal in 0..REMOVALS_MAX {
+        joiner.handle_arrival(at(1), Arrival::Removed(Stop::Excluded));
+        assert_eq!(joiner.poll_action(at(1)), Some(Action::Abandon), "{removal}");
+        asks(&mut joiner, 1);
+        joiner.handle_answer(at(1), admitted());
+        link(&mut joiner);
+    }
+    joiner.handle_arrival(at(1), Arrival::Removed(Stop::Excluded));
+    let removed = JoinFailure::Removed(Stop::Excluded);
+    assert_eq!(joiner.poll_action(at(1)), Some(Action::GiveUp(removed)));
+    assert!(joiner.is_over());
+}
+
+#[test]
+fn it_waits_for_a_dead_leaders_view_for_a_while() {
+    let mut joiner = begun(&[0]);
+    joiner.handle_arrival(at(10), Arrival::Waiting { has_lost_leader: true });
+    joiner.handle_arrival(at(20), Arrival::Waiting { has_lost_leader: true });
+    assert_eq!(joiner.next_deadline(), Some(at(1010)));
+    joiner.handle_arrival(at(1000), Arrival::Opening);
+    assert_eq!(joiner.next_deadline(), Some(at(60_000)), "the others had heard of it");
+    let mut joiner = begun(&[0]);
+    joiner.handle_arrival(at(10), Arrival::Waiting { has_lost_leader: true });
+    joiner.handle_arrival(at(1010), Arrival::Waiting { has_lost_leader: true });
+    assert_eq!(joiner.poll_action(at(1010)), Some(Action::Abandon));
+    asks(&mut joiner, 1010);
+}
+
+#[test]
+fn it_says_why_it_gives_up() {
+    let late = |arrival| {
+        let mut joiner = begun(&[0]);
+        joiner.handle_arrival(at(60_000), arrival);
+        joiner.poll_action(at(60_000))
+    };
+    let waiting = Arrival::Waiting { has_lost_leader: false };
+    assert_eq!(late(waiting), Some(Action::GiveUp(JoinFailure::NoView)));
+    assert_eq!(late(Arrival::Opening), Some(Action::GiveUp(JoinFailure::NotReady)));
+    let mut joiner = joiner(&[0]);
+    asks(&mut joiner, 59_990);
+    again(&mut joiner, 59_990);
+    let cause = JoinFailure::NotAdmitted("nobody listens there".into());
+    assert_eq!(joiner.poll_action(at(59_990)), Some(Action::GiveUp(cause)));
+    assert_eq!(joiner.take_error(), None);
+}
+
+/// One contact is of another release, say: the others are asked. When all say so, there is no more to try.
+#[test]
+fn it_gives_up_when_no_contact_can_ever_admit_it() {
+    let mut joiner = joiner(&[4, 5]);
+    let never = |joiner: &mut Process| joiner.handle_failure(at(0), CallFailure::Never("no".to_owned()));
+    asks(&mut joiner, 0);
+    never(&mut joiner);
+    assert_eq!(asks(&mut joiner, 0), 5);
+    never(&mut joiner);
+    assert_eq!(joiner.poll_action(at(0)), Some(Action::GiveUp(JoinFailure::Hopeless("no".into()))));
+    assert_eq!(joiner.take_error(), Some("no".into()));
+}
+
+/// A member that has only just begun takes links a moment later; one that may have heard of a link is not asked again under the
+/// same number.
+#[test]
+fn a_link_that_was_not_heard_is_tried_again() {
+    let unheard = || CallFailure::Unheard("its group has not come together yet".into());
+    let links =
+        |joiner: &mut Process, millis| matches!(joiner.poll_action(at(millis)), Some(Action::Link { .. }));
+    let mut joiner = joiner(&[0]);
+    asks(&mut joiner, 0);
+    joiner.handle_answer(at(0), admitted());
+    for millis in [0, 20, 190] {
+        assert!(links(&mut joiner, millis));
+        joiner.handle_failure(at(millis), unheard());
+        assert_eq!((joiner.poll_action(at(millis)), joiner.next_deadline()), (None, Some(at(millis + 20))));
+    }
+    assert!(links(&mut joiner, 210));
+    joiner.handle_failure(at(210), unheard());
+    assert_eq!(joiner.poll_action(at(210)), Some(Action::Abandon));
+}

@@ -1,0 +1,165 @@
+//! Links of processes that are in no view yet: few, and for a limited time \[J4\].
+//!
+//! Whoever knows the secret can link with a member and name any number. So a number must be one that a leader can have given
+//! about now; a link whose process does not become a member ends; and where a link is closed that may be a candidate's, the
+//! group is told, because the others may have taken theirs: the candidate would come into a view in which this member cannot
+//! reach it \[J3\].
+
+use std::collections::BTreeMap;
+
+use squall_fabric::{Duration, Instant, NodeId};
+
+use super::mutation::{Mutation, is_on};
+use super::number::is_timely;
+
+/// The links of those who are in no view, since when they stand.
+#[derive(Debug)]
+pub(super) struct Links {
+    since: BTreeMap<NodeId, Instant>,
+    life: Duration,
+}
+
+/// What becomes of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkVerdict {
+    /// The driver gives it to the fabric.
+    Take,
+    /// It is closed: no candidate has this number.
+    Close,
+    /// It is closed, and so is what there is of this number, which a candidate may have.
+    Report,
+}
+
+impl Links {
+    /// None yet; each may stand for `life`.
+    pub(super) const fn new(life: Duration) -> Self {
+        Self { since: BTreeMap::new(), life }
+    }
+
+    /// Judges a new link, while the view is number `view`. If it is taken, it counts.
+    pub(super) fn judge(&mut self, node: NodeId, is_known: bool, view: u64, now: Instant) -> LinkVerdict {
+        if self.since.contains_key(&node) {
+            // A leader gives each number once, so one of the two links is nobody's.
+            return LinkVerdict::Report;
+        }
+        if is_known || !is_timely(node, view) {
+            return LinkVerdict::Close;
+        }
+        if self.since.len() >= LINKS_MAX {
+            return LinkVerdict::Report;
+        }
+        self.since.insert(node, now);
+        LinkVerdict::Take
+    }
+
+    /// The link is closed; whether it stood.
+    pub(super) fn remove(&mut self, node: NodeId) -> bool {
+        self.since.remove(&node).is_some()
+    }
+
+    pub(super) fn contains(&self, node: NodeId) -> bool {
+        self.since.contains_key(&node)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.since.len()
+    }
+
+    /// Those that `is_over` is true of are forgotten here, and returned.
+    pub(super) fn take(&mut self, is_over: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        self.since.extract_if(.., |node, _| is_over(*node)).map(|(node, _)| node).collect()
+    }
+
+    /// Those whose time is over; they do not count any more.
+    pub(super) fn take_expired(&mut self, now: Instant) -> Vec<NodeId> {
+        if is_on(Mutation::KeepLinks) {
+            return Vec::new();
+        }
+        let life = self.life;
+        self.since.extract_if(.., |_, since| *since + life <= now).map(|(node, _)| node).collect()
+    }
+
+    /// When the first of them is over.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let first = self.since.values().min().filter(|_| !is_on(Mutation::KeepLinks));
+        first.map(|since| *since + self.life)
+    }
+}
+
+/// The most links of processes in no view. A leader admits one process at a time, so honest ones are few.
+pub const LINKS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::super::number::Numbers;
+    use super::*;
+
+    fn none() -> Links {
+        Links::new(Duration::from_secs(120))
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::default() + Duration::from_secs(seconds)
+    }
+
+    /// The number that was given after `count` others in a view.
+    fn number(view: u64, count: u32) -> NodeId {
+        let mut numbers = Numbers::default();
+        (0..count).for_each(|_| _ = numbers.next(view, 64));
+        numbers.next(view, 64).unwrap()
+    }
+
+    #[test]
+    fn a_number_that_no_leader_has_given_is_nobodys() {
+        let mut links = none();
+        for (view, node) in [(0, 7), (0, u32::MAX), (500, 1 << 6), (5, (200 << 6) + 1)] {
+            let verdict = links.judge(NodeId(node), false, view, at(0));
+            assert_eq!(verdict, LinkVerdict::Close, "{node} in view {view}");
+        }
+        let given = number(5, 0);
+        assert_eq!(links.judge(given, true, 5, at(0)), LinkVerdict::Close, "it is a member");
+        for view in [0, 5, 6, 69] {
+            assert_eq!(none().judge(given, false, view, at(0)), LinkVerdict::Take, "in view {view}");
+        }
+    }
+
+    /// The leader has given the number to one process. Whose link came first, nobody can say.
+    #[test]
+    fn a_number_that_comes_twice_is_reported() {
+        let mut links = none();
+        let node = number(0, 0);
+        assert_eq!(links.judge(node, false, 0, at(0)), LinkVerdict::Take);
+        assert_eq!(links.judge(node, true, 0, at(1)), LinkVerdict::Report);
+        assert!(links.remove(node) && !links.remove(node));
+    }
+
+    #[test]
+    fn links_without_a_member_are_few_and_do_not_stay() {
+        let mut links = none();
+        let taken =
+            (0..60).filter(|count| links.judge(number(3, *count), false, 3, at(5)) == LinkVerdict::Take);
+        assert_eq!(taken.count(), LINKS_MAX);
+        let late = number(3, 61);
+        assert_eq!(
+            links.judge(late, false, 3, at(6)),
+            LinkVerdict::Report,
+            "a candidate's link is not taken"
+        );
+        assert!(links.take_expired(at(100)).is_empty());
+        assert_eq!(links.next_deadline(), Some(at(125)));
+        assert_eq!(links.take_expired(at(125)).len(), LINKS_MAX);
+        assert_eq!(links.next_deadline(), None);
+        assert_eq!(links.judge(late, false, 3, at(126)), LinkVerdict::Take);
+    }
+
+    #[test]
+    fn a_member_is_no_longer_counted() {
+        let mut links = none();
+        let [member, other] = [0, 1].map(|count| number(0, count));
+        for node in [member, other] {
+            links.judge(node, false, 0, at(0));
+        }
+        assert_eq!(links.take(|node| node == member), [member]);
+        assert_eq!(links.take_expired(at(1000)), [other]);
+    }
+}

@@ -1,0 +1,97 @@
+//! The numbers of nodes: no two attempts to join have the same \[J1\].
+
+use squall_fabric::NodeId;
+
+use super::mutation::{Mutation, is_on};
+use crate::membership::MEMBERS_MAX;
+
+/// The numbers that this member has given in the present view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Numbers {
+    view: u64,
+    given: u32,
+}
+
+impl Numbers {
+    /// The next number in view `view`, of which there are `most`.
+    ///
+    /// # Errors
+    /// [`Exhausted`].
+    pub(super) fn next(&mut self, view: u64, most: u32) -> Result<NodeId, Exhausted> {
+        if self.view != view {
+            *self = Self { view, given: 0 };
+        }
+        let first = first_number(view).ok_or(Exhausted::Group)?;
+        if self.given >= most.min(ADMISSIONS_MAX) {
+            return Err(Exhausted::View);
+        }
+        let node = NodeId(first + self.given);
+        self.given += u32::from(!is_on(Mutation::RepeatNumber));
+        Ok(node)
+    }
+}
+
+/// There is no number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exhausted {
+    /// In this view; the next view has some.
+    View,
+    /// The group has had 2^26 views.
+    Group,
+}
+
+/// The first number that is given in view `view`, if there are numbers. The first members have lower ones.
+fn first_number(view: u64) -> Option<u32> {
+    u32::try_from(view.checked_add(1)?).ok()?.checked_mul(ADMISSIONS_MAX)
+}
+
+/// Whether a leader can have given this number about now. Views may pass while a process joins, and a member may hear of them
+/// late.
+pub(super) fn is_timely(node: NodeId, view: u64) -> bool {
+    let given = u64::from(node.0 / ADMISSIONS_MAX).checked_sub(1);
+    given.is_some_and(|given| given.abs_diff(view) <= VIEWS_APART_MAX)
+}
+
+/// The numbers of a view: few, so that they last for 2^26 views. A leader that needs more asks for the next view.
+pub const ADMISSIONS_MAX: u32 = 64;
+const VIEWS_APART_MAX: u64 = 64;
+
+const _: () = assert!(MEMBERS_MAX <= ADMISSIONS_MAX as usize, "the first members have lower numbers");
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_never_given_twice() {
+        let mut given = BTreeSet::new();
+        for view in [0, 1, 2, 70, (1 << 26) - 2] {
+            let mut numbers = Numbers::default();
+            for _ in 0..ADMISSIONS_MAX {
+                let node = numbers.next(view, ADMISSIONS_MAX).unwrap();
+                assert!(node.0 >= u32::try_from(MEMBERS_MAX).unwrap() && given.insert(node), "{node}");
+                assert!(is_timely(node, view) && is_timely(node, view + 64) && !is_timely(node, view + 65));
+            }
+            assert_eq!(numbers.next(view, ADMISSIONS_MAX), Err(Exhausted::View));
+            assert_eq!(
+                numbers.next(view + 1, ADMISSIONS_MAX).is_ok(),
+                view + 2 < 1 << 26,
+                "the next view has some"
+            );
+        }
+    }
+
+    /// Views are numbered with 64 bits, nodes with 32.
+    #[test]
+    fn the_last_view_with_numbers_is_known() {
+        for view in [(1 << 26) - 1, 1 << 26, u64::from(u32::MAX), u64::MAX] {
+            assert_eq!(Numbers::default().next(view, 1), Err(Exhausted::Group), "view {view}");
+        }
+        assert!(
+            !is_timely(NodeId(7), 0) && !is_timely(NodeId(u32::MAX), 0),
+            "no leader gives these in view 0"
+        );
+    }
+}

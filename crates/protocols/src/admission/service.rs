@@ -1,0 +1,502 @@
+//! A member's side of admission: who is let in, under which number and rank (Derecho §3.3).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use squall_fabric::{Duration, Instant, NodeId};
+
+use super::links::{LinkVerdict, Links};
+use super::message::{Admitted, JoinAnswer};
+use super::mutation::{Mutation, is_on};
+use super::number::{ADMISSIONS_MAX, Exhausted, Numbers};
+use crate::coverage::{Point, reach};
+use crate::membership::{MEMBERS_MAX, Member, View};
+
+/// A member's side of admission. Each member is reached at an `A`.
+///
+/// **Law.** The driver hands in the requests and links of processes outside the group ([`AdmissionService::handle_request`],
+/// [`AdmissionService::handle_link`]), what becomes of the candidate's connection ([`AdmissionService::handle_connected`],
+/// [`AdmissionService::handle_gone`]), losses of peers ([`AdmissionService::handle_peer_lost`]), each view as soon as all members
+/// have begun it ([`AdmissionService::handle_view`]), and the time ([`AdmissionService::handle_timeout`], at
+/// [`AdmissionService::next_deadline`] or earlier). After each of these, and now and then while a view has begun everywhere
+/// ([`AdmissionService::poll_view`]), it takes the actions ([`AdmissionService::poll_action`]) until there are none.
+#[derive(Debug)]
+pub struct AdmissionService<A> {
+    settings: AdmissionSettings,
+    node: NodeId,
+    /// Where the members are reached, and the processes that have linked.
+    roster: BTreeMap<NodeId, A>,
+    roster_changed: bool,
+    /// The process that was admitted here and is not a member yet. Only at a leader.
+    candidate: Option<Candidate>,
+    /// The processes that have linked and are in no view.
+    links: Links,
+    numbers: Numbers,
+    actions: VecDeque<AdmissionAction>,
+}
+
+/// The same at all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdmissionSettings {
+    /// How long a candidate may take to link with all members.
+    pub candidate_life: Duration,
+    /// How long the link of a process may stand that is in no view: as long as a candidate takes to link, and as views take
+    /// when members fail meanwhile.
+    pub link_life: Duration,
+    /// How many processes a leader admits in one view; at most [`ADMISSIONS_MAX`].
+    pub admissions_max: u32,
+}
+
+impl Default for AdmissionSettings {
+    /// Ten seconds, two minutes, and all numbers of a view.
+    fn default() -> Self {
+        Self {
+            candidate_life: Duration::from_secs(10),
+            link_life: Duration::from_secs(120),
+            admissions_max: ADMISSIONS_MAX,
+        }
+    }
+}
+
+/// A process that has been admitted.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    node: NodeId,
+    rank: u64,
+    /// All its links stand, as it has reported.
+    is_connected: bool,
+    /// The view whose group has been asked to let it in.
+    proposed_in: Option<u64>,
+    /// When it must have linked.
+    until: Instant,
+}
+
+/// What the driver is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdmissionAction {
+    /// To end what there is of this process in the fabric: it is in no view. The text says why.
+    Part(NodeId, &'static str),
+    /// To tell the group that this member has lost the process, or has no link with it \[J3\].
+    ReportLost(NodeId),
+    /// To close the connection of the process that was admitted here.
+    Dismiss(NodeId),
+    /// To let the process in with the next view.
+    Admit(Member),
+    /// To ask the group for the next view, with the same members \[J1\].
+    Renew,
+}
+
+impl<A: Clone> AdmissionService<A> {
+    /// The service of the member `node`, which knows where these are reached.
+    #[must_use]
+    pub fn new(settings: AdmissionSettings, node: NodeId, roster: BTreeMap<NodeId, A>) -> Self {
+        let (links, numbers) = (Links::new(settings.link_life), Numbers::default());
+        let actions = VecDeque::new();
+        Self { settings, node, roster, roster_changed: true, candidate: None, links, numbers, actions }
+    }
+
+    /// Where the members are reached, and the processes that have linked.
+    #[must_use]
+    pub const fn roster(&self) -> &BTreeMap<NodeId, A> {
+        &self.roster
+    }
+
+    /// Whether the roster has changed since this was last taken.
+    pub const fn take_roster_change(&mut self) -> bool {
+        std::mem::replace(&mut self.roster_changed, false)
+    }
+
+    /// How many processes have a link and are in no view.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.len()
+    }
+
+    /// The process that was admitted here and is not a member yet.
+    #[must_use]
+    pub fn candidate(&self) -> Option<NodeId> {
+        self.candidate.map(|candidate| candidate.node)
+    }
+
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<AdmissionAction> {
+        self.actions.pop_front()
+    }
+
+    /// A process asks to join, and for this rank if it names one. `view` is the group's, if it has not ended here, and
+    /// `is_ready` says whether messages flow in it.
+    pub fn handle_request(
+        &mut self,
+        now: Instant,
+        rank: Option<u64>,
+        view: Option<&View>,
+        is_ready: bool,
+    ) -> JoinAnswer<A> {
+        let wait = |reason: &str| JoinAnswer::Wait(reason.into());
+        let Some(view) = view else { return wait("its group has ended") };
+        let leader = view.members[0].node;
+        if leader != self.node && !is_on(Mutation::AdmitEverywhere) {
+            reach(Point::JoinRedirected);
+            return self
+                .roster
+                .get(&leader)
+                .cloned()
+                .map_or_else(|| wait(WITHOUT_LEADER), JoinAnswer::Redirect);
+        }
+        if !is_ready {
+            return wait("its view changes just now");
+        }
+        self.handle_timeout(now);
+        if self.candidate.is_some() && !is_on(Mutation::AdmitTwo) {
+            reach(Point::JoinDeferred);
+            return wait("another process joins just now");
+        }
+        if view.members.len() == MEMBERS_MAX {
+            let text = format!("its group has {MEMBERS_MAX} members, and cannot have more");
+            return JoinAnswer::Refuse(text);
+        }
+        match free_rank(rank, view) {
+            Ok(rank) => self.admit(now, rank, view),
+            Err(member) => {
+                let text = format!(
+                    "{} has rank {}: end that process, or ask for another rank",
+                    member.node, member.tag
+                );
+                JoinAnswer::Wait(text)
+            }
+        }
+    }
+
+    fn admit(&mut self, now: Instant, rank: u64, view: &View) -> JoinAnswer<A> {
+        let member = |node: NodeId| Some((node, self.roster.get(&node)?.clone()));
+        let Some(members) = view.nodes().into_iter().map(member).collect::<Option<Vec<_>>>() else {
+            return JoinAnswer::Wait("it does not know yet where all members are reached".into());
+        };
+        let node = match self.numbers.next(view.id, self.settings.admissions_max) {
+            Ok(node) => node,
+            Err(Exhausted::Group) => {
+                return JoinAnswer::Refuse(
+                    "its group has used up all numbers of nodes: start it anew".into(),
+                );
+            }
+            Err(Exhausted::View) => {
+                reach(Point::NumbersRenewed);
+                if !is_on(Mutation::NeverRenew) {
+                    self.actions.push_back(AdmissionAction::Renew);
+                }
+                return JoinAnswer::Wait("it needs a new view for further numbers of nodes".into());
+            }
+        };
+        reach(Point::Admitted);
+        let until = now + self.settings.candidate_life;
+        self.candidate = Some(Candidate { node, rank, is_connected: false, proposed_in: None, until });
+        JoinAnswer::Admit(Admitted { node, rank, leader: self.node, members })
+    }
+
+    /// A process has linked with this member as `node`, and says that it is reached at `address`. `view` is the group's, begun
+    /// everywhere or not; `is_lost` says whether the group has lost the node before.
+    pub fn handle_link(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        address: A,
+        view: &View,
+        is_lost: bool,
+    ) -> LinkVerdict {
+        self.handle_timeout(now);
+        // A member has its links, also when its first view has only just begun. A process that the group has lost would be accused
+        // as soon as it were a member: it has to ask for another number.
+        let is_lost = is_lost && !is_on(Mutation::TakeLost);
+        let verdict = match view.rank(node).is_some() || is_lost {
+            true => LinkVerdict::Close,
+            false => self.links.judge(node, self.roster.contains_key(&node), view.id, now),
+        };
+        match verdict {
+            LinkVerdict::Take => {
+                self.roster.insert(node, address);
+                self.roster_changed = true;
+            }
+            LinkVerdict::Close => reach(Point::LinkClosed),
+            LinkVerdict::Report => {
+                reach(Point::LinkReported);
+                self.forget(node, "there is a second link with its number, or there are too many");
+                self.report_lost(node);
+            }
+        }
+        verdict
+    }
+
+    /// The fabric has not taken the link, or nothing is left of it.
+    pub fn handle_link_failed(&mut self, node: NodeId) {
+        self.links.remove(node);
+        self.strike_off(node);
+        self.report_lost(node);
+    }
+
+    fn report_lost(&mut self, node: NodeId) {
+        if !is_on(Mutation::RefuseSilently) {
+            self.actions.push_back(AdmissionAction::ReportLost(node));
+        }
+    }
+
+    /// The candidate `node` has reported that all its links stand.
+    pub fn handle_connected(&mut self, node: NodeId) {
+        if let Some(candidate) = self.candidate.as_mut().filter(|candidate| candidate.node == node) {
+            candidate.is_connected = true;
+        }
+    }
+
+    /// The connection of the candidate `node` has ended before it reported.
+    pub fn handle_gone(&mut self, node: NodeId) {
+        let has_gone =
+            self.candidate.is_some_and(|candidate| candidate.node == node && !candidate.is_connected);
+        if has_gone && !is_on(Mutation::KeepCandidate) {
+            reach(Point::CandidateGone);
+            self.candidate = None;
+        }
+    }
+
+    /// The fabric has lost this node.
+    pub fn handle_peer_lost(&mut self, node: NodeId) {
+        self.forget(node, "its link has ended");
+    }
+
+    /// Ends what there is of a process that is in no view.
+    fn forget(&mut self, node: NodeId, why: &'static str) {
+        if self.links.remove(node) {
+            self.part(node, why);
+        }
+        self.candidate =
+            self.candidate.filter(|candidate| candidate.node != node || is_on(Mutation::KeepCandidate));
+    }
+
+    fn part(&mut self, node: NodeId, why: &'static str) {
+        self.strike_off(node);
+        self.actions.push_back(AdmissionAction::Part(node, why));
+    }
+
+    fn strike_off(&mut self, node: NodeId) {
+        self.roster_changed |= self.roster.remove(&node).is_some();
+    }
+
+    /// All members have begun `view`. Returns the members that have linked here before; the driver counts them among its peers.
+    /// `has_lost` says of a process that was a member of an earlier view whether the group has lost it.
+    ///
+    /// A joiner that was a member of a view which ended before all had begun it can ask again as soon as it sees that its links
+    /// have ended.
+    pub fn handle_view(&mut self, view: &View, has_lost: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        for node in self.links.take(&has_lost) {
+            reach(Point::JoinerRemoved);
+            self.part(node, "it was removed before it had begun its first view");
+        }
+        self.candidate = self.candidate.filter(|candidate| !has_lost(candidate.node));
+        let arrived = self.links.take(|node| view.rank(node).is_some());
+        let links = &self.links;
+        self.roster.retain(|node, _| view.rank(*node).is_some() || links.contains(*node));
+        self.roster_changed = true;
+        self.poll_view(view);
+        arrived
+    }
+
+    /// To be called now and then while messages flow in `view`: the candidate goes into the next view, or has come into this one.
+    pub fn poll_view(&mut self, view: &View) {
+        let Some(mut candidate) = self.candidate else { return };
+        if view.rank(candidate.node).is_some() {
+            self.candidate = None;
+        } else if view.members[0].node != self.node && !is_on(Mutation::AdmitEverywhere) {
+            self.forget(candidate.node, "another member leads now");
+            self.candidate = None;
+        } else if candidate.is_connected && candidate.proposed_in != Some(view.id) {
+            candidate.proposed_in = Some(view.id);
+            self.candidate = Some(candidate);
+            let member = Member { node: candidate.node, tag: candidate.rank };
+            self.actions.push_back(AdmissionAction::Admit(member));
+        }
+    }
+
+    /// Ends the links and the candidate whose time is over.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for node in self.links.take_expired(now) {
+            reach(Point::LinkExpired);
+            self.part(node, "it has not become a member in time");
+            self.candidate = self.candidate.filter(|candidate| candidate.node != node);
+        }
+        let is_over = |candidate: &Candidate| !candidate.is_connected && candidate.until <= now;
+        if let Some(candidate) = self.candidate.filter(is_over)
+            && !is_on(Mutation::KeepCandidate)
+        {
+            reach(Point::CandidateLate);
+            self.candidate = None;
+            self.actions.push_back(AdmissionAction::Dismiss(candidate.node));
+        }
+    }
+
+    /// When there is something to do without an input.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let candidate =
+            self.candidate.filter(|candidate| !candidate.is_connected && !is_on(Mutation::KeepCandidate));
+        [self.links.next_deadline(), candidate.map(|candidate| candidate.until)].into_iter().flatten().min()
+    }
+}
+
+/// The rank that a candidate gets: what it asks for, or the lowest that no member has \[J2\].
+///
+/// # Errors
+/// The member that has the rank.
+fn free_rank(rank: Option<u64>, view: &View) -> Result<u64, Member> {
+    let holder = |rank: u64| view.members.iter().find(|member| member.tag == rank);
+    match rank {
+        None => Ok((0..).find(|rank| holder(*rank).is_none()).expect("there are more numbers than members")),
+        Some(rank) => match holder(rank) {
+            Some(member) if !is_on(Mutation::AdmitTakenRank) => Err(*member),
+            _ => Ok(rank),
+        },
+    }
+}
+
+/// Why a member cannot redirect.
+const WITHOUT_LEADER: &str = "it does not know yet where the leader is reached";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Service = AdmissionService<u32>;
+
+    fn view(id: u64, nodes: &[(u32, u64)]) -> View {
+        let member = |(node, tag): &(u32, u64)| Member { node: NodeId(*node), tag: *tag };
+        View { id, ..View::first(nodes.iter().map(member).collect()) }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::default() + Duration::from_secs(seconds)
+    }
+
+    /// A member of a group of the nodes 0, 1 and 2, each reached at its number.
+    fn service(node: u32) -> (Service, View) {
+        let roster = (0..3).map(|node| (NodeId(node), node)).collect();
+        (
+            AdmissionService::new(AdmissionSettings::default(), NodeId(node), roster),
+            view(0, &[(0, 0), (1, 1), (2, 2)]),
+        )
+    }
+
+    fn actions(service: &mut Service) -> Vec<AdmissionAction> {
+        std::iter::from_fn(|| service.poll_action()).collect()
+    }
+
+    /// Lets a process become the candidate; its number.
+    fn admit(service: &mut Service, now: Instant, view: &View) -> NodeId {
+        match service.handle_request(now, None, Some(view), true) {
+            JoinAnswer::Admit(admitted) => admitted.node,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    #[test]
+    fn a_candidate_comes_into_the_next_view() {
+        let (mut service, mut first) = service(0);
+        let node = admit(&mut service, at(0), &first);
+        assert_eq!(service.handle_link(at(1), node, 9, &first, false), LinkVerdict::Take);
+        service.poll_view(&first);
+        assert_eq!(actions(&mut service), [], "it has not linked with all");
+        service.handle_connected(node);
+        service.poll_view(&first);
+        service.poll_view(&first);
+        let member = Member { node, tag: 3 };
+        assert_eq!(actions(&mut service), [AdmissionAction::Admit(member)], "once in each view");
+        first.id = 1;
+        service.handle_view(&first, |_| false);
+        assert_eq!(actions(&mut service), [AdmissionAction::Admit(member)], "a view came between");
+        let second = view(2, &[(0, 0), (1, 1), (2, 2), (node.0, 3)]);
+        assert_eq!(service.handle_view(&second, |_| false), [node]);
+        assert_eq!((service.candidate(), service.links(), service.roster().len()), (None, 0, 4));
+        assert_eq!(service.next_deadline(), None);
+    }
+
+    #[test]
+    fn only_the_leader_of_a_ready_view_admits_one_process_at_a_time() {
+        let (mut leader, first) = service(0);
+        let (mut follower, _) = service(1);
+        assert_eq!(follower.handle_request(at(0), None, Some(&first), true), JoinAnswer::Redirect(0));
+        let waits = |answer: JoinAnswer<u32>| matches!(answer, JoinAnswer::Wait(_));
+        assert!(waits(leader.handle_request(at(0), None, Some(&first), false)));
+        assert!(waits(leader.handle_request(at(0), None, None, true)));
+        assert!(waits(leader.handle_request(at(0), Some(2), Some(&first), true)), "the rank is taken");
+        let node = admit(&mut leader, at(0), &first);
+        assert!(waits(leader.handle_request(at(0), None, Some(&first), true)));
+        leader.handle_gone(NodeId(node.0 + 1));
+        assert_eq!(leader.candidate(), Some(node), "another one has gone");
+        leader.handle_gone(node);
+        assert_ne!(admit(&mut leader, at(0), &first), node);
+        assert_eq!(leader.next_deadline(), Some(at(10)));
+        leader.handle_timeout(at(10));
+        assert!(matches!(actions(&mut leader)[..], [AdmissionAction::Dismiss(_)]), "it took too long");
+        admit(&mut leader, at(10), &first);
+    }
+
+    #[test]
+    fn a_member_without_a_link_says_so() {
+        let (mut service, first) = service(1);
+        let node = NodeId(ADMITTED);
+        assert_eq!(service.handle_link(at(0), node, 9, &first, false), LinkVerdict::Take);
+        assert_eq!(service.handle_link(at(0), node, 8, &first, false), LinkVerdict::Report);
+        let [AdmissionAction::Part(parted, _), AdmissionAction::ReportLost(lost)] = actions(&mut service)[..]
+        else {
+            panic!("both links are closed, and the group is told");
+        };
+        assert_eq!((parted, lost), (node, node));
+        assert_eq!(service.handle_link(at(0), node, 9, &first, false), LinkVerdict::Take);
+        service.handle_link_failed(node);
+        assert_eq!(actions(&mut service), [AdmissionAction::ReportLost(node)]);
+        assert_eq!(
+            service.handle_link(at(0), NodeId(2), 9, &first, false),
+            LinkVerdict::Close,
+            "a member has this number"
+        );
+        assert_eq!(service.roster().len(), 3);
+        service.handle_view(&first, |_| false);
+    }
+
+    #[test]
+    fn a_joiner_that_the_group_has_lost_can_ask_again() {
+        let (mut service, first) = service(1);
+        let node = NodeId(ADMITTED);
+        service.handle_link(at(0), node, 9, &first, false);
+        let after = view(2, &[(0, 0), (1, 1), (2, 2)]);
+        assert!(service.handle_view(&after, |lost| lost == node).is_empty());
+        assert!(matches!(actions(&mut service)[..], [AdmissionAction::Part(parted, _)] if parted == node));
+        assert_eq!(service.roster().len(), 3);
+    }
+
+    #[test]
+    fn a_leader_without_numbers_asks_for_a_view() {
+        let (mut service, mut first) = service(0);
+        for _ in 0..super::super::ADMISSIONS_MAX {
+            let node = admit(&mut service, at(0), &first);
+            service.handle_gone(node);
+        }
+        assert!(matches!(service.handle_request(at(0), None, Some(&first), true), JoinAnswer::Wait(_)));
+        assert_eq!(actions(&mut service), [AdmissionAction::Renew]);
+        first.id = 1;
+        admit(&mut service, at(0), &first);
+        first.id = u64::MAX;
+        service.handle_timeout(at(10));
+        assert!(matches!(service.handle_request(at(10), None, Some(&first), true), JoinAnswer::Refuse(_)));
+    }
+
+    /// A leader that lost its lead takes its candidate with it.
+    #[test]
+    fn a_candidate_does_not_survive_its_leader() {
+        let (mut service, first) = service(0);
+        let node = admit(&mut service, at(0), &first);
+        service.handle_link(at(0), node, 9, &first, false);
+        service.handle_connected(node);
+        service.poll_view(&view(1, &[(1, 1), (0, 0)]));
+        assert!(matches!(actions(&mut service)[..], [AdmissionAction::Part(parted, _)] if parted == node));
+        assert_eq!((service.candidate(), service.links()), (None, 0));
+    }
+
+    /// A number that is given in view 0.
+    const ADMITTED: u32 = super::super::ADMISSIONS_MAX;
+}

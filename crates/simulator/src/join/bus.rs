@@ -1,0 +1,101 @@
+//! What goes from process to process beside the group, each over a connection of its own: requests, answers, ends of connections.
+
+use std::collections::BTreeMap;
+
+use squall_fabric::sim::Prng;
+use squall_fabric::{Duration, Instant, NodeId};
+use squall_protocols::admission::JoinAnswer;
+
+use super::plan::BusPlan;
+
+/// What is said. Processes are reached at their places in the plan.
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    Ask {
+        rank: Option<u64>,
+    },
+    Link {
+        number: NodeId,
+    },
+    Report {
+        number: NodeId,
+    },
+    /// The process has closed the connection over which it was admitted.
+    Gone {
+        number: NodeId,
+    },
+    Answer(JoinAnswer<u32>),
+    Linked,
+    Reported,
+    /// Nobody listens there, or takes no such requests.
+    Unheard(&'static str),
+    /// The connection has ended, or is turned away.
+    Broken(&'static str),
+}
+
+/// A message from one incarnation of a process.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) from: u32,
+    /// Which call of the asker it belongs to.
+    pub(super) call: u64,
+    pub(super) body: Body,
+}
+
+/// All messages on their way.
+pub(super) struct Bus {
+    plan: BusPlan,
+    prng: Prng,
+    /// By receiver.
+    boxes: Vec<BTreeMap<(Instant, u64), Message>>,
+    posted: u64,
+}
+
+impl Bus {
+    pub(super) fn new(plan: BusPlan, seed: u64, processes: usize) -> Self {
+        let boxes = vec![BTreeMap::new(); processes];
+        Self { plan, prng: Prng::new(seed ^ 0xb05), boxes, posted: 0 }
+    }
+
+    /// Posts a message; a connection that breaks says so at the caller's end, whether the message has arrived or not.
+    pub(super) fn post(&mut self, now: Instant, to: u32, message: Message) {
+        let is_lost = self.prng.chance(self.plan.loss_per_mille);
+        if is_lost {
+            let (from, call) = (message.from, message.call);
+            let is_answer =
+                matches!(message.body, Body::Answer(_) | Body::Linked | Body::Reported | Body::Broken(_));
+            let caller = if is_answer { to } else { from };
+            let broken = Message { from: to, call, body: Body::Broken("the connection has broken") };
+            self.put(now, caller, broken);
+            if is_answer || self.prng.chance(500) {
+                return;
+            }
+        }
+        self.put(now, to, message);
+    }
+
+    fn put(&mut self, now: Instant, to: u32, message: Message) {
+        // A joiner that learns late that it has joined is silent for longer than members wait.
+        let is_late = self.prng.chance(self.plan.late_per_mille) && !matches!(message.body, Body::Reported);
+        let most = if is_late { self.plan.late_max } else { self.plan.delay_max };
+        let at = now + Duration::from_nanos(1 + self.prng.below(most.as_nanos() as u64 + 1));
+        self.posted += 1;
+        self.boxes[to as usize].insert((at, self.posted), message);
+    }
+
+    /// The next message that has come.
+    pub(super) fn take(&mut self, now: Instant, to: u32) -> Option<Message> {
+        let first = self.boxes[to as usize].first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+
+    /// When the next message comes.
+    pub(super) fn next_at(&self, to: u32) -> Option<Instant> {
+        Some(self.boxes[to as usize].first_key_value()?.0.0)
+    }
+
+    /// The process has died: what was on its way to it is lost.
+    pub(super) fn clear(&mut self, of: u32) {
+        self.boxes[of as usize].clear();
+    }
+}

@@ -1,0 +1,36 @@
+//! Scenario: processes that join a group, die, stand still, leave and come again (Derecho §3.3).
+//!
+//! Each process runs what ships: [`squall_protocols::admission`] on both sides, and the group. What goes from process to process
+//! beside the group (requests to join, links, reports) takes its time, is lost with its connection before or after it has arrived,
+//! or comes when its sender has long given up. Strangers that know the secret link under numbers of others.
+//!
+//! Checked: \[J1\] by a list of all numbers ever given; \[J2\] in each view that is installed; \[J4\] by what is left at the end;
+//! \[J6\] whenever a process is admitted; \[J5\], \[J7\], and with them \[J3\], by the state of all processes some time after the last
+//! fault: every process that is to be a member is in one view with the others. No process that the plan leaves alone is removed.
+
+mod bus;
+mod cluster;
+mod drive;
+mod plan;
+mod process;
+
+pub use plan::{Event, Plan};
+
+use crate::coverage;
+use crate::run::{Outcome, Planned};
+
+/// The scenario.
+pub const SCENARIO: Planned<Plan> = Planned {
+    name: "join",
+    about: "3 to 5 members and up to 4 joiners that crash, pause, part, leave and come again; requests and links that are lost or late",
+    draw: Plan::draw,
+    run,
+    faults: Plan::faults,
+    promises: coverage::JOIN,
+};
+
+/// Runs a plan, keeping the latest `trace_records_max` happenings.
+#[must_use]
+pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
+    cluster::Cluster::new(plan, trace_records_max).drive()
+}

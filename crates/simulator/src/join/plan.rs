@@ -1,0 +1,259 @@
+//! The plan of a run: members, joiners, what happens to each, and how the messages beside the group travel.
+
+use std::fmt;
+
+use squall_fabric::Duration;
+use squall_fabric::sim::{Adversary, Prng};
+
+use crate::explain::Shrink;
+use crate::group::draw_drift;
+
+/// A run. Processes are numbered: the first members, then the joiners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The order of events is drawn from it.
+    pub seed: u64,
+    /// Members of the first view; three of them at least are left alone.
+    pub members: u32,
+    /// Further processes.
+    pub joiners: u32,
+    /// How long members wait for a sign of life.
+    pub suspicion_after: Duration,
+    /// The network of the group.
+    pub adversary: Adversary,
+    /// What goes beside it.
+    pub bus: BusPlan,
+    /// How many processes a leader admits in one view.
+    pub admissions_max: u32,
+    /// Whether each process asks for a rank of its own.
+    pub asks_for_rank: bool,
+    /// What happens, and when, in ascending order.
+    pub events: Vec<(Duration, Event)>,
+}
+
+/// How messages beside the group travel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BusPlan {
+    /// Most messages take at most as long.
+    pub delay_max: Duration,
+    /// How often a connection breaks with a message.
+    pub loss_per_mille: u32,
+    /// How often a message takes up to `late_max`.
+    pub late_per_mille: u32,
+    /// Longer than a joiner waits for an answer.
+    pub late_max: Duration,
+}
+
+/// What happens to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It starts, and joins.
+    Start(u32),
+    /// It ends at once.
+    Crash(u32),
+    /// It stands still.
+    Pause(u32, Duration),
+    /// It is cut off from all others for a while.
+    Cut(u32, Duration),
+    /// It leaves.
+    Leave(u32),
+    /// A stranger that knows the secret links with it under the number of a candidate, or one that may be given soon.
+    Impostor(u32),
+}
+
+impl Event {
+    /// The process that it disturbs, if it disturbs one.
+    pub(super) const fn disturbs(self) -> Option<u32> {
+        match self {
+            Self::Crash(process) | Self::Pause(process, _) | Self::Cut(process, _) | Self::Leave(process) => {
+                Some(process)
+            }
+            Self::Start(_) | Self::Impostor(_) => None,
+        }
+    }
+}
+
+impl Plan {
+    /// The plan of `seed`.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0x101a);
+        let members = 3 + u32::try_from(prng.index(3)).expect("few");
+        let joiners = 1 + u32::try_from(prng.index(4)).expect("few");
+        let micros = |prng: &mut Prng, most: u64| Duration::from_micros(prng.below(most + 1));
+        let mut events: Vec<_> = (members..members + joiners)
+            .map(|joiner| (micros(&mut prng, 8_000), Event::Start(joiner)))
+            .collect();
+        let (bus, impostors) = (draw_bus(&mut prng), if prng.chance(300) { 1 + prng.below(2) } else { 0 });
+        // All others are a majority of every view, also of one with a joiner whose attempt has just failed.
+        let is_calm = bus.loss_per_mille == 0 && bus.late_per_mille == 0 && impostors == 0;
+        let most = if is_calm { members.div_ceil(2) - 1 } else { (members - 1) / 3 };
+        for process in draw_disturbed(&mut prng, members, joiners, most.into()) {
+            let mut at = micros(&mut prng, 12_000);
+            for _ in 0..1 + prng.below(3) {
+                // Clearly shorter or longer than members wait.
+                let span = if prng.chance(300) {
+                    micros(&mut prng, 300)
+                } else {
+                    MILLI * 9 + micros(&mut prng, 6_000)
+                };
+                events.push((
+                    at,
+                    match prng.below(4) {
+                        0 => Event::Pause(process, span),
+                        1 => Event::Cut(process, span),
+                        2 if process >= members => Event::Leave(process),
+                        _ => Event::Crash(process),
+                    },
+                ));
+                // Its death is noticed before it comes again: else it might be two members that are dead.
+                at += span + NOTICED_AFTER;
+                events.push((at, Event::Start(process)));
+                at += micros(&mut prng, 20_000);
+            }
+        }
+        let impostor = |prng: &mut Prng| {
+            let to = u32::try_from(prng.below(u64::from(members))).expect("few");
+            (micros(prng, 15_000), Event::Impostor(to))
+        };
+        events.extend((0..impostors).map(|_| impostor(&mut prng)));
+        events.sort_by_key(|(at, _)| *at);
+        Self {
+            seed,
+            members,
+            joiners,
+            suspicion_after: Duration::from_micros(1_500 + prng.below(2_000)),
+            adversary: draw_adversary(seed, &mut prng),
+            bus,
+            admissions_max: if prng.chance(300) {
+                1 + u32::try_from(prng.below(3)).expect("few")
+            } else {
+                64
+            },
+            asks_for_rank: prng.chance(500),
+            events,
+        }
+    }
+
+    /// How many processes there are.
+    #[must_use]
+    pub const fn processes(&self) -> u32 {
+        self.members + self.joiners
+    }
+
+    /// Whether something happens to the process.
+    #[must_use]
+    pub fn disturbs(&self, process: u32) -> bool {
+        self.events.iter().any(|(_, event)| event.disturbs() == Some(process))
+    }
+
+    /// Whether the process is to be a member in the end, and nothing happens to it.
+    #[must_use]
+    pub fn is_left_alone(&self, process: u32) -> bool {
+        let starts = |(_, event): &(Duration, Event)| *event == Event::Start(process);
+        !self.disturbs(process) && (process < self.members || self.events.iter().any(starts))
+    }
+
+    /// When the last fault is over.
+    #[must_use]
+    pub fn last_fault(&self) -> Duration {
+        let over = |(at, event): &(Duration, Event)| match event {
+            Event::Pause(_, span) | Event::Cut(_, span) => *at + *span,
+            _ => *at,
+        };
+        self.events.iter().map(over).max().unwrap_or_default()
+    }
+
+    /// What can happen in the run, by kinds.
+    #[must_use]
+    pub fn faults(&self) -> Vec<&'static str> {
+        let is_late = self.bus.late_per_mille > 0;
+        let kinds = self.events.iter().map(|(_, event)| match event {
+            Event::Start(process) if *process < self.members => "member that comes again",
+            Event::Start(_) => "join",
+            Event::Crash(0) => "crash of the first leader",
+            Event::Crash(_) => "crash at a time",
+            Event::Pause(..) => "pause at a time",
+            Event::Cut(..) => "cut at a time",
+            Event::Leave(_) => "leave",
+            Event::Impostor(_) => "link under a foreign number",
+        });
+        let own = [
+            (self.bus.loss_per_mille > 0, "lost request"),
+            (is_late, "late request"),
+            (self.admissions_max < 64, "few numbers in a view"),
+            (self.adversary.clock_drift_max > 0, "clocks of different rates"),
+        ];
+        kinds.chain(own.into_iter().filter_map(|(is_on, kind)| is_on.then_some(kind))).collect()
+    }
+}
+
+fn draw_bus(prng: &mut Prng) -> BusPlan {
+    let often = |prng: &mut Prng| match prng.below(2) {
+        0 => 0,
+        _ => u32::try_from(prng.below(30)).expect("few"),
+    };
+    BusPlan {
+        delay_max: Duration::from_micros(prng.below(500)),
+        loss_per_mille: often(prng),
+        late_per_mille: often(prng),
+        late_max: Duration::from_millis(12),
+    }
+}
+
+const MILLI: Duration = Duration::from_millis(1);
+
+/// A network that holds nothing up for about as long as members wait for a sign of life: what is not disturbed must not be
+/// removed.
+fn draw_adversary(seed: u64, prng: &mut Prng) -> Adversary {
+    let drawn = Adversary::drawn(prng);
+    let stall_max = drawn.stall_max.min(Duration::from_micros(100));
+    Adversary { clock_drift_max: draw_drift(seed), stall_max, ..drawn }
+}
+
+/// Later than this a death is known.
+const NOTICED_AFTER: Duration = Duration::from_millis(4);
+
+/// Up to `most` processes that something happens to.
+fn draw_disturbed(prng: &mut Prng, members: u32, joiners: u32, most: u64) -> Vec<u32> {
+    let mut disturbed: Vec<u32> = Vec::new();
+    for _ in 0..prng.below(most + 1) {
+        let process = match prng.below(3) {
+            0 => 0,
+            1 => u32::try_from(prng.below(u64::from(members))).expect("few"),
+            _ => members + u32::try_from(prng.below(u64::from(joiners))).expect("few"),
+        };
+        if !disturbed.contains(&process) {
+            disturbed.push(process);
+        }
+    }
+    disturbed
+}
+
+impl Shrink for Plan {
+    fn smaller(&self) -> Vec<Self> {
+        let without = |i: usize| {
+            let mut plan = self.clone();
+            plan.events.remove(i);
+            plan
+        };
+        let mut plans: Vec<Self> = (0..self.events.len()).map(without).collect();
+        if self.bus.loss_per_mille > 0 || self.bus.late_per_mille > 0 {
+            let bus = BusPlan { loss_per_mille: 0, late_per_mille: 0, ..self.bus.clone() };
+            plans.push(Self { bus, ..self.clone() });
+        }
+        plans
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, members, joiners, suspicion_after, bus, admissions_max, asks_for_rank, .. } = self;
+        writeln!(
+            f,
+            "seed {seed}: {members} members, {joiners} joiners, suspicion after {suspicion_after:?}"
+        )?;
+        writeln!(f, "  {bus:?}, {admissions_max} numbers in a view, asks for ranks: {asks_for_rank}")?;
+        self.events.iter().try_for_each(|(at, event)| writeln!(f, "  {at:?}: {event:?}"))
+    }
+}

@@ -1,0 +1,158 @@
+//! A process of the run: it joins, is a member, and ends.
+
+use std::ops::DerefMut;
+
+use squall_fabric::sim::{SimFabric, SimWorld};
+use squall_fabric::{Duration, Event};
+use squall_fabric::{Instant, NodeId};
+use squall_protocols::admission::{AdmissionService, AdmissionSettings, Joiner, JoinerSettings};
+use squall_protocols::group::{
+    Application, Group, Outlet, Placement, Settings, SubgroupId, Succession, Unplaced,
+};
+use squall_protocols::membership::{self, Member, PartitionSafety, View};
+use squall_protocols::multicast::{Message, Pull};
+
+use super::plan::Plan;
+
+/// An application without subgroups, which notes the views that it has not shown yet.
+#[derive(Default)]
+pub(super) struct Viewer {
+    pub(super) views: Vec<View>,
+}
+
+type Upcall = Box<dyn FnMut(Message<'_>)>;
+
+impl Application for Viewer {
+    type Deliver = Upcall;
+
+    fn outlet(&mut self, _: SubgroupId) -> Outlet<Upcall> {
+        Outlet::Pull
+    }
+
+    fn install(&mut self, view: &View, _: &[Placement], _: &[Unplaced]) {
+        self.views.push(view.clone());
+    }
+
+    fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession> {
+        let none: Option<Box<Succession>> = None;
+        none.unwrap_or_else(|| unreachable!("there is no {id}"))
+    }
+
+    fn take_pull(&mut self, _: SubgroupId, _: Pull) {}
+
+    fn leave_subgroup(&mut self, _: SubgroupId, _: Option<Upcall>) {}
+}
+
+/// A call that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    pub(super) number: u64,
+    pub(super) to: u32,
+    /// By the clock of the process.
+    pub(super) until: Instant,
+}
+
+/// What a joiner has of the group: a number, and a node of the world.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    pub(super) number: NodeId,
+    /// The process that has admitted it.
+    pub(super) leader: u32,
+    pub(super) leader_node: NodeId,
+}
+
+pub(super) struct Process {
+    pub(super) place: u32,
+    /// Its processor, and the clock of its joiner.
+    pub(super) home: SimFabric,
+    pub(super) is_up: bool,
+    pub(super) joiner: Option<Joiner<u32, String>>,
+    /// When it has begun to join, by the world's clock.
+    pub(super) started: Instant,
+    pub(super) call: Option<Call>,
+    pub(super) calls: u64,
+    pub(super) attempt: Option<Attempt>,
+    /// Its node in the group.
+    pub(super) fabric: SimFabric,
+    pub(super) events: Vec<Event>,
+    pub(super) group: Option<Group<Viewer>>,
+    pub(super) service: Option<AdmissionService<u32>>,
+    /// The nodes with which it has links as a member.
+    pub(super) peers: Vec<NodeId>,
+    /// The latest view that was ready.
+    pub(super) seen: Option<u64>,
+    pub(super) leaves: bool,
+}
+
+impl Process {
+    /// A process that has not started.
+    pub(super) fn new(place: u32, home: SimFabric, fabric: SimFabric) -> Self {
+        let started = Instant::from_nanos(0);
+        Self {
+            place,
+            home,
+            is_up: false,
+            joiner: None,
+            started,
+            call: None,
+            calls: 0,
+            attempt: None,
+            fabric,
+            events: Vec::new(),
+            group: None,
+            service: None,
+            peers: Vec::new(),
+            seen: None,
+            leaves: false,
+        }
+    }
+
+    /// A member of the first view.
+    pub(super) fn first(place: u32, world: &SimWorld, plan: &Plan) -> Self {
+        use squall_fabric::Fabric as _;
+        let mut process = Self::new(place, world.fabric(place), world.fabric(place));
+        let member = |node: u32| Member { node: NodeId(node), tag: u64::from(node) };
+        let view = View::first((0..plan.members).map(member).collect());
+        let group = Group::begin(&mut process.fabric, view, layout(), settings(plan), Viewer::default());
+        let roster = (0..plan.members).map(|node| (NodeId(node), node)).collect();
+        process.service = Some(AdmissionService::new(service_settings(plan), process.fabric.node(), roster));
+        process.peers = (0..plan.members).filter(|other| *other != place).map(NodeId).collect();
+        (process.group, process.is_up) = (Some(group), true);
+        process
+    }
+}
+
+pub(super) fn layout() -> Box<dyn squall_protocols::group::Layout + Send> {
+    Box::new(|_: &View| (Vec::new(), Vec::new()))
+}
+
+pub(super) fn settings(plan: &Plan) -> Settings {
+    let (suspicion_after, partition_safety) = (Some(plan.suspicion_after), PartitionSafety::Majority);
+    let membership = membership::Settings { suspicion_after, partition_safety, states: 0 };
+    Settings { membership, relays: None }
+}
+
+pub(super) fn service_settings(plan: &Plan) -> AdmissionSettings {
+    AdmissionSettings {
+        candidate_life: Duration::from_millis(12),
+        link_life: LINK_LIFE,
+        admissions_max: plan.admissions_max,
+    }
+}
+
+pub(super) fn joiner_settings() -> JoinerSettings {
+    JoinerSettings {
+        timeout: JOIN_TIMEOUT,
+        handshake: Duration::from_millis(3),
+        answer: Duration::from_millis(5),
+        orphan: Duration::from_millis(5),
+        link: Duration::from_millis(2),
+        pauses: [Duration::from_micros(200), Duration::from_millis(2)],
+        patience_min: Duration::from_millis(1),
+    }
+}
+
+/// How long links stand that are of no member.
+pub(super) const LINK_LIFE: Duration = Duration::from_millis(40);
+/// How long a process tries to join.
+pub(super) const JOIN_TIMEOUT: Duration = Duration::from_millis(800);
