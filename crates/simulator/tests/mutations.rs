@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use squall_protocols::mutation;
+use squall_protocols::{admission, mutation};
 use squall_simulator::{Outcome, Scenario, group, replica, scenarios, takeover};
 
 /// Within so many seeds each mistake must be caught.
@@ -93,4 +93,20 @@ fn every_mistake_in_objects_is_caught() {
     use squall_protocols::replica::mutation;
     let scenarios: [Box<dyn Scenario>; 1] = [Box::new(replica::SCENARIO)];
     check(mutation::Mutation::ALL, |mistake| mutation::with(mistake, || caught(&scenarios)));
+}
+
+/// Joiners and the members that admit them.
+///
+/// Unit tests (`service.rs`) catch two. `AdmitTwo`: of two candidates the later one replaces the earlier one, which asks again when
+/// its report is refused, so that it costs attempts and breaks nothing else. `RefuseSilently`: the joiner sees the end of its link,
+/// too, and accuses the member from its side.
+#[test]
+fn every_mistake_in_admission_is_caught() {
+    use admission::mutation::{Mutation, with};
+    let caught = || (0..SEEDS).find_map(|seed| run(&squall_simulator::join::SCENARIO, seed));
+    let caught = |mistake| match mistake {
+        Mutation::AdmitTwo | Mutation::RefuseSilently => Some("a unit test".into()),
+        _ => caught(),
+    };
+    check(Mutation::ALL, |mistake| with(mistake, || caught(mistake)));
 }

@@ -69,10 +69,11 @@ impl Cluster {
             trace_records_max,
             ..SimConfig::hardware()
         };
-        let world = SimWorld::new(plan.seed, config, plan.processes());
+        let world = SimWorld::new(plan.seed, config, plan.processes() + 1);
         let mut numbers = Numbers::default();
         let mut processes = Vec::new();
-        for place in 0..plan.processes() {
+        // The last one never starts.
+        for place in 0..=plan.processes() {
             let is_first = place < plan.members;
             numbers.add(place, is_first.then_some(NodeId(place)));
             processes.push(match is_first {
@@ -80,7 +81,7 @@ impl Cluster {
                 false => Process::new(place, world.fabric(place), world.fabric(place)),
             });
         }
-        (plan.members..plan.processes()).for_each(|home| unlink(&world, home));
+        (plan.members..=plan.processes()).for_each(|home| unlink(&world, home));
         let bus = Bus::new(plan.bus.clone(), plan.seed, processes.len());
         let (violation, restarts, views) = (None, Vec::new(), 0);
         Self { plan: plan.clone(), world, processes, bus, numbers, violation, restarts, views }
@@ -194,7 +195,8 @@ impl Cluster {
         unlink(&self.world, node);
         let mut process = Process::new(place, self.world.fabric(node), self.world.fabric(node));
         (process.is_up, process.started) = (true, self.world.now());
-        let contacts = self.draw_contacts(place);
+        let is_stranded = self.plan.is_stranded && place + 1 == self.plan.processes();
+        let contacts = if is_stranded { vec![self.plan.processes()] } else { self.draw_contacts(place) };
         process.joiner = Some(Joiner::new(joiner_settings(), contacts, process.now()));
         process.calls = self.processes[place as usize].calls + 1;
         self.processes[place as usize] = process;
@@ -217,7 +219,7 @@ impl Cluster {
     }
 
     /// The process ends at once, or after it has parted with all.
-    fn end(&mut self, place: u32) {
+    pub(super) fn end(&mut self, place: u32) {
         let process = &mut self.processes[place as usize];
         process.is_up = false;
         process.nodes().into_iter().for_each(|node| self.world.crash(node));
@@ -259,6 +261,7 @@ impl Cluster {
                 self.processes[place as usize].leaves = true;
                 self.wake(place);
             }
+            Event::Claim(place) => self.claim(place),
             Event::Impostor(place) => self.impersonate(place),
         }
     }
@@ -327,7 +330,7 @@ pub(super) fn unlink(world: &SimWorld, node: u32) {
 }
 
 /// After the last fault all are members, and nothing is left of those who are not.
-const SETTLE: Duration = Duration::from_millis(1_000);
+const SETTLE: Duration = Duration::from_millis(1_200);
 /// A process that was excluded comes again.
 const RESTART_AFTER: Duration = Duration::from_millis(1);
 /// Whether a run is over is looked at once in so many turns.

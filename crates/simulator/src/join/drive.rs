@@ -139,6 +139,24 @@ impl Cluster {
         }
     }
 
+    /// A process asks the leader for the rank of the member at `place` \[J2\].
+    pub(super) fn claim(&mut self, place: u32) {
+        let Some(view) = self.processes[place as usize].view().cloned() else { return };
+        let member = view.members.iter().find(|member| self.numbers.owner(member.node.0) == place);
+        let Some(rank) = member.map(|member| member.tag) else { return };
+        let leader = self.numbers.owner(view.members[0].node.0);
+        let Body::Answer(JoinAnswer::Admit(admitted)) = self.answer(leader, Some(rank)) else { return };
+        let leads = self.processes[leader as usize].view();
+        if leads.is_some_and(|view| view.members.iter().any(|member| member.tag == rank)) {
+            self.fail("ranks", format!("[J2] a process is admitted with rank {rank}, which a member has"));
+        }
+        let spent = self.numbers.add_spent(&self.world, place, admitted.node);
+        self.world.crash(spent);
+        if let Some(service) = &mut self.processes[leader as usize].service {
+            service.handle_gone(admitted.node);
+        }
+    }
+
     /// A stranger links with the member under the number of a candidate, or one that is given soon.
     pub(super) fn impersonate(&mut self, place: u32) {
         let candidates = self.processes.iter().filter_map(|process| process.service.as_ref()?.candidate());
@@ -286,6 +304,10 @@ impl Cluster {
 
     fn on_given_up(&mut self, place: u32, failure: &JoinFailure) {
         self.abandon(place);
+        self.processes[place as usize].joiner = None;
+        if self.plan.is_stranded && place + 1 == self.plan.processes() {
+            return self.end(place);
+        }
         self.fail("liveness", format!("[J5] process {place} has given up to join: {failure:?}"));
     }
 

@@ -27,6 +27,8 @@ pub struct Plan {
     pub admissions_max: u32,
     /// Whether each process asks for a rank of its own.
     pub asks_for_rank: bool,
+    /// Whether the last joiner knows one contact only, where nobody listens: it gives up in time.
+    pub is_stranded: bool,
     /// What happens, and when, in ascending order.
     pub events: Vec<(Duration, Event)>,
 }
@@ -57,6 +59,8 @@ pub enum Event {
     Cut(u32, Duration),
     /// It leaves.
     Leave(u32),
+    /// A process that is started by mistake asks for the rank of this member.
+    Claim(u32),
     /// A stranger that knows the secret links with it under the number of a candidate, or one that may be given soon.
     Impostor(u32),
 }
@@ -68,7 +72,7 @@ impl Event {
             Self::Crash(process) | Self::Pause(process, _) | Self::Cut(process, _) | Self::Leave(process) => {
                 Some(process)
             }
-            Self::Start(_) | Self::Impostor(_) => None,
+            Self::Start(_) | Self::Claim(_) | Self::Impostor(_) => None,
         }
     }
 }
@@ -89,7 +93,12 @@ impl Plan {
         let is_calm = bus.loss_per_mille == 0 && bus.late_per_mille == 0 && impostors == 0;
         let most = if is_calm { members.div_ceil(2) - 1 } else { (members - 1) / 3 };
         for process in draw_disturbed(&mut prng, members, joiners, most.into()) {
-            let mut at = micros(&mut prng, 12_000);
+            // Often while a process joins.
+            let joins_at = events[prng.index(joiners as usize)].0;
+            let mut at = match prng.chance(500) {
+                true => joins_at + micros(&mut prng, 3_000),
+                false => micros(&mut prng, 12_000),
+            };
             for _ in 0..1 + prng.below(3) {
                 // Clearly shorter or longer than members wait.
                 let span = if prng.chance(300) {
@@ -106,6 +115,10 @@ impl Plan {
                         _ => Event::Crash(process),
                     },
                 ));
+                if prng.chance(200) {
+                    events.push((at + span + NOTICED_AFTER, Event::Crash(process)));
+                    break;
+                }
                 // Its death is noticed before it comes again: else it might be two members that are dead.
                 at += span + NOTICED_AFTER;
                 events.push((at, Event::Start(process)));
@@ -117,6 +130,11 @@ impl Plan {
             (micros(prng, 15_000), Event::Impostor(to))
         };
         events.extend((0..impostors).map(|_| impostor(&mut prng)));
+        let claim = |prng: &mut Prng| {
+            let member = u32::try_from(prng.below(u64::from(members))).expect("few");
+            (micros(prng, 15_000), Event::Claim(member))
+        };
+        events.extend((0..prng.below(3)).map(|_| claim(&mut prng)));
         events.sort_by_key(|(at, _)| *at);
         Self {
             seed,
@@ -131,6 +149,7 @@ impl Plan {
                 64
             },
             asks_for_rank: prng.chance(500),
+            is_stranded: prng.chance(30),
             events,
         }
     }
@@ -151,7 +170,8 @@ impl Plan {
     #[must_use]
     pub fn is_left_alone(&self, process: u32) -> bool {
         let starts = |(_, event): &(Duration, Event)| *event == Event::Start(process);
-        !self.disturbs(process) && (process < self.members || self.events.iter().any(starts))
+        let is_stranded = self.is_stranded && process + 1 == self.processes();
+        !self.disturbs(process) && !is_stranded && (process < self.members || self.events.iter().any(starts))
     }
 
     /// When the last fault is over.
@@ -176,11 +196,13 @@ impl Plan {
             Event::Pause(..) => "pause at a time",
             Event::Cut(..) => "cut at a time",
             Event::Leave(_) => "leave",
+            Event::Claim(_) => "rank of another",
             Event::Impostor(_) => "link under a foreign number",
         });
         let own = [
             (self.bus.loss_per_mille > 0, "lost request"),
             (is_late, "late request"),
+            (self.is_stranded, "contact that is not there"),
             (self.admissions_max < 64, "few numbers in a view"),
             (self.adversary.clock_drift_max > 0, "clocks of different rates"),
         ];

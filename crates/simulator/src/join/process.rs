@@ -155,4 +155,4 @@ pub(super) fn joiner_settings() -> JoinerSettings {
 /// How long links stand that are of no member.
 pub(super) const LINK_LIFE: Duration = Duration::from_millis(40);
 /// How long a process tries to join.
-pub(super) const JOIN_TIMEOUT: Duration = Duration::from_millis(800);
+pub(super) const JOIN_TIMEOUT: Duration = Duration::from_millis(500);
