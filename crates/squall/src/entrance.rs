@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 
-use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_transports::barrier;
-use squall_transports::bootstrap::{self, Address, Assembly, Entered, Joined, Link, Listener, Progress};
+use squall_transports::bootstrap::{self, Address, Assembly, Joined, Link, Listener, Met, Progress};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::{self, VerbsFabric, VerbsSettings};
 
+use crate::admission::Joining;
 use crate::config::{Config, Transport};
 use crate::error::JoinError;
 use crate::transport::AnyFabric;
@@ -36,23 +36,12 @@ pub(crate) struct Entry {
 }
 
 /// How it has come.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum Start {
     /// With the members of the first view.
     First(Vec<NodeId>),
     /// It waits for its first view.
-    Joining {
-        members: Vec<NodeId>,
-        /// Who has admitted it.
-        leader: NodeId,
-        rank: u64,
-    },
-}
-
-/// What a leader tells a newcomer through its desk.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Token {
-    pub(crate) rank: u64,
+    Joining { members: Vec<NodeId>, rank: u64, joining: Joining },
 }
 
 impl AnyListener {
@@ -66,10 +55,21 @@ impl AnyListener {
     }
 }
 
-/// Meets the first members, unless it is only to join, or joins the group if it runs already; sets the transport up.
+/// How a process is to come to its group.
+#[derive(Debug)]
+pub(crate) enum Entering {
+    /// With the first members, or, if the group runs already, later.
+    Either,
+    /// Later.
+    Join,
+    /// Later, after an attempt that has failed.
+    JoinAgain(Joining),
+}
+
+/// Meets the first members or joins the group; sets the transport up.
 pub(crate) fn enter(
     config: &Config,
-    only_join: bool,
+    entering: Entering,
     listener: &AnyListener,
     on_progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Entry, JoinError> {
@@ -77,18 +77,18 @@ pub(crate) fn enter(
     barrier::expedited();
     match (config.transport, listener) {
         (Transport::Shm, AnyListener::Unix(listener)) => {
-            enter_by(config, only_join, listener, on_progress, |node, streams, _| {
+            enter_by(config, entering, listener, on_progress, |node, streams, _| {
                 Ok(AnyFabric::Shm(ShmFabric::new(node, streams)?))
             })
         }
         (Transport::Tcp, AnyListener::Tcp(listener)) => {
-            enter_by(config, only_join, listener, on_progress, |node, streams, _| {
+            enter_by(config, entering, listener, on_progress, |node, streams, _| {
                 Ok(AnyFabric::Tcp(TcpFabric::new(node, streams)?))
             })
         }
         (Transport::Auto, AnyListener::Tcp(listener)) => {
             let settings = CompositeSettings { verbs: Some(device(config)), ..Default::default() };
-            enter_by(config, only_join, listener, on_progress, |node, streams, joins| {
+            enter_by(config, entering, listener, on_progress, |node, streams, joins| {
                 let fabric = if joins { CompositeFabric::begin } else { CompositeFabric::new };
                 Ok(AnyFabric::Auto(Box::new(fabric(node, streams, &settings)?)))
             })
@@ -97,7 +97,7 @@ pub(crate) fn enter(
             // Before anybody waits for this member.
             let settings = device(config);
             verbs::check(&settings, &[])?;
-            enter_by(config, only_join, listener, on_progress, |node, streams, _| {
+            enter_by(config, entering, listener, on_progress, |node, streams, _| {
                 Ok(AnyFabric::Verbs(Box::new(VerbsFabric::new(node, streams, &settings)?)))
             })
         }
@@ -116,34 +116,31 @@ fn device(config: &Config) -> VerbsSettings {
 
 fn enter_by<S: Link>(
     config: &Config,
-    only_join: bool,
+    entering: Entering,
     listener: &Listener<S>,
     on_progress: &mut (dyn FnMut(Progress) + Send),
     build: impl FnOnce(NodeId, Vec<(NodeId, S::Secured)>, bool) -> Result<AnyFabric, JoinError>,
 ) -> Result<Entry, JoinError> {
     let name = format!("process {}", std::process::id());
     let plan = config.plan();
-    let entered = if only_join {
-        Entered::Joined(bootstrap::join(&plan, &name, listener, on_progress)?)
-    } else {
-        bootstrap::enter(&plan, &name, listener, on_progress)?
+    let mut joining = match entering {
+        Entering::JoinAgain(joining) => joining,
+        Entering::Join => Joining::new(&plan, listener, None)?,
+        Entering::Either => match bootstrap::meet(&plan, listener, on_progress)? {
+            Met::Running(contact) => Joining::new(&plan, listener, Some(&contact))?,
+            Met::Assembled(Assembly { node, session, members, streams }) => {
+                let start = Start::First(members.iter().map(|member| member.node).collect());
+                let roster = members.into_iter().map(|member| (member.node, member.address)).collect();
+                return Ok(Entry { fabric: build(node, streams, false)?, start, session, roster });
+            }
+        },
     };
-    match entered {
-        Entered::Assembled(Assembly { node, session, members, streams }) => {
-            let start = Start::First(members.iter().map(|member| member.node).collect());
-            let roster = members.into_iter().map(|member| (member.node, member.address)).collect();
-            Ok(Entry { fabric: build(node, streams, false)?, start, session, roster })
-        }
-        Entered::Joined(Joined { node, session, leader, members, streams, token }) => {
-            let Token { rank } = postcard::from_bytes(&token).map_err(|_| JoinError::Token)?;
-            let nodes = members.iter().map(|member| member.node).collect();
-            let own = (node, listener.address().clone());
-            let roster = members.into_iter().map(|member| (member.node, member.address)).chain([own]);
-            let roster = roster.collect();
-            let start = Start::Joining { members: nodes, leader, rank };
-            Ok(Entry { fabric: build(node, streams, true)?, start, session, roster })
-        }
-    }
+    let (Joined { node, session, members, streams }, rank) = joining.link(&name, listener, on_progress)?;
+    let nodes = members.iter().map(|member| member.node).collect();
+    let own = (node, listener.address().clone());
+    let roster = members.into_iter().map(|member| (member.node, member.address)).chain([own]).collect();
+    let start = Start::Joining { members: nodes, rank, joining };
+    Ok(Entry { fabric: build(node, streams, true)?, start, session, roster })
 }
 
 /// Meets the members of a group that nobody joins later, such as that of a bulk transfer.
@@ -152,7 +149,7 @@ pub(crate) fn assemble(
     on_progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(AnyFabric, Vec<NodeId>), JoinError> {
     let listener = AnyListener::bind(config)?;
-    let entry = enter(config, false, &listener, on_progress)?;
+    let entry = enter(config, Entering::Either, &listener, on_progress)?;
     match entry.start {
         Start::First(members) => Ok((entry.fabric, members)),
         Start::Joining { .. } => {

@@ -41,18 +41,16 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+mod admission;
 mod application;
-mod arrival;
 pub mod bulk;
 pub mod config;
 mod deliveries;
-mod desk;
 mod entrance;
 mod error;
 pub mod external;
 mod group;
 mod inquiry;
-mod links;
 mod node;
 pub mod object;
 mod reception;

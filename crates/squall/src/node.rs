@@ -10,11 +10,10 @@ use squall_transports::Transport as _;
 use squall_transports::bootstrap::{Address, Asker, Progress};
 use squall_transports::runner::{Driven, Runner};
 
+use crate::admission::{Arrived, MemberAdmission};
 use crate::application::{Handles, Places, layout};
-use crate::arrival::{Arrival, Arrived};
 use crate::config::{Config, IdlePolicy};
-use crate::desk::FrontDesk;
-use crate::entrance::{self, AnyListener, Entry, Start};
+use crate::entrance::{self, AnyListener, Entering, Entry, Start};
 use crate::error::{GroupError, JoinError};
 use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, Question, SubgroupLine};
 use crate::status::Status;
@@ -37,7 +36,7 @@ struct Stack {
     names: Vec<String>,
     status: Arc<Status>,
     events: Vec<Event>,
-    desk: FrontDesk,
+    admission: MemberAdmission,
     /// The members that the fabric is connected with.
     peers: Vec<NodeId>,
     /// The view that was looked at last.
@@ -77,11 +76,10 @@ impl Node {
         on_progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<(Self, usize), JoinError> {
         let listener = AnyListener::bind(config)?;
-        let deadline = std::time::Instant::now() + config.timeout;
-        let mut removals = 0;
+        let first = if *only_join { Entering::Join } else { Entering::Either };
+        let mut entry = entrance::enter(config, first, &listener, on_progress)?;
         loop {
-            let Entry { mut fabric, start, session, roster } =
-                entrance::enter(config, *only_join, &listener, on_progress)?;
+            let Entry { mut fabric, start, session, roster } = entry;
             let membership = membership::Settings {
                 suspicion_after: config.suspicion_after,
                 partition_safety: config.partition_safety,
@@ -97,30 +95,22 @@ impl Node {
                     let rank = fabric.node().0 as usize;
                     (Group::begin(&mut fabric, view, layout, settings, handles), members, rank)
                 }
-                Start::Joining { members, leader, rank } => {
+                Start::Joining { members, rank, mut joining } => {
                     let mut group = Group::join(&mut fabric, &members, layout, settings, handles);
-                    let left = deadline.saturating_duration_since(std::time::Instant::now());
-                    let arrival = Arrival::new(&mut fabric, &mut group, leader, left);
-                    let seconds = config.timeout.as_secs();
-                    match arrival.come_in(config.idle_for(members.len() + 1)) {
-                        Arrived::In => {}
-                        Arrived::NoView => return Err(JoinError::NoView { seconds }),
-                        Arrived::NotReady => return Err(JoinError::NotReady { seconds }),
-                        Arrived::Removed(stop) if removals == REMOVALS_MAX => {
-                            return Err(GroupError::Stopped(stop).into());
-                        }
-                        missed => {
-                            removals += u32::from(missed != Arrived::Orphaned);
-                            handles = group.into_application();
-                            continue;
-                        }
+                    let idle = config.idle_for(members.len() + 1);
+                    if joining.arrive(&mut fabric, &mut group, idle)? == Arrived::Again {
+                        handles = group.into_application();
+                        drop(fabric);
+                        entry =
+                            entrance::enter(config, Entering::JoinAgain(joining), &listener, on_progress)?;
+                        continue;
                     }
                     (group, members, usize::try_from(rank).map_err(|_| JoinError::Token)?)
                 }
             };
             *status.roster() = roster;
             status.set_session(session);
-            let desk = FrontDesk::open(listener, config, session, Arc::clone(&status), &fabric)?;
+            let admission = MemberAdmission::open(listener, config, session, Arc::clone(&status), &fabric)?;
             let idle = config.idle_for(members.len());
             let idle = if config.idle == IdlePolicy::Auto { fabric.idle(idle) } else { idle };
             let peers = members.into_iter().filter(|node| *node != fabric.node()).collect();
@@ -129,7 +119,7 @@ impl Node {
             let (skipped, unchecked) = (0, CHECK);
             #[rustfmt::skip]
             let stack = Stack {
-                fabric, group, names, status, events, desk, peers, seen, skipped, unchecked, distrusted, ended,
+                fabric, group, names, status, events, admission, peers, seen, skipped, unchecked, distrusted, ended,
                 is_short: false,
             };
             return Ok((Self { stack, runner: Runner::new(idle) }, rank));
@@ -268,7 +258,7 @@ impl Driven for Stack {
 
     fn next_deadline(&self) -> Option<Instant> {
         let group = Core::<AnyFabric>::next_deadline(&self.group);
-        [group, self.desk.next_deadline()].into_iter().flatten().min()
+        [group, self.admission.next_deadline()].into_iter().flatten().min()
     }
 }
 
@@ -277,7 +267,7 @@ impl Stack {
     fn handle_events(&mut self) {
         for event in std::mem::take(&mut self.events) {
             self.group.handle_event(&mut self.fabric, &event);
-            self.desk.handle_event(&event, &mut self.fabric);
+            self.admission.handle_event(&event, &mut self.fabric, &mut self.group);
         }
     }
 
@@ -291,7 +281,7 @@ impl Stack {
     #[inline]
     fn poll_desk(&mut self) -> usize {
         let mut work = 0;
-        while let Some((asker, question)) = self.desk.poll(&mut self.fabric, &mut self.group) {
+        while let Some((asker, question)) = self.admission.poll(&mut self.fabric, &mut self.group) {
             self.answer(asker, &question);
             work += 1;
         }
@@ -300,7 +290,7 @@ impl Stack {
 
     /// Looks for changes of state.
     fn check(&mut self) {
-        self.desk.end_expired(&mut self.fabric);
+        self.admission.handle_timeout(&mut self.fabric, &mut self.group);
         self.report_distrust();
         if let Some(ended) = self.group.ended() {
             self.end(self.explain(ended));
@@ -356,14 +346,14 @@ impl Stack {
         if self.seen != Some(membership.view().id) {
             let view = membership.view().clone();
             self.seen = Some(view.id);
-            self.desk.part_with_removed(&mut self.fabric, &self.group);
-            self.peers.extend(self.desk.begin_view(&view));
+            let arrived = self.admission.begin_view(&view, &mut self.fabric, &mut self.group);
+            self.peers.extend(arrived);
             // All others know by now that these are no longer members.
             for departed in self.peers.extract_if(.., |peer| view.rank(*peer).is_none()) {
                 self.fabric.remove_peer(departed);
             }
         }
-        self.desk.look_at_guest(&mut self.fabric, &mut self.group);
+        self.admission.poll_view(&mut self.fabric, &mut self.group);
     }
 
     /// Answers a question that came to the desk.
@@ -447,10 +437,6 @@ impl Stack {
         self.status.messages.notify();
     }
 }
-
-/// How often a joiner comes once more after the others have gone on without it. Each time costs them two views; more often
-/// than that, it is no pause that keeps it out.
-const REMOVALS_MAX: u32 = 2;
 
 /// The desk is looked at in one of so many evaluations while messages flow.
 const SKIP: u32 = 64;

@@ -2,6 +2,8 @@
 
 #[path = "peers/backend.rs"]
 mod backend;
+#[path = "joins/join.rs"]
+mod join;
 #[path = "joins/member.rs"]
 mod member;
 

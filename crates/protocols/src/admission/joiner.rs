@@ -450,7 +450,8 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     }
 
     fn close_and_ask(&mut self, at: Instant) {
-        self.hops = 0;
+        // The contacts of the configuration first.
+        (self.hops, self.asked) = (0, 0);
         self.turn_to(if is_on(Mutation::KeepAttempt) { State::Pausing(at) } else { State::Abandoning(at) });
     }
 

@@ -6,6 +6,7 @@
 //! reach it \[J3\].
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use squall_fabric::{Duration, Instant, NodeId};
 
@@ -28,6 +29,16 @@ pub enum LinkVerdict {
     Close,
     /// It is closed, and so is what there is of this number, which a candidate may have.
     Report,
+}
+
+impl fmt::Display for LinkVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Take => "it is taken",
+            Self::Close => "no process that joins has this number",
+            Self::Report => "there are several of its number, or too many; the process has to ask again",
+        })
+    }
 }
 
 impl Links {

@@ -262,7 +262,7 @@ impl Cluster {
                 self.wake(place);
             }
             Event::Claim(place) => self.claim(place),
-            Event::Impostor(place) => self.impersonate(place),
+            Event::Impostor(place, times) => (0..times).for_each(|_| self.impersonate(place)),
         }
     }
 
@@ -330,7 +330,7 @@ pub(super) fn unlink(world: &SimWorld, node: u32) {
 }
 
 /// After the last fault all are members, and nothing is left of those who are not.
-const SETTLE: Duration = Duration::from_millis(1_200);
+const SETTLE: Duration = Duration::from_millis(1_500);
 /// A process that was excluded comes again.
 const RESTART_AFTER: Duration = Duration::from_millis(1);
 /// Whether a run is over is looked at once in so many turns.

@@ -23,6 +23,8 @@ pub struct Plan {
     pub adversary: Adversary,
     /// What goes beside it.
     pub bus: BusPlan,
+    /// How long links stand that are of no member.
+    pub link_life: Duration,
     /// How many processes a leader admits in one view.
     pub admissions_max: u32,
     /// Whether each process asks for a rank of its own.
@@ -61,8 +63,9 @@ pub enum Event {
     Leave(u32),
     /// A process that is started by mistake asks for the rank of this member.
     Claim(u32),
-    /// A stranger that knows the secret links with it under the number of a candidate, or one that may be given soon.
-    Impostor(u32),
+    /// A stranger that knows the secret links with it, once or twice, under the number of a candidate, or one that may be given
+    /// soon.
+    Impostor(u32, u32),
 }
 
 impl Event {
@@ -72,7 +75,7 @@ impl Event {
             Self::Crash(process) | Self::Pause(process, _) | Self::Cut(process, _) | Self::Leave(process) => {
                 Some(process)
             }
-            Self::Start(_) | Self::Claim(_) | Self::Impostor(_) => None,
+            Self::Start(_) | Self::Claim(_) | Self::Impostor(..) => None,
         }
     }
 }
@@ -127,7 +130,8 @@ impl Plan {
         }
         let impostor = |prng: &mut Prng| {
             let to = u32::try_from(prng.below(u64::from(members))).expect("few");
-            (micros(prng, 15_000), Event::Impostor(to))
+            let times = 1 + u32::try_from(prng.below(2)).expect("few");
+            (micros(prng, 15_000), Event::Impostor(to, times))
         };
         events.extend((0..impostors).map(|_| impostor(&mut prng)));
         let claim = |prng: &mut Prng| {
@@ -143,6 +147,8 @@ impl Plan {
             suspicion_after: Duration::from_micros(1_500 + prng.below(2_000)),
             adversary: draw_adversary(seed, &mut prng),
             bus,
+            // Longer than a joiner waits for anything, or such that they end within the run.
+            link_life: if impostors == 0 && prng.chance(250) { MILLI * 700 } else { MILLI * 40 },
             admissions_max: if prng.chance(300) {
                 1 + u32::try_from(prng.below(3)).expect("few")
             } else {
@@ -197,7 +203,7 @@ impl Plan {
             Event::Cut(..) => "cut at a time",
             Event::Leave(_) => "leave",
             Event::Claim(_) => "rank of another",
-            Event::Impostor(_) => "link under a foreign number",
+            Event::Impostor(..) => "link under a foreign number",
         });
         let own = [
             (self.bus.loss_per_mille > 0, "lost request"),

@@ -135,7 +135,7 @@ pub(super) fn settings(plan: &Plan) -> Settings {
 pub(super) fn service_settings(plan: &Plan) -> AdmissionSettings {
     AdmissionSettings {
         candidate_life: Duration::from_millis(12),
-        link_life: LINK_LIFE,
+        link_life: plan.link_life,
         admissions_max: plan.admissions_max,
     }
 }
@@ -152,7 +152,5 @@ pub(super) fn joiner_settings() -> JoinerSettings {
     }
 }
 
-/// How long links stand that are of no member.
-pub(super) const LINK_LIFE: Duration = Duration::from_millis(40);
 /// How long a process tries to join.
 pub(super) const JOIN_TIMEOUT: Duration = Duration::from_millis(500);

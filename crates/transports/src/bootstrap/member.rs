@@ -58,12 +58,19 @@ pub(super) struct Caller<'p> {
 }
 
 /// Why a call did not succeed.
-pub(super) enum CallError {
-    /// It may next time.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// No process has heard it, or none that takes such requests yet.
+    #[error("{0}")]
+    Unheard(String),
+    /// It may succeed next time. It may have been heard.
+    #[error("{0}")]
     Again(String),
-    /// What listens there has not proved the secret, whatever it says: next time it may be somebody else.
+    /// What listens there has not proved the secret, whatever it says: next time it may be another process.
+    #[error(transparent)]
     Unproved(BootstrapError),
     /// A process that has proved the secret says so, or the system.
+    #[error(transparent)]
     Never(BootstrapError),
 }
 
@@ -91,7 +98,7 @@ impl Caller<'_> {
                 Ok(wire) => return Ok(wire),
                 Err(CallError::Never(error)) => return Err(error),
                 Err(CallError::Unproved(error)) => (error.to_string(), Some(error)),
-                Err(CallError::Again(cause)) => (cause, None),
+                Err(CallError::Unheard(cause) | CallError::Again(cause)) => (cause, None),
             };
             if let Some(contact) = scout.found() {
                 return Err(BootstrapError::Running { contact });
@@ -127,7 +134,7 @@ impl Caller<'_> {
             Answer::Refused(refusal) => {
                 Err(CallError::Never(BootstrapError::Refused { address: address.clone(), refusal }))
             }
-            Answer::Wait { reason } => Err(CallError::Again(reason)),
+            Answer::Wait { reason } => Err(CallError::Unheard(reason)),
             _ => Err(CallError::Again("it gave an answer to something else".into())),
         }
     }
@@ -142,7 +149,7 @@ impl Caller<'_> {
         let begun = Instant::now();
         let before = Until { deadline: until.deadline.min(begun + self.patience), ..until };
         let stream = S::connect(address, before.deadline, until.abandon).map_err(|error| {
-            CallError::Again(match error.kind() {
+            CallError::Unheard(match error.kind() {
                 ErrorKind::ConnectionRefused | ErrorKind::NotFound => "nobody listens there".into(),
                 _ => error.to_string(),
             })
@@ -162,7 +169,7 @@ impl Caller<'_> {
     fn on_proof_error(&self, address: &Address, error: ProofError) -> CallError {
         let address = address.clone();
         CallError::Unproved(match error {
-            ProofError::Io(error) => return CallError::Again(error.to_string()),
+            ProofError::Io(error) => return CallError::Unheard(error.to_string()),
             ProofError::NotSquall => BootstrapError::NotSquall { address },
             ProofError::Secret => BootstrapError::SecretRefused { address },
             ProofError::Cluster => {

@@ -48,7 +48,7 @@ impl<S: Link> Joining<'_, '_, S> {
             match caller.call(&member.address, &request, until) {
                 Ok(wire) => return Ok(wire),
                 Err(CallError::Never(error)) => return Err(error),
-                Err(CallError::Again(_) | CallError::Unproved(_)) => {}
+                Err(CallError::Unheard(_) | CallError::Again(_) | CallError::Unproved(_)) => {}
             }
             // If the member has died, the coordinator knows and says so.
             let word = &mut [PollFd::new(&self.coordinator, PollFlags::IN)];

@@ -17,17 +17,17 @@
 //! and at most `Plan::unauthenticated_max` connections wait for their proof. So a port scanner, a silent client
 //! or a wrong secret costs a closed connection and nothing else. Over Unix sockets the peer's user must be ours.
 //!
-//! A group that runs is joined at the [`desk`] of any member. [`enter`] does whichever is right: a process that starts
-//! cannot know whether it is one of the first, or one that has died and comes again.
+//! A group that runs is joined at the [`desk`] of any member, by [`JoinCalls`]. [`meet`] finds out which it is to be: a process
+//! that starts cannot know whether it is one of the first, or one that has died and comes again.
 //!
 //! All frames travel in the encrypted records of a session ([`crate::session`]), on every kind of socket: a relay that passes the
 //! proof on can neither read nor write them. After the bootstrap the streams carry nothing of it any more: not a byte is read
 //! beyond its last frame. What follows is encrypted if the session says so ([`Encryption`]).
 
 mod address;
+mod calls;
 mod coordinator;
 pub mod desk;
-mod entering;
 mod error;
 mod link;
 mod listener;
@@ -50,12 +50,12 @@ use sha2::{Digest as _, Sha256};
 use squall_fabric::NodeId;
 
 pub use self::address::{ADDRESS_BYTES_MAX, Address, AddressError};
+pub use self::calls::{ANSWER_WITHIN, JoinCalls, JoinReply, Joined, Met, ask, join_contacts, meet};
 pub use self::desk::{Admission, Asker, Desk, DeskEvent, DeskEvents, JoinInfo};
-pub use self::entering::Entered;
-pub use self::entering::{Joined, ask, enter, join};
 pub use self::error::BootstrapError;
 pub use self::link::Link;
 pub use self::listener::Listener;
+pub use self::member::CallError;
 pub use self::message::Refusal;
 #[doc(hidden)]
 pub use self::request::read_foreign;

@@ -380,7 +380,7 @@ pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError>
             Ok(meeting) => return Ok(meeting),
             Err(CallError::Never(error)) => return Err(error),
             Err(CallError::Unproved(error)) => error,
-            Err(CallError::Again(cause)) => {
+            Err(CallError::Unheard(cause) | CallError::Again(cause)) => {
                 BootstrapError::Unreachable { contact: address.clone(), waited: plan.timeout, cause }
             }
         };
@@ -407,7 +407,7 @@ impl Caller<'_> {
                 Ok(meeting) => return Ok(meeting),
                 // A socket of somebody else, or of nobody: what listens at the port may be ours all the same.
                 Err(CallError::Unproved(_)) if by_tcp => {}
-                Err(CallError::Again(text)) => cause = text,
+                Err(CallError::Unheard(text) | CallError::Again(text)) => cause = text,
                 Err(error) => return Err(error),
             }
         }

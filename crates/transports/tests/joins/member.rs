@@ -10,12 +10,13 @@ use rustix::process::{Signal, kill_process};
 use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region};
 use squall_transports::Transport;
 use squall_transports::bootstrap::{
-    self, Address, Admission, Asker, Desk, DeskEvent, DeskEvents, Link, Listener, Member, Plan, Progress,
+    self, Address, Admission, Asker, Desk, DeskEvent, DeskEvents, JoinReply, Link, Listener, Member, Plan,
     Secret,
 };
 use squall_transports::runner::{Driven, Idle, Runner};
 
 use crate::backend::Backend;
+use crate::join::join;
 
 /// Where a newcomer ends itself, as `kill -9` would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +60,15 @@ pub(crate) fn first<F: Backend + Transport>(listen: &Address, contacts: Vec<Addr
 pub(crate) fn newcomer<F: Backend + Transport>(listen: &Address, contacts: Vec<Address>, die_at: DieAt) {
     let listener = Listener::<F::Stream>::bind(listen).expect("free");
     let plan = plan(contacts);
-    let mut on_progress = |progress| {
-        if matches!(progress, Progress::Admitted { .. }) && die_at == DieAt::Admitted {
+    let mut on_reply = |reply: &JoinReply| {
+        if matches!(reply, JoinReply::Admit { .. }) && die_at == DieAt::Admitted {
             die();
         }
     };
-    let joined = bootstrap::join(&plan, "newcomer", &listener, &mut on_progress).expect("admitted");
+    let joined = join(&plan, &listener, &mut on_reply).expect("admitted");
     assert_eq!(joined.token, b"welcome");
+    assert!(joined.links.members.iter().any(|member| member.node == joined.leader), "{joined:?}");
+    let joined = joined.links;
     if die_at == DieAt::Joined {
         die();
     }

@@ -6,17 +6,17 @@
 //! [`DeskEvent`]s to the member's polling thread, whose [`Waker`] it uses; that thread says who leads, who is admitted,
 //! and under which number. A join takes these steps:
 //!
-//! 1. The newcomer ([`super::join`]) calls a contact and asks to join ([`DeskEvent::JoinAsked`]). A member that does not
+//! 1. The newcomer ([`super::JoinCalls`]) calls a contact and asks to join ([`DeskEvent::JoinAsked`]). A member that does not
 //!    lead answers [`Asker::redirect`]; one that cannot admit now, [`Asker::wait`]; the leader, [`Asker::admit`] with a
 //!    number that no node ever had, the members, and a token for its own code at the other end.
 //! 2. The newcomer connects to each member, says its number, and each hands the stream over ([`DeskEvent::Peer`]).
 //! 3. It reports to the leader that all its links stand. The leader's desk answers, and hands over its own link
-//!    ([`DeskEvent::Peer`]) and the news ([`DeskEvent::Connected`]). Who dies or dawdles before is [`DeskEvent::Gone`].
+//!    ([`DeskEvent::Peer`]) and the news ([`DeskEvent::Connected`]). Who dies before is [`DeskEvent::Gone`].
 //!    Whether the newcomer becomes a member is for the leader's group to decide now.
 //!
 //! **Bounds.** As in the bootstrap, nobody is heard before the proof, and connections without it are few and
-//! short-lived. Of those who have proved the secret, [`ASKERS_MAX`] wait for answers, each for [`ANSWER_TIMEOUT`], and
-//! those who were admitted link for at most [`LINK_TIMEOUT`]. If the polling thread does not take its events, newcomers
+//! short-lived. Of those who have proved the secret, [`ASKERS_MAX`] wait for answers, each for [`ANSWER_TIMEOUT`]; those who were
+//! admitted link until the member dismisses them ([`Desk::dismiss`]). If the polling thread does not take its events, newcomers
 //! are told to wait.
 
 mod room;
@@ -41,8 +41,6 @@ use crate::Waker;
 pub const ASKERS_MAX: usize = 64;
 /// How long they wait, before the desk itself tells them to come again.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long who was admitted may take to link with all members.
-pub const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest token of a leader.
 pub const TOKEN_BYTES_MAX: usize = 64 << 10;
 /// The longest answer to a question about the status.
@@ -89,7 +87,7 @@ pub enum DeskEvent<S> {
         /// The node.
         node: NodeId,
     },
-    /// A node that was admitted here has gone before it was connected, or took too long. Its number is spent.
+    /// A node that was admitted here has gone before it was connected. Its number is spent.
     Gone {
         /// The node.
         node: NodeId,
@@ -161,6 +159,11 @@ impl Desk {
         let thread = std::thread::Builder::new().name("squall-desk".into()).spawn(run);
         let thread = Some(thread.map_err(system("to start the desk's thread"))?);
         Ok((Self { address, orders, thread }, DeskEvents { events: for_member, waiting }))
+    }
+
+    /// Closes the connection of a node that was admitted here and is not connected.
+    pub fn dismiss(&self, node: NodeId) {
+        self.orders.give(Order::Dismiss(node));
     }
 
     /// Where the desk can be reached.
@@ -260,6 +263,7 @@ impl fmt::Debug for Asker {
 #[derive(Debug)]
 enum Order {
     Answer(u64, Answer),
+    Dismiss(NodeId),
     Close,
 }
 

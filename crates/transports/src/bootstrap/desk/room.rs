@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::{AsFd, BorrowedFd};
 use squall_fabric::NodeId;
 
-use super::{ANSWER_TIMEOUT, ASKERS_MAX, DeskEvent, LINK_TIMEOUT, Order, Orders, Told};
+use super::{ANSWER_TIMEOUT, ASKERS_MAX, DeskEvent, Order, Orders, Told};
 use crate::bootstrap::desk::Asker;
 use crate::bootstrap::link::Link;
 use crate::bootstrap::message::{Answer, Refusal, Report, Request};
@@ -79,6 +79,7 @@ impl<'p, S: Link> Room<'p, S> {
         while let Ok(order) = self.received.try_recv() {
             match order {
                 Order::Answer(number, answer) => self.answer(number, answer),
+                Order::Dismiss(node) => self.guests.retain(|_, guest| guest.state != State::Linking(node)),
                 Order::Close => return false,
             }
         }
@@ -184,7 +185,7 @@ impl<'p, S: Link> Room<'p, S> {
         if written.is_err() {
             return self.told.tell(DeskEvent::Gone { node });
         }
-        (guest.state, guest.until) = (State::Linking(node), Instant::now() + LINK_TIMEOUT);
+        (guest.state, guest.until) = (State::Linking(node), Instant::now() + LONG);
         self.guests.insert(number, guest);
     }
 

@@ -1,7 +1,8 @@
 //! Members of one process meet over real sockets.
 
 mod deaths;
-
+#[path = "../../../tests/joins/join.rs"]
+mod join;
 mod meeting;
 mod newcomers;
 mod refusals;
@@ -17,9 +18,11 @@ use std::time::{Duration, Instant};
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
 
+use self::join::{TestJoined, join};
 use super::message::{Answer, Request};
 use super::wire::Wire;
 use super::*;
+use crate::bootstrap;
 
 type Outcome<S> = Result<Assembly<<S as Link>::Secured>, BootstrapError>;
 

@@ -1,4 +1,4 @@
-//! Newcomers at the desks of a group that runs.
+//! Joiners at the desks of a group that runs.
 
 use super::message::Admittance;
 use super::*;
@@ -62,8 +62,7 @@ fn admission<S: Link>(node: u32, leader: u32, seats: &[(u32, &Seat<S>)]) -> Admi
 
 /// A process that joins, run by a thread.
 struct Newcomer<S: Link> {
-    thread: JoinHandle<Result<Joined<S::Secured>, BootstrapError>>,
-    progress: Receiver<Progress>,
+    thread: JoinHandle<Result<TestJoined<S::Secured>, BootstrapError>>,
 }
 
 impl<S: Link> Newcomer<S> {
@@ -71,25 +70,20 @@ impl<S: Link> Newcomer<S> {
         let mut plan = plan(3, contacts[0]);
         plan.contacts = contacts.iter().copied().cloned().collect();
         change(&mut plan);
-        let (sender, progress) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let listen = if plan.contacts[0].is_unix() { unix_address() } else { any_port() };
             let listener = Listener::<S>::bind(&listen).unwrap();
-            join(&plan, "newcomer", &listener, &mut |event| sender.send(event).unwrap())
+            join(&plan, &listener, &mut |_| ())
         });
-        Self { thread, progress }
+        Self { thread }
     }
 
-    fn outcome(self) -> (Result<Joined<S::Secured>, BootstrapError>, Vec<Progress>) {
-        (self.thread.join().unwrap(), self.progress.into_iter().collect())
-    }
-
-    fn joined(self) -> Joined<S::Secured> {
-        self.outcome().0.unwrap()
+    fn joined(self) -> TestJoined<S::Secured> {
+        self.thread.join().unwrap().unwrap()
     }
 
     fn error(self) -> BootstrapError {
-        self.outcome().0.unwrap_err()
+        self.thread.join().unwrap().unwrap_err()
     }
 }
 
@@ -113,8 +107,8 @@ fn says<S: Read + Write>(from: &mut S, to: &mut S, words: &[u8; 4]) {
 }
 
 /// Also that a stream carries nothing but what its ends say.
-fn assert_linked<S: Read + Write>(joined: &mut Joined<S>, member: u32, theirs: &mut S) {
-    let (_, ours) = joined.streams.iter_mut().find(|(node, _)| node.0 == member).unwrap();
+fn assert_linked<S: Read + Write>(joined: &mut TestJoined<S>, member: u32, theirs: &mut S) {
+    let (_, ours) = joined.links.streams.iter_mut().find(|(node, _)| node.0 == member).unwrap();
     says(ours, theirs, b"here");
     says(theirs, ours, b"and ");
 }
@@ -123,7 +117,7 @@ fn a_newcomer_links_with_all<S: Link>() {
     let mut seats: Vec<_> = (0..3).map(|_| Seat::<S>::open(|_| {})).collect();
     let newcomer = Newcomer::<S>::start(&[&seats[2].address], |_| {});
     let (asker, info) = seats[2].asked();
-    assert_eq!((info.name.as_str(), info.addresses.len()), ("newcomer", 1));
+    assert_eq!((info.name.as_str(), info.addresses.len()), ("joiner", 1));
     asker.redirect(&seats[0].address);
     let (asker, _) = seats[0].asked();
     asker.admit(&admission(7, 0, &[(4, &seats[2]), (0, &seats[0]), (2, &seats[1])]));
@@ -134,18 +128,16 @@ fn a_newcomer_links_with_all<S: Link>() {
         streams.push((member, stream));
     }
     assert!(matches!(seats[0].event(), DeskEvent::Connected { node: NodeId(7) }));
-    let (outcome, progress) = newcomer.outcome();
-    let mut joined = outcome.unwrap();
-    assert_eq!((joined.node, joined.leader, joined.session), (NodeId(7), NodeId(0), SESSION));
+    let mut joined = newcomer.joined();
+    let links = &joined.links;
+    assert_eq!((links.node, joined.leader, links.session), (NodeId(7), NodeId(0), SESSION));
     assert_eq!(joined.token, b"token");
-    let nodes: Vec<_> = joined.members.iter().map(|member| member.node.0).collect();
+    let nodes: Vec<_> = links.members.iter().map(|member| member.node.0).collect();
     assert_eq!(nodes, [0, 2, 4]);
-    assert_eq!(joined.streams.iter().map(|(node, _)| node.0).collect::<Vec<_>>(), nodes);
+    assert_eq!(links.streams.iter().map(|(node, _)| node.0).collect::<Vec<_>>(), nodes);
     for (member, mut stream) in streams {
         assert_linked(&mut joined, member, &mut stream);
     }
-    assert!(progress.contains(&Progress::Redirected { leader: seats[0].address.clone() }));
-    assert!(progress.contains(&Progress::Admitted { node: NodeId(7), members: 3 }));
 }
 
 #[test]
@@ -167,10 +159,7 @@ fn who_is_told_to_wait_comes_again() {
     drop(leader.asked());
     leader.asked().0.admit(&admission(1, 0, &[(0, &leader)]));
     assert_eq!(leader.peer().0, NodeId(1));
-    let (outcome, progress) = newcomer.outcome();
-    assert_eq!(outcome.unwrap().streams.len(), 1);
-    let (contact, reason) = (leader.address.clone(), "a view is being changed".into());
-    assert!(progress.contains(&Progress::Waiting { contact, reason }), "{progress:?}");
+    assert_eq!(newcomer.joined().links.streams.len(), 1);
 }
 
 /// The leader is ended while the newcomer waits for its word, then while it links; another member leads then.
@@ -192,7 +181,7 @@ fn a_leader_that_dies_is_left_for_another_contact() {
         drop(leader.desk.take());
         let (asker, _) = other.asked();
         asker.admit(&admission(6, 1, &[(1, &other)]));
-        assert_eq!(newcomer.joined().node, NodeId(6));
+        assert_eq!(newcomer.joined().links.node, NodeId(6));
     }
 }
 
@@ -206,7 +195,7 @@ fn an_attempt_that_fails_is_followed_by_another() {
     leader.asked().0.admit(&first);
     assert!(matches!(leader.event(), DeskEvent::Gone { node: NodeId(5) }));
     leader.asked().0.admit(&admission(6, 0, &[(0, &leader)]));
-    assert_eq!(newcomer.joined().node, NodeId(6));
+    assert_eq!(newcomer.joined().links.node, NodeId(6));
     assert_eq!(leader.peer().0, NodeId(6));
 }
 
@@ -246,7 +235,7 @@ fn who_joins_sends_others_away() {
     let answer = ask_as_puppet(&info.addresses[0]).read_frame::<Answer>(soon()).unwrap();
     assert_eq!(answer, Answer::Refused(Refusal::Assembling));
     asker.admit(&admission(1, 0, &[(0, &leader)]));
-    assert_eq!(newcomer.joined().node, NodeId(1));
+    assert_eq!(newcomer.joined().links.node, NodeId(1));
 }
 
 /// Silent strangers are closed in time, and keep no newcomer out.
@@ -256,7 +245,7 @@ fn silent_strangers_keep_no_newcomer_out() {
     let mut silent: Vec<_> = (0..12).map(|_| connect_tcp(&leader.address)).collect();
     let newcomer = Newcomer::<TcpStream>::start(&[&leader.address], |_| {});
     leader.asked().0.admit(&admission(1, 0, &[(0, &leader)]));
-    assert_eq!(newcomer.joined().node, NodeId(1));
+    assert_eq!(newcomer.joined().links.node, NodeId(1));
     for stream in &mut silent {
         assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "a stranger hears nothing");
     }
@@ -300,14 +289,11 @@ fn what_can_never_work_is_named() {
     let contact = leader.address.clone();
     let error = Newcomer::<UnixStream>::start(&[&contact], |plan| plan.agreement = [1; 32]).error();
     assert!(matches!(error, BootstrapError::Refused { refusal: Refusal::Agreement, .. }), "{error:?}");
-    let secret = Secret::new("another secret of the tests").unwrap();
-    let error = Newcomer::<UnixStream>::start(&[&contact], |plan| plan.secret = secret).error();
-    assert!(matches!(error, BootstrapError::SecretRefused { .. }), "{error:?}");
     let own = Listener::<UnixStream>::bind(&unix_address()).unwrap();
     let alone = plan(3, own.address());
-    let error = join(&alone, "newcomer", &own, &mut |_| ()).unwrap_err();
+    let error = join(&alone, &own, &mut |_| ()).unwrap_err();
     assert!(matches!(error, BootstrapError::Plan(_)), "{error:?}");
-    let error = join(&plan(3, &contact), "new\ncomer", &own, &mut |_| ()).unwrap_err();
+    let error = JoinCalls::with(&plan(3, &contact), "new\ncomer", &own, |_| ()).unwrap_err();
     assert!(matches!(error, BootstrapError::Plan(_)), "{error:?}");
     // A process of the first start comes too late.
     let error = Process::<UnixStream>::join(3, &contact, |_| {}).error();
@@ -319,33 +305,6 @@ fn what_can_never_work_is_named() {
         matches!(&error, BootstrapError::Denied { reason, .. } if reason.contains("enlarge")),
         "{error:?}"
     );
-}
-
-/// Members that name each other, and one that nobody reaches: the time ends it, with the reason.
-#[test]
-fn a_newcomer_whom_nobody_admits_gives_up_in_time() {
-    let seats = [(); 2].map(|()| Seat::<UnixStream>::open(|_| {}));
-    let addresses = seats.each_ref().map(|seat| seat.address.clone());
-    let nowhere = unix_address();
-    let newcomer = Newcomer::<UnixStream>::start(&[&nowhere, &addresses[0]], |plan| {
-        plan.timeout = Duration::from_millis(1500);
-    });
-    let helpers = seats.into_iter().zip([1, 0]).map(|(mut seat, other)| {
-        let other = addresses[other].clone();
-        std::thread::spawn(move || {
-            let until = Instant::now() + Duration::from_secs(3);
-            while Instant::now() < until {
-                if let Some(DeskEvent::JoinAsked { asker, .. }) = seat.events.poll_event() {
-                    asker.redirect(&other);
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        })
-    });
-    let helpers: Vec<_> = helpers.collect();
-    let error = newcomer.error();
-    assert!(matches!(error, BootstrapError::NotAdmitted { .. }), "{error:?}");
-    helpers.into_iter().for_each(|helper| helper.join().unwrap());
 }
 
 /// A link of another session, or of a group that has not come together yet, is refused.
@@ -386,10 +345,7 @@ fn who_comes_too_early_waits() {
     second.join().unwrap();
     let mut leader = Seat::serve(listener, |_| {});
     leader.asked().0.admit(&admission(2, 0, &[(0, &leader)]));
-    let (outcome, progress) = newcomer.outcome();
-    assert_eq!(outcome.unwrap().node, NodeId(2));
-    let early = |event: &Progress| matches!(event, Progress::Waiting { reason, .. } if reason.contains("come together"));
-    assert!(progress.iter().any(early), "{progress:?}");
+    assert_eq!(newcomer.joined().links.node, NodeId(2));
 }
 
 /// What a leader of another release could say never makes a newcomer panic.

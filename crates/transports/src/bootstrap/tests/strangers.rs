@@ -153,7 +153,10 @@ fn whatever_listens_at_the_first_contact_ends_nobody() {
         let begun = Instant::now();
         let entering = std::thread::spawn(move || {
             let own = Listener::<TcpStream>::bind(&any_port()).unwrap();
-            enter(&plan, "again", &own, &mut |_| ())
+            match meet(&plan, &own, &mut |_| ())? {
+                Met::Running(_) => join(&plan, &own, &mut |_| ()),
+                Met::Assembled(assembly) => panic!("{assembly:?}"),
+            }
         });
         let asker = loop {
             match events.poll_event() {

@@ -1,0 +1,285 @@
+//! Drives a process that joins ([`squall_protocols::admission::Joiner`]): first its calls, one after the other on this thread, then
+//! its group until the first view has begun (Derecho §3.3).
+
+use squall_fabric::{Core, Event, Fabric as _, Instant, NodeId};
+use squall_protocols::admission::Admitted;
+use squall_protocols::admission::{
+    Arrival, CallFailure, JoinAnswer, JoinFailure, Joiner, JoinerAction, JoinerSettings,
+};
+use squall_protocols::group::{Ended, Group};
+use squall_transports::bootstrap::{
+    self, Address, BootstrapError, CallError, JoinCalls, JoinReply, Joined, Link, Listener, Plan, Progress,
+};
+use squall_transports::runner::{Driven, Idle, Runner};
+
+use super::Token;
+use crate::application::Handles;
+use crate::error::{GroupError, JoinError};
+use crate::transport::AnyFabric;
+
+/// A process that joins.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    joiner: Joiner<Address, BootstrapError>,
+    contacts: Vec<Address>,
+    plan: Plan,
+    /// When the joiner's clock began.
+    begun: std::time::Instant,
+    /// The member that has admitted it.
+    leader: NodeId,
+    /// The obstacle that was reported last.
+    obstacle: String,
+}
+
+/// What has come of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    /// Messages can flow, or the group has failed here, which its owner finds out.
+    In,
+    /// All that the attempt has is to be closed; another attempt follows.
+    Again,
+}
+
+impl Joining {
+    /// A process that asks the plan's contacts, and `first` before the others.
+    pub(crate) fn new<S: Link>(
+        plan: &Plan,
+        listener: &Listener<S>,
+        first: Option<&Address>,
+    ) -> Result<Self, JoinError> {
+        let contacts = bootstrap::join_contacts(plan, listener, first)?;
+        let settings = JoinerSettings::new(plan.timeout, plan.handshake_timeout, bootstrap::ANSWER_WITHIN);
+        let joiner = Joiner::new(settings, contacts.clone(), Instant::default());
+        let begun = std::time::Instant::now();
+        Ok(Self { joiner, contacts, plan: plan.clone(), begun, leader: NodeId(0), obstacle: String::new() })
+    }
+
+    /// Calls members until this process has links with all of them; returns them, and its rank.
+    pub(crate) fn link<S: Link>(
+        &mut self,
+        name: &str,
+        listener: &Listener<S>,
+        on_progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(Joined<S::Secured>, u64), JoinError> {
+        let plan = self.plan.clone();
+        let joined = JoinCalls::with(&plan, name, listener, |calls| {
+            loop {
+                match self.joiner.poll_action(self.now()) {
+                    None => self.wait(),
+                    Some(JoinerAction::Begin(admitted)) => {
+                        self.leader = admitted.leader;
+                        return Ok((calls.finish()?, admitted.rank));
+                    }
+                    Some(JoinerAction::Abandon) => calls.abandon(),
+                    Some(JoinerAction::GiveUp(failure)) => return Err(self.explain(failure)),
+                    Some(call) => self.call(calls, call, on_progress),
+                }
+            }
+        });
+        joined?
+    }
+
+    fn wait(&self) {
+        let until = self.joiner.next_deadline().expect("a joiner without a call waits for a time");
+        std::thread::sleep(until.since(self.now()));
+    }
+
+    /// Makes a call, and hands in what has come of it.
+    fn call<S: Link>(
+        &mut self,
+        calls: &mut JoinCalls<'_, S>,
+        call: JoinerAction<Address>,
+        on_progress: &mut (dyn FnMut(Progress) + Send),
+    ) {
+        let outcome = match call {
+            JoinerAction::Ask { contact, patience, until } => {
+                match calls.ask(&contact, patience, self.real(until)) {
+                    Ok(reply) => return self.on_reply(contact, reply, on_progress),
+                    Err(error) => {
+                        self.report_obstacle(&error, |cause| {
+                            on_progress(Progress::Calling { contact, cause });
+                        });
+                        Err(error)
+                    }
+                }
+            }
+            JoinerAction::Link { node, address, until, .. } => {
+                calls.link(node, &address, self.real(until)).map(|()| self.joiner.handle_linked(self.now()))
+            }
+            JoinerAction::Report { until } => {
+                calls.report(self.real(until)).map(|()| self.joiner.handle_reported())
+            }
+            JoinerAction::Begin(_) | JoinerAction::Abandon | JoinerAction::GiveUp(_) => {
+                unreachable!("these are no calls")
+            }
+        };
+        if let Err(error) = outcome {
+            self.joiner.handle_failure(self.now(), failure_of(error));
+        }
+    }
+
+    fn on_reply(
+        &mut self,
+        contact: Address,
+        reply: JoinReply,
+        on_progress: &mut (dyn FnMut(Progress) + Send),
+    ) {
+        let now = self.now();
+        let answer = match reply {
+            JoinReply::Redirect(leader) => {
+                on_progress(Progress::Redirected { leader: leader.clone() });
+                JoinAnswer::Redirect(leader)
+            }
+            JoinReply::Wait(reason) => {
+                self.report_obstacle(&reason, |reason| on_progress(Progress::Waiting { contact, reason }));
+                JoinAnswer::Wait(reason)
+            }
+            JoinReply::Admit { node, leader, members, token } => match postcard::from_bytes(&token) {
+                Ok(Token { rank }) => {
+                    on_progress(Progress::Admitted { node, members: members.len() });
+                    let members = members.into_iter().map(|member| (member.node, member.address)).collect();
+                    JoinAnswer::Admit(Admitted { node, rank, leader, members })
+                }
+                Err(_) => {
+                    let what = "an admission that cannot be read: run the same release everywhere".into();
+                    let error = BootstrapError::Protocol { contact, what };
+                    return self.joiner.handle_failure(now, CallFailure::Never(error));
+                }
+            },
+        };
+        self.joiner.handle_answer(now, answer);
+    }
+
+    /// Reports what is in the way, once.
+    fn report_obstacle(&mut self, obstacle: &impl ToString, report: impl FnOnce(String)) {
+        let obstacle = obstacle.to_string();
+        if self.obstacle != obstacle {
+            self.obstacle.clone_from(&obstacle);
+            report(obstacle);
+        }
+    }
+
+    /// Drives the group until messages can flow to this node and from it.
+    pub(crate) fn arrive(
+        &mut self,
+        fabric: &mut AnyFabric,
+        group: &mut Group<Handles>,
+        idle: Idle,
+    ) -> Result<Arrived, JoinError> {
+        let mut runner = Runner::new(idle);
+        let mut stack = Stack { fabric, group, deadline: None, events: Vec::new() };
+        loop {
+            let arrival = stack.arrival(self.leader);
+            let now = self.now();
+            self.joiner.handle_arrival(now, arrival);
+            if self.joiner.is_over() {
+                return Ok(Arrived::In);
+            }
+            match self.joiner.poll_action(now) {
+                Some(JoinerAction::GiveUp(failure)) => return Err(self.explain(failure)),
+                Some(_) => return Ok(Arrived::Again),
+                None => {}
+            }
+            let deadline = self.joiner.next_deadline();
+            stack.deadline = deadline.map(|deadline| stack.fabric.now() + deadline.since(now));
+            runner.step(&mut stack);
+        }
+    }
+
+    fn explain(&mut self, failure: JoinFailure) -> JoinError {
+        let seconds = self.plan.timeout.as_secs();
+        match failure {
+            JoinFailure::Hopeless(cause) | JoinFailure::NotAdmitted(cause) => {
+                let (contacts, waited) = (self.contacts.clone(), self.plan.timeout);
+                let unknown = || BootstrapError::NotAdmitted { contacts, waited, cause };
+                self.joiner.take_error().unwrap_or_else(unknown).into()
+            }
+            JoinFailure::NoView => JoinError::NoView { seconds },
+            JoinFailure::NotReady => JoinError::NotReady { seconds },
+            JoinFailure::Removed(stop) => GroupError::Stopped(stop).into(),
+        }
+    }
+
+    /// Now, by the joiner's clock.
+    fn now(&self) -> Instant {
+        Instant::default() + self.begun.elapsed()
+    }
+
+    /// A time of the joiner's clock as the system has it.
+    fn real(&self, at: Instant) -> std::time::Instant {
+        self.begun + at.since(Instant::default())
+    }
+}
+
+fn failure_of(error: CallError) -> CallFailure<BootstrapError> {
+    match error {
+        CallError::Unheard(cause) => CallFailure::Unheard(cause),
+        CallError::Again(cause) => CallFailure::Again(cause),
+        CallError::Unproved(error) => CallFailure::Unproved(error),
+        CallError::Never(error) => CallFailure::Never(error),
+    }
+}
+
+/// A node on its way into its first view.
+struct Stack<'a> {
+    fabric: &'a mut AnyFabric,
+    group: &'a mut Group<Handles>,
+    deadline: Option<Instant>,
+    events: Vec<Event>,
+}
+
+impl Stack<'_> {
+    /// How the node stands.
+    fn arrival(&mut self, leader: NodeId) -> Arrival {
+        match self.group.ended() {
+            Some(Ended::Stopped(stop)) => return Arrival::Removed(stop),
+            Some(Ended::NobodyLeft) => return Arrival::Alone,
+            Some(Ended::Failed(..)) => return Arrival::Failed,
+            None => {}
+        }
+        if self.group.membership().is_none() {
+            return Arrival::Waiting { has_lost_leader: self.group.has_lost(leader) };
+        }
+        let is_ready = self.group.is_ready() && self.is_up_to_date();
+        if is_ready { Arrival::Ready } else { Arrival::Opening }
+    }
+
+    /// Looks at all that has come by now, and whether messages flow all the same.
+    fn is_up_to_date(&mut self) -> bool {
+        let mut idle = 0;
+        for _ in 0..LOOKS_MAX {
+            idle = if self.poll() == 0 { idle + 1 } else { 0 };
+            if idle == LOOKS_IDLE {
+                break;
+            }
+        }
+        self.group.is_ready()
+    }
+}
+
+impl Driven for Stack<'_> {
+    type Transport = AnyFabric;
+
+    fn transport(&mut self) -> &mut AnyFabric {
+        self.fabric
+    }
+
+    fn poll(&mut self) -> usize {
+        let work = self.fabric.poll(&mut |event| self.events.push(event));
+        for event in self.events.drain(..) {
+            self.group.handle_event(self.fabric, &event);
+        }
+        work + self.group.poll(self.fabric)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let group = Core::<AnyFabric>::next_deadline(self.group);
+        group.into_iter().chain(self.deadline).min()
+    }
+}
+
+/// So many evaluations in a row that find nothing have looked at all that was there.
+const LOOKS_IDLE: u32 = 16;
+
+/// Where messages flow, there is always something.
+const LOOKS_MAX: u32 = 1000;

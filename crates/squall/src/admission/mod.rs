@@ -1,0 +1,17 @@
+//! Admission as processes do it: the drivers of [`squall_protocols::admission`] on sockets and threads (Derecho §3.3).
+
+mod joiner;
+mod service;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::joiner::{Arrived, Joining};
+pub(crate) use self::service::MemberAdmission;
+
+/// What a leader tells a joiner through its desk.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Token {
+    pub(crate) rank: u64,
+}

@@ -1,0 +1,220 @@
+//! Drives a member's side of admission ([`squall_protocols::admission`]) on its polling thread: hands what comes to the member's
+//! desk to the core, and does what the core says (Derecho §3.3).
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use squall_fabric::{BreakReason, Core as _, Event, Fabric as _, Instant, NodeId};
+use squall_protocols::admission::{
+    AdmissionAction, AdmissionService, AdmissionSettings, Admitted, JoinAnswer, LinkVerdict,
+};
+use squall_protocols::group::Group;
+use squall_protocols::membership::View;
+use squall_transports::Transport as _;
+use squall_transports::bootstrap::{
+    self, Address, Asker, BootstrapError, Desk, DeskEvent, DeskEvents, JoinInfo,
+};
+use squall_transports::session::PeerStream;
+
+use super::Token;
+use crate::application::Handles;
+use crate::config::Config;
+use crate::entrance::AnyListener;
+use crate::status::Status;
+use crate::transport::{AnyFabric, AnyStream};
+
+/// The desk of a member, and the core that decides there.
+#[derive(Debug)]
+pub(crate) struct MemberAdmission {
+    // Before the desk, which they would keep waiting.
+    events: AnyEvents,
+    desk: Desk,
+    service: AdmissionService<Address>,
+    /// Has a copy of the roster, which application threads read.
+    status: Arc<Status>,
+}
+
+#[derive(Debug)]
+enum AnyEvents {
+    Unix(DeskEvents<UnixStream>),
+    Tcp(DeskEvents<PeerStream>),
+}
+
+impl MemberAdmission {
+    /// Opens the desk of a member that knows from the roster in `status` where the members are reached.
+    pub(crate) fn open(
+        listener: AnyListener,
+        config: &Config,
+        session: u64,
+        status: Arc<Status>,
+        fabric: &AnyFabric,
+    ) -> Result<Self, BootstrapError> {
+        let (plan, waker) = (config.plan(), fabric.waker());
+        let (desk, events) = match listener {
+            AnyListener::Unix(listener) => {
+                let (desk, events) = Desk::open(listener, &plan, session, waker)?;
+                (desk, AnyEvents::Unix(events))
+            }
+            AnyListener::Tcp(listener) => {
+                let (desk, events) = Desk::open(listener, &plan, session, waker)?;
+                (desk, AnyEvents::Tcp(events))
+            }
+        };
+        let roster = status.roster().clone();
+        let service = AdmissionService::new(AdmissionSettings::default(), fabric.node(), roster);
+        Ok(Self { events, desk, service, status })
+    }
+
+    /// Takes what has come; returns questions that are not about joining. Costs one load when nothing has.
+    #[inline]
+    pub(crate) fn poll(
+        &mut self,
+        fabric: &mut AnyFabric,
+        group: &mut Group<Handles>,
+    ) -> Option<(Asker, Vec<u8>)> {
+        loop {
+            let event = match &mut self.events {
+                AnyEvents::Unix(events) => {
+                    events.poll_event().map(|event| with_any_stream(event, AnyStream::Unix))
+                }
+                AnyEvents::Tcp(events) => {
+                    events.poll_event().map(|event| with_any_stream(event, AnyStream::Tcp))
+                }
+            }?;
+            if let Some(question) = self.handle(event, fabric, group) {
+                return Some(question);
+            }
+        }
+    }
+
+    #[cold]
+    fn handle(
+        &mut self,
+        event: DeskEvent<AnyStream>,
+        fabric: &mut AnyFabric,
+        group: &mut Group<Handles>,
+    ) -> Option<(Asker, Vec<u8>)> {
+        match event {
+            DeskEvent::JoinAsked { asker, info } => self.on_join_asked(asker, &info, fabric, group),
+            DeskEvent::Peer { node, address, stream } => self.on_peer(node, address, stream, fabric, group),
+            DeskEvent::Connected { node } => {
+                self.service.handle_connected(node);
+                if let Some(membership) = group.membership().filter(|_| group.is_ready()) {
+                    self.service.poll_view(membership.view());
+                }
+            }
+            DeskEvent::Gone { node } => self.service.handle_gone(node),
+            DeskEvent::StatusAsked { asker, question } => return Some((asker, question)),
+            // Further kinds are for members that know them.
+            _ => {}
+        }
+        self.act(fabric, group);
+        None
+    }
+
+    fn on_join_asked(&mut self, asker: Asker, info: &JoinInfo, fabric: &AnyFabric, group: &Group<Handles>) {
+        let view = group.membership().map(|membership| membership.view());
+        match self.service.handle_request(fabric.now(), info.rank.map(u64::from), view, group.is_ready()) {
+            JoinAnswer::Redirect(leader) => asker.redirect(&leader),
+            JoinAnswer::Wait(reason) => asker.wait(&reason),
+            JoinAnswer::Refuse(reason) => asker.refuse(&reason),
+            JoinAnswer::Admit(Admitted { node, rank, leader, members }) => {
+                let members = members.into_iter().map(|(node, address)| bootstrap::Member { node, address });
+                let token = postcard::to_stdvec(&Token { rank }).expect("a number serialises");
+                asker.admit(&bootstrap::Admission { node, leader, members: members.collect(), token });
+            }
+        }
+    }
+
+    fn on_peer(
+        &mut self,
+        node: NodeId,
+        address: Address,
+        stream: AnyStream,
+        fabric: &mut AnyFabric,
+        group: &Group<Handles>,
+    ) {
+        let Some(membership) = group.membership() else { return };
+        let (now, is_lost) = (fabric.now(), group.has_lost(node));
+        let text = address.to_string();
+        let verdict = self.service.handle_link(now, node, address, membership.view(), is_lost);
+        if verdict != LinkVerdict::Take {
+            return tracing::warn!(%node, address = text, "a link was closed: {verdict}");
+        }
+        if let Err(error) = fabric.add_peer(node, stream) {
+            tracing::warn!(%node, address = text, %error, "a link with a joiner was closed");
+            self.service.handle_link_failed(node);
+        }
+    }
+
+    /// To be called now and then: ends what has taken too long.
+    pub(crate) fn handle_timeout(&mut self, fabric: &mut AnyFabric, group: &mut Group<Handles>) {
+        self.service.handle_timeout(fabric.now());
+        self.act(fabric, group);
+    }
+
+    /// When there is something to do without an event.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.service.next_deadline()
+    }
+
+    /// Takes an event of the fabric.
+    pub(crate) fn handle_event(&mut self, event: &Event, fabric: &mut AnyFabric, group: &mut Group<Handles>) {
+        if let Event::PeerLost { peer, .. } = event {
+            self.service.handle_peer_lost(*peer);
+            self.act(fabric, group);
+        }
+    }
+
+    /// To be called in each view that all members have begun. Returns the members that were joiners.
+    pub(crate) fn begin_view(
+        &mut self,
+        view: &View,
+        fabric: &mut AnyFabric,
+        group: &mut Group<Handles>,
+    ) -> Vec<NodeId> {
+        let arrived = self.service.handle_view(view, |node| group.has_lost(node));
+        self.act(fabric, group);
+        arrived
+    }
+
+    /// To be called now and then while messages flow: the candidate goes into the next view, or has come into this one.
+    pub(crate) fn poll_view(&mut self, fabric: &mut AnyFabric, group: &mut Group<Handles>) {
+        let Some(membership) = group.membership() else { return };
+        self.service.poll_view(membership.view());
+        self.act(fabric, group);
+    }
+
+    /// Does what the core says.
+    fn act(&mut self, fabric: &mut AnyFabric, group: &mut Group<Handles>) {
+        while let Some(action) = self.service.poll_action() {
+            match action {
+                AdmissionAction::Part(node, why) => {
+                    tracing::info!(%node, why, "the link of a process that is no member was closed");
+                    fabric.remove_peer(node);
+                }
+                AdmissionAction::ReportLost(peer) => {
+                    let lost = Event::PeerLost { peer, reason: BreakReason::PeerClosed };
+                    group.handle_event(fabric, &lost);
+                }
+                AdmissionAction::Dismiss(node) => self.desk.dismiss(node),
+                AdmissionAction::Admit(member) => group.admit(member),
+                AdmissionAction::Renew => group.renew(),
+            }
+        }
+        if self.service.take_roster_change() {
+            self.status.roster().clone_from(self.service.roster());
+        }
+    }
+}
+
+fn with_any_stream<S>(event: DeskEvent<S>, any: fn(S) -> AnyStream) -> DeskEvent<AnyStream> {
+    match event {
+        DeskEvent::Peer { node, address, stream } => DeskEvent::Peer { node, address, stream: any(stream) },
+        DeskEvent::JoinAsked { asker, info } => DeskEvent::JoinAsked { asker, info },
+        DeskEvent::Connected { node } => DeskEvent::Connected { node },
+        DeskEvent::Gone { node } => DeskEvent::Gone { node },
+        DeskEvent::StatusAsked { asker, question } => DeskEvent::StatusAsked { asker, question },
+        _ => unreachable!("these are all"),
+    }
+}

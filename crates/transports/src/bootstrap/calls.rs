@@ -1,0 +1,309 @@
+//! The calls of a process that joins a group that runs: to ask, to link with a member, to report. Which call comes next is not
+//! decided here, but by the core that joins (`squall_protocols::admission`).
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rustix::fd::AsFd;
+use squall_fabric::NodeId;
+
+use super::desk::ANSWER_TIMEOUT;
+use super::error::system;
+use super::link::Link;
+use super::member::Caller;
+use super::message::{Admittance, Answer, Refusal, Report, Request};
+use super::porter::Porter;
+use super::request::{NAME_BYTES_MAX, read_address, read_members};
+use super::scout::Scout;
+use super::wire::{Until, Wire};
+use super::{
+    Address, Assembly, BootstrapError, CallError, Listener, Member, Plan, Progress, Proof, assemble_unless,
+};
+
+/// What a process has when all its links stand. It is a member as soon as the leader's group says so.
+#[derive(Debug)]
+pub struct Joined<S> {
+    /// Our number.
+    pub node: NodeId,
+    /// The group's, as in [`super::Assembly`]; for [`super::Desk::open`].
+    pub session: u64,
+    /// All members, without us, in the order of their numbers.
+    pub members: Vec<Member>,
+    /// A blocking stream to each of them, in the same order. TCP streams have no delay set.
+    pub streams: Vec<(NodeId, S)>,
+}
+
+/// What a member answers a process that asks to join.
+#[derive(Debug)]
+pub enum JoinReply {
+    /// The process is the leader's candidate; the connection stays open.
+    Admit {
+        /// Our number.
+        node: NodeId,
+        /// The member that has admitted us.
+        leader: NodeId,
+        /// All members, without us, in the order of their numbers.
+        members: Vec<Member>,
+        /// What the leader's code has for ours.
+        token: Vec<u8>,
+    },
+    /// The leader is reached there.
+    Redirect(Address),
+    /// Ask again soon; the reason is for people.
+    Wait(String),
+}
+
+/// Where a process that joins asks: the plan's contacts other than itself, `first` before the others.
+///
+/// # Errors
+/// [`BootstrapError::Plan`] if there are none that its kind of socket reaches.
+pub fn join_contacts<S: Link>(
+    plan: &Plan,
+    listener: &Listener<S>,
+    first: Option<&Address>,
+) -> Result<Vec<Address>, BootstrapError> {
+    let others = plan.contacts.iter().filter(|contact| !listener.is_at(contact));
+    let mut contacts: Vec<Address> = others.filter(|contact| S::takes(contact)).cloned().collect();
+    contacts.sort_by_key(|contact| Some(contact) != first);
+    if contacts.is_empty() {
+        let own = listener.address();
+        let text =
+            format!("none of the `contacts` is another process's of the same kind as {own}: name a member");
+        return Err(BootstrapError::Plan(text));
+    }
+    Ok(contacts)
+}
+
+/// The calls of a process that joins, one at a time.
+#[derive(Debug)]
+pub struct JoinCalls<'p, S> {
+    plan: &'p Plan,
+    proof: &'p Proof,
+    request: Request,
+    /// Where we listen.
+    own: String,
+    /// What we have been admitted with, and the connection with the leader.
+    admission: Option<(Wire<S>, Admittance, Vec<Member>)>,
+    links: BTreeMap<NodeId, Wire<S>>,
+    is_reported: bool,
+}
+
+impl<S: Link> JoinCalls<'_, S> {
+    /// Runs `run` with the calls of a process that is reached at `listener`. Meanwhile all that come there are told that it is too
+    /// early. `name` is for people to see.
+    ///
+    /// # Errors
+    /// If the name cannot be used, or the system has no more descriptors.
+    pub fn with<T>(
+        plan: &Plan,
+        name: &str,
+        listener: &Listener<S>,
+        run: impl FnOnce(&mut JoinCalls<'_, S>) -> T,
+    ) -> Result<T, BootstrapError> {
+        if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+            let text =
+                format!("the name {name:?} cannot be used: choose one of at most {NAME_BYTES_MAX} bytes");
+            return Err(BootstrapError::Plan(text));
+        }
+        let (proof, own) = (plan.proof(), listener.address().to_string());
+        let (agreement, listen) = (plan.agreement, vec![own.clone()]);
+        let request = Request::Enter { agreement, listen, name: name.into(), rank: plan.rank };
+        let (admission, links) = (None, BTreeMap::new());
+        let mut calls = JoinCalls { plan, proof: &proof, request, own, admission, links, is_reported: false };
+        let porter = Porter::new(plan, listener, &proof)?;
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| porter.serve());
+            let outcome = run(&mut calls);
+            porter.dismiss();
+            // A panic of the porter has been printed by its thread.
+            let _ = serving.join();
+            Ok(outcome)
+        })
+    }
+
+    /// Asks a contact to let this process in. It may take `patience` to connect and to prove the secret.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn ask(
+        &mut self,
+        contact: &Address,
+        patience: Duration,
+        until: Instant,
+    ) -> Result<JoinReply, CallError> {
+        let caller = Caller { plan: self.plan, proof: self.proof, deadline: until, patience };
+        let (wire, answer) = caller.ask::<S>(contact, &self.request, until.into())?;
+        match answer {
+            Answer::Admit(admittance) => self.on_admitted(contact, wire, admittance),
+            Answer::Redirect { leader } => Ok(match read_address(&leader).filter(S::takes) {
+                Some(leader) => JoinReply::Redirect(leader),
+                None => JoinReply::Wait("it does not know the leader".into()),
+            }),
+            Answer::Wait { reason } => Ok(JoinReply::Wait(reason)),
+            Answer::Refused(
+                refusal @ (Refusal::Assembling
+                | Refusal::Complete
+                | Refusal::OtherSession
+                | Refusal::NotCoordinator { .. }),
+            ) => Ok(JoinReply::Wait(refusal.to_string())),
+            Answer::Refused(refusal) => {
+                Err(CallError::Never(BootstrapError::Refused { address: contact.clone(), refusal }))
+            }
+            Answer::Denied { reason } => {
+                Err(CallError::Never(BootstrapError::Denied { address: contact.clone(), reason }))
+            }
+            Answer::Accepted | Answer::AcceptedByRdma | Answer::Status { .. } => {
+                Err(CallError::Never(nonsense(contact, "an answer to something else")))
+            }
+        }
+    }
+
+    fn on_admitted(
+        &mut self,
+        contact: &Address,
+        wire: Wire<S>,
+        admittance: Admittance,
+    ) -> Result<JoinReply, CallError> {
+        let mut members =
+            read_members(&admittance, S::takes).map_err(|what| CallError::Never(nonsense(contact, what)))?;
+        // Its own word may be a wildcard, but here we have reached it.
+        let leads = |member: &&mut Member| member.node.0 == admittance.leader;
+        members.iter_mut().filter(leads).for_each(|member| member.address.clone_from(contact));
+        let (node, leader) = (NodeId(admittance.node), NodeId(admittance.leader));
+        let reply =
+            JoinReply::Admit { node, leader, members: members.clone(), token: admittance.token.clone() };
+        self.admission = Some((wire, admittance, members));
+        Ok(reply)
+    }
+
+    /// Links with a member under the number that was given.
+    ///
+    /// # Errors
+    /// [`CallError`]; also if the leader has closed its connection meanwhile.
+    pub fn link(&mut self, node: NodeId, address: &Address, until: Instant) -> Result<(), CallError> {
+        let Some((leader, Admittance { session, node: own, .. }, _)) = &mut self.admission else {
+            return Err(CallError::Again("this process has not been admitted".into()));
+        };
+        let request = Request::Hello { session: *session, node: *own, listen: self.own.clone() };
+        let caller =
+            Caller { plan: self.plan, proof: self.proof, deadline: until, patience: self.plan.timeout };
+        let because = |cause: String| format!("no link with {node} at {address}: {cause}");
+        let call = caller.call(address, &request, Until { deadline: until, abandon: Some(leader.as_fd()) });
+        match call {
+            Ok(wire) => {
+                self.links.insert(node, wire);
+                Ok(())
+            }
+            // It says nothing before the report, so this is the end of its connection.
+            Err(_) if !matches!(leader.poll_frame::<Answer>(), Ok(None)) => {
+                Err(CallError::Again("the leader has closed the connection".into()))
+            }
+            // It is about to take links, or it has just been restarted.
+            Err(CallError::Never(error @ BootstrapError::Refused { refusal: Refusal::Assembling, .. })) => {
+                Err(CallError::Unheard(because(error.to_string())))
+            }
+            Err(CallError::Unheard(cause)) => Err(CallError::Unheard(because(cause))),
+            Err(error) => Err(CallError::Again(because(error.to_string()))),
+        }
+    }
+
+    /// Reports to the leader that all links stand.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn report(&mut self, until: Instant) -> Result<(), CallError> {
+        let Some((leader, ..)) = &mut self.admission else {
+            return Err(CallError::Again("this process has not been admitted".into()));
+        };
+        let answer = leader.write_frame(&Report::Connected, until).and_then(|()| leader.read_frame(until));
+        match answer.map_err(|error| CallError::Again(error.to_string()))? {
+            Answer::Accepted => {
+                self.is_reported = true;
+                Ok(())
+            }
+            _ => Err(CallError::Again("the leader gave an answer to something else".into())),
+        }
+    }
+
+    /// Closes all connections.
+    pub fn abandon(&mut self) {
+        (self.admission, self.is_reported) = (None, false);
+        self.links.clear();
+    }
+
+    /// Gives out the links, when all of them stand.
+    ///
+    /// # Errors
+    /// If the system does not let a socket block.
+    ///
+    /// # Panics
+    /// If the leader has not taken the report.
+    pub fn finish(&mut self) -> Result<Joined<S::Secured>, BootstrapError> {
+        let (leader, admittance, members) =
+            self.admission.take().filter(|_| self.is_reported).expect("the leader has taken the report");
+        self.links.insert(NodeId(admittance.leader), leader);
+        let links = std::mem::take(&mut self.links);
+        let streams = links.into_iter().map(|(node, wire)| Ok((node, wire.into_stream()?)));
+        let streams = streams.collect::<Result<_, _>>().map_err(system("to make a socket blocking"))?;
+        Ok(Joined { node: NodeId(admittance.node), session: admittance.session, members, streams })
+    }
+}
+
+/// What a process has found that starts.
+#[derive(Debug)]
+pub enum Met<S> {
+    /// It is one of the first members.
+    Assembled(Assembly<S>),
+    /// The group runs already, says this contact.
+    Running(Address),
+}
+
+/// Meets the other members, unless their group runs already: any of the contacts may say so, also where this process would
+/// coordinate.
+///
+/// # Errors
+/// [`BootstrapError`], each with what to do next. All connections are closed then; `listener` stays bound.
+pub fn meet<S: Link>(
+    plan: &Plan,
+    listener: &Listener<S>,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<Met<S::Secured>, BootstrapError> {
+    let others = plan.contacts.iter().filter(|contact| !listener.is_at(contact) && S::takes(contact));
+    let scout = Scout::send::<S>(plan, others.cloned().collect())?;
+    match assemble_unless(&scout, plan, listener, on_progress) {
+        Ok(assembly) => Ok(Met::Assembled(assembly)),
+        Err(
+            BootstrapError::Running { contact }
+            | BootstrapError::Refused { refusal: Refusal::Complete, address: contact },
+        ) => Ok(Met::Running(contact)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks a member of a group that runs something that its code understands; waits for the answer, for the plan's
+/// `handshake_timeout` and as long as the member may take.
+///
+/// # Errors
+/// [`BootstrapError`], each with what to do next.
+pub fn ask<S: Link>(plan: &Plan, address: &Address, question: &[u8]) -> Result<Vec<u8>, BootstrapError> {
+    let deadline = Instant::now() + plan.handshake_timeout + ANSWER_WITHIN;
+    let proof = plan.proof();
+    let caller = Caller { plan, proof: &proof, deadline, patience: plan.timeout };
+    let no_answer = |cause: String| BootstrapError::NoAnswer { address: address.clone(), cause };
+    let request = Request::Status { question: question.into() };
+    match caller.ask::<S>(address, &request, deadline.into()) {
+        Ok((_, Answer::Status { bytes })) => Ok(bytes),
+        Ok((_, Answer::Wait { reason } | Answer::Denied { reason })) => Err(no_answer(reason)),
+        Ok((_, Answer::Refused(refusal))) => Err(no_answer(refusal.to_string())),
+        Ok(_) => Err(nonsense(address, "an answer to something else")),
+        Err(CallError::Unheard(cause) | CallError::Again(cause)) => Err(no_answer(cause)),
+        Err(CallError::Never(error) | CallError::Unproved(error)) => Err(error),
+    }
+}
+
+fn nonsense(contact: &Address, what: &str) -> BootstrapError {
+    BootstrapError::Protocol { contact: contact.clone(), what: what.into() }
+}
+
+/// How long a member may take to answer: a little more than its desk lets it think.
+pub const ANSWER_WITHIN: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(2));
