@@ -161,7 +161,7 @@ impl Cluster {
     pub(super) fn impersonate(&mut self, place: u32) {
         let candidates = self.processes.iter().filter_map(|process| process.service.as_ref()?.candidate());
         let guess = self.processes[place as usize].view().map_or(0, |view| view.id + 1) * 64;
-        let number = candidates.last().unwrap_or(NodeId(u32::try_from(guess).expect("few views")));
+        let number = candidates.max().unwrap_or(NodeId(u32::try_from(guess).expect("few views")));
         // Where it says that it is reached does not matter: nobody calls it before it is a member.
         self.take_link(place, place, number, true);
         self.wake(place);
