@@ -63,6 +63,9 @@ impl Cluster {
             worked = true;
             self.handle_message(place, message);
         }
+        if !self.processes[place as usize].is_up {
+            return worked;
+        }
         worked |= self.poll_group(place) > 0;
         worked |= self.poll_joiner(place, !worked);
         self.poll_service(place);
@@ -100,7 +103,11 @@ impl Cluster {
             }
             Body::Report { number } => {
                 let body = self.take_report(place, from, number);
+                let ends = self.plan.leader_ends && place == 0 && matches!(body, Body::Reported);
                 self.post(place, from, call, body);
+                if ends {
+                    self.end(place);
+                }
             }
             Body::Gone { number } => {
                 if let Some(service) = &mut self.processes[place as usize].service {

@@ -29,6 +29,8 @@ pub struct Plan {
     pub admissions_max: u32,
     /// Whether each process asks for a rank of its own.
     pub asks_for_rank: bool,
+    /// Whether the first leader ends as soon as a candidate has reported to it.
+    pub leader_ends: bool,
     /// Whether the last joiner knows one contact only, where nobody listens: it gives up in time.
     pub is_stranded: bool,
     /// What happens, and when, in ascending order.
@@ -95,7 +97,9 @@ impl Plan {
         // All others are a majority of every view, also of one with a joiner whose attempt has just failed.
         let is_calm = bus.loss_per_mille == 0 && bus.late_per_mille == 0 && impostors == 0;
         let most = if is_calm { members.div_ceil(2) - 1 } else { (members - 1) / 3 };
-        for process in draw_disturbed(&mut prng, members, joiners, most.into()) {
+        let leader_ends = most > 0 && prng.chance(100);
+        let disturbed = draw_disturbed(&mut prng, members, joiners, u64::from(most) - u64::from(leader_ends));
+        for process in disturbed.into_iter().filter(|process| !leader_ends || *process != 0) {
             // Often while a process joins.
             let joins_at = events[prng.index(joiners as usize)].0;
             let mut at = match prng.chance(500) {
@@ -155,6 +159,7 @@ impl Plan {
                 64
             },
             asks_for_rank: prng.chance(500),
+            leader_ends,
             is_stranded: prng.chance(30),
             events,
         }
@@ -169,7 +174,8 @@ impl Plan {
     /// Whether something happens to the process.
     #[must_use]
     pub fn disturbs(&self, process: u32) -> bool {
-        self.events.iter().any(|(_, event)| event.disturbs() == Some(process))
+        let is_ended = self.leader_ends && process == 0;
+        is_ended || self.events.iter().any(|(_, event)| event.disturbs() == Some(process))
     }
 
     /// Whether the process is to be a member in the end, and nothing happens to it.
@@ -208,6 +214,7 @@ impl Plan {
         let own = [
             (self.bus.loss_per_mille > 0, "lost request"),
             (is_late, "late request"),
+            (self.leader_ends, "leader that ends with its candidate"),
             (self.is_stranded, "contact that is not there"),
             (self.admissions_max < 64, "few numbers in a view"),
             (self.adversary.clock_drift_max > 0, "clocks of different rates"),
@@ -266,6 +273,9 @@ impl Shrink for Plan {
             plan
         };
         let mut plans: Vec<Self> = (0..self.events.len()).map(without).collect();
+        if self.leader_ends {
+            plans.push(Self { leader_ends: false, ..self.clone() });
+        }
         if self.bus.loss_per_mille > 0 || self.bus.late_per_mille > 0 {
             let bus = BusPlan { loss_per_mille: 0, late_per_mille: 0, ..self.bus.clone() };
             plans.push(Self { bus, ..self.clone() });
@@ -282,6 +292,9 @@ impl fmt::Display for Plan {
             "seed {seed}: {members} members, {joiners} joiners, suspicion after {suspicion_after:?}"
         )?;
         writeln!(f, "  {bus:?}, {admissions_max} numbers in a view, asks for ranks: {asks_for_rank}")?;
+        if self.leader_ends {
+            writeln!(f, "  the first leader ends with its candidate")?;
+        }
         self.events.iter().try_for_each(|(at, event)| writeln!(f, "  {at:?}: {event:?}"))
     }
 }
