@@ -160,8 +160,6 @@ points! {
     JoinedAgain,
     /// A joiner has lost the leader that has admitted it, and asks again.
     JoinerOrphaned,
-    /// A joiner has been redirected too often, and pauses.
-    RedirectedInCircle,
     /// A joiner links once more with a member that did not take links yet.
     LinkTriedAgain,
     /// A joiner cannot link with a member, and asks again.

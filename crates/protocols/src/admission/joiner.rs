@@ -318,10 +318,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 self.turn_to(State::Asking(leader));
             }
             // Members may name each other in a circle while leadership changes.
-            JoinAnswer::Redirect(_) => {
-                reach(Point::RedirectedInCircle);
-                self.pause(now, NO_LEADER.into());
-            }
+            JoinAnswer::Redirect(_) => self.pause(now, NO_LEADER.into()),
             JoinAnswer::Wait(reason) | JoinAnswer::Refuse(reason) => self.pause(now, reason),
         }
     }

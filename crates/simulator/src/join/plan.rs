@@ -89,10 +89,8 @@ impl Plan {
         let mut prng = Prng::new(seed ^ 0x101a);
         let members = 3 + u32::try_from(prng.index(3)).expect("few");
         let joiners = 1 + u32::try_from(prng.index(4)).expect("few");
-        let micros = |prng: &mut Prng, most: u64| Duration::from_micros(prng.below(most + 1));
-        let mut events: Vec<_> = (members..members + joiners)
-            .map(|joiner| (micros(&mut prng, 8_000), Event::Start(joiner)))
-            .collect();
+        let start = |joiner| (micros(&mut prng, 8_000), Event::Start(joiner));
+        let mut events: Vec<_> = (members..members + joiners).map(start).collect();
         let (bus, impostors) = (draw_bus(&mut prng), if prng.chance(300) { 1 + prng.below(2) } else { 0 });
         // All others are a majority of every view, also of one with a joiner whose attempt has just failed.
         let is_calm = bus.loss_per_mille == 0 && bus.late_per_mille == 0 && impostors == 0;
@@ -102,47 +100,20 @@ impl Plan {
         for process in disturbed.into_iter().filter(|process| !leader_ends || *process != 0) {
             // Often while a process joins.
             let joins_at = events[prng.index(joiners as usize)].0;
-            let mut at = match prng.chance(500) {
+            let at = match prng.chance(500) {
                 true => joins_at + micros(&mut prng, 3_000),
                 false => micros(&mut prng, 12_000),
             };
-            for _ in 0..1 + prng.below(3) {
-                // Clearly shorter or longer than members wait.
-                let span = if prng.chance(300) {
-                    micros(&mut prng, 300)
-                } else {
-                    MILLI * 9 + micros(&mut prng, 6_000)
-                };
-                events.push((
-                    at,
-                    match prng.below(4) {
-                        0 => Event::Pause(process, span),
-                        1 => Event::Cut(process, span),
-                        2 if process >= members => Event::Leave(process),
-                        _ => Event::Crash(process),
-                    },
-                ));
-                if prng.chance(200) {
-                    events.push((at + span + NOTICED_AFTER, Event::Crash(process)));
-                    break;
-                }
-                // Its death is noticed before it comes again: else it might be two members that are dead.
-                at += span + NOTICED_AFTER;
-                events.push((at, Event::Start(process)));
-                at += micros(&mut prng, 20_000);
-            }
+            events.extend(draw_disturbance(&mut prng, process, process >= members, at));
         }
+        let member = |prng: &mut Prng| u32::try_from(prng.below(u64::from(members))).expect("few");
         let impostor = |prng: &mut Prng| {
-            let to = u32::try_from(prng.below(u64::from(members))).expect("few");
             let times = 1 + u32::try_from(prng.below(2)).expect("few");
-            (micros(prng, 15_000), Event::Impostor(to, times))
+            (micros(prng, 15_000), Event::Impostor(member(prng), times))
         };
         events.extend((0..impostors).map(|_| impostor(&mut prng)));
-        let claim = |prng: &mut Prng| {
-            let member = u32::try_from(prng.below(u64::from(members))).expect("few");
-            (micros(prng, 15_000), Event::Claim(member))
-        };
-        events.extend((0..prng.below(3)).map(|_| claim(&mut prng)));
+        let claims = prng.below(3);
+        events.extend((0..claims).map(|_| (micros(&mut prng, 15_000), Event::Claim(member(&mut prng)))));
         events.sort_by_key(|(at, _)| *at);
         Self {
             seed,
@@ -248,6 +219,43 @@ fn draw_adversary(seed: u64, prng: &mut Prng) -> Adversary {
 
 /// Later than this a death is known.
 const NOTICED_AFTER: Duration = Duration::from_millis(4);
+
+fn micros(prng: &mut Prng, most: u64) -> Duration {
+    Duration::from_micros(prng.below(most + 1))
+}
+
+/// What happens to a process, from the time `at` on.
+fn draw_disturbance(
+    prng: &mut Prng,
+    process: u32,
+    may_leave: bool,
+    mut at: Duration,
+) -> Vec<(Duration, Event)> {
+    let mut events = Vec::new();
+    for _ in 0..1 + prng.below(3) {
+        // Clearly shorter or longer than members wait.
+        let span = match prng.chance(300) {
+            true => micros(prng, 300),
+            false => MILLI * 9 + micros(prng, 6_000),
+        };
+        let event = match prng.below(4) {
+            0 => Event::Pause(process, span),
+            1 => Event::Cut(process, span),
+            2 if may_leave => Event::Leave(process),
+            _ => Event::Crash(process),
+        };
+        events.push((at, event));
+        // Its death is noticed before it comes again: else it might be two members that are dead.
+        at += span + NOTICED_AFTER;
+        if prng.chance(200) {
+            events.push((at, Event::Crash(process)));
+            break;
+        }
+        events.push((at, Event::Start(process)));
+        at += micros(prng, 20_000);
+    }
+    events
+}
 
 /// Up to `most` processes that something happens to.
 fn draw_disturbed(prng: &mut Prng, members: u32, joiners: u32, most: u64) -> Vec<u32> {
