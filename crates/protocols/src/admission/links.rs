@@ -1,4 +1,4 @@
-//! Links of processes that are in no view yet: few, and for a limited time \[J4\].
+//! Links of processes that are in no view yet: few, and for a limited time \[J4\] (Derecho §3.3).
 //!
 //! Whoever knows the secret can link with a member and name any number. So a number must be one that a leader can have given
 //! about now; a link whose process does not become a member ends; and where a link is closed that may be a candidate's, the

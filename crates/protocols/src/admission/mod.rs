@@ -27,6 +27,7 @@
 //! - \[J6\] A joiner has at most one attempt: it has closed all links of the attempt before when it begins the next.
 //! - \[J7\] A joiner ends: it becomes a member, or gives up when its time is over, with the reason.
 
+mod call;
 mod joiner;
 mod links;
 mod message;
@@ -34,8 +35,8 @@ pub mod mutation;
 mod number;
 mod service;
 
-pub use self::joiner::{Arrival, CallFailure, JoinFailure, Joiner, JoinerAction, JoinerSettings};
-pub use self::joiner::{HOPS_MAX, REMOVALS_MAX};
+pub use self::call::{Arrival, CallFailure, JoinFailure, JoinerAction, JoinerSettings};
+pub use self::joiner::{HOPS_MAX, Joiner, REMOVALS_MAX};
 pub use self::links::{LINKS_MAX, LinkVerdict};
 pub use self::message::{Admitted, JoinAnswer};
 pub use self::number::ADMISSIONS_MAX;

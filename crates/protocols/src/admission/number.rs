@@ -1,4 +1,4 @@
-//! The numbers of nodes: no two attempts to join have the same \[J1\].
+//! The numbers of nodes: no two attempts to join have the same \[J1\] (Derecho §3.3).
 
 use squall_fabric::NodeId;
 

@@ -66,7 +66,7 @@ pub struct Membership {
     /// Who wants to join, as this member knows; it matters if it leads.
     pub(super) joins: Vec<Member>,
     /// The view is to end although its members stay.
-    renewing: bool,
+    pub(super) renewing: bool,
     silence: Option<Silence>,
     /// The proposal that was echoed last, and the rank of its leader.
     pub(super) echoed: Option<(usize, Proposal)>,
@@ -220,21 +220,6 @@ impl Membership {
         self.accused |= 1 << rank;
         self.disputed |= 1 << rank;
         self.suspected |= 1 << rank;
-    }
-
-    /// Lets `member` in with the next view, if this member leads.
-    pub fn admit(&mut self, member: Member) {
-        let is_known =
-            self.view.rank(member.node).is_some() || self.joins.iter().any(|other| other.node == member.node);
-        if !is_known {
-            self.joins.push(member);
-        }
-    }
-
-    /// Ends the view although its members stay, if this member leads: numbers of nodes are made of views' numbers, and the
-    /// numbers of this view are used up \[J1\].
-    pub const fn renew(&mut self) {
-        self.renewing = true;
     }
 
     /// Leaves the group with the next view, or, if this member alone holds some state, as soon as another one has it.
@@ -476,15 +461,6 @@ impl Membership {
             self.row.wedged.load(row) != 0 || self.row.leaving.load(row)
         };
         self.disputed != 0 || self.can_admit() || ranks(self.heard_members()).any(has_reason)
-    }
-
-    /// Whether it leads, and somebody waits that there is a place for.
-    pub(super) fn can_admit(&self) -> bool {
-        let is_full = self.view.members.len() >= super::MEMBERS_MAX && !is_on(Mutation::EndFullView);
-        if is_full && !self.joins.is_empty() {
-            reach(Point::JoinedInVain);
-        }
-        self.leads() && (!self.joins.is_empty() && !is_full || self.renewing)
     }
 
     fn wedge<F>(&mut self, subgroups: &mut impl Subgroups<F>) {

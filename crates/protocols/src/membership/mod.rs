@@ -65,6 +65,7 @@ mod core;
 mod cut;
 mod departure;
 mod distrust;
+mod joins;
 mod proposal;
 mod row;
 mod settings;

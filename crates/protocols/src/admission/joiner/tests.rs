@@ -1,6 +1,9 @@
-//! Tests of the joiner, step by step.
+//! Tests of the joiner, step by step (Derecho §3.3).
+
+use squall_fabric::NodeId;
 
 use super::*;
+use crate::membership::Stop;
 
 type Process = Joiner<u32, String>;
 type Action = JoinerAction<u32>;

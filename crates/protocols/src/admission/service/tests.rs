@@ -1,0 +1,142 @@
+//! Tests of a member's side, step by step (Derecho §3.3).
+
+use super::*;
+
+type Service = AdmissionService<u32>;
+
+fn view(id: u64, nodes: &[(u32, u64)]) -> View {
+    let member = |(node, tag): &(u32, u64)| Member { node: NodeId(*node), tag: *tag };
+    View { id, ..View::first(nodes.iter().map(member).collect()) }
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::default() + Duration::from_secs(seconds)
+}
+
+/// A member of a group of the nodes 0, 1 and 2, each reached at its number.
+fn service(node: u32) -> (Service, View) {
+    let roster = (0..3).map(|node| (NodeId(node), node)).collect();
+    (
+        AdmissionService::new(AdmissionSettings::default(), NodeId(node), roster),
+        view(0, &[(0, 0), (1, 1), (2, 2)]),
+    )
+}
+
+fn actions(service: &mut Service) -> Vec<AdmissionAction> {
+    std::iter::from_fn(|| service.poll_action()).collect()
+}
+
+/// Lets a process become the candidate; its number.
+fn admit(service: &mut Service, now: Instant, view: &View) -> NodeId {
+    match service.handle_request(now, None, Some(view), true) {
+        JoinAnswer::Admit(admitted) => admitted.node,
+        answer => panic!("{answer:?}"),
+    }
+}
+
+#[test]
+fn a_candidate_comes_into_the_next_view() {
+    let (mut service, mut first) = service(0);
+    let node = admit(&mut service, at(0), &first);
+    assert_eq!(service.handle_link(at(1), node, 9, &first, false), LinkVerdict::Take);
+    service.poll_view(&first);
+    assert_eq!(actions(&mut service), [], "it has not linked with all");
+    service.handle_connected(node);
+    service.poll_view(&first);
+    service.poll_view(&first);
+    let member = Member { node, tag: 3 };
+    assert_eq!(actions(&mut service), [AdmissionAction::Admit(member)], "once in each view");
+    first.id = 1;
+    service.handle_view(&first, |_| false);
+    assert_eq!(actions(&mut service), [AdmissionAction::Admit(member)], "a view came between");
+    let second = view(2, &[(0, 0), (1, 1), (2, 2), (node.0, 3)]);
+    assert_eq!(service.handle_view(&second, |_| false), [node]);
+    assert_eq!((service.candidate(), service.links(), service.roster().len()), (None, 0, 4));
+    assert_eq!(service.next_deadline(), None);
+}
+
+#[test]
+fn only_the_leader_of_a_ready_view_admits_one_process_at_a_time() {
+    let (mut leader, first) = service(0);
+    let (mut follower, _) = service(1);
+    assert_eq!(follower.handle_request(at(0), None, Some(&first), true), JoinAnswer::Redirect(0));
+    let waits = |answer: JoinAnswer<u32>| matches!(answer, JoinAnswer::Wait(_));
+    assert!(waits(leader.handle_request(at(0), None, Some(&first), false)));
+    assert!(waits(leader.handle_request(at(0), None, None, true)));
+    assert!(waits(leader.handle_request(at(0), Some(2), Some(&first), true)), "the rank is taken");
+    let node = admit(&mut leader, at(0), &first);
+    assert!(waits(leader.handle_request(at(0), None, Some(&first), true)));
+    leader.handle_gone(NodeId(node.0 + 1));
+    assert_eq!(leader.candidate(), Some(node), "another one has gone");
+    leader.handle_gone(node);
+    assert_ne!(admit(&mut leader, at(0), &first), node);
+    assert_eq!(leader.next_deadline(), Some(at(10)));
+    leader.handle_timeout(at(10));
+    assert!(matches!(actions(&mut leader)[..], [AdmissionAction::Dismiss(_)]), "it took too long");
+    admit(&mut leader, at(10), &first);
+}
+
+#[test]
+fn a_member_without_a_link_says_so() {
+    let (mut service, first) = service(1);
+    let node = NodeId(ADMITTED);
+    assert_eq!(service.handle_link(at(0), node, 9, &first, false), LinkVerdict::Take);
+    assert_eq!(service.handle_link(at(0), node, 8, &first, false), LinkVerdict::Report);
+    let [AdmissionAction::Part(parted, _), AdmissionAction::ReportLost(lost)] = actions(&mut service)[..]
+    else {
+        panic!("both links are closed, and the group is told");
+    };
+    assert_eq!((parted, lost), (node, node));
+    assert_eq!(service.handle_link(at(0), node, 9, &first, false), LinkVerdict::Take);
+    service.handle_link_failed(node);
+    assert_eq!(actions(&mut service), [AdmissionAction::ReportLost(node)]);
+    assert_eq!(
+        service.handle_link(at(0), NodeId(2), 9, &first, false),
+        LinkVerdict::Close,
+        "a member has this number"
+    );
+    assert_eq!(service.roster().len(), 3);
+    service.handle_view(&first, |_| false);
+}
+
+#[test]
+fn a_joiner_that_the_group_has_lost_can_ask_again() {
+    let (mut service, first) = service(1);
+    let node = NodeId(ADMITTED);
+    service.handle_link(at(0), node, 9, &first, false);
+    let after = view(2, &[(0, 0), (1, 1), (2, 2)]);
+    assert!(service.handle_view(&after, |lost| lost == node).is_empty());
+    assert!(matches!(actions(&mut service)[..], [AdmissionAction::Part(parted, _)] if parted == node));
+    assert_eq!(service.roster().len(), 3);
+}
+
+#[test]
+fn a_leader_without_numbers_asks_for_a_view() {
+    let (mut service, mut first) = service(0);
+    for _ in 0..super::super::ADMISSIONS_MAX {
+        let node = admit(&mut service, at(0), &first);
+        service.handle_gone(node);
+    }
+    assert!(matches!(service.handle_request(at(0), None, Some(&first), true), JoinAnswer::Wait(_)));
+    assert_eq!(actions(&mut service), [AdmissionAction::Renew]);
+    first.id = 1;
+    admit(&mut service, at(0), &first);
+    first.id = u64::MAX;
+    service.handle_timeout(at(10));
+    assert!(matches!(service.handle_request(at(10), None, Some(&first), true), JoinAnswer::Refuse(_)));
+}
+
+/// A leader that lost its lead takes its candidate with it.
+#[test]
+fn a_candidate_does_not_survive_its_leader() {
+    let (mut service, first) = service(0);
+    let node = admit(&mut service, at(0), &first);
+    service.handle_link(at(0), node, 9, &first, false);
+    service.handle_connected(node);
+    service.poll_view(&view(1, &[(1, 1), (0, 0)]));
+    assert!(matches!(actions(&mut service)[..], [AdmissionAction::Part(parted, _)] if parted == node));
+    assert_eq!((service.candidate(), service.links()), (None, 0));
+}
+
+/// A number that is given in view 0.
+const ADMITTED: u32 = super::super::ADMISSIONS_MAX;
