@@ -113,5 +113,7 @@ mutations! {
         CountMissingBody,
         /// \[L1\] A body counts as whole when its first block is here.
         CountPartialBody,
+        /// \[J5\] A view that ends already counts as one in which messages flow.
+        ReadyWhileEnding,
     }
 }

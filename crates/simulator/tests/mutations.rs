@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use squall_protocols::{admission, mutation};
-use squall_simulator::{Outcome, Scenario, group, replica, scenarios, takeover};
+use squall_simulator::{Outcome, Scenario, group, join, replica, scenarios, takeover};
 
 /// Within so many seeds each mistake must be caught.
 const SEEDS: u64 = 2000;
@@ -27,6 +27,10 @@ fn run(scenario: &dyn Scenario, seed: u64) -> Option<String> {
 /// What catches a mistake first: all scenarios run each seed before the next one.
 fn caught(scenarios: &[Box<dyn Scenario>]) -> Option<String> {
     (0..SEEDS).find_map(|seed| scenarios.iter().find_map(|scenario| run(scenario.as_ref(), seed)))
+}
+
+fn caught_in_joins() -> Option<String> {
+    (0..SEEDS).find_map(|seed| run(&join::SCENARIO, seed))
 }
 
 /// Puts each mistake back in turn, and says which were missed.
@@ -70,9 +74,12 @@ fn rare(mistake: mutation::Mutation) -> Option<fn() -> Outcome> {
 
 #[test]
 fn every_mistake_is_caught() {
-    let scenarios = scenarios();
+    let mut scenarios = scenarios();
+    // It has no messages, and all its views are in other scenarios, too.
+    scenarios.retain(|scenario| scenario.name() != join::SCENARIO.name);
     let caught = |mistake| match rare(mistake) {
         _ if mistake == UNIT_TESTED => Some("a unit test".into()),
+        None if mistake == mutation::Mutation::ReadyWhileEnding => caught_in_joins(),
         None => caught(&scenarios),
         Some(run) => found(run),
     };
@@ -103,10 +110,9 @@ fn every_mistake_in_objects_is_caught() {
 #[test]
 fn every_mistake_in_admission_is_caught() {
     use admission::mutation::{Mutation, with};
-    let caught = || (0..SEEDS).find_map(|seed| run(&squall_simulator::join::SCENARIO, seed));
     let caught = |mistake| match mistake {
         Mutation::AdmitTwo | Mutation::RefuseSilently => Some("a unit test".into()),
-        _ => caught(),
+        _ => caught_in_joins(),
     };
     check(Mutation::ALL, |mistake| with(mistake, || caught(mistake)));
 }

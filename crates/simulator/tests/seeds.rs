@@ -1,6 +1,6 @@
 //! Some seeds of every scenario in each test run; CI and `squall simulate` run more (Spindle §3, Derecho §3.4).
 
-use squall_simulator::{Scenario as _, group, multicast, replica, sst, sweep, takeover};
+use squall_simulator::{Scenario as _, group, join, multicast, replica, sst, sweep, takeover};
 
 #[test]
 fn multicast_holds_under_the_adversary() {
@@ -63,6 +63,15 @@ fn takeovers_hold_under_the_adversary() {
     if let Some((seed, violation)) = summary.failures.first() {
         panic!("seed {seed}: {violation}\n{}", takeover::SCENARIO.explain(*seed));
     }
+}
+
+#[test]
+fn joins_hold_under_the_adversary() {
+    let summary = sweep(&join::SCENARIO, 0..1000, 1, |_, _| true);
+    if let Some((seed, violation)) = summary.failures.first() {
+        panic!("seed {seed}: {violation}\n{}", join::SCENARIO.explain(*seed));
+    }
+    assert!(summary.delivered > 20_000, "the scenario does too little: {} views", summary.delivered);
 }
 
 /// Also, that all has happened that the scenario is about.

@@ -167,7 +167,8 @@ impl<A: Application> Group<A> {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let state = self.membership().map(Membership::state);
-        state == Some(membership::State::Normal) && self.has_opened()
+        let flows = state == Some(membership::State::Normal) || is_on(Mutation::ReadyWhileEnding);
+        flows && self.has_opened()
     }
 
     /// Whether all members of the view have attached, but for those that are accused.
