@@ -75,9 +75,15 @@ pub(super) const fn everybody(members: usize) -> u64 {
     u64::MAX >> (super::MEMBERS_MAX - members)
 }
 
-/// The ranks of a set, the lowest first.
+/// The ranks of a set, the lowest first. It takes a step for each of them, not for each of the [`super::MEMBERS_MAX`] that a
+/// view may have: an evaluation walks through several sets, and most are small.
 pub(super) fn ranks(set: u64) -> impl Iterator<Item = usize> {
-    (0..super::MEMBERS_MAX).filter(move |rank| set >> rank & 1 == 1)
+    let mut left = set;
+    std::iter::from_fn(move || {
+        let rank = (left != 0).then_some(left.trailing_zeros() as usize);
+        left &= left.wrapping_sub(1);
+        rank
+    })
 }
 
 /// A smallest set with an end of each link; of several the greatest number, so the one with the younger members.
@@ -132,6 +138,14 @@ mod tests {
 
     fn reports(accused: &[u64], vouched: &[u64]) -> Reports {
         Reports { accused: accused.to_vec(), vouched: vouched.to_vec() }
+    }
+
+    #[test]
+    fn ranks_are_those_of_the_set() {
+        for set in [0, 1, 0b1010, 1 << 63, 1 << 63 | 0b101, u64::MAX] {
+            let each: Vec<usize> = (0..64).filter(|rank| set >> rank & 1 == 1).collect();
+            assert_eq!(ranks(set).collect::<Vec<_>>(), each, "{set:b}");
+        }
     }
 
     #[test]
