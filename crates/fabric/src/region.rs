@@ -382,11 +382,17 @@ impl Region {
 
     #[inline]
     fn check_bytes(&self, first: usize, length: usize) {
-        assert!(
-            first <= self.words && length.div_ceil(8) <= self.words - first,
-            "{length} bytes from word {first} of {}",
-            self.words
-        );
+        if first > self.words || length.div_ceil(8) > self.words - first {
+            self.refuse_bytes(first, length);
+        }
+    }
+
+    /// A function of its own, which takes the numbers by value: to format them in `check_bytes` would store them in memory at
+    /// each check, on the path of each message.
+    #[cold]
+    #[inline(never)]
+    fn refuse_bytes(&self, first: usize, length: usize) -> ! {
+        panic!("{length} bytes from word {first} of {}", self.words)
     }
 
     /// Panics unless `range` lies inside the region.

@@ -52,10 +52,19 @@ impl<'m> Payload<'m> {
     #[inline]
     fn next(&mut self, count: usize) -> &mut [u8] {
         let (first, left) = (self.written, self.remaining());
-        assert!(count <= left, "{count} bytes where the message has room for {left}");
+        if count > left {
+            exceeds(count, left);
+        }
         self.written += count;
         &mut self.bytes[first..first + count]
     }
+}
+
+/// A function of its own, so that the numbers are stored in memory only if it is called.
+#[cold]
+#[inline(never)]
+fn exceeds(count: usize, left: usize) -> ! {
+    panic!("{count} bytes where the message has room for {left}")
 }
 
 #[cfg(test)]

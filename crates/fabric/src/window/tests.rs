@@ -22,6 +22,14 @@ fn ring(records: usize, message_max: usize, bytes: usize) -> (Region, Geometry, 
     (region, geometry, writer, publisher)
 }
 
+/// Sends a message of one byte again and again, by either path.
+fn send(writer: &mut Writer, written: bool, length: usize, byte: u8) -> Result<(), ReserveError> {
+    match written {
+        true => writer.send_written(length, |payload| payload.put_repeated(byte, length)),
+        false => writer.send(length, |bytes| bytes.fill(byte)),
+    }
+}
+
 /// Messages of all lengths, nulls anywhere, a window that is full most of the time: what is taken is what
 /// was sent, in place and in order, over many laps.
 #[test]
@@ -35,7 +43,7 @@ fn readers_take_what_was_sent() {
         let (mut sent, mut taken, mut index) = (0u64, 0u64, 0u64);
         for _ in 0..2000 {
             let length = draw.below(longest as u64 + 1) as usize;
-            if writer.send(length, |bytes| bytes.fill(sent as u8)).is_ok() {
+            if send(&mut writer, draw.below(2) == 0, length, sent as u8).is_ok() {
                 sent += 1;
             }
             if draw.below(3) == 0 {
@@ -118,7 +126,7 @@ fn large_messages_keep_their_place_and_their_bytes() {
         for _ in 0..1000 {
             let most = if draw.below(2) == 0 { large } else { longest };
             let length = draw.below(most as u64 + 1) as usize;
-            if writer.send(length, |bytes| bytes.fill(sent as u8)).is_ok() {
+            if send(&mut writer, draw.below(2) == 0, length, sent as u8).is_ok() {
                 sent += 1;
             }
             if draw.below(3) == 0 {
@@ -174,12 +182,16 @@ fn a_full_window_is_a_value_and_a_long_message_an_error() {
     writer.send(8, |_| ()).unwrap();
     writer.send(8, |_| ()).unwrap();
     assert_eq!(writer.send(8, |_| ()), Err(ReserveError::Full));
-    assert_eq!(writer.send(9, |_| ()), Err(ReserveError::TooLong { length: 9, message_max: 8 }));
+    assert_eq!(writer.send_written(8, |_| ()), Err(ReserveError::Full));
+    let too_long = ReserveError::TooLong { length: 9, message_max: 8 };
+    assert_eq!(writer.send(9, |_| ()), Err(too_long));
+    assert_eq!(writer.send_written(9, |_| ()), Err(too_long));
     publisher.publish(u64::MAX, |_| ());
     publisher.free(1);
     writer.send(0, |_| ()).unwrap();
     publisher.close();
     assert_eq!(writer.send(8, |_| ()), Err(ReserveError::Closed));
+    assert_eq!(writer.send_written(8, |_| ()), Err(ReserveError::Closed));
 }
 
 /// [N1] a reservation that is given back leaves no trace; [N6] an empty message is not a null.

@@ -18,13 +18,16 @@ pub struct Writer {
     freed: u64,
     /// Where the next record begins; below the capacity.
     head: usize,
+    /// Where record `freed` begins, or will begin; kept here to spare a look at `starts` for each message.
+    tail: usize,
     /// The ring of the bodies of large messages; it has none itself.
     bodies: Option<Box<Writer>>,
 }
 
 impl Writer {
     pub(super) fn new(region: &Region, geometry: Geometry, shared: Arc<Shared>) -> Self {
-        Self { region: region.clone(), geometry, shared, reserved: 0, freed: 0, head: 0, bodies: None }
+        let region = region.clone();
+        Self { region, geometry, shared, reserved: 0, freed: 0, head: 0, tail: 0, bodies: None }
     }
 
     pub(super) fn take_bodies(&mut self, ring: Self) {
@@ -54,13 +57,20 @@ impl Writer {
         if length > self.geometry.message_max {
             return self.reserve_large(length);
         }
+        self.reserve_record(record_words(length))?;
+        Ok(Reservation { writer: self, length })
+    }
+
+    /// Finds room at `head` for a record of `words` words.
+    #[inline(always)]
+    fn reserve_record(&mut self, words: usize) -> Result<(), ReserveError> {
         if self.shared.closed.load(Ordering::Relaxed) {
             return Err(ReserveError::Closed);
         }
-        if !self.finds_room(record_words(length)) {
+        if !self.finds_room(words) {
             return Err(self.starve());
         }
-        Ok(Reservation { writer: self, length })
+        Ok(())
     }
 
     /// A message that has its bytes among the bodies.
@@ -91,6 +101,7 @@ impl Writer {
         self.has_room(words) || {
             // SYNC: pairs with the release in `Publisher::free`: all readers are done with what is freed.
             self.freed = self.shared.freed.0.load(Ordering::Acquire);
+            self.tail = if self.freed == self.reserved { self.head } else { self.shared.start(self.freed) };
             self.has_room(words)
         }
     }
@@ -118,7 +129,29 @@ impl Writer {
         length: usize,
         write: impl FnOnce(&mut Payload<'_>),
     ) -> Result<(), ReserveError> {
-        let mut reservation = self.reserve_uncleared(length)?;
+        if length > self.geometry.message_max {
+            return self.send_large(length, write);
+        }
+        // No reservation: it would be kept in memory, and its stores would take places in the processor's store buffer, where
+        // the words of the messages wait for cache lines that the readers have.
+        let words = record_words(length);
+        self.reserve_record(words)?;
+        // SAFETY: `reserve_record` says that these words are freed, and only this writer may write them.
+        let bytes = unsafe { self.region.bytes_mut(self.geometry.first + self.head + HEADER_WORDS, length) };
+        let mut payload = Payload::over(bytes);
+        write(&mut payload);
+        payload.finish();
+        self.append(length as u64, words);
+        Ok(())
+    }
+
+    #[cold]
+    fn send_large(
+        &mut self,
+        length: usize,
+        write: impl FnOnce(&mut Payload<'_>),
+    ) -> Result<(), ReserveError> {
+        let mut reservation = self.reserve_large(length)?;
         let mut payload = Payload::over(&mut reservation);
         write(&mut payload);
         payload.finish();
@@ -149,11 +182,10 @@ impl Writer {
     #[inline]
     fn has_room(&self, words: usize) -> bool {
         let outstanding = self.reserved - self.freed;
-        if outstanding == 0 {
-            return true;
-        }
-        let tail = self.shared.start(self.freed);
-        outstanding < self.geometry.records_max as u64 && (self.head > tail || self.head + words <= tail)
+        debug_assert!(outstanding == 0 || self.tail == self.shared.start(self.freed), "{self:?}");
+        outstanding == 0
+            || outstanding < self.geometry.records_max as u64
+                && (self.head > self.tail || self.head + words <= self.tail)
     }
 }
 
