@@ -432,7 +432,7 @@ unsafe fn copy_string(target: NonNull<AtomicU64>, source: NonNull<AtomicU64>, wo
 }
 
 /// Words of a cache line: the turn of a loop over words that may change meanwhile, which compilers do not unroll.
-const LINE_WORDS: usize = 8;
+pub(crate) const LINE_WORDS: usize = 8;
 
 /// From here on the string instruction's beginning costs less than it saves.
 #[cfg(all(target_arch = "x86_64", not(shuttle)))]

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Announcement, Express, Geometry, HEADER_WORDS, LARGE, low_bits, record_words};
 use crate::Region;
+use crate::region::LINE_WORDS;
 
 /// A record that is not what its place and announcement require: the memory or the transport is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +107,12 @@ impl Reader {
         if waiting > PREFETCH_RECORDS {
             // Where a record lies is only known when the one before it has been read, so the processor cannot
             // look ahead by itself; messages are mostly of one length, so we can.
-            self.region.prefetch(place + usize::from(PREFETCH_RECORDS) * words);
+            let ahead = place + usize::from(PREFETCH_RECORDS) * words;
+            self.region.prefetch(ahead);
+            if words > LINE_WORDS {
+                // The payload may begin in the next cache line, in which then no record begins.
+                self.region.prefetch(ahead + HEADER_WORDS);
+            }
         }
         self.head = self.geometry.behind(self.head, words);
         self.records += 1;
