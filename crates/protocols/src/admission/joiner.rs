@@ -136,7 +136,10 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 let (node, address) = admitted.members[next].clone();
                 Some(JoinerAction::Link { own: admitted.node, node, address, until })
             }
-            State::Reporting { .. } => Some(JoinerAction::Report { until }),
+            State::Reporting { .. } => {
+                let until = self.deadline.min(now + self.settings.answer);
+                Some(JoinerAction::Report { until })
+            }
             State::Beginning { admitted } => {
                 self.state = State::Arriving { orphan_until: None };
                 Some(JoinerAction::Begin(admitted))
