@@ -3,8 +3,7 @@
 //! An `eventfd` that the parked transport waits on beside its sockets, behind a flag, so that waking a runner
 //! that is awake costs one load and no system call. A waker must not be missed: who has stored something for
 //! the runner loads the flag *after* the store, and the runner looks for work once more *after* it has set the
-//! flag. That store-load order costs the waker nothing because the parking side pays for both (`membarrier`,
-//! expedited); where the kernel has no such call, the waker fences.
+//! flag. That store-load order costs the waker nothing because the parking side pays for both (see `barrier`).
 
 use std::sync::Arc;
 

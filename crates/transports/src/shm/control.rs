@@ -75,8 +75,8 @@ impl ShmFabric {
     ) -> Result<(), Violation> {
         let greeting = self.links[link].life == Life::Greeting;
         match (message, file) {
-            (Message::Hello { node, expedited, witness }, Some(file)) if greeting => {
-                self.on_hello(link, NodeId(node), expedited, &file)?;
+            (Message::Hello { node, witness }, Some(file)) if greeting => {
+                self.on_hello(link, NodeId(node), &file)?;
                 self.on_witness(link, &witness);
                 return Ok(());
             }
@@ -106,18 +106,10 @@ impl ShmFabric {
         Ok(())
     }
 
-    fn on_hello(
-        &mut self,
-        link: usize,
-        node: NodeId,
-        expedited: bool,
-        file: &OwnedFd,
-    ) -> Result<(), Violation> {
+    fn on_hello(&mut self, link: usize, node: NodeId, file: &OwnedFd) -> Result<(), Violation> {
         if node != self.links[link].peer {
             return Err(Violation("the name of another node"));
         }
-        // A process that membarrier does not reach needs full fences from everybody.
-        self.fenced |= !expedited;
         self.links[link].on_greeting(file)
     }
 

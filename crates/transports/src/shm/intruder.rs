@@ -29,7 +29,7 @@ struct Stage {
 const HONEST: NodeId = NodeId(1);
 const INTRUDER: NodeId = NodeId(2);
 const WITNESS: Witness = Witness { pid: 1, address: 8, word: 7 };
-const GREETING: Message = Message::Hello { node: INTRUDER.0, expedited: true, witness: WITNESS };
+const GREETING: Message = Message::Hello { node: INTRUDER.0, witness: WITNESS };
 
 impl Stage {
     /// The intruder has not greeted.
@@ -121,7 +121,7 @@ fn a_wrong_greeting_disconnects() {
     let good = plain_file(link::PAGE_WORDS as u64 * 8, SealFlags::SHRINK);
     let shrinking = plain_file(link::PAGE_WORDS as u64 * 8, SealFlags::empty());
     let small = plain_file(8, SealFlags::SHRINK);
-    let another = Message::Hello { node: 9, expedited: true, witness: WITNESS };
+    let another = Message::Hello { node: 9, witness: WITNESS };
     for (message, file) in [(another, &good), (GREETING, &shrinking), (GREETING, &small)] {
         let mut stage = Stage::silent();
         stage.says(message, Some(file));

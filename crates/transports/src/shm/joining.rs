@@ -17,7 +17,6 @@ use super::link::{Life, Link};
 use super::mirrors::View;
 use super::peers::PEERS_MAX;
 use super::wire::Message;
-use crate::barrier;
 
 /// Views of mirrors whose owners are no peers yet.
 pub(super) type AwaitedViews = BTreeMap<NodeId, BTreeMap<MirrorKey, Weak<View>>>;
@@ -46,10 +45,9 @@ impl ShmFabric {
         self.parking.mark(&self.links[number]);
         let segment = self.links[number].segment().clone();
         let file = segment.file();
-        let expedited = barrier::expedited();
         self.tell(
             number,
-            Message::Hello { node: self.node.0, expedited, witness: self.witness.shown() },
+            Message::Hello { node: self.node.0, witness: self.witness.shown() },
             Some(file.as_fd()),
         );
         drop(file);
@@ -72,7 +70,7 @@ impl ShmFabric {
         self.forget_awaited(node);
         let Some(number) = self.links.find(node) else { return };
         // What was stored for it, if it sleeps.
-        self.ring_peers();
+        self.ring_sleepers();
         for slot in std::mem::take(&mut self.links[number].connections) {
             self.end_silently(slot);
         }
@@ -105,6 +103,7 @@ impl ShmFabric {
         if self.links[number].removed && self.links[number].given.slots().is_empty() {
             self.links.remove(number);
             self.to_ring.remove(number);
+            self.doubtful.remove(number);
             self.moves.iter_mut().for_each(|under_way| under_way.forget(number));
         }
     }

@@ -192,8 +192,7 @@ impl Link {
         self.theirs.as_ref().is_some_and(|theirs| theirs.load(FETCHES) != 0)
     }
 
-    /// Rings the peer if it is parked and has not been rung since it parked. The caller has passed
-    /// `barrier::light` since its last store.
+    /// Rings the peer if it is parked and has not been rung since it parked.
     pub(super) fn ring_if_parked(&mut self) {
         let Some(theirs) = &self.theirs else { return };
         let mark = theirs.load_relaxed(PARKED);
@@ -203,8 +202,8 @@ impl Link {
         }
     }
 
-    /// Tells the peer that a write under its grant `slot` begins. The caller passes `barrier::light` before it
-    /// looks whether the grant is valid.
+    /// Tells the peer that a write under its grant `slot` begins. The caller fences before it looks whether the grant is
+    /// valid.
     #[inline]
     pub(super) fn begin_write(&self, slot: usize) {
         self.writes.set(self.writes.get() + 1);

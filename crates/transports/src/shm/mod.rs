@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | mirrors | readers map the owner's pages read-only | `mirrors`, `freeze` |
 //! | one-sided writes | stores into the owner's pages, between two looks at the grant | `writes`, `grants` |
-//! | revocation | a cleared word and a barrier; other pages if the writer is stopped | `revocation` |
+//! | revocation | a cleared word and a fence; other pages if the writer is stopped | `revocation` |
 //! | writes into the user's own memory | its owner fetches and places them | `placing`, `fetching` |
 //! | sends, immediates | a ring per direction, only for posts that have a receive | `ring`, `connection` |
 //! | wake-ups | a mark in shared memory, a byte on the socket | `park` |
@@ -70,10 +70,10 @@ use self::park::{Pace, Parking};
 use self::peers::PeerSet;
 use self::placing::FETCHED_WORDS_MIN;
 use self::revocation::{Move, Revocation};
+use crate::Waker;
 use crate::adopted::{self, Adopted};
 use crate::shortage;
 use crate::slots::Slots;
-use crate::{Waker, barrier};
 
 /// One node's access to the nodes of the same host.
 ///
@@ -90,6 +90,10 @@ pub struct ShmFabric {
     events: News,
     /// Peers for which something was stored since the last look at their marks.
     to_ring: PeerSet,
+    /// Peers whose marks were looked at since the last fence.
+    doubtful: PeerSet,
+    /// How often marks were looked at since then.
+    looks: u32,
     /// Connections with posts that wait for a receive, or behind writes that their peer has to place.
     waiting: Vec<usize>,
     /// Connections with writes that their peer has to place.
@@ -114,8 +118,6 @@ pub struct ShmFabric {
     ready: Vec<usize>,
     regions: u64,
     grants_given: u64,
-    /// `membarrier` does not reach every process: the light side must fence.
-    fenced: bool,
 }
 
 impl ShmFabric {
@@ -134,7 +136,6 @@ impl ShmFabric {
         peers: Vec<(NodeId, UnixStream)>,
         waker: Waker,
     ) -> io::Result<Self> {
-        let expedited = barrier::expedited();
         let mut fabric = Self {
             node,
             origin: time::Instant::now(),
@@ -144,6 +145,8 @@ impl ShmFabric {
             awaited_views: AwaitedViews::default(),
             events: News::new(),
             to_ring: PeerSet::default(),
+            doubtful: PeerSet::default(),
+            looks: 0,
             waiting: Vec::new(),
             placing: Vec::new(),
             placed: Placed::default(),
@@ -160,7 +163,6 @@ impl ShmFabric {
             ready: Vec::new(),
             regions: 0,
             grants_given: 0,
-            fenced: !expedited,
         };
         for (peer, stream) in peers {
             fabric.add_peer(peer, stream)?;

@@ -1,10 +1,12 @@
 //! Parking: a node without work sleeps in the kernel and costs nothing; whoever has something for it rings.
 //!
 //! A node marks itself as parked in its page ranges, where peers look after they have stored something. No
-//! wake-up is lost, by Dekker's pattern (see `barrier`): the peer stores its words, then looks at the mark; the
-//! node stores its mark, passes the heavy barrier, then looks once more for words. The peer looks in its next
-//! [`poll`](squall_fabric::Fabric::poll) after the stores, once for all of them, so that a store or a push costs
-//! nothing and a poll a load per reader. A doorbell that comes between the mark and the sleep ends the sleep.
+//! wake-up is lost, by Dekker's pattern: the peer stores its words, fences, and looks at the mark; the node stores its
+//! mark, fences, and looks once more for words. The peer looks in its next [`poll`](squall_fabric::Fabric::poll)
+//! after the stores, once for all of them, and fences later: in the first poll without stores, after [`LOOKS_MAX`] polls with
+//! stores, and before it parks itself. Then it looks again. So the fence, which waits for all stores, costs a busy sender
+//! next to nothing, and who has just parked may sleep for some polls longer; a store or a push costs nothing, and a poll
+//! a load per reader. A doorbell that comes between the mark and the sleep ends the sleep.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::Timespec;
+use squall_fabric::atomics::{Ordering, fence};
 
 use super::ShmFabric;
 use super::link::Link;
@@ -85,7 +88,7 @@ impl Parking {
 
 impl Transport for ShmFabric {
     fn prepare_park(&mut self) {
-        self.ring_peers();
+        self.ring_sleepers();
         self.parking.count += 1;
         self.parking.rung = false;
         self.parking.mark_all(&self.links, true);
@@ -113,7 +116,7 @@ impl Transport for ShmFabric {
 
     #[inline]
     fn flush(&mut self) {
-        self.ring_peers();
+        self.ring_sleepers();
     }
 
     fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {
@@ -127,7 +130,7 @@ impl Transport for ShmFabric {
 
 impl Sleeper for ShmFabric {
     fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
-        self.ring_peers();
+        self.ring_sleepers();
         if self.parking.rung || !self.events.is_empty() {
             return None;
         }
@@ -150,19 +153,43 @@ impl ShmFabric {
         has_timer.then_some(TIMER)
     }
 
-    /// Rings the peers that are parked and for which something was stored or pushed since the last call.
+    /// Rings peers that are parked and for which something was stored or pushed; those that park at this moment, in one of the
+    /// next calls.
     #[inline]
     pub(super) fn ring_peers(&mut self) {
         if !self.to_ring.is_empty() {
-            self.ring_all();
+            self.look_at_marks();
+        } else if self.looks > 0 {
+            self.look_again();
         }
     }
 
-    fn ring_all(&mut self) {
-        // Our stores before the look at the marks: either we see the mark, or the parking peer sees the words.
-        barrier::light_if(self.fenced);
+    fn look_at_marks(&mut self) {
+        self.doubtful.union(&self.to_ring);
         while let Some(link) = self.to_ring.pop() {
             self.links[link].ring_if_parked();
+        }
+        self.looks += 1;
+        if self.looks >= LOOKS_MAX {
+            self.look_again();
+        }
+    }
+
+    fn look_again(&mut self) {
+        self.looks = 0;
+        // SYNC: our stores before the look at the marks: either we see the mark, or the parking peer sees the words. It fences
+        // between its mark and its last look, too (`prepare_park`).
+        fence(Ordering::SeqCst);
+        while let Some(link) = self.doubtful.pop() {
+            self.links[link].ring_if_parked();
+        }
+    }
+
+    /// Rings all peers that are parked, or park at this moment, and for which something was stored or pushed.
+    pub(super) fn ring_sleepers(&mut self) {
+        self.doubtful.union(&std::mem::take(&mut self.to_ring));
+        if !self.doubtful.is_empty() {
+            self.look_again();
         }
     }
 }
@@ -247,6 +274,8 @@ const TIMER: Duration = Duration::from_millis(1);
 /// Links looked at in one turn; the others wait for the next.
 const READY_MAX: usize = 64;
 const WAKER: u64 = u64::MAX;
+/// A fence in one of so many polls of a node that stores something in each.
+const LOOKS_MAX: u32 = 32;
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! Revocation: after `Revoked` nothing lands any more, whatever state the writer is in [F9].
 //!
-//! The owner clears the validity word, makes every running thread of the writer pass a barrier, and looks for the
-//! mark of a write under that grant. Without a mark, every later write sees the cleared word: the grant is
+//! The owner clears the validity word, fences, and looks for the mark of a write under that grant; a writer sets its mark,
+//! fences, and looks for the validity word. Without a mark, every later write sees the cleared word: the grant is
 //! revoked, some microseconds after the call. With a mark, a write is under way; the owner waits for its end for
 //! [`PATIENCE`]. If its writer was stopped in the middle, the owner *moves* the region to other pages, at the
 //! same addresses: what the writer still stores lands in pages that nobody reads, and its second look tells it.
@@ -14,7 +14,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use squall_fabric::atomics::AtomicU64;
+use squall_fabric::atomics::{AtomicU64, Ordering, fence};
 use squall_fabric::{Event, Grant};
 
 use super::ShmFabric;
@@ -22,7 +22,6 @@ use super::grants::{GivenState, validity};
 use super::memory::Segment;
 use super::placing::is_adopted;
 use super::wire::Message;
-use crate::barrier;
 
 /// A revocation that waits for the end of a write.
 #[derive(Debug)]
@@ -92,8 +91,8 @@ impl ShmFabric {
         given.state = GivenState::Revoking;
         let (grant, segment) = (given.grant, given.segment.clone());
         self.links[link].set_validity(slot, 0);
-        // The cleared word before the look at the mark: either the writer sees it, or we see the writer.
-        barrier::heavy();
+        // SYNC: the cleared word before the look at the mark: either the writer sees it, or we see the writer.
+        fence(Ordering::SeqCst);
         match self.links[link].write_under_way(slot) {
             None => self.finish_revocation(link, slot, grant),
             Some(mark) => {
@@ -142,8 +141,8 @@ impl ShmFabric {
                 others.push((link, slot));
             }
         }
-        // The new words before the look at the marks, as in `take_back`.
-        barrier::heavy();
+        // SYNC: the new words before the look at the marks, as in `take_back`.
+        fence(Ordering::SeqCst);
         let marked =
             |&(link, slot): &(usize, usize)| Some((link, slot, self.links[link].write_under_way(slot)?));
         let under_way = others.iter().filter_map(marked).collect();
@@ -195,9 +194,9 @@ impl ShmFabric {
                 given.state = GivenState::Withdrawn;
             }
         }
-        // The last words that writers placed are in the old pages by now: those of a writer that does not see
+        // SYNC: the last words that writers placed are in the old pages by now: those of a writer that does not see
         // the cleared words are visible after this.
-        barrier::heavy();
+        fence(Ordering::SeqCst);
         if let Err(error) = under_way.segment.move_to_new_pages() {
             tracing::warn!(%error, "no memory to move a granted region; its revocation waits");
             self.moves.push(under_way);

@@ -25,8 +25,6 @@ pub(super) enum Message {
     /// The first message: who I am, and the file of my link page for you.
     Hello {
         node: u32,
-        /// Whether `membarrier` of others reaches this process.
-        expedited: bool,
         /// Where to try whether you may read my memory.
         witness: Witness,
     },
@@ -72,8 +70,8 @@ impl Message {
         let frame = Frame::new(self.kind());
         match *self {
             Self::Doorbell => frame,
-            Self::Hello { node, expedited, witness: Witness { pid, address, word } } => {
-                let frame = frame.u64(MAGIC).u16(VERSION).u16(u16::from(expedited)).u32(node);
+            Self::Hello { node, witness: Witness { pid, address, word } } => {
+                let frame = frame.u64(MAGIC).u16(VERSION).u32(node);
                 frame.u32(pid).u64(address).u64(word)
             }
             Self::Open { channel, index } | Self::Refused { channel, index } => frame.u32(channel).u64(index),
@@ -127,9 +125,9 @@ impl Message {
         if body.u16() != VERSION {
             return Err(Violation("another version of this transport"));
         }
-        let (expedited, node) = (body.u16() & 1 == 1, body.u32());
+        let node = body.u32();
         let witness = Witness { pid: body.u32(), address: body.u64(), word: body.u64() };
-        Ok(Self::Hello { node, expedited, witness })
+        Ok(Self::Hello { node, witness })
     }
 
     const fn kind(&self) -> u8 {
@@ -235,11 +233,11 @@ fn reason_of(code: u8) -> Result<BreakReason, Violation> {
 }
 
 /// Bytes after the kind, by kind.
-const BODY_BYTES: [usize; 11] = [0, 36, 12, 13, 16, 8, 34, 8, 8, 8, 12];
-const FRAME_BYTES_MAX: usize = 37;
+const BODY_BYTES: [usize; 11] = [0, 34, 12, 13, 16, 8, 34, 8, 8, 8, 12];
+const FRAME_BYTES_MAX: usize = 35;
 /// "squall-m" and a version: both ends of a link are of one build of one group, this finds mistakes.
 const MAGIC: u64 = u64::from_le_bytes(*b"squall-m");
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 
 #[cfg(test)]
 mod tests {
@@ -247,7 +245,7 @@ mod tests {
 
     const ALL: [Message; 11] = [
         Message::Doorbell,
-        Message::Hello { node: 7, expedited: true, witness: Witness { pid: 1, address: 2, word: 3 } },
+        Message::Hello { node: 7, witness: Witness { pid: 1, address: 2, word: 3 } },
         Message::Open { channel: 1, index: u64::MAX },
         Message::Close { channel: u32::MAX, index: 2, reason: BreakReason::Refused },
         Message::Mirror { key: 3, words: 4 },

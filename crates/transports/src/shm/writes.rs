@@ -12,7 +12,6 @@ use super::link::Link;
 use super::placing::is_adopted;
 use super::ring::Post;
 use super::wire::Violation;
-use crate::barrier;
 
 /// What became of an attempt to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,7 +234,7 @@ impl ShmFabric {
     /// Stores the words of a write where its grant says, if the grant is valid.
     #[inline]
     fn place(&mut self, link: usize, write: &Write<'_>) -> Placement {
-        match store_words(&self.links[link], write, self.fenced, &mut self.ways) {
+        match store_words(&self.links[link], write, &mut self.ways) {
             Placement::PagesUnderWay => self.place_again(link, write),
             placement => placement,
         }
@@ -245,13 +244,13 @@ impl ShmFabric {
     fn place_again(&mut self, link: usize, write: &Write<'_>) -> Placement {
         // The pages were handed over before the grant was told to anybody: they wait in the socket.
         self.read_link(link);
-        store_words(&self.links[link], write, self.fenced, &mut self.ways)
+        store_words(&self.links[link], write, &mut self.ways)
     }
 }
 
 /// Stores the words between two looks at the validity of the grant. The first keeps a writer whose grant is
 /// revoked from storing; the second makes `Done` mean that the words were placed before the revocation [F10].
-fn store_words(link: &Link, write: &Write<'_>, fenced: bool, ways: &mut Ways) -> Placement {
+fn store_words(link: &Link, write: &Write<'_>, ways: &mut Ways) -> Placement {
     let grant = write.grant;
     let slot = slot_of(grant.key);
     let Some(TakenGrant { target, validity, .. }) = link.taken.find(grant) else {
@@ -263,8 +262,8 @@ fn store_words(link: &Link, write: &Write<'_>, fenced: bool, ways: &mut Ways) ->
         return Placement::Refused;
     }
     link.begin_write(slot);
-    // The mark of this write before the look: either we see the revocation, or the owner sees the mark.
-    barrier::light_if(fenced);
+    // SYNC: the mark of this write before the look: either we see the revocation, or the owner sees the mark.
+    fence(Ordering::SeqCst);
     let found = link.validity(slot);
     if found != *validity {
         link.end_write();
@@ -279,8 +278,8 @@ fn store_words(link: &Link, write: &Write<'_>, fenced: bool, ways: &mut Ways) ->
         // Who writes few words mostly goes on behind them: then the line is here before the next write.
         target.prefetch_to_store(write.offset + write.source.words());
     }
-    // The words before the second look: either we see the revocation, or the owner sees the words.
-    barrier::light_if(fenced);
+    // SYNC: the words before the second look: either we see the revocation, or the owner sees the words.
+    fence(Ordering::SeqCst);
     let placed = serial(link.validity(slot)) == serial(*validity);
     link.end_write();
     if placed { Placement::Placed } else { Placement::Refused }
