@@ -294,8 +294,9 @@ pub(crate) enum ScheduleName {
 pub(crate) enum Command {
     /// All are ready: begin.
     Go,
-    /// To a newcomer: so many lines has each member, by rank, yet to deliver since its first view began.
-    CatchUp { missing: Vec<u64> },
+    /// To a newcomer: so many lines had each member, by rank, yet to deliver when this view began. It counts if it is the
+    /// newcomer's first: one that has to come again has several.
+    CatchUp { view: u64, missing: Vec<u64> },
     /// Send nothing more; done is who has delivered all of its own and hears nothing more.
     Drain,
     /// Deliver what is under way, and leave the group in order.
@@ -327,7 +328,7 @@ pub(crate) enum Event {
     /// Another member is gone, and the group goes on without it.
     Gone { member: usize },
     /// A newcomer has come in; what it has to know, as in [`Command::CatchUp`].
-    Arrived { missing: Vec<u64> },
+    Arrived { view: u64, missing: Vec<u64> },
     /// The member has delivered in a new view.
     View(ViewNews),
     /// The work is done.

@@ -38,6 +38,8 @@ points! {
     WedgedByAccusation,
     /// A view ends because somebody wants to join.
     WedgedByJoin,
+    /// A count that begins anew with a view is used up.
+    WedgedByCount,
     /// A view ends because a member leaves.
     WedgedByLeave,
     /// A view ends because another member has wedged.

@@ -115,5 +115,7 @@ mutations! {
         CountPartialBody,
         /// \[J5\] A view that ends already counts as one in which messages flow.
         ReadyWhileEnding,
+        /// \[J8\] A process that joins takes messages before its arrival is over.
+        TakePartEarly,
     }
 }

@@ -86,7 +86,7 @@ impl Node {
                 states: config.subgroups.len(),
             };
             let layout = layout(&config.subgroups, Arc::clone(places));
-            let settings = Settings { membership, relays: None };
+            let settings = Settings { membership, ..Settings::default() };
             handles.set_node(fabric.node());
             let (group, members, rank) = match start {
                 Start::First(members) => {

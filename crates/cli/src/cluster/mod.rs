@@ -92,8 +92,8 @@ pub(crate) struct Cluster<'o> {
     survives: bool,
     /// Where each member listens.
     addresses: Vec<Option<String>>,
-    /// The newcomer has been told what it has to know.
-    caught_up: bool,
+    /// The latest view of which the newcomer has been told.
+    told: Option<u64>,
 }
 
 impl<'o> Cluster<'o> {
@@ -112,10 +112,9 @@ impl<'o> Cluster<'o> {
         let to_cluster = sender.clone();
         // Fails if the cluster has gone, and then there is nothing to interrupt.
         interrupts.set(move || drop(to_cluster.send(Notice::Interrupted)));
-        let (addresses, caught_up) = (Vec::new(), false);
+        let (addresses, told) = (Vec::new(), None);
         let processes = Vec::new();
-        let mut cluster =
-            Self { processes, notices, sender, observer, survives: false, addresses, caught_up };
+        let mut cluster = Self { processes, notices, sender, observer, survives: false, addresses, told };
         let identity = (unique_name(), random_secret()?);
         cluster.assemble(plan, &identity)?;
         cluster.survives = plan.survives;
@@ -199,9 +198,10 @@ impl<'o> Cluster<'o> {
                         }
                     }
                 }
-                Some((_, Event::Arrived { missing })) if !self.caught_up => {
-                    self.caught_up = true;
-                    self.processes[plan.members].tell(&Command::CatchUp { missing });
+                // All members say the same.
+                Some((_, Event::Arrived { view, missing })) if self.told < Some(view) => {
+                    self.told = Some(view);
+                    self.processes[plan.members].tell(&Command::CatchUp { view, missing });
                 }
                 Some((rank, Event::Gone { member })) => self.observer.on_gone(rank, member),
                 Some((rank, Event::Done(report))) => {

@@ -58,6 +58,8 @@ struct Desk {
     /// than the window has, so that the next line's is free even when the window is full.
     sent_at_ns: Vec<AtomicU64>,
     is_closed: AtomicBool,
+    /// A newcomer's first view.
+    first_view: AtomicU64,
     /// What a newcomer has been told: how much each member had yet to deliver when its first view began.
     told: Mutex<Option<Vec<u64>>>,
     /// What the log holds at the end.
@@ -71,6 +73,7 @@ impl Desk {
             origin: Instant::now(),
             sent_at_ns: (0..=window).map(|_| AtomicU64::new(0)).collect(),
             is_closed: AtomicBool::new(false),
+            first_view: AtomicU64::new(0),
             told: Mutex::new(None),
             closed: Mutex::new(None),
         }
@@ -104,6 +107,8 @@ struct Log {
     newcomer: Option<usize>,
     /// Who is to join has come.
     has_come: bool,
+    /// The present view.
+    view: Option<u64>,
     /// The members of the present view. The log is closed when none of them has a line missing.
     members: Vec<usize>,
     delivered: u64,
@@ -143,6 +148,7 @@ impl Log {
                 .collect(),
             newcomer: job.newcomer,
             has_come: false,
+            view: None,
             members: if joins { Vec::new() } else { (0..group.members).collect() },
             delivered: 0,
             own: 0,
@@ -241,21 +247,27 @@ impl Inbox for Log {
         }
     }
 
-    fn on_view(&mut self, _view: u64, members: &[usize]) {
+    fn on_view(&mut self, view: u64, members: &[usize]) {
+        // A newcomer that the others have removed before it had arrived comes again, some views later.
+        if self.view.replace(view).is_none_or(|before| before + 1 < view) {
+            self.desk.first_view.store(view, Ordering::Relaxed);
+        }
         let gone = self.members.iter().filter(|member| !members.contains(member));
         for member in gone {
             say(&Event::Gone { member: *member });
             self.is_interrupted = true;
         }
-        self.members = members.to_vec();
+        let before = std::mem::replace(&mut self.members, members.to_vec());
+        let was_there = |member: usize| before.contains(&member);
         // Who has nothing more to hear from the others does not wait for them.
         self.is_interrupted &= members.iter().any(|member| self.missing[*member] > 0);
-        let comes =
-            self.newcomer.is_some_and(|newcomer| newcomer != self.rank && members.contains(&newcomer));
-        if let Some(digests) = self.digests.as_mut().filter(|_| comes && !self.has_come) {
+        let comes = self.newcomer.is_some_and(|newcomer| {
+            newcomer != self.rank && members.contains(&newcomer) && !was_there(newcomer)
+        });
+        if let Some(digests) = self.digests.as_mut().filter(|_| comes) {
             digests.since = Some(SequenceDigest::new());
             self.has_come = true;
-            say(&Event::Arrived { missing: self.missing.clone() });
+            say(&Event::Arrived { view, missing: self.missing.clone() });
         }
         if self.is_complete() {
             self.close();
@@ -274,7 +286,7 @@ fn send_and_log(
     job: &DemoJob,
     text: &Text,
     desk: &Desk,
-    caught_up: &dyn Fn() -> Option<Vec<u64>>,
+    caught_up: &dyn Fn() -> Option<(u64, Vec<u64>)>,
 ) -> Result<Report> {
     // A newcomer sends the last member's share once more.
     let share = group.rank.min(group.members - 1);
@@ -285,7 +297,10 @@ fn send_and_log(
     let mut ticker = Ticker::new();
     let begun = Instant::now();
     while !desk.is_closed.load(Ordering::Relaxed) {
-        if !may_send && let Some(told) = caught_up() {
+        if !may_send
+            && let Some((view, told)) = caught_up()
+            && view == desk.first_view.load(Ordering::Relaxed)
+        {
             *desk.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
             may_send = true;
         }

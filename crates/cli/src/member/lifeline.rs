@@ -32,7 +32,7 @@ pub(crate) struct Lifeline {
     stopped: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
     leaving: Arc<AtomicBool>,
-    catch_up: Receiver<Vec<u64>>,
+    catch_up: Receiver<(u64, Vec<u64>)>,
 }
 
 impl Lifeline {
@@ -52,7 +52,7 @@ impl Lifeline {
                 match read_line(&mut pipe) {
                     // Nobody waits for it any more if the work has failed meanwhile.
                     Ok(Some(Command::Go)) => drop(sender.send(())),
-                    Ok(Some(Command::CatchUp { missing })) => drop(news.send(missing)),
+                    Ok(Some(Command::CatchUp { view, missing })) => drop(news.send((view, missing))),
                     Ok(Some(Command::Drain)) => drain.store(true, Ordering::Relaxed),
                     Ok(Some(Command::Leave)) => leave.store(true, Ordering::Relaxed),
                     Ok(Some(Command::Stop)) => stop.store(true, Ordering::Relaxed),
@@ -71,8 +71,8 @@ impl Lifeline {
         self.go.recv().map_err(|_| anyhow!("the parent has gone"))
     }
 
-    /// What a newcomer has been told, once.
-    pub(crate) fn caught_up(&self) -> Option<Vec<u64>> {
+    /// What a newcomer has been told next, and of which view.
+    pub(crate) fn caught_up(&self) -> Option<(u64, Vec<u64>)> {
         self.catch_up.try_recv().ok()
     }
 

@@ -36,6 +36,9 @@ pub(super) struct Node {
     /// Posts so far, as rules count them.
     pub(super) posts: u64,
     pub(super) post_rules: Counted,
+    /// Requests for memory so far, as rules count them.
+    pub(super) requests: u64,
+    pub(super) memory_rules: Counted,
     pub(super) counters: Counters,
 }
 
@@ -95,6 +98,8 @@ impl Node {
             ingress: Direction::default(),
             posts: 0,
             post_rules: Counted::new(),
+            requests: 0,
+            memory_rules: Counted::new(),
             counters: Counters::default(),
         }
     }
@@ -170,7 +175,9 @@ impl Fabric for SimFabric {
     }
 
     fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
-        Ok(self.world.borrow_mut().register(self.node, words))
+        let mut world = self.world.borrow_mut();
+        world.begin_request(self.node);
+        Ok(world.register(self.node, words))
     }
 
     fn adopt(&mut self, memory: &Region) -> Region {
@@ -251,7 +258,9 @@ impl Fabric for SimFabric {
     }
 
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
-        self.world.borrow_mut().attach(self.node, owner.0, key, words)
+        let mut world = self.world.borrow_mut();
+        world.begin_request(self.node);
+        world.attach(self.node, owner.0, key, words)
     }
 
     fn push(&mut self, mirror: MirrorId, range: Range<usize>) {

@@ -16,7 +16,7 @@ pub struct Rule {
     pub what: Verdict,
 }
 
-/// When a rule strikes. Posts and pieces are counted from 1, from the beginning of the world.
+/// When a rule strikes. Posts, pieces and requests are counted from 1, from the beginning of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// At a virtual time.
@@ -37,6 +37,14 @@ pub enum When {
         /// The target.
         to: u32,
         /// Which piece on this path, over all its connections and mirrors.
+        nth: u64,
+    },
+    /// Just before a node's `nth` request for memory: a region that it registers, or a view that it attaches. To crash there
+    /// is what a shortage of memory makes of a core ([`crate::Shortage`]).
+    Memory {
+        /// Who asks.
+        node: u32,
+        /// Which of its requests.
         nth: u64,
     },
 }
@@ -103,8 +111,19 @@ impl World {
             When::At(at) => self.agenda.enter(at.as_nanos().max(self.now), Action::Rule(index)),
             When::Post { node, nth } => insert(&mut self.nodes[node as usize].post_rules, nth, index),
             When::Piece { from, to, nth } => insert(&mut self.path_mut(from, to).piece_rules, nth, index),
+            When::Memory { node, nth } => insert(&mut self.nodes[node as usize].memory_rules, nth, index),
         }
         self.rules.push(rule);
+    }
+
+    /// Counts a request for memory.
+    pub(super) fn begin_request(&mut self, node: u32) {
+        let state = &mut self.nodes[node as usize];
+        state.requests += 1;
+        let count = state.requests;
+        while let Some(rule) = due(&mut self.nodes[node as usize].memory_rules, count) {
+            self.on_rule(rule);
+        }
     }
 
     /// Lets a rule strike.
@@ -159,6 +178,7 @@ impl fmt::Display for When {
             Self::Piece { from, to, nth } => {
                 write!(f, "before piece {nth} from node {from} lands at node {to}")
             }
+            Self::Memory { node, nth } => write!(f, "at request {nth} of node {node} for memory"),
         }
     }
 }

@@ -68,6 +68,35 @@ fn readers_take_what_was_sent() {
     }
 }
 
+/// Counts of records wrap in the announcement, while indexes come near their limit: as many as may be are under way.
+#[test]
+fn counts_wrap_and_indexes_end() {
+    let (region, geometry, mut writer, mut publisher) = ring(RECORDS_MAX, 8, RECORDS_MAX * 16);
+    let mut reader = Reader::new(&region, geometry);
+    let mut draw = Draw(7);
+    let mut index = INDEXES_MAX - 300_000;
+    publisher.raise(index);
+    let (mut sent, mut taken) = (0_u64, 0_u64);
+    while taken < 200_000 {
+        while sent < 200_000 && writer.send(8, |bytes| bytes.copy_from_slice(&sent.to_le_bytes())).is_ok() {
+            sent += 1;
+        }
+        publisher.publish(1 + draw.below(u64::from(u16::MAX)), |_| ());
+        for _ in 0..draw.below(2 * RECORDS_MAX as u64) {
+            if index == publisher.announcement().indexes {
+                break;
+            }
+            let record = reader.take(index, publisher.announcement()).unwrap().expect("no nulls here");
+            assert_eq!(trusted::payload(&reader, record), taken.to_le_bytes());
+            (taken, index) = (taken + 1, index + 1);
+        }
+        publisher.free(index);
+    }
+    assert_eq!(index, INDEXES_MAX - 100_000);
+    publisher.raise(INDEXES_MAX - 1);
+    assert_eq!(reader.take(index, publisher.announcement()), Ok(None));
+}
+
 /// Nobody sees bytes of an earlier message: neither who fills a message, nor who reads what was not filled.
 #[test]
 fn old_bytes_are_not_shown() {

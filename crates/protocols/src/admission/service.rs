@@ -205,7 +205,8 @@ impl<A: Clone> AdmissionService<A> {
         self.handle_timeout(now);
         // A member has its links, also when its first view has only just begun. A process that the group has lost would be accused
         // as soon as it were a member: it has to ask for another number.
-        let is_lost = is_lost && !is_on(Mutation::TakeLost);
+        let is_about_to_be = self.actions.contains(&AdmissionAction::ReportLost(node));
+        let is_lost = (is_lost || is_about_to_be) && !is_on(Mutation::TakeLost);
         let verdict = match view.rank(node).is_some() || is_lost {
             true => LinkVerdict::Close,
             false => self.links.judge(node, self.roster.contains_key(&node), view.id, now),
@@ -223,6 +224,12 @@ impl<A: Clone> AdmissionService<A> {
             }
         }
         verdict
+    }
+
+    /// Whether the link of `node` was taken here and not given up since.
+    #[must_use]
+    pub fn has_taken(&self, node: NodeId, view: &View) -> bool {
+        self.links.contains(node) || view.rank(node).is_some() && self.roster.contains_key(&node)
     }
 
     /// The fabric has not taken the link, or nothing is left of it.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use squall_fabric::window::INDEXES_MAX;
 use squall_fabric::{Core, Event, Fabric, Instant, MirrorId, NodeId};
 
 use super::active::{Active, Served, either};
@@ -9,18 +10,32 @@ use super::relays::Relays;
 use super::succession::Successions;
 use super::timeline::Timeline;
 use super::{Application, Ended, Layout, Standstill, SubgroupId, ViewChange};
-use crate::membership::{self, Greeter, Member, Membership, Step, Stop, View, Welcome};
+use crate::membership::{self, Greeter, Member, Membership, State, Step, Stop, View, Welcome};
 use crate::multicast::Counters;
 use crate::mutation::{Mutation, is_on};
 use crate::rdmc;
 
 /// Settings of a group, the same at all members.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How members are judged, and when a part of the group goes on.
     pub membership: membership::Settings,
     /// How bodies of large messages go from member to member; `None`: as suits the longest.
     pub relays: Option<rdmc::Settings>,
+    /// A view ends, and the next one begins, when a sender has sent so many messages and nulls in a subgroup, and twice its
+    /// window; less than [`INDEXES_MAX`].
+    pub view_indexes_max: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            membership: membership::Settings::default(),
+            relays: None,
+            // A view ends long before what is sent meanwhile could use up the other half.
+            view_indexes_max: INDEXES_MAX / 2,
+        }
+    }
 }
 
 /// A group, as one node sees it. See the module above for the step order and the invariants.
@@ -43,6 +58,8 @@ pub struct Group<A: Application> {
     pub(super) standstill: Option<Standstill>,
     /// This node wishes to leave, in whichever view.
     pub(super) leaving: bool,
+    /// It takes no messages yet.
+    stands_by: bool,
     /// The subgroups that it was in when the group ended here, and their upcalls.
     pub(super) left: Vec<(SubgroupId, Option<A::Deliver>)>,
 }
@@ -115,8 +132,20 @@ impl<A: Application> Group<A> {
             timeline: Timeline::new(),
             standstill: None,
             leaving: false,
+            stands_by: false,
             left: Vec::new(),
         }
+    }
+
+    /// From now on this node takes part in views, and in no message, until [`Group::take_part`]: for a process that joins, and may
+    /// yet have to come once more as another node. What it had taken as the first would be followed by a gap.
+    pub const fn stand_by(&mut self) {
+        self.stands_by = true;
+    }
+
+    /// Messages flow to this node and from it from now on.
+    pub const fn take_part(&mut self) {
+        self.stands_by = false;
     }
 
     /// The application.
@@ -167,7 +196,7 @@ impl<A: Application> Group<A> {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let state = self.membership().map(Membership::state);
-        let flows = state == Some(membership::State::Normal) || is_on(Mutation::ReadyWhileEnding);
+        let flows = state == Some(State::Normal) || is_on(Mutation::ReadyWhileEnding);
         flows && self.has_opened()
     }
 
@@ -201,7 +230,7 @@ impl<A: Application> Group<A> {
         }
     }
 
-    /// Ends the view although its members stay, if this node leads ([`crate::membership::Membership::renew`]).
+    /// Ends the view although its members stay ([`crate::membership::Membership::renew`]).
     pub const fn renew(&mut self) {
         if let Stage::Present(present) = &mut self.stage {
             present.membership.renew();
@@ -232,6 +261,7 @@ impl<A: Application> Group<A> {
         let greeted: usize = self.greeters.iter_mut().map(|greeter| greeter.poll(fabric)).sum();
         self.retire_past(fabric);
         self.look_at_consumers(fabric);
+        self.look_at_indexes();
         let work = greeted + self.poll_joining(fabric) + self.poll_membership(fabric);
         if self.timeline.is_opening() && self.has_opened() {
             self.timeline.note(Step::Ready, fabric.now());
@@ -246,6 +276,21 @@ impl<A: Application> Group<A> {
             Stage::Present(present) => present.membership.has_news() || self.application.has_state_news(),
             Stage::Joining(..) => true,
             Stage::Ended(_) => false,
+        }
+    }
+
+    /// Ends the view before a sender's indexes are used up: a group must never stop because it has sent much.
+    fn look_at_indexes(&mut self) {
+        let Stage::Present(present) = &mut self.stage else { return };
+        let is_used_up = |active: &Active<A::Deliver>| {
+            either!(&active.core, core => {
+                // A view may begin with a whole window to send again, and has to deliver that at least.
+                let most = self.settings.view_indexes_max.max(2 * core.settings().window as u64);
+                core.indexes_max() >= most
+            })
+        };
+        if present.subgroups.iter().any(is_used_up) {
+            present.membership.renew();
         }
     }
 
@@ -305,6 +350,11 @@ impl<A: Application> Group<A> {
     fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let mut work = self.successions.poll(&mut self.application);
         let Stage::Present(present) = &mut self.stage else { return 0 };
+        // A view that ends needs everybody.
+        let is_open = matches!(present.membership.state(), State::Opening | State::Normal);
+        if self.stands_by && is_open && !is_on(Mutation::TakePartEarly) {
+            return work;
+        }
         for active in &mut present.subgroups {
             work += either!(&mut active.core, core => core.poll(fabric));
             let (view, first) = (present.membership.view(), active.segment.trims);

@@ -65,7 +65,7 @@ pub struct Membership {
     pub(super) states: Vec<u64>,
     /// Who wants to join, as this member knows; it matters if it leads.
     pub(super) joins: Vec<Member>,
-    /// The view is to end although its members stay.
+    /// The view is to end although its members stay, as far as this member is concerned.
     pub(super) renewing: bool,
     silence: Option<Silence>,
     /// The proposal that was echoed last, and the rank of its leader.
@@ -460,7 +460,7 @@ impl Membership {
             let row = self.table.row(rank);
             self.row.wedged.load(row) != 0 || self.row.leaving.load(row)
         };
-        self.disputed != 0 || self.can_admit() || ranks(self.heard_members()).any(has_reason)
+        self.disputed != 0 || self.renewing || self.can_admit() || ranks(self.heard_members()).any(has_reason)
     }
 
     fn wedge<F>(&mut self, subgroups: &mut impl Subgroups<F>) {

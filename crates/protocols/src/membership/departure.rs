@@ -53,6 +53,7 @@ impl Membership {
         reach(match () {
             () if self.disputed != 0 => Point::WedgedByAccusation,
             () if self.can_admit() => Point::WedgedByJoin,
+            () if self.renewing => Point::WedgedByCount,
             () if ranks(self.heard_members()).any(leaves) => Point::WedgedByLeave,
             () => Point::WedgedByNews,
         });

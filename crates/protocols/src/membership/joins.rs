@@ -14,18 +14,18 @@ impl Membership {
         }
     }
 
-    /// Ends the view although its members stay, if this member leads: numbers of nodes are made of views' numbers, and the
-    /// numbers of this view are used up \[J1\].
+    /// Ends the view although its members stay, since counts that begin anew with a view are used up: the numbers of nodes that
+    /// a leader gives \[J1\], or the indexes of messages.
     pub const fn renew(&mut self) {
         self.renewing = true;
     }
 
-    /// Whether it leads, and somebody waits that there is a place for.
+    /// Whether it leads and somebody waits that there is a place for.
     pub(super) fn can_admit(&self) -> bool {
         let is_full = self.view.members.len() >= MEMBERS_MAX && !is_on(Mutation::EndFullView);
         if is_full && !self.joins.is_empty() {
             reach(Point::JoinedInVain);
         }
-        self.leads() && (!self.joins.is_empty() && !is_full || self.renewing)
+        self.leads() && !self.joins.is_empty() && !is_full
     }
 }

@@ -244,6 +244,12 @@ impl<D: Deliver> Subgroup<D> {
         work
     }
 
+    /// How many messages and nulls the sender that has sent most has sent, as far as they count as received here.
+    #[must_use]
+    pub fn indexes_max(&self) -> u64 {
+        self.indexes.iter().copied().max().unwrap_or(0)
+    }
+
     /// What a sender has announced by now.
     #[inline]
     pub(super) fn look_at(&mut self, sender: usize) -> Result<Announcement, Corrupt> {

@@ -174,7 +174,7 @@ fn poll(node: NodeId, seat: &Arc<Seat>, run: &Run) {
         fabric.die_after(1 + draw(DEATH_MAX));
     }
     let membership = membership::Settings { suspicion_after: None, ..membership::Settings::default() };
-    let settings = Settings { membership, relays: None };
+    let settings = Settings { membership, ..Settings::default() };
     let view = View::first((0..MEMBERS).map(|node| Member { node: NodeId(node), tag: 0 }).collect());
     let app = App { node, seat: Arc::clone(seat) };
     let mut group = Group::begin(&mut fabric, view, Box::new(layout), settings, app);

@@ -83,6 +83,7 @@ fn rule_kind(rule: &Rule) -> &'static str {
         (Verdict::Crash(_), When::At(_)) => "crash at a time",
         (Verdict::Crash(_), When::Post { .. }) => "crash before a post",
         (Verdict::Crash(_), When::Piece { .. }) => "crash before a piece",
+        (Verdict::Crash(_), When::Memory { .. }) => "shortage of memory",
         (Verdict::Pause { .. }, When::At(_)) => "pause at a time",
         (Verdict::Pause { .. }, _) => "pause before a post",
         (Verdict::Partition(_), _) => "partition",

@@ -13,7 +13,7 @@ macro_rules! promises {
 promises!(
     MULTICAST,
     [NullsSent, ExpressTaken, WordsFreed, PullReleased],
-    ["crash at a time", "crash before a post", "pause at a time", "slow link"]
+    ["count of records that wraps", "crash at a time", "crash before a post", "pause at a time", "slow link"]
 );
 
 promises!(SST, [], ["pause at a time"]);
@@ -94,6 +94,7 @@ promises!(
         BackFromPause,
         WedgedByAccusation,
         WedgedByJoin,
+        WedgedByCount,
         WedgedByLeave,
         WedgedByNews,
         CutUnclear,
@@ -140,8 +141,11 @@ promises!(
         "partition",
         "pause at a time",
         "relayed messages",
+        "shortage of memory",
         "slow link",
-        "suspicion"
+        "suspicion",
+        "views of few indexes",
+        "views of high numbers"
     ]
 );
 
@@ -341,6 +345,7 @@ promises!(
         StoppedAccused,
         StoppedAsMinority,
         WedgedByAccusation,
+        WedgedByCount,
         WedgedByJoin,
         WedgedByLeave,
         WedgedByNews,
@@ -361,5 +366,6 @@ promises!(
         "member that comes again",
         "pause at a time",
         "rank of another",
+        "views of high numbers",
     ]
 );

@@ -376,7 +376,7 @@ impl<P: Program> Node<P> {
         let mut asks_at = None;
         let group = if i < plan.members {
             let members = (0..plan.members).map(|n| Member { node: NodeId(n), tag: u64::from(n) }).collect();
-            let view = View::first(members);
+            let view = View { id: plan.limits.first_view, ..View::first(members) };
             Some(Group::begin(&mut fabric, view, scene.layout(), settings(plan), scene.program(id)))
         } else {
             asks_at = Some(now + plan.joins[(i - plan.members) as usize]);
@@ -444,5 +444,6 @@ fn settings(plan: &Plan) -> Settings {
     Settings {
         membership: membership::Settings { suspicion_after, partition_safety, states: STATES },
         relays: Some(plan.relays.clone()),
+        view_indexes_max: plan.limits.view_indexes_max,
     }
 }

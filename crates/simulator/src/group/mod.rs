@@ -6,12 +6,14 @@
 mod app;
 mod cluster;
 mod health;
+mod limits;
 mod plan;
 mod program;
 pub mod slow;
 
 pub(crate) use cluster::{Cluster, STATES};
 pub use cluster::{Fate, UNREACHABLE_AFTER};
+pub use limits::Limits;
 pub(crate) use plan::{FOR_EVER, draw_drift, draw_rules};
 pub use plan::{Plan, SubgroupPlan};
 pub(crate) use program::{Program, Scene, Watch};

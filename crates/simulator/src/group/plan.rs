@@ -9,6 +9,7 @@ use squall_protocols::membership::{PartitionSafety, View};
 use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
 use squall_protocols::rdmc::{self, schedule::Algorithm};
 
+use super::limits::{Limits, draw_shortage};
 use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
 
@@ -47,6 +48,8 @@ pub struct Plan {
     pub one_sided_progress: bool,
     /// The faults.
     pub rules: Vec<Rule>,
+    /// Where counts begin and end.
+    pub limits: Limits,
 }
 
 /// A subgroup, and who is in it.
@@ -75,15 +78,23 @@ impl Plan {
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0x9209);
-        if prng.chance(300) {
-            return Self::draw_takeover(seed, &mut prng);
-        }
+        let is_takeover = prng.chance(300);
+        let mut plan = if is_takeover {
+            Self::draw_takeover(seed, &mut prng)
+        } else {
+            Self::draw_usual(seed, &mut prng)
+        };
+        plan.rules.extend(draw_shortage(seed, u64::from(plan.nodes())));
+        plan
+    }
+
+    fn draw_usual(seed: u64, prng: &mut Prng) -> Self {
         let members = 1 + u32::try_from(prng.index(5)).expect("few");
         let joins =
             (0..prng.below(4)).map(|_| Duration::from_nanos(prng.below(3_000_000))).collect::<Vec<_>>();
         let nodes = u64::from(members) + joins.len() as u64;
         let leaves =
-            (0..prng.below(2)).map(|_| (node(&mut prng, nodes), Duration::from_nanos(prng.below(3_000_000))));
+            (0..prng.below(2)).map(|_| (node(prng, nodes), Duration::from_nanos(prng.below(3_000_000))));
         let leaves = leaves.collect();
         let is_quiet = prng.chance(500);
         let suspicion_after = (!is_quiet).then(|| Duration::from_nanos(400_000 + prng.below(3_000_000)));
@@ -92,17 +103,18 @@ impl Plan {
             members,
             leaves,
             relays: draw_relays(seed),
-            subgroups: draw_subgroups(seed, &mut prng),
+            subgroups: draw_subgroups(seed, prng),
             messages: prng.below(50),
             burst: 1 + prng.below(8),
             gap_max: Duration::from_nanos(if prng.chance(300) { 0 } else { prng.below(150_000) }),
             consumer_pause_max: Duration::from_nanos(prng.below(200_000)),
             suspicion_after,
             partition_safety: PartitionSafety::Majority,
-            adversary: Adversary { clock_drift_max: draw_drift(seed), ..Adversary::drawn(&mut prng) },
+            adversary: Adversary { clock_drift_max: draw_drift(seed), ..Adversary::drawn(prng) },
             early_sight: prng.chance(500),
             one_sided_progress: prng.chance(750),
-            rules: draw_rules(&mut prng, nodes),
+            rules: draw_rules(prng, nodes),
+            limits: Limits::draw(seed),
             joins,
         }
     }
@@ -150,6 +162,7 @@ impl Plan {
             early_sight: prng.chance(300),
             one_sided_progress: prng.chance(750),
             rules,
+            limits: Limits::draw(seed),
         }
     }
 
@@ -187,6 +200,7 @@ impl Plan {
             early_sight: false,
             one_sided_progress: seed.is_multiple_of(2),
             rules: Vec::new(),
+            limits: Limits::usual(),
         }
     }
 
@@ -199,7 +213,8 @@ impl Plan {
     /// The most views that may have the members of the one before \[V12\]: the joiner that a view ended for may be lost.
     #[must_use]
     pub fn unchanged_views_max(&self) -> usize {
-        self.joins.len() + self.rules.len()
+        let messages = self.messages * u64::from(self.nodes()) * self.subgroups.len() as u64;
+        self.joins.len() + self.rules.len() + usize::try_from(self.limits.views(messages)).expect("few")
     }
 
     /// Whether members can be suspected that live, or lose each other.
@@ -220,6 +235,8 @@ impl Plan {
             ("clocks of different rates", self.adversary.clock_drift_max > 0),
             ("no partition safety", self.partition_safety == PartitionSafety::Off),
             ("relayed messages", self.subgroups.iter().any(relays)),
+            ("views of few indexes", self.limits.is_low()),
+            ("views of high numbers", self.limits.first_view > 0),
         ];
         let others = others.into_iter().filter_map(|(kind, is_there)| is_there.then_some(kind));
         rule_kinds(&self.rules).into_iter().chain(others).collect()
@@ -423,6 +440,9 @@ impl Shrink for Plan {
         if self.subgroups.iter().any(|subgroup| subgroup.pullers != 0) {
             with(&|plan| plan.subgroups.iter_mut().for_each(|subgroup| subgroup.pullers = 0));
         }
+        if self.limits != Limits::usual() {
+            with(&|plan| plan.limits = Limits::usual());
+        }
         let calm = Adversary { delay_max: self.adversary.delay_max, ..Adversary::default() };
         if calm != self.adversary {
             with(&|plan| plan.adversary = calm.clone());
@@ -458,7 +478,11 @@ impl fmt::Display for Plan {
             "  {} messages each, bursts of {}, up to {:?} apart, consumers pause {:?}",
             self.messages, self.burst, self.gap_max, self.consumer_pause_max
         )?;
-        writeln!(f, "  suspicion after {:?}, {:?}", self.suspicion_after, self.partition_safety)?;
+        writeln!(
+            f,
+            "  suspicion after {:?}, {:?}, {:?}",
+            self.suspicion_after, self.partition_safety, self.limits
+        )?;
         writeln!(
             f,
             "  early sight {}, one-sided {}, {:?}",

@@ -17,6 +17,10 @@ pub(super) enum Body {
     Link {
         number: NodeId,
     },
+    /// The member has what it has agreed to: within its process.
+    Stream {
+        number: NodeId,
+    },
     Report {
         number: NodeId,
     },
@@ -74,10 +78,19 @@ impl Bus {
         self.put(now, to, message);
     }
 
+    /// As [`Bus::post`], within a process: nothing is lost, or late.
+    pub(super) fn hand_over(&mut self, now: Instant, within: u32, body: Body) {
+        self.put_within(self.plan.delay_max, now, within, Message { from: within, call: 0, body });
+    }
+
     fn put(&mut self, now: Instant, to: u32, message: Message) {
         // A joiner that learns late that it has joined is silent for longer than members wait.
         let is_late = self.prng.chance(self.plan.late_per_mille) && !matches!(message.body, Body::Reported);
         let most = if is_late { self.plan.late_max } else { self.plan.delay_max };
+        self.put_within(most, now, to, message);
+    }
+
+    fn put_within(&mut self, most: Duration, now: Instant, to: u32, message: Message) {
         let at = now + Duration::from_nanos(1 + self.prng.below(most.as_nanos() as u64 + 1));
         self.posted += 1;
         self.boxes[to as usize].insert((at, self.posted), message);

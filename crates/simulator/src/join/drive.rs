@@ -3,7 +3,7 @@
 use squall_fabric::{BreakReason, Core, Duration, Event, Fabric as _, Instant, NodeId};
 use squall_protocols::admission::{
     AdmissionAction, AdmissionService, Admitted, Arrival, CallFailure, JoinAnswer, JoinFailure, JoinerAction,
-    LinkVerdict,
+    LinkVerdict, REMOVALS_MAX,
 };
 use squall_protocols::group::{Ended, Group};
 use squall_protocols::membership::{Member, View};
@@ -98,9 +98,14 @@ impl Cluster {
                 self.post(place, from, call, body);
             }
             Body::Link { number } => {
-                let body = self.take_link(place, from, number, false);
+                let body = self.take_link(place, from, number);
+                if matches!(body, Body::Linked) {
+                    // The thread that has heard the request answers it, and then hands the connection over.
+                    self.bus.hand_over(self.world.now(), place, Body::Stream { number });
+                }
                 self.post(place, from, call, body);
             }
+            Body::Stream { number } => self.take_stream(place, number),
             Body::Report { number } => {
                 let body = self.take_report(place, from, number);
                 let ends = self.plan.leader_ends && place == 0 && matches!(body, Body::Reported);
@@ -129,20 +134,39 @@ impl Cluster {
     }
 
     /// A process says that it is `number`, and links with the member at `place`.
-    fn take_link(&mut self, place: u32, from: u32, number: NodeId, is_impostor: bool) -> Body {
+    fn take_link(&mut self, place: u32, from: u32, number: NodeId) -> Body {
         let process = &mut self.processes[place as usize];
-        let (now, own) = (process.now(), process.node());
+        let now = process.now();
         let (Some(service), Some(group)) = (&mut process.service, &process.group) else { return NOT_YET };
         let Some(membership) = group.membership() else { return NOT_YET };
         let (view, node) = (self.numbers.translate(membership.view()), self.numbers.node(number));
         let is_lost = node.is_some_and(|node| group.has_lost(node));
         let verdict = service.handle_link(now, number, from, &view, is_lost);
-        if let Some(node) = node.filter(|_| verdict == LinkVerdict::Take && !is_impostor) {
-            self.world.set_linked(own, node.0, true);
-        }
         match verdict {
             LinkVerdict::Take => Body::Linked,
             LinkVerdict::Close | LinkVerdict::Report => Body::Broken("the member does not take the link"),
+        }
+    }
+
+    /// A member gets the connection of a process whose link it has taken.
+    fn take_stream(&mut self, place: u32, number: NodeId) {
+        let process = &mut self.processes[place as usize];
+        let (own, view) = (process.node(), process.view().map(|view| self.numbers.translate(view)));
+        let Some(node) = self.numbers.node(number) else { return };
+        let is_taken = process
+            .service
+            .as_ref()
+            .zip(view)
+            .is_some_and(|(service, view)| service.has_taken(number, &view));
+        if is_taken {
+            return self.world.set_linked(own, node.0, true);
+        }
+        // It was given up meanwhile: the connection is closed.
+        let other = self.numbers.owner(node.0);
+        let process = &mut self.processes[other as usize];
+        if process.attempt.is_some_and(|attempt| attempt.number == number) {
+            process.events.push(Event::PeerLost { peer: NodeId(own), reason: BreakReason::PeerClosed });
+            self.wake(other);
         }
     }
 
@@ -170,7 +194,7 @@ impl Cluster {
         let guess = self.processes[place as usize].view().map_or(0, |view| view.id + 1) * 64;
         let number = candidates.max().unwrap_or(NodeId(u32::try_from(guess).expect("few views")));
         // Where it says that it is reached does not matter: nobody calls it before it is a member.
-        self.take_link(place, place, number, true);
+        self.take_link(place, place, number);
         self.wake(place);
     }
 
@@ -179,8 +203,9 @@ impl Cluster {
         if candidate != Some(number) {
             return Body::Broken("it took too long");
         }
-        match self.take_link(place, from, number, false) {
+        match self.take_link(place, from, number) {
             Body::Linked => {
+                self.take_stream(place, number);
                 if let Some(service) = &mut self.processes[place as usize].service {
                     service.handle_connected(number);
                 }
@@ -219,9 +244,11 @@ impl Cluster {
             Body::Reported => joiner.handle_reported(),
             Body::Unheard(cause) => joiner.handle_failure(now, CallFailure::Unheard(cause.into())),
             Body::Broken(cause) => joiner.handle_failure(now, CallFailure::Again(cause.into())),
-            Body::Ask { .. } | Body::Link { .. } | Body::Report { .. } | Body::Gone { .. } => {
-                unreachable!("a request")
-            }
+            Body::Ask { .. }
+            | Body::Link { .. }
+            | Body::Stream { .. }
+            | Body::Report { .. }
+            | Body::Gone { .. } => unreachable!("a request"),
         }
     }
 
@@ -261,6 +288,7 @@ impl Cluster {
         if process.joiner.as_ref().is_some_and(squall_protocols::admission::Joiner::is_over) {
             process.joiner = None;
             worked = true;
+            process.group.iter_mut().for_each(Group::take_part);
             self.become_member(place);
         }
         worked
@@ -300,8 +328,9 @@ impl Cluster {
                 let nodes = admitted.members.iter().filter_map(|(node, _)| self.numbers.node(*node));
                 let contacts: Vec<NodeId> = nodes.collect();
                 let settings = settings(&self.plan);
-                let group =
+                let mut group =
                     Group::join(&mut process.fabric, &contacts, layout(), settings, Viewer::default());
+                group.stand_by();
                 process.group = Some(group);
             }
             JoinerAction::Abandon => self.abandon(place),
@@ -313,6 +342,9 @@ impl Cluster {
         self.abandon(place);
         self.processes[place as usize].joiner = None;
         if self.plan.is_stranded && place + 1 == self.plan.processes() {
+            return self.end(place);
+        }
+        if matches!(failure, JoinFailure::Removed(_)) && self.plan.removals(place) > REMOVALS_MAX {
             return self.end(place);
         }
         self.fail("liveness", format!("[J5] process {place} has given up to join: {failure:?}"));
@@ -342,7 +374,14 @@ impl Cluster {
                 service.handle_peer_lost(self.numbers.number(*peer));
             }
         }
+        worked += usize::from(group.application().send());
+        let before = group.application_ref().delivered.get();
         worked += group.poll(&mut process.fabric);
+        let has_taken = process.joiner.is_some() && group.application_ref().delivered.get() > before;
+        // The end of a view gives all its members the same.
+        if has_taken && group.is_ready() {
+            self.fail("attempts", format!("[J8] process {place} takes messages, and has not arrived"));
+        }
         worked
     }
 

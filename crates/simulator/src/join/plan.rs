@@ -25,6 +25,8 @@ pub struct Plan {
     pub bus: BusPlan,
     /// How long links stand that are of no member.
     pub link_life: Duration,
+    /// The number of the first view: numbers of nodes are made of it.
+    pub first_view: u64,
     /// How many processes a leader admits in one view.
     pub admissions_max: u32,
     /// Whether each process asks for a rank of its own.
@@ -124,6 +126,7 @@ impl Plan {
             bus,
             // Longer than a joiner waits for anything, or such that they end within the run.
             link_life: if impostors == 0 && prng.chance(250) { MILLI * 700 } else { MILLI * 40 },
+            first_view: draw_first_view(seed),
             admissions_max: if prng.chance(300) {
                 1 + u32::try_from(prng.below(3)).expect("few")
             } else {
@@ -157,6 +160,15 @@ impl Plan {
         !self.disturbs(process) && !is_stranded && (process < self.members || self.events.iter().any(starts))
     }
 
+    /// How often the others may remove the process while it joins: each impostor may take its number, and each time that
+    /// something happens to it may be one.
+    #[must_use]
+    pub fn removals(&self, process: u32) -> u32 {
+        let removes =
+            |event: &Event| matches!(event, Event::Impostor(..)) || event.disturbs() == Some(process);
+        self.events.iter().map(|(_, event)| u32::from(removes(event))).sum()
+    }
+
     /// When the last fault is over.
     #[must_use]
     pub fn last_fault(&self) -> Duration {
@@ -188,10 +200,17 @@ impl Plan {
             (self.leader_ends, "leader that ends with its candidate"),
             (self.is_stranded, "contact that is not there"),
             (self.admissions_max < 64, "few numbers in a view"),
+            (self.first_view > 0, "views of high numbers"),
             (self.adversary.clock_drift_max > 0, "clocks of different rates"),
         ];
         kinds.chain(own.into_iter().filter_map(|(is_on, kind)| is_on.then_some(kind))).collect()
     }
+}
+
+/// Mostly 0; or near a word's end, or near the last view that has numbers for joiners.
+fn draw_first_view(seed: u64) -> u64 {
+    let mut prng = Prng::new(seed ^ 0xf1e3);
+    [0, 0, 0, 0, 0, 0, 0, (1 << 16) - 2, 1 << 25, (1 << 26) - 300][prng.index(10)]
 }
 
 fn draw_bus(prng: &mut Prng) -> BusPlan {
@@ -299,7 +318,11 @@ impl fmt::Display for Plan {
             f,
             "seed {seed}: {members} members, {joiners} joiners, suspicion after {suspicion_after:?}"
         )?;
-        writeln!(f, "  {bus:?}, {admissions_max} numbers in a view, asks for ranks: {asks_for_rank}")?;
+        let first = self.first_view;
+        writeln!(
+            f,
+            "  {bus:?}, first view {first}, {admissions_max} numbers in a view, asks for ranks: {asks_for_rank}"
+        )?;
         if self.leader_ends {
             writeln!(f, "  the first leader ends with its candidate")?;
         }

@@ -1,6 +1,8 @@
 //! A process of the run: it joins, is a member, and ends.
 
+use std::cell::Cell;
 use std::ops::DerefMut;
+use std::rc::Rc;
 
 use squall_fabric::sim::{SimFabric, SimWorld};
 use squall_fabric::{Duration, Event};
@@ -10,15 +12,29 @@ use squall_protocols::group::{
     Application, Group, Outlet, Placement, Settings, SubgroupId, Succession, Unplaced,
 };
 use squall_protocols::membership::{self, Member, PartitionSafety, View};
-use squall_protocols::multicast::{Message, Pull};
+use squall_protocols::multicast::{self, Message, Pull};
 
 use super::plan::Plan;
 
-/// An application without subgroups, which notes the views that it has not shown yet.
+/// An application that sends a message in each view, and notes the views that it has not shown yet.
 #[derive(Default)]
 pub(super) struct Viewer {
     pub(super) views: Vec<View>,
-    unused: Succession,
+    succession: Succession,
+    /// It has yet to send in the present view.
+    has_message: bool,
+    /// Messages that it was given.
+    pub(super) delivered: Rc<Cell<u64>>,
+}
+
+impl Viewer {
+    /// Sends what it has; whether that worked.
+    pub(super) fn send(&mut self) -> bool {
+        let writer = if self.has_message { self.succession.take_writer() } else { None };
+        let Some(mut writer) = writer else { return false };
+        self.has_message = false;
+        writer.send(8, |bytes| bytes.fill(1)).is_ok()
+    }
 }
 
 type Upcall = Box<dyn FnMut(Message<'_>)>;
@@ -27,15 +43,17 @@ impl Application for Viewer {
     type Deliver = Upcall;
 
     fn outlet(&mut self, _: SubgroupId) -> Outlet<Upcall> {
-        Outlet::Pull
+        let delivered = Rc::clone(&self.delivered);
+        Outlet::Upcall(Box::new(move |_: Message<'_>| delivered.set(delivered.get() + 1)))
     }
 
     fn install(&mut self, view: &View, _: &[Placement], _: &[Unplaced]) {
         self.views.push(view.clone());
+        self.has_message = true;
     }
 
     fn succession(&mut self, _: SubgroupId) -> impl DerefMut<Target = Succession> {
-        &mut self.unused
+        &mut self.succession
     }
 
     fn take_pull(&mut self, _: SubgroupId, _: Pull) {}
@@ -112,7 +130,8 @@ impl Process {
         use squall_fabric::Fabric as _;
         let mut process = Self::new(place, world.fabric(place), world.fabric(place));
         let member = |node: u32| Member { node: NodeId(node), tag: u64::from(node) };
-        let view = View::first((0..plan.members).map(member).collect());
+        let members = (0..plan.members).map(member).collect();
+        let view = View { id: plan.first_view, ..View::first(members) };
         let group = Group::begin(&mut process.fabric, view, layout(), settings(plan), Viewer::default());
         let roster = (0..plan.members).map(|node| (NodeId(node), node)).collect();
         process.service = Some(AdmissionService::new(service_settings(plan), process.fabric.node(), roster));
@@ -123,13 +142,17 @@ impl Process {
 }
 
 pub(super) fn layout() -> Box<dyn squall_protocols::group::Layout + Send> {
-    Box::new(|_: &View| (Vec::new(), Vec::new()))
+    Box::new(|view: &View| {
+        let members = view.nodes();
+        let settings = multicast::Settings { window: 4, ..multicast::Settings::new(members.len(), 8) };
+        (vec![Placement { id: SubgroupId(0), members, settings }], Vec::new())
+    })
 }
 
 pub(super) fn settings(plan: &Plan) -> Settings {
     let (suspicion_after, partition_safety) = (Some(plan.suspicion_after), PartitionSafety::Majority);
     let membership = membership::Settings { suspicion_after, partition_safety, states: 0 };
-    Settings { membership, relays: None }
+    Settings { membership, ..Settings::default() }
 }
 
 pub(super) fn service_settings(plan: &Plan) -> AdmissionSettings {

@@ -10,7 +10,7 @@ use squall_fabric::sim::{CostModel, SimConfig};
 
 pub use plan::Plan;
 
-use crate::coverage::{self, rule_kinds};
+use crate::coverage;
 use crate::run::{Outcome, Planned};
 
 /// The scenario.
@@ -19,7 +19,7 @@ pub const SCENARIO: Planned<Plan> = Planned {
     about: "one subgroup of 1 to 5 members in all modes, with pauses, slow links, slow consumers and crashes",
     draw: Plan::draw,
     run,
-    faults: |plan| rule_kinds(&plan.rules),
+    faults: Plan::faults,
     promises: coverage::MULTICAST,
 };
 

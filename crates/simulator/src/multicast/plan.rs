@@ -6,6 +6,7 @@ use squall_fabric::sim::{Adversary, Prng, Rule, Verdict, When};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
 
+use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
 
 /// One run.
@@ -44,11 +45,11 @@ impl Plan {
         let members = 1 + prng.index(5);
         let mut settings = draw_settings(&mut prng, members);
         settings.large = draw_large(&mut Prng::new(seed ^ 0x1a46e), settings.message_max);
-        let messages = settings.senders.iter().map(|_| prng.below(60)).collect();
+        let messages: Vec<u64> = settings.senders.iter().map(|_| prng.below(60)).collect();
         let pulls = (0..members)
             .map(|_| prng.chance(400).then(|| Duration::from_nanos(prng.below(200_000))))
             .collect();
-        Self {
+        let plan = Self {
             seed,
             members,
             settings,
@@ -60,7 +61,33 @@ impl Plan {
             early_sight: prng.chance(500),
             one_sided_progress: prng.chance(750),
             rules: draw_rules(&mut prng, members),
-        }
+        };
+        if Prng::new(seed ^ 0x1046).chance(3) { plan.lengthened() } else { plan }
+    }
+
+    /// With one sender that sends so many messages that each count of 16 bits wraps \[O6\], and nothing that ends the run
+    /// before.
+    fn lengthened(mut self) -> Self {
+        self.messages[0] = LONG;
+        self.gap_max = Duration::ZERO;
+        self.burst = 40;
+        self.pulls.fill(None);
+        self.rules.retain(|rule| !matches!(rule.what, Verdict::Crash(_)));
+        let Settings { window, window_bytes, message_max, large, .. } = &mut self.settings;
+        (*window, *window_bytes, *message_max, *large) = (20 + *window, 4000, (*message_max).min(8), None);
+        self
+    }
+
+    /// Whether it is one of the long runs.
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        self.messages.contains(&LONG)
+    }
+
+    /// What can happen in the run, by kinds.
+    pub(crate) fn faults(&self) -> Vec<&'static str> {
+        let long = self.is_long().then_some("count of records that wraps");
+        rule_kinds(&self.rules).into_iter().chain(long).collect()
     }
 
     /// Whether a member dies: then nothing is promised but safety.
@@ -80,6 +107,9 @@ impl Plan {
         Duration::from_nanos(self.rules.iter().map(end).max().unwrap_or(0))
     }
 }
+
+/// More messages than 16 bits count.
+const LONG: u64 = (1 << 16) + 500;
 
 fn draw_settings(prng: &mut Prng, members: usize) -> Settings {
     let message_max = [0, 8, 24, 100, 1000][prng.index(5)];

@@ -310,6 +310,7 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::Plan {
         early_sight: prng.chance(500),
         one_sided_progress: prng.chance(750),
         rules,
+        limits: group::Limits::usual(),
     };
     if !plan.has_false_suspicion() && prng.chance(600) {
         // Nobody is lost who lives, so small groups need not stop.

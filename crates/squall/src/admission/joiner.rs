@@ -167,12 +167,14 @@ impl Joining {
         idle: Idle,
     ) -> Result<Arrived, JoinError> {
         let mut runner = Runner::new(idle);
+        group.stand_by();
         let mut stack = Stack { fabric, group, deadline: None, events: Vec::new() };
         loop {
             let arrival = stack.arrival(self.leader);
             let now = self.now();
             self.joiner.handle_arrival(now, arrival);
             if self.joiner.is_over() {
+                stack.group.take_part();
                 return Ok(Arrived::In);
             }
             match self.joiner.poll_action(now) {
@@ -244,7 +246,7 @@ impl Stack<'_> {
         if is_ready { Arrival::Ready } else { Arrival::Opening }
     }
 
-    /// Looks at all that has come by now, and whether messages flow all the same.
+    /// Looks at all that has come by now, and whether messages can flow all the same.
     fn is_up_to_date(&mut self) -> bool {
         let mut idle = 0;
         for _ in 0..LOOKS_MAX {
@@ -281,5 +283,5 @@ impl Driven for Stack<'_> {
 /// So many evaluations in a row that find nothing have looked at all that was there.
 const LOOKS_IDLE: u32 = 16;
 
-/// Where messages flow, there is always something.
+/// There may always be something.
 const LOOKS_MAX: u32 = 1000;

@@ -96,7 +96,11 @@ impl MemberAdmission {
     ) -> Option<(Asker, Vec<u8>)> {
         match event {
             DeskEvent::JoinAsked { asker, info } => self.on_join_asked(asker, &info, fabric, group),
+            DeskEvent::LinkAsked { asker, node, address } => {
+                self.on_link_asked(asker, node, address, fabric, group);
+            }
             DeskEvent::Peer { node, address, stream } => self.on_peer(node, address, stream, fabric, group),
+            DeskEvent::LinkFailed { node } => self.service.handle_link_failed(node),
             DeskEvent::Connected { node } => {
                 self.service.handle_connected(node);
                 if let Some(membership) = group.membership().filter(|_| group.is_ready()) {
@@ -126,6 +130,38 @@ impl MemberAdmission {
         }
     }
 
+    fn on_link_asked(
+        &mut self,
+        asker: Asker,
+        node: NodeId,
+        address: Address,
+        fabric: &AnyFabric,
+        group: &Group<Handles>,
+    ) {
+        match self.judge_link(node, address, fabric, group) {
+            Some(LinkVerdict::Take) => asker.take_link(node),
+            Some(verdict) => asker.refuse(&verdict.to_string()),
+            None => asker.wait("its group has ended"),
+        }
+    }
+
+    /// Whether the link of a process is taken; `None` if the group has ended.
+    fn judge_link(
+        &mut self,
+        node: NodeId,
+        address: Address,
+        fabric: &AnyFabric,
+        group: &Group<Handles>,
+    ) -> Option<LinkVerdict> {
+        let (view, is_lost) = (group.membership()?.view(), group.has_lost(node));
+        let text = address.to_string();
+        let verdict = self.service.handle_link(fabric.now(), node, address, view, is_lost);
+        if verdict != LinkVerdict::Take {
+            tracing::warn!(%node, address = text, "a link was refused: {verdict}");
+        }
+        Some(verdict)
+    }
+
     fn on_peer(
         &mut self,
         node: NodeId,
@@ -135,11 +171,14 @@ impl MemberAdmission {
         group: &Group<Handles>,
     ) {
         let Some(membership) = group.membership() else { return };
-        let (now, is_lost) = (fabric.now(), group.has_lost(node));
         let text = address.to_string();
-        let verdict = self.service.handle_link(now, node, address, membership.view(), is_lost);
-        if verdict != LinkVerdict::Take {
-            return tracing::warn!(%node, address = text, "a link was closed: {verdict}");
+        let is_taken = self.service.has_taken(node, membership.view());
+        // The connection over which it was admitted here is its link with this member.
+        let is_candidate = self.service.candidate() == Some(node);
+        let takes = is_taken
+            || is_candidate && self.judge_link(node, address, fabric, group) == Some(LinkVerdict::Take);
+        if !takes {
+            return tracing::warn!(%node, address = text, "the link of a process that was given up was closed");
         }
         if let Err(error) = fabric.add_peer(node, stream) {
             tracing::warn!(%node, address = text, %error, "a link with a joiner was closed");
@@ -210,7 +249,9 @@ impl MemberAdmission {
 
 fn with_any_stream<S>(event: DeskEvent<S>, any: fn(S) -> AnyStream) -> DeskEvent<AnyStream> {
     match event {
+        DeskEvent::LinkAsked { asker, node, address } => DeskEvent::LinkAsked { asker, node, address },
         DeskEvent::Peer { node, address, stream } => DeskEvent::Peer { node, address, stream: any(stream) },
+        DeskEvent::LinkFailed { node } => DeskEvent::LinkFailed { node },
         DeskEvent::JoinAsked { asker, info } => DeskEvent::JoinAsked { asker, info },
         DeskEvent::Connected { node } => DeskEvent::Connected { node },
         DeskEvent::Gone { node } => DeskEvent::Gone { node },

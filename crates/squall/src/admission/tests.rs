@@ -67,6 +67,10 @@ impl TestMember {
     fn linked(&mut self) -> NodeId {
         match self.event() {
             DeskEvent::Peer { node, .. } => node,
+            DeskEvent::LinkAsked { asker, node, .. } => {
+                asker.take_link(node);
+                self.linked()
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -135,6 +135,7 @@ impl Caller<'_> {
                 Err(CallError::Never(BootstrapError::Refused { address: address.clone(), refusal }))
             }
             Answer::Wait { reason } => Err(CallError::Unheard(reason)),
+            Answer::Denied { reason } => Err(CallError::Again(reason)),
             _ => Err(CallError::Again("it gave an answer to something else".into())),
         }
     }

@@ -196,6 +196,7 @@ impl<F: Backend + Transport> Group<F> {
                 let leader = self.peers.keys().next().expect("it does not lead");
                 asker.redirect(&self.addresses[leader]);
             }
+            DeskEvent::LinkAsked { asker, node, .. } => asker.take_link(node),
             DeskEvent::Peer { node, stream, .. } if !self.peers.contains_key(&node) => self.add(node, stream),
             DeskEvent::Connected { node } => {
                 let (admitted, address) = self.admitted.take().expect("admitted here");

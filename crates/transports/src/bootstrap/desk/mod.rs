@@ -9,7 +9,9 @@
 //! 1. The newcomer ([`super::JoinCalls`]) calls a contact and asks to join ([`DeskEvent::JoinAsked`]). A member that does not
 //!    lead answers [`Asker::redirect`]; one that cannot admit now, [`Asker::wait`]; the leader, [`Asker::admit`] with a
 //!    number that no node ever had, the members, and a token for its own code at the other end.
-//! 2. The newcomer connects to each member, says its number, and each hands the stream over ([`DeskEvent::Peer`]).
+//! 2. The newcomer connects to each member and says its number ([`DeskEvent::LinkAsked`]). Each member decides on its polling
+//!    thread, and so before it can hear of a view with the newcomer; then its desk answers, and hands the stream over
+//!    ([`DeskEvent::Peer`]).
 //! 3. It reports to the leader that all its links stand. The leader's desk answers, and hands over its own link
 //!    ([`DeskEvent::Peer`]) and the news ([`DeskEvent::Connected`]). Who dies before is [`DeskEvent::Gone`].
 //!    Whether the newcomer becomes a member is for the leader's group to decide now.
@@ -72,8 +74,18 @@ pub enum DeskEvent<S> {
         /// Who it is.
         info: JoinInfo,
     },
-    /// A node that some leader has admitted has linked with this member: a blocking stream, proved at both ends.
-    /// Whether it is who it says, only what the leader tells can show.
+    /// A node that some leader has admitted wants to link with this member. Whether it is who it says, only what the leader
+    /// tells can show.
+    LinkAsked {
+        /// To be answered.
+        asker: Asker,
+        /// What it says to be.
+        node: NodeId,
+        /// Where it says that it listens.
+        address: Address,
+    },
+    /// A node has linked with this member, which has agreed ([`Asker::take_link`]) or has admitted it: a blocking stream, proved
+    /// at both ends.
     Peer {
         /// What it says to be.
         node: NodeId,
@@ -81,6 +93,11 @@ pub enum DeskEvent<S> {
         address: Address,
         /// To be given to the fabric (`add_peer`), or dropped.
         stream: S,
+    },
+    /// A node whose link was agreed to has gone before it heard of it.
+    LinkFailed {
+        /// The node.
+        node: NodeId,
     },
     /// A node that was admitted here has linked with all members.
     Connected {
@@ -219,6 +236,12 @@ impl Asker {
         self.answer_with(Answer::Redirect { leader: leader.to_string() });
     }
 
+    /// Takes the link of `node`, which has asked for it. [`DeskEvent::Peer`] or [`DeskEvent::LinkFailed`] answers.
+    pub fn take_link(mut self, node: NodeId) {
+        self.answered = true;
+        self.orders.give(Order::TakeLink(self.number, node));
+    }
+
     /// Tells the asker to try again soon; `reason` is for people and is cut to 200 characters.
     pub fn wait(self, reason: &str) {
         self.answer_with(Answer::Wait { reason: cut(reason) });
@@ -263,6 +286,7 @@ impl fmt::Debug for Asker {
 #[derive(Debug)]
 enum Order {
     Answer(u64, Answer),
+    TakeLink(u64, NodeId),
     Dismiss(NodeId),
     Close,
 }

@@ -79,6 +79,7 @@ impl<'p, S: Link> Room<'p, S> {
         while let Ok(order) = self.received.try_recv() {
             match order {
                 Order::Answer(number, answer) => self.answer(number, answer),
+                Order::TakeLink(number, node) => self.take_link(number, node),
                 Order::Dismiss(node) => self.guests.retain(|_, guest| guest.state != State::Linking(node)),
                 Order::Close => return false,
             }
@@ -128,7 +129,11 @@ impl<'p, S: Link> Room<'p, S> {
             }
             Request::Hello { session, node, listen } if session == self.session => {
                 match read_listen(&listen, wire.stream()) {
-                    Some(address) => return self.on_link(wire, NodeId(node), address),
+                    Some(address) => {
+                        let asker = self.seat(wire, peer, Some(address.clone()));
+                        let node = NodeId(node);
+                        return self.told.tell(DeskEvent::LinkAsked { asker, node, address });
+                    }
                     None => Answer::Refused(Refusal::Unusable),
                 }
             }
@@ -142,18 +147,23 @@ impl<'p, S: Link> Room<'p, S> {
         let _ = wire.write_frame(&answer, Instant::now());
     }
 
-    fn on_link(&mut self, mut wire: Wire<S>, node: NodeId, address: Address) {
-        // Who has gone meanwhile is found by the fabric.
-        let _ = wire.write_frame(&Answer::Accepted, Instant::now());
-        if let Ok(stream) = wire.into_stream() {
-            self.told.tell(DeskEvent::Peer { node, address, stream });
-        }
+    /// The polling thread has agreed to a link.
+    fn take_link(&mut self, number: u64, node: NodeId) {
+        let guest = self.guests.remove(&number);
+        let linked = guest.and_then(|Guest { mut wire, address, .. }| {
+            wire.write_frame(&Answer::Accepted, Instant::now() + self.plan.handshake_timeout).ok()?;
+            Some((address?, wire.into_stream().ok()?))
+        });
+        self.told.tell(match linked {
+            Some((address, stream)) => DeskEvent::Peer { node, address, stream },
+            None => DeskEvent::LinkFailed { node },
+        });
     }
 
     /// Whether there is no room for a request now. A link that waits is tried again, with the leader's patience.
     fn is_full(&self, request: &Request) -> bool {
         let asking = self.guests.values().filter(|guest| guest.state == State::Asking).count();
-        let asks = matches!(request, Request::Enter { .. } | Request::Status { .. });
+        let asks = matches!(request, Request::Enter { .. } | Request::Status { .. } | Request::Hello { .. });
         asks && asking >= ASKERS_MAX || self.told.is_full()
     }
 

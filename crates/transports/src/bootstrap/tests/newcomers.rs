@@ -48,6 +48,10 @@ impl<S: Link> Seat<S> {
     fn peer(&mut self) -> (NodeId, S::Secured) {
         match self.event() {
             DeskEvent::Peer { node, stream, .. } => (node, stream),
+            DeskEvent::LinkAsked { asker, node, .. } => {
+                asker.take_link(node);
+                self.peer()
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -113,6 +117,44 @@ fn assert_linked<S: Read + Write>(joined: &mut TestJoined<S>, member: u32, their
     says(theirs, ours, b"and ");
 }
 
+/// Else the others could begin a view with the newcomer before this member has its link.
+fn a_link_stands_when_its_member_has_agreed<S: Link>() {
+    let mut seats: Vec<_> = (0..2).map(|_| Seat::<S>::open(|_| {})).collect();
+    let newcomer = Newcomer::<S>::start(&[&seats[0].address], |_| {});
+    let (asker, _) = seats[0].asked();
+    asker.admit(&admission(7, 0, &[(0, &seats[0]), (2, &seats[1])]));
+    let DeskEvent::LinkAsked { asker, node, .. } = seats[1].event() else { panic!("no link is asked for") };
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(seats.iter_mut().all(|seat| seat.events.poll_event().is_none()), "nobody has agreed yet");
+    asker.take_link(node);
+    let (_, mut stream) = seats[1].peer();
+    assert_eq!(seats[0].peer().0, NodeId(7));
+    assert!(matches!(seats[0].event(), DeskEvent::Connected { node: NodeId(7) }));
+    assert_linked(&mut newcomer.joined(), 2, &mut stream);
+}
+
+/// Asks a member for a link as node 7.
+fn ask_for_link(contact: &Address, session: u64) -> Wire<UnixStream> {
+    let plan = plan(3, contact);
+    let stream = <UnixStream as Link>::connect(contact, soon(), None).unwrap();
+    let mut wire = Wire::new(stream).unwrap();
+    wire.prove(&plan.proof(), soon().into()).unwrap();
+    wire.write_frame(&Request::Hello { session, node: 7, listen: "unix:@nowhere".into() }, soon()).unwrap();
+    wire
+}
+
+/// The newcomer goes while a member thinks.
+#[test]
+fn a_link_that_nobody_waits_for_fails() {
+    let mut seat = Seat::<UnixStream>::open(|_| {});
+    let wire = ask_for_link(&seat.address, SESSION);
+    let DeskEvent::LinkAsked { asker, node, .. } = seat.event() else { panic!("no link is asked for") };
+    drop(wire);
+    std::thread::sleep(Duration::from_millis(100));
+    asker.take_link(node);
+    assert!(matches!(seat.event(), DeskEvent::LinkFailed { node: NodeId(7) }));
+}
+
 fn a_newcomer_links_with_all<S: Link>() {
     let mut seats: Vec<_> = (0..3).map(|_| Seat::<S>::open(|_| {})).collect();
     let newcomer = Newcomer::<S>::start(&[&seats[2].address], |_| {});
@@ -138,6 +180,16 @@ fn a_newcomer_links_with_all<S: Link>() {
     for (member, mut stream) in streams {
         assert_linked(&mut joined, member, &mut stream);
     }
+}
+
+#[test]
+fn a_link_stands_when_its_member_has_agreed_over_unix_sockets() {
+    a_link_stands_when_its_member_has_agreed::<UnixStream>();
+}
+
+#[test]
+fn a_link_stands_when_its_member_has_agreed_over_tcp() {
+    a_link_stands_when_its_member_has_agreed::<TcpStream>();
 }
 
 #[test]
@@ -311,20 +363,15 @@ fn what_can_never_work_is_named() {
 #[test]
 fn a_link_is_of_this_session() {
     let mut member = Seat::<UnixStream>::open(|_| {});
-    let hello = |contact: &Address, session| {
-        let plan = plan(3, contact);
-        let stream = <UnixStream as Link>::connect(contact, soon(), None).unwrap();
-        let mut wire = Wire::new(stream).unwrap();
-        wire.prove(&plan.proof(), soon().into()).unwrap();
-        wire.write_frame(&Request::Hello { session, node: 9, listen: "unix:@nowhere".into() }, soon())
-            .unwrap();
-        wire.read_frame::<Answer>(soon()).unwrap()
-    };
-    assert_eq!(hello(&member.address, SESSION + 1), Answer::Refused(Refusal::OtherSession));
-    assert_eq!(hello(&member.address, SESSION), Answer::Accepted);
-    assert_eq!(member.peer().0, NodeId(9));
+    let answer = |mut wire: Wire<UnixStream>| wire.read_frame::<Answer>(soon()).unwrap();
+    let other_session = Answer::Refused(Refusal::OtherSession);
+    assert_eq!(answer(ask_for_link(&member.address, SESSION + 1)), other_session);
+    let wire = ask_for_link(&member.address, SESSION);
+    assert_eq!(member.peer().0, NodeId(7));
+    assert_eq!(answer(wire), Answer::Accepted);
     let first = Process::<UnixStream>::coordinate(2, &unix_address(), |_| {});
-    assert_eq!(hello(&first.address, SESSION), Answer::Refused(Refusal::Assembling));
+    let assembling = Answer::Refused(Refusal::Assembling);
+    assert_eq!(answer(ask_for_link(&first.address, SESSION)), assembling);
     let second = Process::<UnixStream>::join(2, &first.address, |_| {});
     assert_meshed(vec![first.assembly(), second.assembly()]);
 }
