@@ -166,6 +166,8 @@ points! {
     LinkTriedAgain,
     /// A joiner cannot link with a member, and asks again.
     LinkMissing,
+    /// A joiner does not know whether the leader has taken its report.
+    ReportUnanswered,
     /// A joiner's time is over.
     JoinGivenUp,
 }

@@ -60,9 +60,10 @@ enum State<A> {
     Reporting {
         admitted: Admitted<A>,
     },
-    /// All links stand.
+    /// All links stand, and the leader knows it, or may know it.
     Beginning {
         admitted: Admitted<A>,
+        is_known: bool,
     },
     /// Waits for its first view.
     Arriving {
@@ -140,8 +141,9 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 let until = self.deadline.min(now + self.settings.answer);
                 Some(JoinerAction::Report { until })
             }
-            State::Beginning { admitted } => {
-                self.state = State::Arriving { orphan_until: None };
+            State::Beginning { admitted, is_known } => {
+                let orphan_until = (!is_known).then_some(now + self.settings.orphan);
+                self.state = State::Arriving { orphan_until };
                 Some(JoinerAction::Begin(admitted))
             }
             State::Abandoning(at) => {
@@ -235,7 +237,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     /// The leader has taken the report.
     pub fn handle_reported(&mut self) {
         if let State::Reporting { admitted } = self.state.clone() {
-            self.turn_to(State::Beginning { admitted });
+            self.turn_to(State::Beginning { admitted, is_known: true });
         }
     }
 
@@ -254,6 +256,12 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 reach(Point::LinkTriedAgain);
                 let at = now + self.settings.pauses[0];
                 self.turn_to(State::Linking { admitted, next, at, since });
+            }
+            // The leader may have taken the report, and the next view may count on this process \[J9\]: else a leader that dies
+            // now would cost the group two members.
+            State::Reporting { admitted } if !is_on(Mutation::AbandonReport) => {
+                reach(Point::ReportUnanswered);
+                self.turn_to(State::Beginning { admitted, is_known: false });
             }
             // A member cannot be reached, or the leader has gone. Which of them is dead the group knows when this process asks
             // again.

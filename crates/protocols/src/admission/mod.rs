@@ -6,11 +6,11 @@
 //!
 //! 1. *Ask.* It asks a contact. A member that does not lead redirects it to the leader; a member that cannot admit now tells it
 //!    to wait; the leader makes it the *candidate*: gives it a number, a rank and the list of the members.
-//! 2. *Link.* It connects to each member under its number. The member takes the link into its fabric before it knows whether the
-//!    candidate will ever be a member.
+//! 2. *Link.* It connects to each member under its number. The member takes the link before it knows whether the candidate will
+//!    ever be a member, and answers when its core has taken it: a view with the candidate cannot come first.
 //! 3. *Report.* It reports to the leader that all links stand. The leader hands the candidate to its group, which lets it in with
-//!    the next view.
-//! 4. *Arrive.* It waits for its first view, and until all members have begun that view.
+//!    the next view. A joiner that gets no answer goes on as if it had one: the leader may have died with the answer.
+//! 4. *Arrive.* It waits for its first view, and until all members have begun that view. It takes no message before.
 //!
 //! Each step can fail at any process, and each message can be lost, come late or come from an earlier attempt. An attempt that
 //! fails is given up as a whole: the joiner closes all links and asks again, under a new number.
@@ -26,6 +26,8 @@
 //! - \[J5\] A joiner that is alive, and reaches the members, becomes a member, whatever has happened to other candidates.
 //! - \[J6\] A joiner has at most one attempt: it has closed all links of the attempt before when it begins the next.
 //! - \[J7\] A joiner ends: it becomes a member, or gives up when its time is over, with the reason.
+//! - \[J8\] A joiner takes no message before it has arrived, but for what the end of a view gives to all its members.
+//! - \[J9\] A joiner that has reported does not go by itself before it knows that no view counts on it.
 
 mod call;
 mod joiner;

@@ -31,5 +31,7 @@ mutations! {
         KeepAttempt,
         /// \[J7\] A joiner that is not answered asks again for ever.
         AskForEver,
+        /// \[J9\] A joiner whose report is not answered goes at once.
+        AbandonReport,
     }
 }

@@ -36,6 +36,9 @@ mod stage;
 mod succession;
 mod timeline;
 
+#[cfg(test)]
+mod tests;
+
 pub use core::{Group, Settings};
 pub use layout::{Layout, Placement, SubgroupId, Unplaced};
 pub use slow::Standstill;

@@ -340,6 +340,7 @@ promises!(
         LinkTriedAgain,
         NumbersRenewed,
         ProposedNew,
+        ReportUnanswered,
         SignAfterDecision,
         SignWhileOpening,
         StoppedAccused,

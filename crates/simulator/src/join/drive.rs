@@ -50,7 +50,7 @@ impl Process {
     /// Calls another process.
     fn call(&mut self, to: u32, until: Instant) -> u64 {
         self.calls += 1;
-        self.call = Some(Call { number: self.calls, to, until });
+        self.call = Some(Call { number: self.calls, to, until, is_report: false });
         self.calls
     }
 }
@@ -243,7 +243,14 @@ impl Cluster {
             Body::Linked => joiner.handle_linked(now),
             Body::Reported => joiner.handle_reported(),
             Body::Unheard(cause) => joiner.handle_failure(now, CallFailure::Unheard(cause.into())),
-            Body::Broken(cause) => joiner.handle_failure(now, CallFailure::Again(cause.into())),
+            Body::Broken(cause) => {
+                joiner.handle_failure(now, CallFailure::Again(cause.into()));
+                // That connection is the link with the leader.
+                if let Some(attempt) = process.attempt.filter(|_| call.is_report) {
+                    let (peer, reason) = (attempt.leader_node, BreakReason::PeerClosed);
+                    process.events.push(Event::PeerLost { peer, reason });
+                }
+            }
             Body::Ask { .. }
             | Body::Link { .. }
             | Body::Stream { .. }
@@ -322,6 +329,7 @@ impl Cluster {
             JoinerAction::Report { until } => {
                 let Some(attempt) = process.attempt else { return };
                 let call = process.call(attempt.leader, until);
+                process.call.iter_mut().for_each(|call| call.is_report = true);
                 self.post(place, attempt.leader, call, Body::Report { number: attempt.number });
             }
             JoinerAction::Begin(admitted) => {

@@ -68,6 +68,7 @@ pub(super) struct Call {
     pub(super) to: u32,
     /// By the clock of the process.
     pub(super) until: Instant,
+    pub(super) is_report: bool,
 }
 
 /// What a joiner has of the group: a number, and a node of the world.

@@ -207,7 +207,7 @@ impl<S: Link> JoinCalls<'_, S> {
         }
     }
 
-    /// Reports to the leader that all links stand.
+    /// Reports to the leader that all links stand. After an error it may have taken the report all the same.
     ///
     /// # Errors
     /// [`CallError`].
@@ -215,12 +215,10 @@ impl<S: Link> JoinCalls<'_, S> {
         let Some((leader, ..)) = &mut self.admission else {
             return Err(CallError::Again("this process has not been admitted".into()));
         };
+        self.is_reported = true;
         let answer = leader.write_frame(&Report::Connected, until).and_then(|()| leader.read_frame(until));
         match answer.map_err(|error| CallError::Again(error.to_string()))? {
-            Answer::Accepted => {
-                self.is_reported = true;
-                Ok(())
-            }
+            Answer::Accepted => Ok(()),
             _ => Err(CallError::Again("the leader gave an answer to something else".into())),
         }
     }
@@ -231,16 +229,16 @@ impl<S: Link> JoinCalls<'_, S> {
         self.links.clear();
     }
 
-    /// Gives out the links, when all of them stand.
+    /// Gives out the links, when this process has reported that all of them stand.
     ///
     /// # Errors
     /// If the system does not let a socket block.
     ///
     /// # Panics
-    /// If the leader has not taken the report.
+    /// If it has not reported.
     pub fn finish(&mut self) -> Result<Joined<S::Secured>, BootstrapError> {
         let (leader, admittance, members) =
-            self.admission.take().filter(|_| self.is_reported).expect("the leader has taken the report");
+            self.admission.take().filter(|_| self.is_reported).expect("this process has reported");
         self.links.insert(NodeId(admittance.leader), leader);
         let links = std::mem::take(&mut self.links);
         let streams = links.into_iter().map(|(node, wire)| Ok((node, wire.into_stream()?)));

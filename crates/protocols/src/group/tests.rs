@@ -1,0 +1,77 @@
+//! When messages flow (Derecho §3.3, invariant J5).
+
+use std::ops::DerefMut;
+
+use crate::group::{Application, Group, Outlet, Placement, Settings, SubgroupId, Succession, Unplaced};
+use crate::membership::{Member, State, View};
+use crate::multicast::{Message, Pull};
+use crate::mutation::{Mutation, with};
+use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
+use squall_fabric::{BreakReason, Core, Duration, Event, Fabric, NodeId};
+
+/// An application without subgroups.
+#[derive(Default)]
+struct Nothing(Succession);
+
+impl Application for Nothing {
+    type Deliver = fn(Message<'_>);
+
+    fn outlet(&mut self, _: SubgroupId) -> Outlet<Self::Deliver> {
+        Outlet::Pull
+    }
+
+    fn install(&mut self, _: &View, _: &[Placement], _: &[Unplaced]) {}
+
+    fn succession(&mut self, _: SubgroupId) -> impl DerefMut<Target = Succession> {
+        &mut self.0
+    }
+
+    fn take_pull(&mut self, _: SubgroupId, _: Pull) {}
+
+    fn leave_subgroup(&mut self, _: SubgroupId, _: Option<Self::Deliver>) {}
+}
+
+type Node = (SimFabric, Group<Nothing>);
+
+fn turn((fabric, group): &mut Node) -> usize {
+    let mut events: Vec<Event> = Vec::new();
+    let work = fabric.poll(&mut |event| events.push(event));
+    events.iter().for_each(|event| group.handle_event(fabric, event));
+    work + group.poll(fabric)
+}
+
+/// Three members whose view has begun; the first one then loses the third.
+fn member_that_loses_another() -> Node {
+    let world = SimWorld::new(1, SimConfig::hardware(), 3);
+    let members: Vec<Member> = (0..3).map(|i| Member { node: NodeId(i), tag: 0 }).collect();
+    let node = |i: u32| {
+        let mut fabric = world.fabric(i);
+        let layout = Box::new(|_: &View| (Vec::new(), Vec::new()));
+        let view = View::first(members.clone());
+        let group = Group::begin(&mut fabric, view, layout, Settings::default(), Nothing::default());
+        (fabric, group)
+    };
+    let mut nodes: Vec<Node> = (0..3).map(node).collect();
+    let until = world.now() + Duration::from_millis(20);
+    while let Some(i) = world.next_turn(until) {
+        let worked = turn(&mut nodes[i as usize]) > 0;
+        world.rest(i, worked, None);
+    }
+    let mut first = nodes.swap_remove(0);
+    assert!(first.1.is_ready());
+    let lost = Event::PeerLost { peer: NodeId(2), reason: BreakReason::PeerClosed };
+    first.1.handle_event(&mut first.0, &lost);
+    turn(&mut first);
+    let state = first.1.membership().map(|membership| membership.state());
+    assert!(state.is_some_and(|state| state != State::Normal), "its view ends: {state:?}");
+    first
+}
+
+/// A process that joins would be told that it is a member, and its group would end at once.
+#[test]
+fn a_view_that_ends_is_not_ready() {
+    assert!(!member_that_loses_another().1.is_ready());
+    with(Mutation::ReadyWhileEnding, || {
+        assert!(member_that_loses_another().1.is_ready(), "the mistake is not caught any more");
+    });
+}
