@@ -18,6 +18,7 @@ use squall_protocols::membership::{Stop, View};
 use squall_protocols::multicast::{Mode, Pull};
 
 use super::app::{App, Senders};
+use super::limits::Limits;
 use super::plan::Plan;
 use super::program::{Program, Scene, Watch};
 use super::{Cluster, Fate};
@@ -72,7 +73,8 @@ impl SlowPlan {
         subgroup.settings.window = 1 + prng.index(5);
         subgroup.settings.large = None;
         subgroup.settings.slow_after = is_excluded.then_some(SLOW_AFTER);
-        // More than all windows hold.
+        // More than all windows of a view hold, so that senders are held up; another view would have further windows.
+        group.limits.view_indexes_max = Limits::usual().view_indexes_max;
         group.messages = 10 + prng.below(20);
         Self { group, sleeper, sleep, naps }
     }
