@@ -8,7 +8,7 @@
 //! Between processes there is no such barrier: `membarrier` (global expedited) leaves threads out. When a thread ends, the
 //! kernel notes that its core runs nobody who has registered, and does not look again when the next thread there is of the
 //! same process (seen with Linux 6.18: in 9 of 200,000 rounds of the litmus test below neither side saw the other). So who
-//! writes for another process fences; see `shm/park.rs`.
+//! writes for another process fences later and looks again (`shm/park.rs`), or the other waits (`shm/revocation.rs`).
 
 use std::sync::OnceLock;
 

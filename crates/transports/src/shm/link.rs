@@ -202,7 +202,7 @@ impl Link {
         }
     }
 
-    /// Tells the peer that a write under its grant `slot` begins. The caller fences before it looks whether the grant is
+    /// Tells the peer that a write under its grant `slot` begins. The caller looks afterwards whether the grant is
     /// valid.
     #[inline]
     pub(super) fn begin_write(&self, slot: usize) {

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | mirrors | readers map the owner's pages read-only | `mirrors`, `freeze` |
 //! | one-sided writes | stores into the owner's pages, between two looks at the grant | `writes`, `grants` |
-//! | revocation | a cleared word and a fence; other pages if the writer is stopped | `revocation` |
+//! | revocation | a cleared word and a wait; other pages if the writer is stopped | `revocation` |
 //! | writes into the user's own memory | its owner fetches and places them | `placing`, `fetching` |
 //! | sends, immediates | a ring per direction, only for posts that have a receive | `ring`, `connection` |
 //! | wake-ups | a mark in shared memory, a byte on the socket | `park` |

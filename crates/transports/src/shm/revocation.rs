@@ -1,9 +1,11 @@
 //! Revocation: after `Revoked` nothing lands any more, whatever state the writer is in [F9].
 //!
-//! The owner clears the validity word, fences, and looks for the mark of a write under that grant; a writer sets its mark,
-//! fences, and looks for the validity word. Without a mark, every later write sees the cleared word: the grant is
-//! revoked, some microseconds after the call. With a mark, a write is under way; the owner waits for its end for
-//! [`PATIENCE`]. If its writer was stopped in the middle, the owner *moves* the region to other pages, at the
+//! A writer sets its mark, looks at the validity word, stores, and looks at it again; the owner clears that word and looks for
+//! the mark of a write under that grant. Either must see the other (Dekker's pattern), and a write is to cost no fence. So the
+//! owner looks [`DRAIN_NS`] after it has cleared the word: stores wait in a processor for microseconds at most, so by then
+//! whatever was stored before is visible, and whatever is loaded is what was there at that time. Without a mark, every later
+//! write sees the cleared word: the grant is revoked. With a mark, a write is under way; the owner waits for its end for
+//! [`PATIENCE_NS`]. If its writer was stopped in the middle, the owner *moves* the region to other pages, at the
 //! same addresses: what the writer still stores lands in pages that nobody reads, and its second look tells it.
 //!
 //! Grants of others over the same region follow the move: their validity words change first, so that no new
@@ -13,6 +15,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicU64, Ordering, fence};
 use squall_fabric::{Event, Grant};
@@ -29,8 +32,8 @@ pub(super) struct Revocation {
     grant: Grant,
     link: usize,
     slot: usize,
-    /// The mark of the write.
-    mark: u64,
+    /// The mark of the write, if there was one when it was looked for.
+    mark: Option<u64>,
     since_ns: u64,
     segment: Arc<Segment>,
 }
@@ -39,6 +42,8 @@ pub(super) struct Revocation {
 #[derive(Debug)]
 pub(super) struct Move {
     segment: Arc<Segment>,
+    /// Other grants over the region, until their writes are looked for: link, slot.
+    others: Vec<(usize, usize)>,
     /// Writes of others that were under way: link, slot, mark.
     under_way: Vec<(usize, usize, u64)>,
     since_ns: u64,
@@ -49,6 +54,7 @@ pub(super) struct Move {
 impl Move {
     /// A link is over: none of its writes is under way.
     pub(super) fn forget(&mut self, link: usize) {
+        self.others.retain(|(other, _)| *other != link);
         self.under_way.retain(|(other, _, _)| *other != link);
     }
 }
@@ -91,28 +97,27 @@ impl ShmFabric {
         given.state = GivenState::Revoking;
         let (grant, segment) = (given.grant, given.segment.clone());
         self.links[link].set_validity(slot, 0);
-        // SYNC: the cleared word before the look at the mark: either the writer sees it, or we see the writer.
+        // SYNC: the cleared word is visible from now on.
         fence(Ordering::SeqCst);
-        match self.links[link].write_under_way(slot) {
-            None => self.finish_revocation(link, slot, grant),
-            Some(mark) => {
-                let since_ns = self.now_ns();
-                self.revocations.push(Revocation { grant, link, slot, mark, since_ns, segment });
-            }
-        }
+        let since_ns = self.now_ns();
+        self.revocations.push(Revocation { grant, link, slot, mark: None, since_ns, segment });
     }
 
     /// Goes on with the revocations that wait.
     pub(super) fn poll_revocations(&mut self) {
+        let now_ns = self.now_ns();
         for revocation in std::mem::take(&mut self.revocations) {
-            let Revocation { link, slot, mark, .. } = revocation;
-            if self.links[link].write_under_way(slot) == Some(mark) {
-                self.revocations.push(revocation);
+            let Revocation { grant, link, slot, mark, since_ns, .. } = revocation;
+            let is_drained = now_ns - since_ns >= DRAIN_NS;
+            let under_way = self.links[link].write_under_way(slot);
+            let waits = !is_drained || under_way.is_some() && mark.is_none_or(|mark| under_way == Some(mark));
+            if waits {
+                let mark = mark.or(under_way.filter(|_| is_drained));
+                self.revocations.push(Revocation { mark, ..revocation });
             } else {
-                self.finish_revocation(link, slot, revocation.grant);
+                self.finish_revocation(link, slot, grant);
             }
         }
-        let now_ns = self.now_ns();
         let impatient =
             |waits: &&Revocation| now_ns - waits.since_ns > PATIENCE_NS && !self.is_moving(&waits.segment);
         let impatient = self.revocations.iter().find(impatient);
@@ -141,12 +146,10 @@ impl ShmFabric {
                 others.push((link, slot));
             }
         }
-        // SYNC: the new words before the look at the marks, as in `take_back`.
+        // SYNC: the new words are visible from now on.
         fence(Ordering::SeqCst);
-        let marked =
-            |&(link, slot): &(usize, usize)| Some((link, slot, self.links[link].write_under_way(slot)?));
-        let under_way = others.iter().filter_map(marked).collect();
-        self.moves.push(Move { segment, under_way, since_ns: self.now_ns(), held: false });
+        let since_ns = self.now_ns();
+        self.moves.push(Move { segment, others, under_way: Vec::new(), since_ns, held: false });
     }
 
     /// From now on regions move only by [`ShmFabric::release_moves`].
@@ -177,9 +180,16 @@ impl ShmFabric {
             self.moves.push(under_way);
             return;
         }
+        let waited_ns = self.now_ns() - under_way.since_ns;
+        if waited_ns < DRAIN_NS {
+            self.moves.push(under_way);
+            return;
+        }
         let links = &self.links;
+        let marked = |(link, slot): (usize, usize)| Some((link, slot, links[link].write_under_way(slot)?));
+        under_way.under_way.extend(under_way.others.drain(..).filter_map(marked));
         under_way.under_way.retain(|(link, slot, mark)| links.write_under_way(*link, *slot) == Some(*mark));
-        let patient = self.now_ns() - under_way.since_ns <= PATIENCE_NS;
+        let patient = waited_ns <= PATIENCE_NS;
         if patient && !under_way.under_way.is_empty() {
             self.moves.push(under_way);
             return;
@@ -188,15 +198,18 @@ impl ShmFabric {
             self.moves.push(Move { held: true, ..under_way });
             return;
         }
+        let has_stopped_writers = !under_way.under_way.is_empty();
         for (link, slot, _) in under_way.under_way.drain(..) {
             self.links[link].set_validity(slot, 0);
             if let Some(given) = self.links[link].given.at(slot) {
                 given.state = GivenState::Withdrawn;
             }
         }
-        // SYNC: the last words that writers placed are in the old pages by now: those of a writer that does not see
-        // the cleared words are visible after this.
-        fence(Ordering::SeqCst);
+        if has_stopped_writers {
+            // SYNC: the last words of a writer that does not see the cleared words are in the old pages after this.
+            fence(Ordering::SeqCst);
+            std::thread::sleep(Duration::from_nanos(DRAIN_NS));
+        }
         if let Err(error) = under_way.segment.move_to_new_pages() {
             tracing::warn!(%error, "no memory to move a granted region; its revocation waits");
             self.moves.push(under_way);
@@ -231,6 +244,9 @@ impl ShmFabric {
         self.end_removed(link);
     }
 }
+
+/// No store waits for so long in a processor, and no load is made so early.
+const DRAIN_NS: u64 = 1_000_000;
 
 /// How long a revocation waits for a write under way: longer than most writes and most losses of the processor,
 /// shorter than a leader change should take.

@@ -1,6 +1,6 @@
 //! One-sided writes: straight into the owner's memory, by the writer's own processor [F1–F6, F12].
 
-use squall_fabric::atomics::{Ordering, fence};
+use squall_fabric::atomics::{Ordering, compiler_fence, fence};
 use squall_fabric::bulk::Ways;
 use squall_fabric::{ConnId, Grant, PostError, Region, SEND_BYTES_MAX, Source, Token, Write};
 
@@ -262,8 +262,9 @@ fn store_words(link: &Link, write: &Write<'_>, ways: &mut Ways) -> Placement {
         return Placement::Refused;
     }
     link.begin_write(slot);
-    // SYNC: the mark of this write before the look: either we see the revocation, or the owner sees the mark.
-    fence(Ordering::SeqCst);
+    // SYNC: the mark of this write before the look: either we see the revocation, or the owner sees the mark, since it waits
+    // before it looks.
+    compiler_fence(Ordering::SeqCst);
     let found = link.validity(slot);
     if found != *validity {
         link.end_write();
@@ -279,7 +280,7 @@ fn store_words(link: &Link, write: &Write<'_>, ways: &mut Ways) -> Placement {
         target.prefetch_to_store(write.offset + write.source.words());
     }
     // SYNC: the words before the second look: either we see the revocation, or the owner sees the words.
-    fence(Ordering::SeqCst);
+    compiler_fence(Ordering::SeqCst);
     let placed = serial(link.validity(slot)) == serial(*validity);
     link.end_write();
     if placed { Placement::Placed } else { Placement::Refused }
