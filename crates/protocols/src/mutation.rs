@@ -117,5 +117,7 @@ mutations! {
         ReadyWhileEnding,
         /// \[J8\] A process that joins takes messages before its arrival is over.
         TakePartEarly,
+        /// \[J8\] A process that joins hears what a view delivers at its end before its arrival is over.
+        HearEarly,
     }
 }

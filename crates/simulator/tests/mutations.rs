@@ -53,8 +53,8 @@ fn check<M: Copy + Debug>(mistakes: &[M], caught: impl Fn(M) -> Option<String>) 
 const UNIT_TESTED: mutation::Mutation = mutation::Mutation::TakeEarliestProposal;
 
 /// Mistakes that only joins have.
-const IN_JOINS: [mutation::Mutation; 2] =
-    [mutation::Mutation::ReadyWhileEnding, mutation::Mutation::TakePartEarly];
+const IN_JOINS: [mutation::Mutation; 3] =
+    [mutation::Mutation::ReadyWhileEnding, mutation::Mutation::TakePartEarly, mutation::Mutation::HearEarly];
 
 /// What catches a mutation that needs several rare events in a row: a run that has them.
 ///

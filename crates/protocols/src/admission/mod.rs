@@ -26,7 +26,7 @@
 //! - \[J5\] A joiner that is alive, and reaches the members, becomes a member, whatever has happened to other candidates.
 //! - \[J6\] A joiner has at most one attempt: it has closed all links of the attempt before when it begins the next.
 //! - \[J7\] A joiner ends: it becomes a member, or gives up when its time is over, with the reason.
-//! - \[J8\] A joiner takes no message before it has arrived, but for what the end of a view gives to all its members.
+//! - \[J8\] The application of a joiner hears of no view and no message before it has arrived.
 //! - \[J9\] A joiner that has reported does not go by itself before it knows that no view counts on it.
 
 mod call;

@@ -4,7 +4,8 @@ use squall_fabric::{Fabric, NodeId};
 
 use super::{Application, SubgroupId};
 use crate::membership::{Proposal, Segment, Subgroups};
-use crate::multicast::{Deliver, NoUpcall, Subgroup};
+use crate::multicast::{Batch, Deliver, Message, NoUpcall, Subgroup};
+use crate::mutation::{Mutation, is_on};
 
 /// A subgroup that this node belongs to.
 pub(super) struct Active<D> {
@@ -15,8 +16,60 @@ pub(super) struct Active<D> {
 
 /// Deliveries go to an upcall, or are pulled.
 pub(super) enum AnySubgroup<D> {
-    Upcall(Subgroup<D>),
+    Upcall(Subgroup<Gate<D>>),
     Pulled(Subgroup<NoUpcall>),
+}
+
+/// An upcall, which hears nothing of a node that stands by ([`Group::stand_by`](super::Group::stand_by)): neither of a view nor
+/// of the messages that are delivered at its end. The first view of its application is the one in which it takes part \[J8\].
+pub(super) struct Gate<D> {
+    deliver: D,
+    is_shut: bool,
+    /// The view that has begun meanwhile.
+    begun: Option<(u64, Vec<NodeId>)>,
+}
+
+impl<D: Deliver> Gate<D> {
+    pub(super) const fn new(deliver: D, is_shut: bool) -> Self {
+        Self { deliver, is_shut, begun: None }
+    }
+
+    pub(super) fn into_deliver(self) -> D {
+        self.deliver
+    }
+
+    /// From now on the upcall hears everything.
+    pub(super) fn open(&mut self) {
+        self.is_shut = false;
+        if let Some((view, members)) = self.begun.take() {
+            self.deliver.begin_view(view, &members);
+        }
+    }
+}
+
+impl<D: Deliver> Deliver for Gate<D> {
+    fn deliver(&mut self, message: Message<'_>) {
+        if !self.is_shut {
+            self.deliver.deliver(message);
+        }
+    }
+
+    fn begin_view(&mut self, view: u64, members: &[NodeId]) {
+        if self.is_shut {
+            self.begun = Some((view, members.to_vec()));
+        } else {
+            self.deliver.begin_view(view, members);
+        }
+    }
+
+    #[inline]
+    fn deliver_batch(&mut self, batch: Batch<'_>) {
+        if self.is_shut && !is_on(Mutation::HearEarly) && !is_on(Mutation::TakePartEarly) {
+            batch.for_each(|_| ());
+        } else {
+            self.deliver.deliver_batch(batch);
+        }
+    }
 }
 
 /// Calls the same method of whichever subgroup it is.
@@ -40,7 +93,7 @@ impl<D: Deliver> Active<D> {
     /// The subgroup that it was, and its upcall, if it has one.
     pub(super) fn into_deliver(self) -> (SubgroupId, Option<D>) {
         let deliver = match self.core {
-            AnySubgroup::Upcall(core) => core.into_deliver(),
+            AnySubgroup::Upcall(core) => core.into_deliver().map(Gate::into_deliver),
             AnySubgroup::Pulled(_) => None,
         };
         (self.id, deliver)

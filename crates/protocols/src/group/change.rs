@@ -6,7 +6,7 @@ use squall_fabric::Fabric;
 use squall_fabric::NodeId;
 use squall_fabric::window::Writer;
 
-use super::active::{Active, AnySubgroup, either};
+use super::active::{Active, AnySubgroup, Gate, either};
 use super::core::{Group, Present, SKIP, Stage};
 use super::layout::segments;
 use super::succession::Successions;
@@ -71,7 +71,7 @@ impl<A: Application> Group<A> {
             let (deliver, known, remains, mirror) = match core {
                 AnySubgroup::Upcall(core) => {
                     let end = core.finish(trim).map_err(failed)?;
-                    (end.deliver, end.known, end.remains, end.mirror)
+                    (end.deliver.map(Gate::into_deliver), end.known, end.remains, end.mirror)
                 }
                 AnySubgroup::Pulled(core) => {
                     let end = core.finish(trim).map_err(failed)?;
@@ -140,7 +140,8 @@ impl<A: Application> Group<A> {
         };
         let start = ViewStart { view: view.id, known };
         let (core, writer): (_, Option<Writer>) = match outlet {
-            Outlet::Upcall(mut deliver) => {
+            Outlet::Upcall(deliver) => {
+                let mut deliver = Gate::new(deliver, self.stands_by);
                 deliver.begin_view(view.id, &members);
                 let (core, writer) = Subgroup::new(fabric, key, &members, settings, start, deliver);
                 (AnySubgroup::Upcall(core), writer)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use squall_fabric::window::INDEXES_MAX;
 use squall_fabric::{Core, Event, Fabric, Instant, MirrorId, NodeId};
 
-use super::active::{Active, Served, either};
+use super::active::{Active, AnySubgroup, Gate, Served, either};
 use super::relays::Relays;
 use super::succession::Successions;
 use super::timeline::Timeline;
@@ -59,7 +59,7 @@ pub struct Group<A: Application> {
     /// This node wishes to leave, in whichever view.
     pub(super) leaving: bool,
     /// It takes no messages yet.
-    stands_by: bool,
+    pub(super) stands_by: bool,
     /// The subgroups that it was in when the group ended here, and their upcalls.
     pub(super) left: Vec<(SubgroupId, Option<A::Deliver>)>,
 }
@@ -138,14 +138,22 @@ impl<A: Application> Group<A> {
     }
 
     /// From now on this node takes part in views, and in no message, until [`Group::take_part`]: for a process that joins, and may
-    /// yet have to come once more as another node. What it had taken as the first would be followed by a gap.
+    /// yet have to come once more as another node. What it had taken as the first would be followed by a gap. So upcalls hear of
+    /// no view and no message until then \[J8\].
     pub const fn stand_by(&mut self) {
         self.stands_by = true;
     }
 
     /// Messages flow to this node and from it from now on.
-    pub const fn take_part(&mut self) {
+    pub fn take_part(&mut self) {
         self.stands_by = false;
+        if let Stage::Present(present) = &mut self.stage {
+            for active in &mut present.subgroups {
+                if let AnySubgroup::Upcall(core) = &mut active.core {
+                    core.deliver_mut().into_iter().for_each(Gate::open);
+                }
+            }
+        }
     }
 
     /// The application.

@@ -247,6 +247,7 @@ impl Cluster {
                 joiner.handle_failure(now, CallFailure::Again(cause.into()));
                 // That connection is the link with the leader.
                 if let Some(attempt) = process.attempt.filter(|_| call.is_report) {
+                    process.links_broken += 1;
                     let (peer, reason) = (attempt.leader_node, BreakReason::PeerClosed);
                     process.events.push(Event::PeerLost { peer, reason });
                 }
@@ -349,10 +350,9 @@ impl Cluster {
     fn on_given_up(&mut self, place: u32, failure: &JoinFailure) {
         self.abandon(place);
         self.processes[place as usize].joiner = None;
-        if self.plan.is_stranded && place + 1 == self.plan.processes() {
-            return self.end(place);
-        }
-        if matches!(failure, JoinFailure::Removed(_)) && self.plan.removals(place) > REMOVALS_MAX {
+        let is_stranded = self.plan.is_stranded && place + 1 == self.plan.processes();
+        let expected = self.plan.removals(place) + self.processes[place as usize].links_broken;
+        if is_stranded || (matches!(failure, JoinFailure::Removed(_)) && expected > REMOVALS_MAX) {
             return self.end(place);
         }
         self.fail("liveness", format!("[J5] process {place} has given up to join: {failure:?}"));
@@ -386,8 +386,7 @@ impl Cluster {
         let before = group.application_ref().delivered.get();
         worked += group.poll(&mut process.fabric);
         let has_taken = process.joiner.is_some() && group.application_ref().delivered.get() > before;
-        // The end of a view gives all its members the same.
-        if has_taken && group.is_ready() {
+        if has_taken {
             self.fail("attempts", format!("[J8] process {place} takes messages, and has not arrived"));
         }
         worked

@@ -98,6 +98,8 @@ pub(super) struct Process {
     pub(super) service: Option<AdmissionService<u32>>,
     /// The nodes with which it has links as a member.
     pub(super) peers: Vec<NodeId>,
+    /// How often its link with the leader has broken as it reported: the others go on without it then.
+    pub(super) links_broken: u32,
     /// The latest view that was ready.
     pub(super) seen: Option<u64>,
     pub(super) leaves: bool,
@@ -121,6 +123,7 @@ impl Process {
             group: None,
             service: None,
             peers: Vec::new(),
+            links_broken: 0,
             seen: None,
             leaves: false,
         }
