@@ -1,6 +1,6 @@
 """Checks that a benchmark printed one JSON object with the keys that scripts rely on, and sensible values.
 
-use: squall bench … --json | bench_keys.py TRANSPORT throughput|latency|stream|round-trip|rdmc|view"""
+use: squall bench … --json | bench_keys.py TRANSPORT throughput|latency|stream|round-trip|rdmc|view|object"""
 
 import json
 import sys
@@ -9,13 +9,15 @@ NUMBERS = ("members", "senders", "size", "messages", "seconds", "messages_per_se
 STREAM_NUMBERS = ("size", "messages", "seconds", "bytes_per_second", "receiver_cpu")
 RDMC_NUMBERS = ("members", "size", "objects", "seconds", "bytes_per_second", "seconds_least", "seconds_most")
 VIEW_NUMBERS = ("members", "rounds", "size")
+OBJECT_NUMBERS = ("members", "replicas", "under_way", "updates", "seconds", "updates_per_second", "latency_us_p50")
 SPREADS = ("crash_to_delivery_ms", "join_stall_ms", "start_to_delivery_ms")
 PERCENTILES = ("p50", "p99", "p999", "max")
 
 
 def faults(result: dict, kind: str) -> list[str]:
-    numbers = {"stream": STREAM_NUMBERS, "round-trip": STREAM_NUMBERS, "rdmc": RDMC_NUMBERS, "view": VIEW_NUMBERS}
-    numbers = numbers.get(kind, NUMBERS)
+    streams = {"stream": STREAM_NUMBERS, "round-trip": STREAM_NUMBERS}
+    others = {"rdmc": RDMC_NUMBERS, "view": VIEW_NUMBERS, "object": OBJECT_NUMBERS}
+    numbers = (streams | others).get(kind, NUMBERS)
     found = [f"no number `{key}`" for key in numbers if not isinstance(result.get(key), (int, float))]
     found += [f"`{key}` is not above 0" for key in numbers if result.get(key, 1) <= 0]
     if numbers is STREAM_NUMBERS and not 0 <= result.get("direct_ratio", -1) <= 1:

@@ -16,6 +16,10 @@ impl Machine for Nothing {
         Vec::new()
     }
 
+    fn query(&self, _query: &[u8]) -> Vec<u8> {
+        Vec::new()
+    }
+
     fn snapshot(&self) {}
 }
 

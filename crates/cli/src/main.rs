@@ -30,8 +30,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    bench_multicast, bench_rdmc, bench_sst, bench_stream, bench_view, chaos as chaos_command, cp, demo,
-    doctor as doctor_command, explain, messages, node, serve, simulate, status,
+    bench_multicast, bench_object, bench_rdmc, bench_sst, bench_stream, bench_view, chaos as chaos_command,
+    cp, demo, doctor as doctor_command, explain, messages, node, serve, simulate, status,
 };
 
 /// Group communication at memory speed
@@ -89,6 +89,7 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Multicast(bench_multicast::Arguments),
+    Object(bench_object::Arguments),
     Rdmc(bench_rdmc::Arguments),
     Sst(bench_sst::Arguments),
     Stream(bench_stream::Arguments),
@@ -119,6 +120,7 @@ fn perform(command: Command) -> Result<Verdict> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench { what: Bench::Multicast(arguments) } => bench_multicast::run(&arguments),
+        Command::Bench { what: Bench::Object(arguments) } => bench_object::run(&arguments),
         Command::Bench { what: Bench::Rdmc(arguments) } => bench_rdmc::run(&arguments),
         Command::Bench { what: Bench::Sst(arguments) } => bench_sst::run(&arguments),
         Command::Bench { what: Bench::Stream(arguments) } => bench_stream::run(&arguments),

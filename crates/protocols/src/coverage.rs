@@ -136,8 +136,28 @@ points! {
     StateLost,
     /// A client's update comes again, and is answered without being applied.
     UpdateRepeated,
+    /// A client's update comes before an earlier one, and is not applied.
+    UpdateEarly,
     /// A client's session was forgotten.
     SessionForgotten,
+    /// Several updates go in one message.
+    UpdatesTogether,
+    /// A client sends an update while another one is under way.
+    UpdatesUnderWay,
+    /// A client asks another member.
+    MemberChanged,
+    /// A client hears nothing of a member for so long that it asks another.
+    MemberSilent,
+    /// A client gives up an update of which it does not know whether it is applied.
+    UpdateGivenUp,
+    /// A client whose session was forgotten sends an update again in a new one.
+    SentInNewSession,
+    /// A query waits for a member to come to the asker's view.
+    QueryWaited,
+    /// A state that has come waits for the next view.
+    StateWaited,
+    /// A state provider is given up, because it says nothing.
+    ProviderSilent,
     /// A leader admits a process.
     Admitted,
     /// A member that does not lead redirects a process that asks to join.

@@ -317,7 +317,7 @@ fn misuse_is_told() {
     let object = group.object_with("counters", Counters::default, ObjectOptions::default()).unwrap();
     assert!(matches!(group.object("counters", Counters::default), Err(HandleError::Taken { .. })));
     let long = object.update(b"a", &note(&"long".repeat(1000), 1)).unwrap_err();
-    assert!(matches!(long, ObjectError::TooLong { bytes_max: 984, .. }), "{long}");
+    assert!(matches!(long, ObjectError::TooLong { bytes_max: 976, .. }), "{long}");
     let other = Client::<Counters>::connect(&base(0), "nothing").unwrap_err();
     assert!(matches!(other, HandleError::UnknownSubgroup(_)));
 }

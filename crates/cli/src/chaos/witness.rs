@@ -1,16 +1,16 @@
 //! A client outside the group that writes notes all the time and remembers what was acknowledged.
 //!
 //! At the end each acknowledged note has to be where its reply has said, once; and a note that is there must have been
-//! written \[A3\] \[A7\].
+//! written, and notes of a shard stand in the order in which they were written \[A3\] \[A7\] \[A11\].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use squall::Config;
-use squall::object::{Client, ObjectError};
+use squall::object::{Client, ObjectError, Pending};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use crate::cluster::churn::START_TIMEOUT;
@@ -122,11 +122,17 @@ fn key(client: &Client<Notes>, shard: usize) -> [u8; 8] {
     keys.find(|key| client.shard(key) == shard).expect("each shard has keys")
 }
 
-/// Writes note after note, to each shard in its turn.
+/// Writes note after note, to each shard in its turn; several are under way while members do not answer.
 fn write(record: &Mutex<Record>, config: &Mutex<Config>, is_over: &AtomicBool) {
     let mut client = None;
+    let mut under_way = VecDeque::new();
+    let end = |(shard, note, pending): (usize, u64, Pending<Vec<u64>>)| {
+        let outcome = pending.wait();
+        lock(record).take(shard, note, outcome)
+    };
     for note in 0_u64.. {
         if is_over.load(Ordering::Relaxed) {
+            let _ = under_way.into_iter().try_for_each(end);
             return;
         }
         let shard = usize::try_from(note).unwrap_or(0) % SHARDS;
@@ -139,27 +145,41 @@ fn write(record: &Mutex<Record>, config: &Mutex<Config>, is_over: &AtomicBool) {
             std::thread::sleep(PAUSE);
             continue;
         };
-        let pending = writer.update(&key(writer, shard), &note);
-        let outcome = pending.and_then(squall::object::Pending::wait);
-        let mut record = lock(record);
+        match writer.update(&key(writer, shard), &note) {
+            Ok(pending) => under_way.push_back((shard, note, pending)),
+            Err(error) => return drop(lock(record).take(shard, note, Err(error))),
+        }
+        let oldest = if under_way.len() == UNDER_WAY { under_way.pop_front() } else { None };
+        if oldest.is_some_and(|oldest| end(oldest).is_err()) {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// That nothing more is to be written.
+struct Over;
+
+impl Record {
+    /// Notes what has become of a note.
+    fn take(&mut self, shard: usize, note: u64, outcome: Result<Vec<u64>, ObjectError>) -> Result<(), Over> {
         match outcome {
             Ok(place) => {
-                record.acknowledged[shard].push((note, place.first().copied().unwrap_or(u64::MAX)));
-                record.outage = record.outage.max(record.last.elapsed());
-                record.last = Instant::now();
+                self.acknowledged[shard].push((note, place.first().copied().unwrap_or(u64::MAX)));
+                self.outage = self.outage.max(self.last.elapsed());
+                self.last = Instant::now();
             }
             Err(error @ ObjectError::Unknown) => {
-                record.open.insert(note);
-                record.trouble = error.to_string();
+                self.open.insert(note);
+                self.trouble = error.to_string();
             }
-            Err(error @ ObjectError::Unreachable { .. }) => record.trouble = error.to_string(),
+            Err(error @ ObjectError::Unreachable { .. }) => self.trouble = error.to_string(),
             Err(error) => {
-                record.failure = Some(format!("note {note} of shard {shard}: {error}"));
-                return;
+                self.failure = Some(format!("note {note} of shard {shard}: {error}"));
+                return Err(Over);
             }
         }
-        drop(record);
-        std::thread::sleep(PAUSE);
+        Ok(())
     }
 }
 
@@ -180,6 +200,8 @@ fn compare(notes: &[u64], acknowledged: &[(u64, u64)], open: &BTreeSet<u64>) -> 
         let found = usize::try_from(*place).ok().and_then(|place| notes.get(place));
         ensure!(found == Some(note), "note {note} was acknowledged at place {place}, where {found:?} is");
     }
+    let in_order = acknowledged.is_sorted_by(|(_, place), (_, next)| place < next);
+    ensure!(in_order, "notes are not in the order in which they were written: {acknowledged:?}");
     let written: BTreeSet<u64> = acknowledged.iter().map(|(note, _)| *note).collect();
     let mut seen = BTreeSet::new();
     for note in notes {
@@ -191,6 +213,8 @@ fn compare(notes: &[u64], acknowledged: &[(u64, u64)], open: &BTreeSet<u64>) -> 
 
 /// How long the client looks for a member.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Notes under way at most.
+const UNDER_WAY: usize = 16;
 /// Between notes.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -205,6 +229,7 @@ mod tests {
         assert!(compare(&[4, 9], &[(4, 0), (8, 2)], &open).is_err(), "lost");
         assert!(compare(&[4, 8, 9], &[(4, 0), (8, 2)], &open).is_err(), "elsewhere");
         assert!(compare(&[4, 9, 8, 9], &[(4, 0), (8, 2)], &open).is_err(), "twice");
+        assert!(compare(&[8, 9, 4], &[(4, 2), (8, 0)], &open).is_err(), "out of order");
         assert!(compare(&[4, 5, 8], &[(4, 0), (8, 2)], &open).is_err(), "never written");
     }
 }

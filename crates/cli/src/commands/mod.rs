@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub(crate) mod bench_multicast;
+pub(crate) mod bench_object;
 pub(crate) mod bench_rdmc;
 pub(crate) mod bench_sst;
 pub(crate) mod bench_stream;

@@ -31,9 +31,6 @@ pub(crate) const EXCLUDED: &str = "excluded";
 /// How long nothing must come before a drained member says that nothing comes any more.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// The pause of a member that sends at a pace.
-const PACE_PAUSE: Duration = Duration::from_micros(200);
-
 /// Messages sent between two polls.
 const BURST: u32 = 16;
 
@@ -220,7 +217,7 @@ fn send(
             // To sleep until somebody rings would be to miss the next message's time.
             Some(_) => {
                 member.poll()?;
-                std::thread::sleep(PACE_PAUSE);
+                std::thread::sleep(member.pause());
             }
         }
         let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);

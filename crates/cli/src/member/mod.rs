@@ -124,6 +124,11 @@ pub(crate) trait Polled {
 
     /// Moves on without waiting.
     fn poll(&mut self) -> Result<()>;
+
+    /// How long a member that sends at a pace may sleep between two polls.
+    fn pause(&self) -> Duration {
+        Duration::from_micros(200)
+    }
 }
 
 /// What a member's work needs of a group; tests have one without a network.

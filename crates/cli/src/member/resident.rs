@@ -62,6 +62,11 @@ impl Polled for Resident {
     fn poll(&mut self) -> Result<()> {
         self.group.failure().map_or(Ok(()), |failure| Err(failure.into()))
     }
+
+    /// Nobody waits for this thread.
+    fn pause(&self) -> Duration {
+        Duration::from_millis(5)
+    }
 }
 
 /// How long a state may take to come, or to be handed over.

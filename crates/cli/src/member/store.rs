@@ -28,7 +28,7 @@ pub(crate) fn subgroup(job: &StoreJob) -> SubgroupConfig {
         shards: SHARDS,
         replicas: job.replicas,
         window: 16,
-        message_max: 200,
+        message_max: 4096,
         ..SubgroupConfig::default()
     }
 }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use squall_fabric::NodeId;
 
+use super::message::{Origin, Position, items};
 use super::mutation::{Mutation, is_on};
 use super::search::Search;
 use super::sessions::{SessionAnswer, Sessions};
-use super::{Origin, Position};
 use crate::coverage::{Point, reach};
 
 /// The object that is replicated. What it does is a function of its state and the update alone.
@@ -23,6 +23,9 @@ pub trait Machine {
     /// A reply as bytes, as clients get it and sessions keep it.
     fn encode(reply: &Self::Reply) -> Vec<u8>;
 
+    /// Answers a query, as [`Machine::encode`] writes replies.
+    fn query(&self, query: &[u8]) -> Vec<u8>;
+
     /// The state as it is now.
     fn snapshot(&self) -> Self::Snapshot;
 }
@@ -35,12 +38,14 @@ pub struct Settings {
     /// The longest reply in bytes that a session keeps; an update of a client whose reply is longer is applied, and the
     /// client is told only how long it was.
     pub reply_bytes_max: usize,
+    /// Bytes of all replies that sessions keep; above that, the sessions used least recently are forgotten.
+    pub replies_bytes_max: usize,
 }
 
 impl Default for Settings {
     /// A thousand clients that are active at a time, and replies that take no more than 64 MiB together.
     fn default() -> Self {
-        Self { sessions_max: 1024, reply_bytes_max: 64 << 10 }
+        Self { sessions_max: 1024, reply_bytes_max: 64 << 10, replies_bytes_max: 64 << 20 }
     }
 }
 
@@ -71,9 +76,9 @@ pub struct Delivery<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What an own message is answered with.
+/// What an own update is answered with, when it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer<R> {
+pub enum Applied<R> {
     /// The reply to an own update.
     Reply(R),
     /// What to tell the client.
@@ -160,25 +165,27 @@ enum Standing<M> {
 }
 
 impl<M: Machine> Held<M> {
-    /// Applies a message; returns whose it was and the answer. `None` if it is no update, which all find alike.
+    /// Applies a message; hands out whose each update was, and the answer. What is no update all find alike.
     fn apply(
         &mut self,
         position: Position,
         bytes: &[u8],
         settings: Settings,
-    ) -> Option<(Origin, Answer<M::Reply>)> {
+        mut on_applied: impl FnMut(Origin, Applied<M::Reply>),
+    ) {
         self.position = position;
-        let (origin, update) = Origin::decode(bytes)?;
-        let answer = match origin {
-            Origin::Member(_) => Answer::Reply(self.machine.apply(update)),
-            Origin::Open(_) => Answer::Session(self.sessions.open(settings.sessions_max)),
-            Origin::Session { id, number } => {
-                let machine = &mut self.machine;
-                let apply = || M::encode(&machine.apply(update));
-                Answer::Session(self.sessions.update(id, number, settings.reply_bytes_max, apply))
-            }
-        };
-        Some((origin, answer))
+        for (origin, update) in items(bytes) {
+            let answer = match origin {
+                Origin::Member(_) => Applied::Reply(self.machine.apply(update)),
+                Origin::Open(_) => Applied::Session(self.sessions.open(settings)),
+                Origin::Session { id, number, open } => {
+                    let machine = &mut self.machine;
+                    let apply = || M::encode(&machine.apply(update));
+                    Applied::Session(self.sessions.update((id, number, open), settings, apply))
+                }
+            };
+            on_applied(origin, answer);
+        }
     }
 
     fn gift(&self) -> Gift<M::Snapshot> {
@@ -252,11 +259,11 @@ impl<M: Machine> Replica<M> {
         Standing::Holding(Held { machine: first(), sessions: Sessions::default(), position: self.seen })
     }
 
-    /// Takes the next message. If it is an own one: whose, and the answer.
+    /// Takes the next message. If it is an own one, hands out whose each of its updates was, and the answer.
     ///
     /// # Panics
     /// If messages go back, or come in another view: the group promises order.
-    pub fn deliver(&mut self, message: Delivery<'_>) -> Option<(Origin, Answer<M::Reply>)> {
+    pub fn deliver(&mut self, message: Delivery<'_>, mut on_own: impl FnMut(Origin, Applied<M::Reply>)) {
         let position = Position { view: message.view, sequence: message.sequence + 1 };
         let view = self.view.as_ref().expect("messages come in views");
         assert!(view.id == message.view && self.seen < position, "[O1] {position:?} after {:?}", self.seen);
@@ -264,18 +271,20 @@ impl<M: Machine> Replica<M> {
         let is_own = view.members.get(message.sender) == Some(&self.node);
         match &mut self.standing {
             Standing::Holding(held) if held.position < position => {
-                held.apply(position, message.bytes, self.settings).filter(|_| is_own)
+                held.apply(position, message.bytes, self.settings, |origin, answer| {
+                    if is_own {
+                        on_own(origin, answer);
+                    }
+                });
             }
             Standing::Holding(_) => {
                 assert!(!is_own, "[A6] an own update was sent before the state was held");
-                None
             }
             Standing::Waiting { delivered, bytes, .. } => {
                 delivered.push_back((position, message.bytes.into()));
                 *bytes += message.bytes.len();
-                None
             }
-            Standing::Absent | Standing::Lost => None,
+            Standing::Absent | Standing::Lost => {}
         }
     }
 
@@ -324,7 +333,7 @@ impl<M: Machine> Replica<M> {
             let is_in = position <= held.position;
             reach(if is_in { Point::KeptSkipped } else { Point::KeptApplied });
             if !is_in || is_on(Mutation::ApplyAllKept) {
-                held.apply(position, &bytes, self.settings);
+                held.apply(position, &bytes, self.settings, |_, _| ());
             }
         }
         held.position = held.position.max(self.seen);

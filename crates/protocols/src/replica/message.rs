@@ -1,4 +1,15 @@
-//! What an update carries beside its bytes, and where it stands in the order (Derecho §3.4, app. A).
+//! What members and clients say to each other about one shard, and where an update stands in the order (Derecho §3.4,
+//! app. A).
+//!
+//! A message of the shard's subgroup holds one or more updates ([`items`]): what waited for space in the window goes in one
+//! message. A [`ShardRequest`] asks a member for something, and an [`ShardAnswer`] says what has become of it; both are bytes on a
+//! stream, in words of 8 bytes, little endian, and lengths of 4.
+
+use std::sync::Arc;
+
+use squall_fabric::NodeId;
+
+use super::sessions::SessionAnswer;
 
 /// A place in the order of a shard: behind all messages of earlier views and so many sequences of this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,60 +39,348 @@ pub enum Origin {
     Session {
         /// Which session.
         id: u64,
-        /// Ascending within the session.
+        /// Ascending by one within the session.
         number: u64,
+        /// How many updates of the session before this one are still without an answer: those before them the client has
+        /// given up, or knows the outcome of.
+        open: u32,
     },
 }
 
-/// What stands before an update's bytes in a message: two words, little endian.
-pub const HEADER_BYTES: usize = 16;
+/// What stands before an update's bytes in a message: whose it is, and how long.
+pub const HEADER_BYTES: usize = 24;
 
 /// Sessions are numbered from 1 by the order in which they are opened, so these mean none.
 const MEMBER: u64 = 0;
 const OPEN: u64 = u64::MAX;
 
 impl Origin {
-    /// Writes the header.
+    /// Appends an update with its header.
     ///
     /// # Panics
-    /// If `header` is shorter than [`HEADER_BYTES`].
-    pub fn encode(self, header: &mut [u8]) {
-        let (id, number) = match self {
-            Self::Member(number) => (MEMBER, number),
-            Self::Open(number) => (OPEN, number),
-            Self::Session { id, number } => (id, number),
+    /// If the update is longer than 4 GiB.
+    pub fn append(self, update: &[u8], message: &mut Vec<u8>) {
+        let (id, number, open) = match self {
+            Self::Member(number) => (MEMBER, number, 0),
+            Self::Open(number) => (OPEN, number, 0),
+            Self::Session { id, number, open } => (id, number, open),
         };
-        header[..8].copy_from_slice(&id.to_le_bytes());
-        header[8..HEADER_BYTES].copy_from_slice(&number.to_le_bytes());
+        message.extend(id.to_le_bytes());
+        message.extend(number.to_le_bytes());
+        message.extend(open.to_le_bytes());
+        put_bytes(update, message);
     }
+}
 
-    /// Reads the header; the rest are the update's bytes. `None` if the message is too short to be an update.
-    #[must_use]
-    pub fn decode(message: &[u8]) -> Option<(Self, &[u8])> {
-        let (id, rest) = message.split_first_chunk()?;
-        let (number, update) = rest.split_first_chunk()?;
-        let (id, number) = (u64::from_le_bytes(*id), u64::from_le_bytes(*number));
+/// The updates of a message, in order; what is cut at its end is left out, by all members alike.
+pub fn items(mut message: &[u8]) -> impl Iterator<Item = (Origin, &[u8])> {
+    std::iter::from_fn(move || {
+        let (id, number) = (take_word(&mut message)?, take_word(&mut message)?);
+        let open = take_half(&mut message)?;
+        let update = take_bytes(&mut message)?;
         let origin = match id {
-            MEMBER => Self::Member(number),
-            OPEN => Self::Open(number),
-            id => Self::Session { id, number },
+            MEMBER => Origin::Member(number),
+            OPEN => Origin::Open(number),
+            id => Origin::Session { id, number, open },
         };
         Some((origin, update))
+    })
+}
+
+/// What is asked of a member about one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShardRequest {
+    /// Open a session.
+    Open,
+    /// Apply an update, once, behind those of the session with lower numbers.
+    Update {
+        /// The session.
+        session: u64,
+        /// Its number there.
+        number: u64,
+        /// See [`Origin::Session`].
+        open: u32,
+        /// Its bytes.
+        update: Arc<[u8]>,
+    },
+    /// ShardAnswer a query from a state of this view or a later one.
+    Query {
+        /// The asker's view.
+        view: u64,
+        /// Its bytes.
+        query: Arc<[u8]>,
+    },
+    /// Send the state, if it reaches to the start of this view.
+    State {
+        /// The first view of the joiner in the shard.
+        since: u64,
+    },
+}
+
+/// What a member answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShardAnswer {
+    /// The session has this number.
+    Opened(u64),
+    /// The reply to an update or a query.
+    Reply(Vec<u8>),
+    /// The update is applied, but its reply has so many bytes, more than members keep.
+    ReplyTooLong(u64),
+    /// A later update of the session came first; this one was applied before it, or never will be.
+    Overtaken,
+    /// An earlier update of the session is missing, so this one was not applied.
+    Early,
+    /// The session was forgotten; the update was not applied now.
+    Forgotten,
+    /// The state follows.
+    State {
+        /// How far it reaches.
+        position: Position,
+        /// The clients' sessions.
+        sessions: Vec<u8>,
+        /// How long it is, if that is known.
+        bytes: Option<u64>,
+    },
+    /// Ask again, or another: nothing was done.
+    NotYet,
+    /// This member is not in the shard.
+    Elsewhere,
+    /// The shard's state is lost, which these members held last.
+    Lost(Vec<NodeId>),
+    /// No member will ever do this, and why.
+    Refused(String),
+    /// This member cannot say what will become of it, and why.
+    Failed(String),
+}
+
+impl From<SessionAnswer> for ShardAnswer {
+    fn from(answer: SessionAnswer) -> Self {
+        match answer {
+            SessionAnswer::Opened(id) => Self::Opened(id),
+            SessionAnswer::Reply(bytes) => Self::Reply(bytes),
+            SessionAnswer::ReplyTooLong(bytes) => Self::ReplyTooLong(bytes),
+            SessionAnswer::Overtaken => Self::Overtaken,
+            SessionAnswer::Early => Self::Early,
+            SessionAnswer::Forgotten => Self::Forgotten,
+        }
     }
+}
+
+impl ShardRequest {
+    /// Appends it to `bytes`.
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Open => bytes.push(0),
+            Self::Update { session, number, open, update } => {
+                bytes.push(1);
+                put_words(&[*session, *number], bytes);
+                bytes.extend(open.to_le_bytes());
+                put_bytes(update, bytes);
+            }
+            Self::Query { view, query } => {
+                bytes.push(2);
+                put_words(&[*view], bytes);
+                put_bytes(query, bytes);
+            }
+            Self::State { since } => {
+                bytes.push(3);
+                put_words(&[*since], bytes);
+            }
+        }
+    }
+
+    /// Reads all of `bytes`; `None` if they are no request.
+    #[must_use]
+    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let from = &mut bytes;
+        let request = match take_byte(from)? {
+            0 => Self::Open,
+            1 => Self::Update {
+                session: take_word(from)?,
+                number: take_word(from)?,
+                open: take_half(from)?,
+                update: take_bytes(from)?.into(),
+            },
+            2 => Self::Query { view: take_word(from)?, query: take_bytes(from)?.into() },
+            3 => Self::State { since: take_word(from)? },
+            _ => return None,
+        };
+        from.is_empty().then_some(request)
+    }
+}
+
+impl ShardAnswer {
+    /// Appends it to `bytes`.
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
+        let mut tagged = |tag: u8| bytes.push(tag);
+        match self {
+            Self::Opened(id) => (tagged(0), put_words(&[*id], bytes)).1,
+            Self::Reply(reply) => (tagged(1), put_bytes(reply, bytes)).1,
+            Self::ReplyTooLong(length) => (tagged(2), put_words(&[*length], bytes)).1,
+            Self::Overtaken => tagged(3),
+            Self::Early => tagged(4),
+            Self::Forgotten => tagged(5),
+            Self::State { position, sessions, bytes: length } => {
+                tagged(6);
+                put_words(&[position.view, position.sequence], bytes);
+                put_words(&[u64::from(length.is_some()), length.unwrap_or(0)], bytes);
+                put_bytes(sessions, bytes);
+            }
+            Self::NotYet => tagged(7),
+            Self::Elsewhere => tagged(8),
+            Self::Lost(holders) => {
+                tagged(9);
+                let holders: Vec<u8> = holders.iter().flat_map(|node| node.0.to_le_bytes()).collect();
+                put_bytes(&holders, bytes);
+            }
+            Self::Refused(why) => (tagged(10), put_bytes(why.as_bytes(), bytes)).1,
+            Self::Failed(why) => (tagged(11), put_bytes(why.as_bytes(), bytes)).1,
+        }
+    }
+
+    /// Reads all of `bytes`; `None` if they are no answer.
+    #[must_use]
+    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let from = &mut bytes;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let answer = match take_byte(from)? {
+            0 => Self::Opened(take_word(from)?),
+            1 => Self::Reply(take_bytes(from)?.to_vec()),
+            2 => Self::ReplyTooLong(take_word(from)?),
+            3 => Self::Overtaken,
+            4 => Self::Early,
+            5 => Self::Forgotten,
+            6 => {
+                let position = Position { view: take_word(from)?, sequence: take_word(from)? };
+                let (is_known, length) = (take_word(from)?, take_word(from)?);
+                let bytes = (is_known != 0).then_some(length);
+                Self::State { position, sessions: take_bytes(from)?.to_vec(), bytes }
+            }
+            7 => Self::NotYet,
+            8 => Self::Elsewhere,
+            9 => {
+                let (nodes, rest) = take_bytes(from)?.as_chunks();
+                rest.is_empty().then_some(())?;
+                Self::Lost(nodes.iter().map(|node| NodeId(u32::from_le_bytes(*node))).collect())
+            }
+            10 => Self::Refused(text(take_bytes(from)?)),
+            11 => Self::Failed(text(take_bytes(from)?)),
+            _ => return None,
+        };
+        from.is_empty().then_some(answer)
+    }
+}
+
+fn put_words(words: &[u64], bytes: &mut Vec<u8>) {
+    words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+}
+
+fn put_bytes(part: &[u8], bytes: &mut Vec<u8>) {
+    bytes.extend(u32::try_from(part.len()).expect("less than 4 GiB").to_le_bytes());
+    bytes.extend(part);
+}
+
+fn take_array<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = from.split_first_chunk()?;
+    *from = rest;
+    Some(*first)
+}
+
+fn take_byte(from: &mut &[u8]) -> Option<u8> {
+    take_array(from).map(|[byte]| byte)
+}
+
+fn take_half(from: &mut &[u8]) -> Option<u32> {
+    take_array(from).map(u32::from_le_bytes)
+}
+
+fn take_word(from: &mut &[u8]) -> Option<u64> {
+    take_array(from).map(u64::from_le_bytes)
+}
+
+fn take_bytes<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(take_half(from)?).ok()?;
+    let (bytes, rest) = from.split_at_checked(length)?;
+    *from = rest;
+    Some(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A header comes out as it went in, and what is too short is no update.
+    /// Updates come out as they went in, in their order; what is cut is none.
     #[test]
-    fn headers_survive_the_way() {
-        for origin in [Origin::Member(7), Origin::Open(1), Origin::Session { id: 3, number: u64::MAX }] {
-            let mut message = [9; HEADER_BYTES + 2];
-            origin.encode(&mut message);
-            assert_eq!(Origin::decode(&message), Some((origin, &[9, 9][..])));
+    fn items_survive_the_way() {
+        let origins =
+            [Origin::Member(7), Origin::Open(1), Origin::Session { id: 3, number: u64::MAX, open: 9 }];
+        let mut message = Vec::new();
+        origins.iter().for_each(|origin| origin.append(&[9, 9], &mut message));
+        assert_eq!(message.len(), 3 * (HEADER_BYTES + 2));
+        let found: Vec<_> = items(&message).collect();
+        assert_eq!(found, origins.map(|origin| (origin, &[9, 9][..])));
+        assert_eq!(items(&message[..message.len() - 1]).count(), 2);
+        assert_eq!(items(&[0; HEADER_BYTES - 1]).count(), 0);
+    }
+
+    fn requests() -> Vec<ShardRequest> {
+        let bytes: Arc<[u8]> = [7, 8].into();
+        vec![
+            ShardRequest::Open,
+            ShardRequest::Update { session: 1, number: 2, open: 3, update: Arc::clone(&bytes) },
+            ShardRequest::Query { view: 4, query: bytes },
+            ShardRequest::State { since: 5 },
+        ]
+    }
+
+    fn answers() -> Vec<ShardAnswer> {
+        let state = |bytes| ShardAnswer::State {
+            position: Position { view: 1, sequence: 2 },
+            sessions: vec![3],
+            bytes,
+        };
+        vec![
+            ShardAnswer::Opened(1),
+            ShardAnswer::Reply(vec![1, 2]),
+            ShardAnswer::ReplyTooLong(1 << 40),
+            ShardAnswer::Overtaken,
+            ShardAnswer::Early,
+            ShardAnswer::Forgotten,
+            state(None),
+            state(Some(9)),
+            ShardAnswer::NotYet,
+            ShardAnswer::Elsewhere,
+            ShardAnswer::Lost(vec![NodeId(3), NodeId(9)]),
+            ShardAnswer::Refused("no".into()),
+            ShardAnswer::Failed("gone".into()),
+        ]
+    }
+
+    /// Requests and answers come out as they went in; cut or longer, they are refused; with any byte changed they are read or
+    /// refused.
+    #[test]
+    fn requests_and_answers_survive_the_way() {
+        for request in requests() {
+            let mut bytes = Vec::new();
+            request.encode(&mut bytes);
+            assert_eq!(ShardRequest::decode(&bytes), Some(request));
+            check_others(&bytes, |bytes| ShardRequest::decode(bytes).is_some());
         }
-        assert_eq!(Origin::decode(&[0; HEADER_BYTES - 1]), None);
+        for answer in answers() {
+            let mut bytes = Vec::new();
+            answer.encode(&mut bytes);
+            assert_eq!(ShardAnswer::decode(&bytes), Some(answer));
+            check_others(&bytes, |bytes| ShardAnswer::decode(bytes).is_some());
+        }
+    }
+
+    fn check_others(bytes: &[u8], is_read: impl Fn(&[u8]) -> bool) {
+        assert!((0..bytes.len()).all(|length| !is_read(&bytes[..length])));
+        assert!(!is_read(&[bytes, &[0]].concat()));
+        for (at, byte) in (0..bytes.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte))) {
+            let mut changed = bytes.to_vec();
+            changed[at] = byte;
+            let _ = is_read(&changed);
+        }
     }
 }

@@ -5,8 +5,9 @@
 //!
 //! **State** of a [`Replica`]: the present view of the shard; the *standing*: absent, waiting for the state, holding it,
 //! or knowing that it is lost; up to which [`Position`] messages have been seen and applied; the clients' sessions,
-//! which are part of the state. Beside it, at the sending side, [`UnderWay`]: own updates whose outcome is open. Beside it,
-//! at the group's side, [`Holding`]: whether the state here counts when the view ends.
+//! which are part of the state. Beside it, at the sending side, [`Outbox`]: updates on their way, and those whose outcome is open
+//! ([`UnderWay`]); at the group's side, [`Holding`]: whether the state here counts when the view ends; for a joiner,
+//! [`StateTransfer`]; for those who ask, [`Queries`]. A process that is not in the shard has a [`ShardClient`].
 //!
 //! Which members hold a state is part of the view ([`View::holders`](crate::membership::View::holders)), and so where
 //! shards lie remains a function of the view ([`place`]): the first choices, and other holders as long as fewer of the
@@ -44,6 +45,8 @@
 //! - \[A7\] A state is taken for lost only if no member of the group holds it, and then by all members.
 //! - \[A8\] A state is lost only if all members that held it have died or were cut off.
 //! - \[A9\] A member that wishes to leave is removed only when members that stay hold its states, or when none stays.
+//! - \[A11\] A client's updates are applied in the order in which it has sent them, each behind all before it that the client
+//!   has not given up.
 //! - \[A10\] A client outside the group that is idle or busy reaches it also after all members that it knew have been replaced
 //!   one by one, if no period of [`Contacts`] passes without one of them.
 //!
@@ -54,25 +57,33 @@
 //! first choices, if there are so many; they receive all of the view's updates and stay holders to its end. So a member
 //! drops a state only when that many others hold it.
 
+mod client;
 mod contacts;
 mod core;
 mod holding;
 mod message;
 pub mod mutation;
+mod outbox;
 mod search;
+mod service;
 mod sessions;
 mod shards;
+mod transfer;
 mod turns;
 mod under_way;
 
 #[cfg(test)]
 mod tests;
 
+pub use client::{ClientAction, ClientSettings, Doubt, ShardClient, Task, TaskOutcome};
 pub use contacts::{Contacts, EAGER, FORMER_MAX};
-pub use core::{Answer, Delivery, Gift, Give, Machine, Readiness, Replica, Settings, ShardView, TakeOver};
+pub use core::{Applied, Delivery, Gift, Give, Machine, Readiness, Replica, Settings, ShardView, TakeOver};
 pub use holding::{Hold, Holding};
-pub use message::{HEADER_BYTES, Origin, Position};
-pub use sessions::{SessionAnswer, Sessions, SessionsError};
+pub use message::{HEADER_BYTES, Origin, Position, ShardAnswer, ShardRequest, items};
+pub use outbox::{Hindrance, Outbox, Source};
+pub use service::Queries;
+pub use sessions::{OPEN_MAX, SessionAnswer, Sessions, SessionsError};
 pub use shards::{members_of_shard, place, shard_of_key};
+pub use transfer::{Arrived, AskForState, StateTransfer, StateTransferSettings};
 pub use turns::{Turn, Turns};
 pub use under_way::{Outcome, UnderWay};

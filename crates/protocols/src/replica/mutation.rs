@@ -15,6 +15,16 @@ mutations! {
         LeaveSessionsBehind,
         /// \[A3\] A repeated update is applied again.
         ApplyRepeated,
+        /// \[A11\] An update is applied though an earlier one of its client is missing.
+        ApplyEarly,
+        /// \[A11\] A session keeps no reply that its client may still ask for.
+        ForgetReplies,
+        /// \[A3\] A client whose session is forgotten sends in a new one what the old one may have applied.
+        SendAgainInNewSession,
+        /// \[A4\] A client says of what it has sent that it is not applied.
+        DenySent,
+        /// \[A11\] A client that asks another member goes on with what it has not sent yet.
+        SkipUnanswered,
         /// \[A4\] A member that is removed tells that what was under way is not delivered.
         DenyUnknown,
         /// \[A5\] A query is answered from an earlier view.

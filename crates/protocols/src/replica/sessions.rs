@@ -1,13 +1,18 @@
 //! Sessions: what makes a client's update count once, though it is sent again after a failure (Derecho app. A).
 //!
-//! A session is opened by an update of its own, so all members number sessions alike. It remembers the number of its last
-//! update and the reply, unless that is too long, which its client is told each time. There are at most `sessions_max`; when one more is opened, the one that was used least recently
-//! is forgotten, the same at all members because it is decided by the order of updates. Its client is told so, and nothing
-//! of it is applied any more: forgetting never applies twice. The table travels with the state.
+//! A session is opened by an update of its own, so all members number sessions alike. Its updates are numbered from 1 and
+//! are applied in this order: the next one, or, if the client has given up those before it, the first that it has not. The
+//! session keeps the replies of the updates that the client says are open, so that any of them can be sent again; a reply
+//! that is too long is not kept, which its client is told each time.
+//!
+//! There are at most `sessions_max`, with replies of at most `replies_bytes_max` together; when there are more, the one that
+//! was used least recently is forgotten, the same at all members because it is decided by the order of updates. Its client is
+//! told so, and nothing of it is applied any more: forgetting never applies twice. The table travels with the state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
+use super::core::Settings;
 use super::mutation::{Mutation, is_on};
 use crate::coverage::{Point, reach};
 
@@ -19,16 +24,34 @@ pub struct Sessions {
     /// Uses so far, which order sessions by their last use.
     uses: u64,
     table: BTreeMap<u64, Session>,
+    /// Bytes of all replies that are kept.
+    reply_bytes: usize,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Session {
     /// The number of the last update; 0 before the first.
     last: u64,
-    /// Its reply, or how long it was if it was too long to be kept.
-    reply: Result<Vec<u8>, u64>,
+    /// Replies to the latest updates, `last` at the end; or how long they were, if they were too long to be kept.
+    replies: VecDeque<Result<Vec<u8>, u64>>,
     /// When it was used last.
     used: u64,
+}
+
+impl Session {
+    fn reply_bytes(&self) -> usize {
+        self.replies.iter().flatten().map(Vec::len).sum()
+    }
+
+    /// The reply to an update that was applied, if it is kept.
+    fn reply(&self, number: u64) -> SessionAnswer {
+        let back = usize::try_from(self.last - number).ok();
+        let place = back.and_then(|back| self.replies.len().checked_sub(back + 1));
+        let Some(reply) = place.and_then(|place| self.replies.get(place)) else {
+            return SessionAnswer::Overtaken;
+        };
+        reply.clone().map_or_else(SessionAnswer::ReplyTooLong, SessionAnswer::Reply)
+    }
 }
 
 /// What a client is told.
@@ -42,30 +65,42 @@ pub enum SessionAnswer {
     ReplyTooLong(u64),
     /// A later update of the session came first; this one was applied before it, or never will be.
     Overtaken,
+    /// An earlier update that the client has not given up is missing: this one is not applied now \[A11\].
+    Early,
     /// The session was forgotten because too many others were opened; the update is not applied now.
     Forgotten,
 }
 
+/// Updates of one session that may be open at a time.
+pub const OPEN_MAX: u32 = 1024;
+
 impl Sessions {
-    /// Opens a session; forgets the one used least recently if there are `sessions_max` already.
-    pub(super) fn open(&mut self, sessions_max: usize) -> SessionAnswer {
-        if self.table.len() >= sessions_max.max(1) {
-            let oldest = self.table.iter().min_by_key(|(_, session)| session.used).map(|(id, _)| *id);
-            oldest.and_then(|id| self.table.remove(&id));
-        }
+    /// Opens a session.
+    pub(super) fn open(&mut self, settings: Settings) -> SessionAnswer {
         self.opened += 1;
         self.uses += 1;
-        self.table.insert(self.opened, Session { last: 0, reply: Ok(Vec::new()), used: self.uses });
+        self.table.insert(self.opened, Session { used: self.uses, ..Session::default() });
+        self.forget(settings);
         SessionAnswer::Opened(self.opened)
     }
 
-    /// Applies update `number` of session `id` by `apply`, unless it was applied before [A3]; keeps the reply if it has at
-    /// most `reply_bytes_max` bytes.
+    /// Forgets what is too much, but never the session that was used last.
+    fn forget(&mut self, Settings { sessions_max, replies_bytes_max, .. }: Settings) {
+        while self.table.len() > sessions_max.max(1)
+            || (self.reply_bytes > replies_bytes_max && self.table.len() > 1)
+        {
+            let oldest = self.table.iter().min_by_key(|(_, session)| session.used).map(|(id, _)| *id);
+            let forgotten = oldest.and_then(|id| self.table.remove(&id));
+            self.reply_bytes -= forgotten.map_or(0, |session| session.reply_bytes());
+        }
+    }
+
+    /// Applies update `number` of session `id` by `apply`, unless it was applied before \[A3\], or `open` updates before it
+    /// are not \[A11\]; keeps the reply if it is short enough.
     pub(super) fn update(
         &mut self,
-        id: u64,
-        number: u64,
-        reply_bytes_max: usize,
+        (id, number, open): (u64, u64, u32),
+        settings: Settings,
         apply: impl FnOnce() -> Vec<u8>,
     ) -> SessionAnswer {
         let Some(session) = self.table.get_mut(&id) else {
@@ -74,16 +109,33 @@ impl Sessions {
         };
         self.uses += 1;
         session.used = self.uses;
-        if number > session.last || is_on(Mutation::ApplyRepeated) {
-            session.last = number;
-            let reply = apply();
-            session.reply = if reply.len() > reply_bytes_max { Err(reply.len() as u64) } else { Ok(reply) };
-        } else if number < session.last {
-            return SessionAnswer::Overtaken;
-        } else {
+        let oldest = number.saturating_sub(open.into()).max(1);
+        if number <= session.last && !is_on(Mutation::ApplyRepeated) {
             reach(Point::UpdateRepeated);
+            return session.reply(number);
         }
-        session.reply.clone().map_or_else(SessionAnswer::ReplyTooLong, SessionAnswer::Reply)
+        let is_next = number == oldest.max(session.last + 1)
+            || is_on(Mutation::ApplyEarly)
+            || is_on(Mutation::ApplyRepeated);
+        if !is_next || open >= OPEN_MAX {
+            reach(Point::UpdateEarly);
+            return SessionAnswer::Early;
+        }
+        // The client does not ask for what lies before `oldest` any more.
+        let kept = usize::try_from(number - oldest).expect("below OPEN_MAX");
+        let is_kept = |session: &Session| !session.replies.is_empty();
+        while is_kept(session) && (session.replies.len() > kept || is_on(Mutation::ForgetReplies)) {
+            let dropped = session.replies.pop_front().expect("there is one");
+            self.reply_bytes -= dropped.map_or(0, |reply| reply.len());
+        }
+        session.last = number;
+        let reply = apply();
+        let is_long = reply.len() > settings.reply_bytes_max;
+        self.reply_bytes += if is_long { 0 } else { reply.len() };
+        session.replies.push_back(if is_long { Err(reply.len() as u64) } else { Ok(reply) });
+        let answer = session.reply(number);
+        self.forget(settings);
+        answer
     }
 
     /// The table as bytes: words, little endian, and replies with their lengths.
@@ -94,12 +146,16 @@ impl Sessions {
             word(counter, &mut bytes);
         }
         for (id, session) in &self.table {
-            let length =
-                session.reply.as_ref().map_or_else(|long| long | TOO_LONG, |reply| reply.len() as u64);
-            for field in [*id, session.last, session.used, length] {
+            for field in [*id, session.last, session.used, session.replies.len() as u64] {
                 word(field, &mut bytes);
             }
-            bytes.extend(session.reply.iter().flatten());
+            for reply in &session.replies {
+                word(
+                    reply.as_ref().map_or_else(|long| long | TOO_LONG, |reply| reply.len() as u64),
+                    &mut bytes,
+                );
+                bytes.extend(reply.iter().flatten());
+            }
         }
         bytes
     }
@@ -112,23 +168,29 @@ impl Sessions {
         let [opened, uses, count] = words(&mut bytes)?;
         let mut table = BTreeMap::new();
         for _ in 0..count {
-            let [id, last, used, length] = words(&mut bytes)?;
+            let [id, last, used, count] = words(&mut bytes)?;
             let known = table.last_key_value().map_or(0, |(id, _)| *id);
-            if id <= known || id > opened || used > uses {
+            if id <= known || id > opened || used > uses || count > last.min(OPEN_MAX.into()) {
                 return Err(SessionsError);
             }
-            let reply = if length & TOO_LONG != 0 {
-                Err(length & !TOO_LONG)
-            } else {
-                let length = usize::try_from(length).map_err(|_| SessionsError)?;
-                let (reply, rest) = bytes.split_at_checked(length).ok_or(SessionsError)?;
-                bytes = rest;
-                Ok(reply.to_vec())
-            };
-            table.insert(id, Session { last, reply, used });
+            let replies = (0..count).map(|_| reply(&mut bytes)).collect::<Result<_, _>>()?;
+            table.insert(id, Session { last, replies, used });
         }
-        if bytes.is_empty() { Ok(Self { opened, uses, table }) } else { Err(SessionsError) }
+        let reply_bytes = table.values().map(Session::reply_bytes).sum();
+        if bytes.is_empty() { Ok(Self { opened, uses, table, reply_bytes }) } else { Err(SessionsError) }
     }
+}
+
+/// Takes a reply from the front.
+fn reply(bytes: &mut &[u8]) -> Result<Result<Vec<u8>, u64>, SessionsError> {
+    let [length] = words(bytes)?;
+    if length & TOO_LONG != 0 {
+        return Ok(Err(length & !TOO_LONG));
+    }
+    let length = usize::try_from(length).map_err(|_| SessionsError)?;
+    let (reply, rest) = bytes.split_at_checked(length).ok_or(SessionsError)?;
+    *bytes = rest;
+    Ok(Ok(reply.to_vec()))
 }
 
 /// Marks the length of a reply that is not kept.
@@ -160,51 +222,99 @@ impl std::error::Error for SessionsError {}
 mod tests {
     use super::*;
 
+    const SETTINGS: Settings = Settings { sessions_max: 2, reply_bytes_max: 9, replies_bytes_max: 1000 };
+
     fn reply(text: &str) -> SessionAnswer {
         SessionAnswer::Reply(text.into())
     }
 
-    /// [A3] A repeated update gets the first reply, an overtaken one none, and neither is applied.
+    /// Update `number` of session `id` with `open` before it: the answer, and whether it was applied.
+    fn update(sessions: &mut Sessions, id: u64, number: u64, open: u32, text: &str) -> (SessionAnswer, bool) {
+        let mut is_applied = false;
+        let answer = sessions.update((id, number, open), SETTINGS, || {
+            is_applied = true;
+            text.into()
+        });
+        (answer, is_applied)
+    }
+
+    /// [A3] A repeated update gets the first reply, one that was given up none, and neither is applied.
     #[test]
     fn an_update_counts_once() {
         let mut sessions = Sessions::default();
-        assert_eq!(sessions.update(1, 1, 9, || unreachable!()), SessionAnswer::Forgotten);
-        assert_eq!(sessions.open(2), SessionAnswer::Opened(1));
-        assert_eq!(sessions.update(1, 1, 9, || b"first".to_vec()), reply("first"));
-        assert_eq!(sessions.update(1, 1, 9, || unreachable!()), reply("first"));
-        assert_eq!(sessions.update(1, 2, 9, || b"second".to_vec()), reply("second"));
-        assert_eq!(sessions.update(1, 1, 9, || unreachable!()), SessionAnswer::Overtaken);
+        assert_eq!(update(&mut sessions, 1, 1, 0, ""), (SessionAnswer::Forgotten, false));
+        assert_eq!(sessions.open(SETTINGS), SessionAnswer::Opened(1));
+        assert_eq!(update(&mut sessions, 1, 1, 0, "first"), (reply("first"), true));
+        assert_eq!(update(&mut sessions, 1, 1, 0, "again"), (reply("first"), false));
+        assert_eq!(update(&mut sessions, 1, 2, 1, "second"), (reply("second"), true));
+        assert_eq!(update(&mut sessions, 1, 1, 0, "again"), (reply("first"), false), "it is open");
+        assert_eq!(update(&mut sessions, 1, 3, 1, "third"), (reply("third"), true));
+        assert_eq!(update(&mut sessions, 1, 1, 0, "again"), (SessionAnswer::Overtaken, false));
+        assert_eq!(update(&mut sessions, 1, 2, 0, "again"), (reply("second"), false));
+    }
+
+    /// [A11] What comes before an open update that is missing is not applied; what its client has given up is passed over.
+    #[test]
+    fn updates_are_applied_in_their_order() {
+        let mut sessions = Sessions::default();
+        sessions.open(SETTINGS);
+        assert_eq!(update(&mut sessions, 1, 2, 1, "second"), (SessionAnswer::Early, false));
+        assert_eq!(update(&mut sessions, 1, 3, 1, "third"), (SessionAnswer::Early, false));
+        assert_eq!(update(&mut sessions, 1, 3, 0, "third"), (reply("third"), true));
+        assert_eq!(update(&mut sessions, 1, 2, 0, "second"), (SessionAnswer::Overtaken, false));
+        let far = u64::from(OPEN_MAX) + 4;
+        assert_eq!(update(&mut sessions, 1, far, OPEN_MAX, ""), (SessionAnswer::Early, false));
     }
 
     /// A reply that is too long is not kept; what is sent again is told the same, and is not applied.
     #[test]
     fn long_replies_are_not_kept() {
         let mut sessions = Sessions::default();
-        sessions.open(2);
-        assert_eq!(sessions.update(1, 1, 9, || vec![0; 9]), SessionAnswer::Reply(vec![0; 9]));
-        assert_eq!(sessions.update(1, 2, 9, || vec![0; 10]), SessionAnswer::ReplyTooLong(10));
+        sessions.open(SETTINGS);
+        assert_eq!(update(&mut sessions, 1, 1, 0, "nine byte"), (reply("nine byte"), true));
+        assert_eq!(update(&mut sessions, 1, 2, 1, "ten bytes."), (SessionAnswer::ReplyTooLong(10), true));
         let mut restored = Sessions::decode(&sessions.encode()).unwrap();
         assert_eq!(restored, sessions);
-        assert_eq!(restored.update(1, 2, 9, || unreachable!()), SessionAnswer::ReplyTooLong(10));
+        assert_eq!(update(&mut restored, 1, 2, 1, ""), (SessionAnswer::ReplyTooLong(10), false));
     }
 
     /// The one used least recently goes, and its client hears that it did.
     #[test]
     fn there_are_at_most_so_many() {
         let mut sessions = Sessions::default();
-        (0..2).for_each(|_| drop(sessions.open(2)));
-        sessions.update(1, 1, 9, Vec::new);
-        assert_eq!(sessions.open(2), SessionAnswer::Opened(3));
-        assert_eq!(sessions.update(2, 1, 9, || unreachable!()), SessionAnswer::Forgotten);
-        assert_eq!(sessions.update(1, 1, 9, || unreachable!()), reply(""));
+        (0..2).for_each(|_| drop(sessions.open(SETTINGS)));
+        update(&mut sessions, 1, 1, 0, "");
+        assert_eq!(sessions.open(SETTINGS), SessionAnswer::Opened(3));
+        assert_eq!(update(&mut sessions, 2, 1, 0, ""), (SessionAnswer::Forgotten, false));
+        assert_eq!(update(&mut sessions, 1, 1, 0, ""), (reply(""), false));
+    }
+
+    /// Replies take no more memory together than is allowed, and the session in use stays.
+    #[test]
+    fn replies_are_bounded() {
+        let mut sessions = Sessions::default();
+        let settings = Settings { replies_bytes_max: 20, sessions_max: 9, ..SETTINGS };
+        (0..3).for_each(|_| drop(sessions.open(settings)));
+        for id in 1..=3 {
+            sessions.update((id, 1, 0), settings, || vec![0; 8]);
+        }
+        assert_eq!(sessions.table.keys().copied().collect::<Vec<_>>(), [2, 3]);
+        for number in 2..=9 {
+            let answer = sessions.update((3, number, 8), settings, || vec![0; 8]);
+            assert_eq!(answer, SessionAnswer::Reply(vec![0; 8]));
+        }
+        assert_eq!((sessions.table.len(), sessions.reply_bytes), (1, 72));
+        sessions.update((3, 10, 0), settings, Vec::new);
+        assert_eq!(sessions.reply_bytes, 0, "the client has them");
     }
 
     /// A table comes out as it went in; one that is cut, lengthened or out of order is refused.
     #[test]
     fn tables_survive_the_way() {
         let mut sessions = Sessions::default();
-        (0..3).for_each(|_| drop(sessions.open(9)));
-        sessions.update(2, 5, 9, || b"five".to_vec());
+        let settings = Settings { sessions_max: 9, ..SETTINGS };
+        (0..3).for_each(|_| drop(sessions.open(settings)));
+        (1..=3).for_each(|number| drop(sessions.update((2, number, 2), settings, || b"text".to_vec())));
         let bytes = sessions.encode();
         assert_eq!(Sessions::decode(&bytes), Ok(sessions));
         for length in 0..bytes.len() {

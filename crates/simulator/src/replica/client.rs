@@ -1,35 +1,34 @@
-//! A client outside the group: it asks any member, follows the view, and sends an update again until it is answered, as
-//! `squall::object::Client` does (Derecho app. A: external clients).
+//! A client outside the group: the shipped cores, one for each shard and one that knows the members (Derecho app. A:
+//! external clients). What `squall::object` does with threads and streams is done here in turns.
 
 use std::collections::BTreeMap;
 
 use squall_fabric::sim::{Prng, SimFabric};
-use squall_fabric::{Duration, Fabric as _, Instant, NodeId};
-use squall_protocols::replica::Contacts;
+use squall_fabric::{Fabric as _, Instant, NodeId};
+use squall_protocols::replica::{
+    ClientAction, ClientSettings, Contacts, Doubt, Position, ShardAnswer, ShardClient, ShardRequest, Task,
+    TaskOutcome,
+};
 
-use super::member::Shared;
-use super::office::{Answer, Body, Letter, What};
+use super::list::{ids_of, place_of, update};
+use super::member::{ROUND_PAUSE, Shared};
+use super::office::{Body, Call, Letter};
 use crate::run::Violation;
 
 /// Something that a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+enum Job {
     Update(u64),
     Query,
 }
 
-/// A task under way.
-#[derive(Clone, Copy, Debug)]
-struct Job {
-    shard: u32,
-    task: Task,
-    /// When it is given up.
-    until: Instant,
-    /// Whether a member may have passed it on without having answered.
-    is_open: bool,
-    /// Who is asked at the moment, in which view, and until when; or when the next one is.
-    asked: Option<(u32, u64, Instant)>,
-    next: Instant,
+/// A shard's core, and its connection.
+struct Line {
+    core: ShardClient<Job>,
+    /// With whom, and which of the client's connections it is.
+    connection: Option<(u32, u64)>,
+    /// The views in which queries were asked, by call.
+    asked_in: BTreeMap<u64, u64>,
 }
 
 pub(super) struct Client {
@@ -38,125 +37,159 @@ pub(super) struct Client {
     shared: Shared,
     /// What it knows of the group: members are reached at their numbers.
     contacts: Contacts<u32>,
-    /// Session and number of its last update, by shard.
-    sessions: BTreeMap<u32, (u64, u64)>,
-    job: Option<Job>,
+    lines: Vec<Line>,
+    connections: u64,
     left: u64,
     next_job: Instant,
-    calls: u64,
-    turn: usize,
-    failures: usize,
 }
 
 impl Client {
     pub(super) fn new(node: u32, fabric: SimFabric, shared: &Shared) -> Self {
-        let (left, next_job) = (shared.plan.client_jobs, shared.office.borrow().now());
+        let plan = &shared.plan;
+        let settings = ClientSettings {
+            under_way_max: plan.client_window,
+            timeout: plan.client_timeout,
+            silence_max: plan.patience,
+            pause: ROUND_PAUSE,
+        };
+        let line = |_| Line { core: ShardClient::new(settings), connection: None, asked_in: BTreeMap::new() };
         Self {
             node,
             fabric,
             shared: shared.clone(),
             // The first members.
-            contacts: Contacts::new((0..shared.plan.group.members).collect(), shared.plan.client_period),
-            sessions: BTreeMap::new(),
-            job: None,
-            left,
-            next_job,
-            calls: 0,
-            turn: 0,
-            failures: 0,
+            contacts: Contacts::new((0..plan.group.members).collect(), plan.client_period),
+            lines: (0..plan.shards).map(line).collect(),
+            connections: 0,
+            left: plan.client_jobs,
+            next_job: shared.office.borrow().now(),
         }
     }
 
-    pub(super) const fn is_done(&self) -> bool {
-        self.left == 0 && self.job.is_none()
+    pub(super) fn is_done(&self) -> bool {
+        self.left == 0 && self.lines.iter().all(|line| line.core.is_empty())
+    }
+
+    fn under_way(&self) -> usize {
+        self.lines.iter().map(|line| line.core.len()).sum()
+    }
+
+    fn may_begin(&self) -> bool {
+        self.left > 0 && self.under_way() < self.shared.plan.client_window
     }
 
     /// Does some of what there is to do; says when it wants to go on, by its own clock.
     pub(super) fn turn(&mut self, prng: &mut Prng) -> (bool, Option<Instant>) {
         let mut worked = self.fabric.poll(&mut |_| ()) > 0;
-        worked |= self.take_letters();
-        worked |= self.act(prng);
+        worked |= self.take_letters(prng);
+        let now = self.shared.now();
+        if !self.is_done() && self.contacts.next_at() <= now {
+            self.inquire();
+            worked = true;
+        }
+        while self.may_begin() && self.next_job <= now {
+            self.begin(now, prng);
+            worked = true;
+        }
+        for shard in 0..self.lines.len() {
+            worked |= self.act(shard, None, prng);
+        }
         let letters = self.shared.office.borrow().next_at(self.node);
-        let job = self.job.map(|job| job.asked.map_or(job.next, |(_, _, until)| until).min(job.until));
-        let next = (self.job.is_none() && self.left > 0).then_some(self.next_job);
+        let cores = self.lines.iter().filter_map(|line| line.core.next_deadline());
+        let next = self.may_begin().then_some(self.next_job);
         let inquiry = (!self.is_done()).then(|| self.contacts.next_at());
-        let at = letters.into_iter().chain(job).chain(next).chain(inquiry).min();
+        let at = letters.into_iter().chain(cores).chain(next).chain(inquiry).min();
         (worked, at.map(|at| self.shared.by_clock(at, self.fabric.now())))
     }
 
-    fn take_letters(&mut self) -> bool {
+    fn take_letters(&mut self, prng: &mut Prng) -> bool {
         let mut worked = false;
         loop {
             let letter = self.shared.office.borrow_mut().take(self.node);
             let Some(Letter { from, call, body }) = letter else { return worked };
             worked = true;
-            let Body::Answer(view, answer) = body else { continue };
+            let Body::Answer { view, answer, at, .. } = body else { continue };
             self.contacts.handle_view(view);
-            if let Some(job) = self.job
-                && call == self.calls
-                && job.asked.is_some()
+            let now = self.shared.now();
+            let open = Some((from, call.connection));
+            let Some(shard) = self.lines.iter().position(|line| line.connection == open) else { continue };
+            if let ShardAnswer::NotYet
+            | ShardAnswer::Elsewhere
+            | ShardAnswer::Early
+            | ShardAnswer::Failed(_) = answer
             {
-                self.on_answer(from, answer, job);
+                self.shared.history.borrow_mut().tally.repeated += 1;
             }
+            self.lines[shard].core.handle_answer(now, call.number, answer);
+            let view = self.lines[shard].asked_in.remove(&call.number);
+            self.act(shard, Some((from, at, view)), prng);
         }
     }
 
-    fn act(&mut self, prng: &mut Prng) -> bool {
-        let now = self.shared.now();
-        if !self.is_done() && self.contacts.next_at() <= now {
-            self.inquire();
-            return true;
-        }
-        let Some(mut job) = self.job else { return self.begin(now, prng) };
-        match job.asked {
-            _ if now >= job.until => self.give_up(job),
-            // The connection breaks, or nothing is heard of it.
-            Some((_, _, until)) if now >= until => {
-                job.is_open = true;
-                self.fail(job);
-            }
-            None if now >= job.next => self.ask(job),
-            _ => return false,
-        }
-        true
-    }
-
-    fn begin(&mut self, now: Instant, prng: &mut Prng) -> bool {
-        if self.left == 0 || now < self.next_job {
-            return false;
-        }
+    /// Begins something new.
+    fn begin(&mut self, now: Instant, prng: &mut Prng) {
         self.left -= 1;
-        let shard = u32::try_from(prng.below(u64::from(self.shared.plan.shards))).expect("few");
-        let task =
-            if prng.chance(700) { Task::Update(self.shared.history.borrow_mut().id()) } else { Task::Query };
-        let until = now + self.shared.plan.client_timeout;
-        self.job = Some(Job { shard, task, until, is_open: false, asked: None, next: now });
-        true
-    }
-
-    /// Asks the next member of the shard.
-    fn ask(&mut self, mut job: Job) {
-        let members = self.members(job.shard);
-        if members.is_empty() {
-            return self.fail(job);
+        self.next_job = self.shared.pause(self.shared.plan.gap_max);
+        let shard = prng.index(self.lines.len());
+        let core = &mut self.lines[shard].core;
+        if prng.chance(700) {
+            let id = self.shared.history.borrow_mut().id_for(self.node);
+            core.submit(now, Job::Update(id), Task::Update(update(id).into()));
+        } else {
+            core.submit(now, Job::Query, Task::Query([].into()));
         }
-        let asked = members[self.turn % members.len()].0;
-        let view = self.contacts.view().id;
-        let what = match (job.task, self.sessions.get(&job.shard)) {
-            (Task::Query, _) => What::Query { view },
-            (Task::Update(_), None) => What::Open,
-            (Task::Update(id), Some((session, last))) => {
-                What::Update { session: *session, number: last + 1, id }
-            }
-        };
-        self.calls += 1;
-        job.asked = Some((asked, view, self.shared.pause(self.shared.plan.patience)));
-        self.job = Some(job);
-        self.shared.post(self.node, asked, self.calls, Body::Ask(job.shard, what));
     }
 
-    fn members(&self, shard: u32) -> Vec<NodeId> {
-        self.shared.plan.members_of(shard, self.contacts.view())
+    /// Does what a shard's core says; `answered`: by whom, how far that had come, and the view in which it was asked.
+    fn act(
+        &mut self,
+        shard: usize,
+        answered: Option<(u32, Option<Position>, Option<u64>)>,
+        prng: &mut Prng,
+    ) -> bool {
+        let number = u32::try_from(shard).expect("few");
+        let mut worked = false;
+        loop {
+            let (now, view) = (self.shared.now(), self.contacts.view());
+            if self.lines[shard].core.view() != view.id || answered.is_none() {
+                let members = self.shared.plan.members_of(number, view);
+                self.lines[shard].core.handle_members(view.id, members);
+            }
+            let Some(action) = self.lines[shard].core.poll_action(now) else { return worked };
+            worked = true;
+            match action {
+                ClientAction::Ask { node, call, request } => self.ask(shard, node.0, call, request, prng),
+                ClientAction::HangUp(_) => {
+                    self.shared.history.borrow_mut().tally.repeated += 1;
+                    self.lines[shard].connection = None;
+                }
+                ClientAction::AskForMembers => self.inquire(),
+                ClientAction::Done(job, outcome) => self.end(number, job, outcome, answered),
+            }
+        }
+    }
+
+    fn ask(&mut self, shard: usize, node: u32, number: u64, request: ShardRequest, prng: &mut Prng) {
+        let (lives, now) = (self.shared.office.borrow().lives(node), self.shared.now());
+        let line = &mut self.lines[shard];
+        if line.connection.is_none_or(|(other, _)| other != node) {
+            self.connections += 1;
+            line.connection = Some((node, self.connections));
+        }
+        let connection = line.connection.expect("it was set").1;
+        if let ShardRequest::Query { view, .. } = &request {
+            line.asked_in.insert(number, *view);
+        }
+        let call = Call { asker: self.node, connection, number };
+        let shard = u32::try_from(shard).expect("few");
+        self.shared.post(self.node, node, call, Body::Ask(shard, request));
+        // The connection may break behind what was written, and nobody knows how much of it has come.
+        if prng.chance(if lives { self.shared.plan.breaks_per_mille } else { 500 }) {
+            let line = &mut self.lines[shard as usize];
+            line.connection = None;
+            line.core.handle_failure(now, NodeId(node), "the connection broke");
+            self.shared.history.borrow_mut().tally.repeated += 1;
+        }
     }
 
     /// Asks who the members are.
@@ -173,89 +206,51 @@ impl Client {
         }
     }
 
-    fn on_answer(&mut self, by: u32, answer: Answer, mut job: Job) {
-        let Job { shard, task, .. } = job;
-        let (_, view, _) = job.asked.take().expect("it was looked at");
-        match (answer, task) {
-            (Answer::NotYet | Answer::Elsewhere, _) => self.fail(job),
-            (Answer::Failed, _) => {
-                job.is_open = true;
-                self.fail(job);
-            }
-            (Answer::Lost, _) => self.end(job),
-            (Answer::Opened(session), Task::Update(_)) => {
-                self.sessions.insert(shard, (session, 0));
-                job.next = self.shared.now();
-                self.job = Some(job);
-            }
-            (Answer::Applied(place, at), Task::Update(id)) => {
-                let mut history = self.shared.history.borrow_mut();
-                self.shared.check(history.on_reply(id, shard, place, (by, at), self.node));
-                drop(history);
-                self.end(job);
-            }
-            (Answer::Forgotten, Task::Update(_)) => {
-                self.sessions.remove(&shard);
-                if job.is_open {
-                    self.give_up(job);
-                } else {
-                    job.next = self.shared.now();
-                    self.job = Some(job);
-                }
-            }
-            (Answer::List(list, at), Task::Query) => {
-                let mut history = self.shared.history.borrow_mut();
-                self.shared.check(history.on_answer(shard, view, (by, at), self.node, &list));
-                drop(history);
-                self.end(job);
-            }
-            (answer, task) => {
-                let text = format!("[A3] node {by} answers {answer:?} to {task:?} of node {}", self.node);
-                self.shared.check(Err(Violation { checker: "objects", text }));
-            }
-        }
-    }
-
-    /// Goes on to the next member; after the last one it finds out how the group is now.
-    fn fail(&mut self, mut job: Job) {
-        self.turn += 1;
-        self.failures += 1;
-        self.shared.history.borrow_mut().tally.repeated += 1;
-        (job.asked, job.next) = (None, self.shared.now());
-        if self.failures.is_multiple_of(self.members(job.shard).len().max(1)) {
-            self.inquire();
-            job.next = self.shared.pause(ROUND_PAUSE);
-        }
-        self.job = Some(job);
-    }
-
-    /// Nobody answers in time.
-    fn give_up(&mut self, job: Job) {
-        if self.shared.plan.is_replaced && self.shared.office.borrow().has_members(self.node) {
-            let (view, node) = (self.contacts.view().id, self.node);
-            let text = format!("[A10] node {node} gives up {job:?}: it knows view {view}");
-            self.shared.check(Err(Violation { checker: "objects", text }));
-        }
+    /// A job is over.
+    fn end(
+        &self,
+        shard: u32,
+        job: Job,
+        outcome: TaskOutcome,
+        answered: Option<(u32, Option<Position>, Option<u64>)>,
+    ) {
+        let fail = |text: String| Err(Violation { checker: "objects", text });
         let mut history = self.shared.history.borrow_mut();
-        match job.task {
-            Task::Update(_) if job.is_open => history.tally.unknown += 1,
-            // Nobody has ever passed it on.
-            Task::Update(id) if job.asked.is_none() => history.deny(id),
-            _ => {}
-        }
+        let result = match (job, outcome) {
+            (Job::Update(id), TaskOutcome::Reply(reply)) => {
+                let (by, at, _) = answered.expect("a reply is an answer");
+                let at = at.expect("who replies holds the state");
+                history.on_reply(id, shard, place_of(&reply), (by, at), self.node)
+            }
+            (Job::Query, TaskOutcome::Reply(reply)) => {
+                let (by, at, view) = answered.expect("a reply is an answer");
+                let (at, view) = (at.expect("who replies holds the state"), view.expect("it was asked"));
+                history.on_answer(shard, view, (by, at), self.node, &ids_of(&reply))
+            }
+            (_, TaskOutcome::Lost(_)) => Ok(()),
+            (_, TaskOutcome::Unknown(Doubt::TimeOver) | TaskOutcome::Unreachable(_))
+                if self.should_be_served() =>
+            {
+                let view = self.contacts.view().id;
+                fail(format!("[A10] node {} gives up {job:?}: it knows view {view}", self.node))
+            }
+            (Job::Update(_), TaskOutcome::Unknown(Doubt::TimeOver | Doubt::Forgotten)) => {
+                history.tally.unknown += 1;
+                Ok(())
+            }
+            (Job::Update(id), TaskOutcome::Unreachable(_)) => {
+                history.deny(id);
+                Ok(())
+            }
+            (Job::Query, TaskOutcome::Unreachable(_)) => Ok(()),
+            (job, outcome) => fail(format!("[A11] node {} is told {outcome:?} of {job:?}", self.node)),
+        };
         drop(history);
-        self.end(job);
+        self.shared.check(result);
     }
 
-    /// It is over. Whatever has become of the update, its number is spent.
-    fn end(&mut self, job: Job) {
-        if let (Task::Update(_), Some((_, last))) = (job.task, self.sessions.get_mut(&job.shard)) {
-            *last += 1;
-        }
-        self.job = None;
-        self.next_job = self.shared.pause(self.shared.plan.gap_max);
+    /// Whether there is always a member that this client can reach, and that serves it.
+    fn should_be_served(&self) -> bool {
+        self.shared.plan.is_replaced && self.shared.office.borrow().has_members(self.node)
     }
 }
-
-/// Between rounds of questions.
-const ROUND_PAUSE: Duration = Duration::from_micros(300);

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::NodeId;
-use squall_protocols::replica::{Origin, Position, ShardView};
+use squall_protocols::replica::{Origin, Position, ShardView, items};
 
-use super::list::{List, id_of};
+use super::list::id_of;
 use super::tally::Tally;
 use crate::run::Violation;
 
@@ -19,6 +19,8 @@ pub(super) struct History {
     /// Sessions that a shard remembers.
     sessions_max: usize,
     next_id: u64,
+    /// Whose updates are those of clients.
+    clients: BTreeMap<u64, u32>,
     /// What members and clients were told to be applied.
     acknowledged: BTreeMap<u64, Acknowledged>,
     /// What their senders were told to be not delivered.
@@ -37,8 +39,8 @@ pub(super) struct History {
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// What was delivered behind each position.
-    log: BTreeMap<Position, (Origin, Option<u64>)>,
+    /// The updates of the message behind each position.
+    log: BTreeMap<Position, Vec<(Origin, Option<u64>)>>,
 }
 
 /// An update that was acknowledged.
@@ -67,6 +69,13 @@ impl History {
         self.next_id
     }
 
+    /// A number for an update of a client; higher than those before it.
+    pub(super) fn id_for(&mut self, client: u32) -> u64 {
+        let id = self.id();
+        self.clients.insert(id, client);
+        id
+    }
+
     /// A member delivers a message.
     pub(super) fn on_delivery(
         &mut self,
@@ -74,23 +83,22 @@ impl History {
         position: Position,
         bytes: &[u8],
     ) -> Result<(), Violation> {
-        let Some((origin, update)) = Origin::decode(bytes) else {
-            return fail(format!("[O3] shard {shard} has a message without a header at {position:?}"));
-        };
-        self.tally.delivered += 1;
-        // What the sender's number is tells nothing about the order.
-        let this = (origin, id_of(update));
-        let known = *self.shards.entry(shard).or_default().log.entry(position).or_insert(this);
-        if known != this {
+        let this: Vec<_> = items(bytes).map(|(origin, update)| (origin, id_of(update))).collect();
+        if this.is_empty() {
+            return fail(format!("[O3] shard {shard} has a message without an update at {position:?}"));
+        }
+        self.tally.delivered += this.len() as u64;
+        self.tally.together += u64::from(this.len() > 1);
+        let known = self.shards.entry(shard).or_default().log.entry(position).or_insert_with(|| this.clone());
+        if *known != this {
             return fail(format!("[O1] shard {shard} has {this:?} at {position:?}, and {known:?}"));
         }
         Ok(())
     }
 
     /// A member holds this state.
-    pub(super) fn on_state(&self, node: u32, shard: u32, at: Position, list: &List) -> Result<(), Violation> {
+    pub(super) fn on_state(&self, node: u32, shard: u32, at: Position, ids: &[u64]) -> Result<(), Violation> {
         let expected = self.list_at(shard, at);
-        let ids = list.ids();
         if ids != expected {
             let text = format!("[A1] node {node} has {ids:?} in shard {shard} at {at:?}, not {expected:?}");
             return fail(text);
@@ -100,10 +108,16 @@ impl History {
         if let Some((id, said)) = self.acknowledged.iter().find(lacks) {
             return fail(format!("[A2] node {node} in shard {shard} at {at:?} lacks {id}: {said:?}"));
         }
-        match ids.iter().find(|id| self.denied.contains(id)) {
-            Some(id) => fail(format!("[A4] node {node} has update {id}, which was denied")),
-            None => Ok(()),
+        if let Some(id) = ids.iter().find(|id| self.denied.contains(id)) {
+            return fail(format!("[A4] node {node} has update {id}, which was denied"));
         }
+        let mut latest = BTreeMap::new();
+        for (id, client) in ids.iter().filter_map(|id| Some((*id, self.clients.get(id)?))) {
+            if let Some(before) = latest.insert(client, id).filter(|before| *before > id) {
+                return fail(format!("[A11] node {node} has update {id} of client {client} behind {before}"));
+            }
+        }
+        Ok(())
     }
 
     /// `to` is told by the member `by`, which has come to `at`, that update `id` is at `place` in the list.
@@ -133,7 +147,7 @@ impl History {
         view: u64,
         (by, at): (u32, Position),
         to: u32,
-        list: &List,
+        ids: &[u64],
     ) -> Result<(), Violation> {
         self.tally.answered += 1;
         if at.view < view {
@@ -141,9 +155,9 @@ impl History {
                 "[A5] node {by} answers from {at:?} what node {to} has asked in view {view}"
             ));
         }
-        self.on_state(by, shard, at, list)?;
+        self.on_state(by, shard, at, ids)?;
         let told = |said: &Acknowledged| said.shard == shard && said.to == to && said.by == by;
-        let missing = self.acknowledged.iter().find(|(id, said)| told(said) && !list.ids().contains(id));
+        let missing = self.acknowledged.iter().find(|(id, said)| told(said) && !ids.contains(id));
         match missing {
             Some((id, _)) => fail(format!(
                 "[A5] node {by} has told node {to} of update {id} in shard {shard}, and answers without it"
@@ -256,7 +270,7 @@ impl History {
     fn list_at(&self, shard: u32, at: Position) -> Vec<u64> {
         let Some(shard) = self.shards.get(&shard) else { return Vec::new() };
         let mut sessions = Sessions { max: self.sessions_max, ..Sessions::default() };
-        let log = shard.log.range(..=at).map(|(_, entry)| entry);
+        let log = shard.log.range(..=at).flat_map(|(_, entry)| entry);
         log.filter(|(origin, _)| sessions.counts(*origin)).filter_map(|(_, id)| *id).collect()
     }
 }
@@ -273,7 +287,7 @@ struct Sessions {
 impl Sessions {
     /// Whether the next message is to be applied.
     fn counts(&mut self, origin: Origin) -> bool {
-        let (id, number) = match origin {
+        let (id, number, open) = match origin {
             Origin::Member(_) => return true,
             Origin::Open(_) => {
                 self.opened += 1;
@@ -283,11 +297,13 @@ impl Sessions {
                 self.used.push((self.opened, 0));
                 return false;
             }
-            Origin::Session { id, number } => (id, number),
+            Origin::Session { id, number, open } => (id, number, u64::from(open)),
         };
         let Some(place) = self.used.iter().position(|(other, _)| *other == id) else { return false };
         let (_, last) = self.used.remove(place);
-        self.used.push((id, number.max(last)));
-        number > last
+        // The next one, or the first behind those that its client has given up.
+        let counts = number == (last + 1).max(number.saturating_sub(open));
+        self.used.push((id, if counts { number } else { last }));
+        counts
     }
 }

@@ -28,9 +28,21 @@ impl Machine for List {
         reply.to_le_bytes().to_vec()
     }
 
+    /// All of it.
+    fn query(&self, _query: &[u8]) -> Vec<u8> {
+        self.0.iter().flat_map(|id| id.to_le_bytes()).collect()
+    }
+
     fn snapshot(&self) -> Self {
         self.clone()
     }
+}
+
+/// The list that a query was answered with.
+pub(super) fn ids_of(reply: &[u8]) -> Vec<u64> {
+    let (words, rest) = reply.as_chunks();
+    assert!(rest.is_empty(), "lists are words");
+    words.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
 /// An update's bytes: its id, and some more that differ in length.
@@ -39,8 +51,8 @@ pub(super) fn update(id: u64) -> Vec<u8> {
     [&id.to_le_bytes()[..], &vec![id as u8; more]].concat()
 }
 
-/// The longest message of the scenario.
-pub(super) const MESSAGE_MAX: usize = HEADER_BYTES + 8 + 23;
+/// The longest update with its header.
+pub(super) const UPDATE_MAX: usize = HEADER_BYTES + 8 + 23;
 
 /// The id of an update.
 pub(super) fn id_of(update: &[u8]) -> Option<u64> {

@@ -2,7 +2,6 @@
 //! state (Derecho app. A, §3.3).
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ops::DerefMut;
 use std::rc::Rc;
 
@@ -11,13 +10,14 @@ use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::group::{Application, Outlet, Placement, SubgroupId, Succession, Unplaced};
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{NoUpcall, Pull};
-use squall_protocols::replica::{Gift, Give, Readiness, Settings, TakeOver};
+use squall_protocols::replica::{
+    Arrived, Gift, Give, Position, Readiness, Sessions, ShardAnswer, ShardRequest, Source, TakeOver,
+};
 
-use super::desk::{Desk, Giving, Query};
 use super::history::History;
-use super::list::List;
-use super::office::{Answer, Body, Letter, Office, What};
-use super::part::{From, Part, Submission, Waiter};
+use super::list::{List, place_of};
+use super::office::{Body, Call, Letter, Office};
+use super::part::{Part, Submission, Told, Waiter};
 use super::plan::Plan;
 use crate::group::{Program, Watch};
 use crate::run::Violation;
@@ -36,7 +36,7 @@ impl Shared {
         self.watch.borrow_mut().take(result);
     }
 
-    pub(super) fn post(&self, from: u32, to: u32, call: u64, body: Body) {
+    pub(super) fn post(&self, from: u32, to: u32, call: Call, body: Body) {
         self.office.borrow_mut().post(from, to, call, body);
     }
 
@@ -58,13 +58,20 @@ impl Shared {
     }
 }
 
-/// A question that this member has asked for a shard.
+/// A question of this member for the state of a shard; it is given up at some time.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     shard: u32,
     asked: u32,
-    call: u64,
+    number: u64,
     until: Instant,
+}
+
+/// A state on its way out: it was taken when it was asked for, and its last part is written at `done_at`.
+struct Giving {
+    call: Call,
+    gift: Gift<List>,
+    done_at: Instant,
 }
 
 /// All times are the world's.
@@ -79,10 +86,7 @@ pub(super) struct Member {
     calls: u64,
     /// For each shard at most one.
     questions: Vec<Question>,
-    next_question: BTreeMap<u32, Instant>,
-    /// How long the next pause between two questions may be.
-    pauses: BTreeMap<u32, Duration>,
-    desk: Desk,
+    giving: Vec<Giving>,
     /// It holds more states than the group has been told.
     has_state_news: bool,
     has_ended: bool,
@@ -91,22 +95,18 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn new(node: NodeId, shared: &Shared) -> Self {
         let plan = &shared.plan;
-        let settings = Settings { sessions_max: plan.sessions_max, ..Settings::default() };
-        let part = |shard| Part::new(node, shard, settings, plan.waiting_bytes_max);
         let start = shared.office.borrow().now();
         Self {
             node: node.0,
             shared: shared.clone(),
             view: None,
-            parts: (0..plan.shards).map(part).collect(),
+            parts: (0..plan.shards).map(|shard| Part::new(node, shard, plan)).collect(),
             unsent: plan.updates,
             next_own: start,
             next_take: start,
             calls: 0,
             questions: Vec::new(),
-            next_question: BTreeMap::new(),
-            pauses: BTreeMap::new(),
-            desk: Desk::default(),
+            giving: Vec::new(),
             has_state_news: false,
             has_ended: false,
         }
@@ -124,93 +124,113 @@ impl Member {
             let Some(Letter { from, call, body }) = letter else { return worked };
             worked = true;
             match body {
-                Body::Ask(shard, what) => self.on_question(from, call, shard, what),
-                Body::Answer(_, answer) => self.on_answer(call, answer),
+                Body::Ask(shard, request) => self.on_question(call, shard, request),
+                Body::Answer { answer, gift, .. } => self.on_answer(from, call.number, &answer, gift),
             }
         }
     }
 
-    fn on_question(&mut self, asker: u32, call: u64, shard: u32, what: What) {
-        let waiter = Waiter::Client { node: asker, call };
-        let answer = match what {
-            What::Open => {
-                return self.part(shard).queue.push_back(Submission { from: From::Opening, id: 0, waiter });
+    fn on_question(&mut self, call: Call, shard: u32, request: ShardRequest) {
+        let (now, waiter) = (self.shared.now(), Waiter::Client(call));
+        let hangs = self.shared.plan.hanging == Some(self.node);
+        match request {
+            ShardRequest::Open => {
+                self.part(shard).queue.push_back(Submission { source: Source::Opening, id: 0, waiter });
             }
-            What::Update { session: id, number, id: update } => {
-                let from = From::Session { id, number };
-                return self.part(shard).queue.push_back(Submission { from, id: update, waiter });
+            ShardRequest::Update { session: id, number, open, update } => {
+                let source = Source::Session { id, number, open };
+                let id = place_of(&update);
+                self.part(shard).queue.push_back(Submission { source, id, waiter });
             }
-            What::Query { view } => {
-                let until = self.shared.pause(QUERY_PATIENCE);
-                return self.desk.queries.push_back(Query { shard, view, asker, call, until });
+            ShardRequest::Query { view, query } => {
+                let part = self.part(shard);
+                let at = part.replica.position();
+                if let Some((call, answer)) = part.queries.ask(now, &part.replica, call, view, query) {
+                    self.answer(call, answer, at, None);
+                }
             }
-            What::State { .. } if self.shared.plan.hanging == Some(self.node) => return,
-            What::State { since } => match self.part(shard).replica.give(since) {
+            ShardRequest::State { .. } if hangs => {}
+            ShardRequest::State { since } => match self.part(shard).replica.give(Position::start_of(since)) {
                 Give::State(gift) => {
                     let done_at = self.shared.pause(self.shared.plan.transfer_max);
-                    return self.desk.giving.push(Giving { to: asker, call, gift, done_at });
+                    self.giving.push(Giving { call, gift, done_at });
                 }
-                Give::NotYet => Answer::NotYet,
+                Give::NotYet => self.answer(call, ShardAnswer::NotYet, None, None),
             },
-        };
-        self.answer(asker, call, answer);
+        }
     }
 
-    fn answer(&self, asker: u32, call: u64, answer: Answer) {
+    fn answer(&self, call: Call, answer: ShardAnswer, at: Option<Position>, gift: Option<Gift<List>>) {
         let view = self.view.as_ref().map_or(0, |view| view.id);
-        self.shared.post(self.node, asker, call, Body::Answer(view, answer));
+        self.shared.post(self.node, call.asker, call, Body::Answer { view, answer, at, gift });
     }
 
     /// What somebody waited for is known.
-    fn tell(&mut self, waiter: Waiter, shard: u32, answer: Answer) {
+    fn tell(&mut self, shard: u32, (waiter, answer, at): Told) {
         let id = match waiter {
-            Waiter::Client { node, call } => return self.answer(node, call, answer),
+            Waiter::Client(call) => return self.answer(call, answer, at, None),
             Waiter::Own(id) => id,
         };
         let mut history = self.shared.history.borrow_mut();
-        match answer {
-            Answer::Applied(place, at) => {
-                let said = history.on_reply(id, shard, place, (self.node, at), self.node);
+        match (answer, at) {
+            (ShardAnswer::Reply(reply), Some(at)) => {
+                let said = history.on_reply(id, shard, place_of(&reply), (self.node, at), self.node);
                 self.shared.check(said);
             }
-            Answer::Failed => history.tally.unknown += 1,
+            (ShardAnswer::Failed(_), _) => history.tally.unknown += 1,
             // Not here, not now, not any more.
             _ => history.deny(id),
         }
     }
 
-    fn on_answer(&mut self, call: u64, answer: Answer) {
-        let Some(place) = self.questions.iter().position(|question| question.call == call) else { return };
+    /// Answers that can be given now: to queries, and states whose last part is written.
+    fn give_answers(&mut self, now: Instant) -> bool {
+        let mut answers = Vec::new();
+        for part in &mut self.parts {
+            let at = part.replica.position();
+            answers.extend(part.queries.poll(now, &part.replica).into_iter().map(|answer| (answer, at)));
+        }
+        let due: Vec<Giving> = self.giving.extract_if(.., |giving| giving.done_at <= now).collect();
+        let worked = !answers.is_empty() || !due.is_empty();
+        for ((call, answer), at) in answers {
+            self.answer(call, answer, at, None);
+        }
+        for Giving { call, gift, .. } in due {
+            let (position, sessions) = (gift.position, gift.sessions.clone());
+            self.answer(call, ShardAnswer::State { position, sessions, bytes: None }, None, Some(gift));
+        }
+        worked
+    }
+
+    fn on_answer(&mut self, from: u32, number: u64, answer: &ShardAnswer, gift: Option<Gift<List>>) {
+        let is_it = |question: &Question| question.number == number && question.asked == from;
+        let Some(place) = self.questions.iter().position(is_it) else { return };
         let Question { shard, .. } = self.questions.swap_remove(place);
-        self.pause(shard);
-        if let Answer::State(gift) = answer {
-            self.take_over(shard, gift);
+        let now = self.shared.now();
+        let transfer = &mut self.part(shard).transfer;
+        match (answer, gift) {
+            (ShardAnswer::State { position, sessions, .. }, Some(gift)) => match Sessions::decode(sessions) {
+                Ok(sessions) => {
+                    let (position, machine) = (*position, gift.snapshot);
+                    transfer.handle_state(Arrived { position, sessions, machine });
+                }
+                Err(error) => {
+                    self.shared.check(Err(Violation { checker: "objects", text: error.to_string() }));
+                }
+            },
+            _ => transfer.handle_refusal(now),
         }
     }
 
-    /// A state has come, now or while the view was changing.
-    fn take_over(&mut self, shard: u32, gift: Gift<List>) -> bool {
-        match self.part(shard).take_over(gift) {
-            Ok(Some(TakeOver::Taken)) => {
-                self.shared.history.borrow_mut().tally.transfers += 1;
-                self.pauses.remove(&shard);
-                self.has_state_news = true;
-            }
-            Ok(Some(TakeOver::NotWanted)) => {}
-            Ok(None) => return false,
-            Err(error) => {
-                self.shared.check(Err(Violation { checker: "objects", text: error.to_string() }));
-            }
-        }
-        true
-    }
-
-    /// States that came while the view was changing.
-    fn take_over_late(&mut self) -> bool {
+    /// States that have come, now or while the view was changing.
+    fn take_over(&mut self, now: Instant) -> bool {
         let mut worked = false;
-        for shard in 0..self.shared.plan.shards {
-            if let Some(gift) = self.part(shard).late.take() {
-                worked |= self.take_over(shard, gift);
+        for part in &mut self.parts {
+            let taken = part.take_over(now);
+            worked |= taken.is_some();
+            if taken == Some(TakeOver::Taken) {
+                self.shared.history.borrow_mut().tally.transfers += 1;
+                self.has_state_news = true;
             }
         }
         worked
@@ -231,7 +251,7 @@ impl Member {
         }
         if self.parts[shard as usize].may_send() {
             let id = self.shared.history.borrow_mut().id();
-            let own = Submission { from: From::Own, id, waiter: Waiter::Own(id) };
+            let own = Submission { source: Source::Own, id, waiter: Waiter::Own(id) };
             self.part(shard).queue.push_back(own);
         }
         true
@@ -243,7 +263,7 @@ impl Member {
         if replica.readiness(view) == Readiness::Ready {
             let (list, at) = (replica.machine().expect("it is ready"), replica.position().expect("as well"));
             let mut history = self.shared.history.borrow_mut();
-            self.shared.check(history.on_answer(shard, view, (self.node, at), self.node, list));
+            self.shared.check(history.on_answer(shard, view, (self.node, at), self.node, list.ids()));
         }
     }
 
@@ -252,7 +272,7 @@ impl Member {
         for shard in 0..self.shared.plan.shards {
             let (sent, refused) = self.part(shard).send();
             worked |= sent || !refused.is_empty();
-            refused.into_iter().for_each(|(waiter, why)| self.tell(waiter, shard, why));
+            refused.into_iter().for_each(|told| self.tell(shard, told));
         }
         worked
     }
@@ -271,7 +291,7 @@ impl Member {
                 Ok(taken) => worked |= taken,
                 Err(violation) => self.shared.check(Err(violation)),
             }
-            told.into_iter().for_each(|(waiter, answer)| self.tell(waiter, shard, answer));
+            told.into_iter().for_each(|told| self.tell(shard, told));
         }
         if worked {
             self.next_take = self.shared.pause(self.shared.plan.take_pause_max);
@@ -285,7 +305,7 @@ impl Member {
     fn stop(&mut self) {
         for shard in 0..self.shared.plan.shards {
             let told = self.part(shard).stop();
-            told.into_iter().for_each(|(waiter, answer)| self.tell(waiter, shard, answer));
+            told.into_iter().for_each(|told| self.tell(shard, told));
         }
     }
 
@@ -293,7 +313,7 @@ impl Member {
         let history = self.shared.history.borrow();
         for part in &self.parts {
             if let (Some(list), Some(at)) = (part.replica.machine(), part.replica.position()) {
-                self.shared.check(history.on_state(self.node, part.shard, at, list));
+                self.shared.check(history.on_state(self.node, part.shard, at, list.ids()));
             }
         }
     }
@@ -317,39 +337,28 @@ impl Member {
     fn ask(&mut self, now: Instant) -> bool {
         let mut worked = self.give_up(now);
         for shard in 0..self.shared.plan.shards {
-            let is_open = self.questions.iter().any(|question| question.shard == shard);
-            let next = self.next_question.get(&shard);
-            if is_open || self.has_ended || next.is_some_and(|next| now < *next) {
-                continue;
+            if self.has_ended {
+                break;
             }
             let part = &mut self.parts[shard as usize];
-            if part.late.is_some() {
-                continue;
-            }
-            let Some((NodeId(asked), since)) = part.replica.ask() else { continue };
+            let Some(ask) = part.transfer.poll_ask(now, &mut part.replica) else { continue };
             self.calls += 1;
-            let (call, until) = (self.calls, self.shared.pause(self.shared.plan.patience));
-            self.questions.push(Question { shard, asked, call, until });
-            self.shared.post(self.node, asked, call, Body::Ask(shard, What::State { since }));
+            let (number, until, asked) = (self.calls, self.shared.pause(ask.silence), ask.node.0);
+            self.questions.push(Question { shard, asked, number, until });
+            let call = Call { asker: self.node, connection: number, number };
+            let request = ShardRequest::State { since: ask.since.view };
+            self.shared.post(self.node, asked, call, Body::Ask(shard, request));
             worked = true;
         }
         worked
-    }
-
-    /// Waits before the next question. Pauses grow, as in `squall::object`.
-    fn pause(&mut self, shard: u32) {
-        let most = self.pauses.entry(shard).or_insert(ASK_PAUSE);
-        let next = self.shared.pause(*most);
-        *most = (*most * 2).min(ASK_PAUSE_MAX);
-        self.next_question.insert(shard, next);
     }
 
     /// Gives up questions that are not answered.
     fn give_up(&mut self, now: Instant) -> bool {
         let over: Vec<Question> = self.questions.extract_if(.., |question| question.until <= now).collect();
         for Question { shard, asked, .. } in &over {
-            self.pause(*shard);
             let part = self.part(*shard);
+            part.transfer.handle_silence(now);
             if part.replica.is_waiting() && !self.shared.office.borrow().lives(*asked) {
                 self.shared.history.borrow_mut().tally.interrupted += 1;
             }
@@ -367,7 +376,7 @@ impl Member {
 
     /// What it waits for, in words.
     pub(super) fn is_waiting_for(&self, is_stuck: impl Fn(u32) -> bool) -> Option<String> {
-        if !self.desk.queries.is_empty() {
+        if self.parts.iter().any(|part| !part.queries.is_empty()) {
             return Some("it owes answers to queries".into());
         }
         let parts = self.parts.iter().filter(|part| !is_stuck(part.shard));
@@ -439,10 +448,8 @@ impl Program for Member {
     fn consume(&mut self, _now: Instant, prng: &mut Prng) -> bool {
         let now = self.shared.now();
         let mut worked = self.take(now, prng);
-        let answers = self.desk.answers(now, &self.parts);
-        worked |= !answers.is_empty();
-        answers.into_iter().for_each(|(asker, call, answer)| self.answer(asker, call, answer));
-        worked |= self.take_over_late();
+        worked |= self.give_answers(now);
+        worked |= self.take_over(now);
         worked |= self.ask(now);
         if worked {
             self.take_stock();
@@ -468,13 +475,12 @@ impl Program for Member {
         let own = Some(self.next_own).filter(|_| self.unsent > 0 && !self.has_ended && self.view.is_some());
         let take = Some(self.next_take).filter(|next| *next > world);
         let questions = self.questions.iter().map(|question| question.until);
-        let wants = |part: &&Part| part.replica.is_waiting() && part.late.is_none();
-        let is_open = |part: &&Part| self.questions.iter().any(|question| question.shard == part.shard);
-        let next = |part: &Part| self.next_question.get(&part.shard).copied().unwrap_or(world);
-        let ask = self.parts.iter().filter(|_| !self.has_ended).filter(wants).filter(|part| !is_open(part));
-        let ask = ask.map(next).filter(|next| *next > world);
-        let all = letters.into_iter().chain(own).chain(take).chain(questions).chain(ask);
-        all.chain(self.desk.next_at()).min().map(|at| self.shared.by_clock(at, now))
+        let giving = self.giving.iter().map(|giving| giving.done_at);
+        let queries = self.parts.iter().filter_map(|part| part.queries.next_deadline());
+        let waits = self.parts.iter().filter(|part| part.replica.is_waiting() && !self.has_ended);
+        let ask = waits.filter_map(|part| part.transfer.next_deadline()).filter(|next| *next > world);
+        let all = letters.into_iter().chain(own).chain(take).chain(questions).chain(giving);
+        all.chain(queries).chain(ask).min().map(|at| self.shared.by_clock(at, now))
     }
 
     fn is_done(&self) -> bool {
@@ -482,8 +488,5 @@ impl Program for Member {
     }
 }
 
-/// How long a query waits for this member to come to the asker's view, at most.
-const QUERY_PATIENCE: Duration = Duration::from_micros(300);
-/// Between two questions about a shard.
-const ASK_PAUSE: Duration = Duration::from_micros(100);
-const ASK_PAUSE_MAX: Duration = Duration::from_micros(6_400);
+/// Between a client's rounds of questions.
+pub(super) const ROUND_PAUSE: Duration = Duration::from_micros(300);

@@ -1,64 +1,44 @@
-//! What goes from process to process beside the group, as over a stream: questions, answers, states (Derecho app. A:
-//! external clients, §3.3: state transfer).
+//! What goes from process to process beside the group, as over streams: questions, answers, states (Derecho app. A: external
+//! clients, §3.3: state transfer).
 //!
-//! A letter takes its time, waits at a partition until the network heals, and is lost with its sender or receiver.
+//! Letters of one connection arrive in their order. Each takes its time, waits at a partition until the network heals, and is
+//! lost with its sender or receiver.
 
 use std::collections::BTreeMap;
 
 use squall_fabric::sim::{Prng, SimWorld};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::membership::View;
-use squall_protocols::replica::{Gift, Position};
+use squall_protocols::replica::{Gift, Position, ShardAnswer, ShardRequest};
 
 use super::list::List;
 
-/// What is asked of a member about a shard.
-#[derive(Clone, Debug)]
-pub(super) enum What {
-    Open,
-    Update {
-        session: u64,
-        number: u64,
-        id: u64,
-    },
-    /// From a state of this view or later.
-    Query {
-        view: u64,
-    },
-    /// For a state that reaches to here.
-    State {
-        since: Position,
-    },
-}
-
-/// What a member answers.
-#[derive(Clone, Debug)]
-pub(super) enum Answer {
-    Opened(u64),
-    /// The place of the update in the list, and how far the member has come.
-    Applied(u64, Position),
-    List(List, Position),
-    State(Gift<List>),
-    Overtaken,
-    Forgotten,
-    NotYet,
-    Elsewhere,
-    Lost,
-    Failed,
-}
-
 #[derive(Clone, Debug)]
 pub(super) enum Body {
-    Ask(u32, What),
-    /// With the number of the view that the member is in.
-    Answer(u64, Answer),
+    Ask(u32, ShardRequest),
+    Answer {
+        /// The view that the member is in.
+        view: u64,
+        answer: ShardAnswer,
+        /// How far the member had come, for the checker.
+        at: Option<Position>,
+        /// The state that follows the answer.
+        gift: Option<Gift<List>>,
+    },
+}
+
+/// Which question: whose, over which of its connections, and which of its calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) asker: u32,
+    pub(super) connection: u64,
+    pub(super) number: u64,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Letter {
     pub(super) from: u32,
-    /// The question, among those of the asker.
-    pub(super) call: u64,
+    pub(super) call: Call,
     pub(super) body: Body,
 }
 
@@ -69,6 +49,8 @@ pub(super) struct Office {
     /// By receiver.
     boxes: Vec<BTreeMap<(Instant, u64), Letter>>,
     posted: u64,
+    /// When the last letter of a connection arrives, by sender, receiver and connection.
+    last: BTreeMap<(u32, u32, u64), Instant>,
     delay_max: Duration,
     /// The view that each node is in.
     views: BTreeMap<u32, View>,
@@ -78,7 +60,7 @@ impl Office {
     pub(super) fn new(world: &SimWorld, seed: u64, delay_max: Duration) -> Self {
         let boxes = vec![BTreeMap::new(); world.nodes() as usize];
         let (prng, views) = (Prng::new(seed ^ 0x0ff1ce), BTreeMap::new());
-        Self { world: world.clone(), prng, boxes, posted: 0, delay_max, views }
+        Self { world: world.clone(), prng, boxes, posted: 0, last: BTreeMap::new(), delay_max, views }
     }
 
     /// The world's time.
@@ -101,39 +83,32 @@ impl Office {
         Duration::from_nanos(1 + self.prng.below(most.as_nanos() as u64))
     }
 
-    pub(super) fn post(&mut self, from: u32, to: u32, call: u64, body: Body) {
+    pub(super) fn post(&mut self, from: u32, to: u32, call: Call, body: Body) {
         // A rule may have killed the sender in the middle of its turn.
         if self.lives(from) {
             let at = self.now() + self.pause(self.delay_max);
-            self.put(to, at, Letter { from, call, body });
+            let last = self.last.entry((from, to, call.connection)).or_insert(at);
+            *last = at.max(*last);
+            self.posted += 1;
+            self.boxes[to as usize].insert((*last, self.posted), Letter { from, call, body });
             self.world.wake(to);
         }
     }
 
-    fn put(&mut self, to: u32, at: Instant, letter: Letter) {
-        self.posted += 1;
-        self.boxes[to as usize].insert((at, self.posted), letter);
-    }
-
     /// The next letter that has come.
     pub(super) fn take(&mut self, node: u32) -> Option<Letter> {
-        loop {
-            let first = self.boxes[node as usize].first_entry()?;
-            if first.key().0 > self.world.now() {
-                return None;
-            }
-            let letter = first.remove();
-            if self.world.can_reach(letter.from, node) {
-                return Some(letter);
-            }
-            let later = self.now() + LOOK_EVERY;
-            self.put(node, later, letter);
-        }
+        let (now, world) = (self.world.now(), &self.world);
+        let mut due = self.boxes[node as usize].range(..=(now, u64::MAX));
+        let (key, _) = due.find(|(_, letter)| world.can_reach(letter.from, node))?;
+        let key = *key;
+        self.boxes[node as usize].remove(&key)
     }
 
-    /// When the next letter comes.
+    /// When to look for the next letter.
     pub(super) fn next_at(&self, node: u32) -> Option<Instant> {
-        Some(self.boxes[node as usize].first_key_value()?.0.0)
+        let ((at, _), _) = self.boxes[node as usize].first_key_value()?;
+        // What has come and is not taken waits for the network to heal.
+        Some(if *at > self.now() { *at } else { self.now() + LOOK_EVERY })
     }
 
     /// `node` is in this view.

@@ -1,21 +1,21 @@
-//! One member's part of one shard: the core, and the way of its updates into the group. What `squall::object` does with
-//! threads is done here in turns (Derecho app. A, §3.4).
+//! One member's part of one shard: the shipped cores, and the way of its updates into the group. What `squall::object` does
+//! with threads is done here in turns (Derecho app. A, §3.4).
 
 use std::collections::VecDeque;
 
-use squall_fabric::NodeId;
-use squall_fabric::window::{ReserveError, Writer};
+use squall_fabric::{Instant, NodeId};
 use squall_protocols::group::Succession;
 use squall_protocols::membership::View;
 use squall_protocols::multicast::Pull;
 use squall_protocols::replica::{
-    Answer as Reply, Delivery, Gift, HEADER_BYTES, Hold, Holding, Origin, Outcome, Position, Readiness,
-    Replica, SessionAnswer, Sessions, SessionsError, Settings, ShardView, TakeOver, Turn, Turns, UnderWay,
+    Applied, Delivery, Hindrance, Holding, Machine as _, Outbox, Outcome, Position, Queries, Replica,
+    ShardAnswer, ShardView, Source, StateTransfer, TakeOver, Turn, Turns,
 };
 
 use super::history::History;
-use super::list::{List, place_of, update};
-use super::office::Answer;
+use super::list::{List, update};
+use super::office::Call;
+use super::plan::Plan;
 use crate::run::Violation;
 
 /// Who waits for an update.
@@ -24,36 +24,28 @@ pub(super) enum Waiter {
     /// This member itself.
     Own(u64),
     /// A client, for the answer to a question.
-    Client { node: u32, call: u64 },
-}
-
-/// Whose an update is that is to be sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum From {
-    Own,
-    Opening,
-    Session { id: u64, number: u64 },
+    Client(Call),
 }
 
 /// An update that is to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Submission {
-    pub(super) from: From,
+    pub(super) source: Source,
     pub(super) id: u64,
     pub(super) waiter: Waiter,
 }
 
-/// What is to be told to somebody.
-pub(super) type Told = (Waiter, Answer);
+/// What is to be told to somebody, by a member that has come so far.
+pub(super) type Told = (Waiter, ShardAnswer, Option<Position>);
 
 pub(super) struct Part {
     node: NodeId,
     pub(super) shard: u32,
     pub(super) replica: Replica<List>,
-    under_way: UnderWay<Waiter>,
+    outbox: Outbox<Waiter>,
+    pub(super) queries: Queries<Call>,
+    pub(super) transfer: StateTransfer<List>,
     pub(super) succession: Succession,
-    /// The latest window, and since which view this member was in the shard when it came.
-    writer: Option<(Writer, u64)>,
     /// Since which view this member is in the shard, as the group knows, and as the one who applies updates knows.
     seated: Option<u64>,
     pub(super) since: Option<u64>,
@@ -61,8 +53,6 @@ pub(super) struct Part {
     pull: Option<Pull>,
     /// What counts when a view ends.
     pub(super) holding: Holding,
-    /// A state that came while the view was changing.
-    pub(super) late: Option<Gift<List>>,
     /// What waits for room in the window.
     pub(super) queue: VecDeque<Submission>,
     /// Bytes that a newcomer keeps at most before senders wait.
@@ -71,22 +61,22 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub(super) fn new(node: NodeId, shard: u32, settings: Settings, waiting_bytes_max: usize) -> Self {
+    pub(super) fn new(node: NodeId, shard: u32, plan: &Plan) -> Self {
         Self {
             node,
             shard,
-            replica: Replica::new(node, settings),
-            under_way: UnderWay::default(),
+            replica: Replica::new(node, plan.settings()),
+            outbox: Outbox::new(plan.message_max()),
+            queries: Queries::new(plan.query_patience()),
+            transfer: StateTransfer::new(plan.transfer_settings()),
             succession: Succession::default(),
-            writer: None,
             seated: None,
             since: None,
             turns: Turns::default(),
             pull: None,
             holding: Holding::default(),
-            late: None,
             queue: VecDeque::new(),
-            waiting_bytes_max,
+            waiting_bytes_max: plan.waiting_bytes_max,
             has_stopped: false,
         }
     }
@@ -114,63 +104,28 @@ impl Part {
 
     /// Whether an update can be sent, or waits for nothing but room.
     pub(super) const fn may_send(&self) -> bool {
-        self.under_way.since().is_some() && !self.has_stopped
+        self.outbox.is_open() && !self.has_stopped
     }
 
-    /// Sends what there is room for; returns whether anything was sent, and what was refused.
+    /// Sends what there is room for; returns whether anything was taken, and what was refused.
     pub(super) fn send(&mut self) -> (bool, Vec<Told>) {
         let (mut sent, mut refused) = (false, Vec::new());
-        while let Some(next) = self.queue.front().copied() {
-            match self.submit(next) {
+        while let Some(Submission { source, id, waiter }) = self.queue.front().copied() {
+            let (succession, seated) = (&mut self.succession, self.seated);
+            let take_writer = || succession.take_writer().zip(seated);
+            match self.outbox.submit(source, &update(id), &mut Some(waiter), take_writer) {
                 Ok(()) => sent = true,
-                Err(None) => break,
-                Err(Some(why)) => refused.push((next.waiter, why)),
+                Err(Hindrance::Full) => break,
+                Err(Hindrance::NotHere) => refused.push((waiter, self.replica.refusal(), None)),
+                Err(Hindrance::Ended) => refused.push((waiter, ended(), None)),
+                Err(Hindrance::TooLong { .. }) => unreachable!("the scenario's updates fit"),
             }
             self.queue.pop_front();
         }
+        let (succession, seated) = (&mut self.succession, self.seated);
+        // What finds no room now goes with the next ones.
+        let _ = self.outbox.flush(|| succession.take_writer().zip(seated));
         (sent, refused)
-    }
-
-    /// Sends an update. If there is no room, `Err(None)`; if it is refused for good, the answer.
-    fn submit(&mut self, Submission { from, id, waiter }: Submission) -> Result<(), Option<Answer>> {
-        if self.has_stopped {
-            return Err(Some(Answer::Failed));
-        }
-        let Some(since) = self.under_way.since() else { return Err(Some(self.refusal())) };
-        if self.writer.as_ref().is_none_or(|(writer, _)| writer.is_closed()) {
-            // What was committed in the old one goes ahead when nobody holds it any more.
-            self.writer = None;
-            self.writer = self.succession.take_writer().zip(self.seated);
-        }
-        let Some((writer, stay)) = &mut self.writer else { return Err(None) };
-        if *stay != since {
-            // Who applies updates is behind: this member has left the shard, and come again.
-            return Err(Some(Answer::NotYet));
-        }
-        let update = update(id);
-        let mut reservation = match writer.reserve(HEADER_BYTES + update.len()) {
-            Ok(reservation) => reservation,
-            Err(ReserveError::Full | ReserveError::Closed) => return Err(None),
-            Err(ReserveError::TooLong { .. }) => unreachable!("the scenario's updates fit"),
-        };
-        let origin = match from {
-            From::Own => Origin::Member(self.under_way.number()),
-            From::Opening => Origin::Open(self.under_way.number()),
-            From::Session { id, number } => Origin::Session { id, number },
-        };
-        origin.encode(&mut reservation);
-        reservation[HEADER_BYTES..].copy_from_slice(&update);
-        self.under_way.send(origin, waiter);
-        reservation.commit();
-        Ok(())
-    }
-
-    fn refusal(&self) -> Answer {
-        match self.replica.readiness(0) {
-            Readiness::Lost => Answer::Lost,
-            Readiness::Elsewhere => Answer::Elsewhere,
-            Readiness::Ready | Readiness::NotYet => Answer::NotYet,
-        }
     }
 
     /// Takes up to `batch` messages, or begins the next view; whether there was anything.
@@ -180,9 +135,7 @@ impl Part {
         history: &mut History,
         told: &mut Vec<Told>,
     ) -> Result<bool, Violation> {
-        if self.writer.as_ref().is_some_and(|(writer, _)| writer.is_closed()) {
-            self.writer = None;
-        }
+        self.outbox.drop_closed();
         // Asked before looking, so that what was delivered until then is not missed.
         let closed = self.pull.as_ref().is_none_or(Pull::is_closed);
         if self.take_messages(batch, closed, history, told)? {
@@ -218,11 +171,13 @@ impl Part {
             let (view, sender, sequence, bytes) =
                 (message.view, message.sender, message.sequence, message.bytes);
             history.on_delivery(self.shard, Position { view, sequence: sequence + 1 }, bytes)?;
-            let own = self.replica.deliver(Delivery { view, sender, sequence, bytes });
-            if let Some((origin, reply)) = own {
-                let at = self.replica.position().expect("who answers holds the state");
-                told.push((self.under_way.deliver(origin), answer(reply, at)));
-            }
+            let outbox = &mut self.outbox;
+            let mut own = Vec::new();
+            let message = Delivery { view, sender, sequence, bytes };
+            self.replica
+                .deliver(message, |origin, applied| own.push((outbox.deliver(origin), answer(applied))));
+            let at = self.replica.position();
+            told.extend(own.into_iter().map(|(waiter, answer)| (waiter, answer, at)));
             taken += 1;
         }
         pull.release();
@@ -236,32 +191,23 @@ impl Part {
         let view = ShardView { id: view.id, group: view.nodes(), members, holders };
         self.replica.begin_view(view, List::default);
         let stays = self.replica.may_send_since().is_some();
-        let left = if stays { Vec::new() } else { self.under_way.leave::<()>() };
+        let left = if stays { Vec::new() } else { self.outbox.leave() };
         self.permit();
-        left.into_iter().map(|(waiter, _)| (waiter, Answer::NotYet)).collect()
+        left.into_iter().map(|waiter| (waiter, ShardAnswer::NotYet, None)).collect()
     }
 
     fn permit(&mut self) {
         if let Some(since) = self.replica.may_send_since() {
-            self.under_way.begin(since);
+            self.outbox.begin(since);
         }
     }
 
-    /// Takes a state that was given; keeps it for later if the view is changing, and says `None`.
-    pub(super) fn take_over(&mut self, gift: Gift<List>) -> Result<Option<TakeOver>, SessionsError> {
-        let sessions = Sessions::decode(&gift.sessions)?;
-        let Some(since) = self.replica.wants(gift.position) else { return Ok(Some(TakeOver::NotWanted)) };
-        match self.holding.hold(since) {
-            Hold::Counted => {}
-            Hold::NotWanted => return Ok(Some(TakeOver::NotWanted)),
-            Hold::Later => {
-                self.late = Some(gift);
-                return Ok(None);
-            }
-        }
-        let taken = self.replica.take_over(gift.position, sessions, gift.snapshot);
+    /// Takes over a state that has come, if the view lets it.
+    pub(super) fn take_over(&mut self, now: Instant) -> Option<TakeOver> {
+        let holding = &mut self.holding;
+        let taken = self.transfer.poll_take_over(now, &mut self.replica, |since| holding.hold(since));
         self.permit();
-        Ok(Some(taken))
+        taken
     }
 
     /// The group has ended here, and all that came is taken.
@@ -269,14 +215,13 @@ impl Part {
         if std::mem::replace(&mut self.has_stopped, true) {
             return Vec::new();
         }
-        self.writer = None;
-        let under_way = self.under_way.stop::<()>();
-        let (under_way, queued) = (under_way.into_iter(), self.queue.drain(..));
-        let told = under_way.map(|(waiter, outcome)| match outcome {
-            Outcome::NotDelivered => (waiter, Answer::NotYet),
-            _ => (waiter, Answer::Failed),
+        let (outcomes, queued) = (self.outbox.stop(), self.queue.drain(..));
+        let told = outcomes.into_iter().map(|(waiter, outcome)| match outcome {
+            Outcome::NotDelivered => (waiter, ShardAnswer::NotYet, None),
+            _ => (waiter, ended(), None),
         });
-        told.chain(queued.map(|next| (next.waiter, Answer::Failed))).collect()
+        let queries = self.queries.end().into_iter().map(|call| (Waiter::Client(call), ended(), None));
+        told.chain(queued.map(|next| (next.waiter, ShardAnswer::NotYet, None))).chain(queries).collect()
     }
 
     /// What it waits for, in words.
@@ -285,19 +230,19 @@ impl Part {
             () if self.replica.is_waiting() => Some("for the state"),
             () if !self.turns.is_empty() => Some("for the end of a view"),
             () if !self.queue.is_empty() => Some("for room in the window"),
-            () if !self.under_way.is_empty() => Some("for the outcome of its updates"),
+            () if !self.outbox.is_empty() => Some("for the outcome of its updates"),
             () => None,
         }
     }
 }
 
-fn answer(reply: Reply<u64>, at: Position) -> Answer {
-    match reply {
-        Reply::Reply(place) => Answer::Applied(place, at),
-        Reply::Session(SessionAnswer::Opened(id)) => Answer::Opened(id),
-        Reply::Session(SessionAnswer::Reply(bytes)) => Answer::Applied(place_of(&bytes), at),
-        Reply::Session(SessionAnswer::ReplyTooLong(_)) => unreachable!("replies are words"),
-        Reply::Session(SessionAnswer::Overtaken) => Answer::Overtaken,
-        Reply::Session(SessionAnswer::Forgotten) => Answer::Forgotten,
+fn ended() -> ShardAnswer {
+    ShardAnswer::Failed("the group has ended here".into())
+}
+
+fn answer(applied: Applied<u64>) -> ShardAnswer {
+    match applied {
+        Applied::Reply(place) => ShardAnswer::Reply(List::encode(&place)),
+        Applied::Session(answer) => answer.into(),
     }
 }

@@ -8,9 +8,9 @@ use squall_protocols::group::{Placement, SubgroupId, Unplaced};
 use squall_protocols::membership::{PartitionSafety, View};
 use squall_protocols::multicast::Settings;
 use squall_protocols::rdmc;
-use squall_protocols::replica::{members_of_shard, place};
+use squall_protocols::replica::{self, StateTransferSettings, members_of_shard, place};
 
-use super::list::MESSAGE_MAX;
+use super::list::UPDATE_MAX;
 use crate::explain::Shrink;
 use crate::group;
 
@@ -27,12 +27,18 @@ pub struct Plan {
     pub layout: ShardLayout,
     /// The window of a shard.
     pub window: usize,
+    /// Updates that there is room for in one message, at least.
+    pub together: usize,
     /// Updates and queries of each member.
     pub updates: u64,
     /// Clients outside the group.
     pub clients: u32,
     /// Updates and queries of each.
     pub client_jobs: u64,
+    /// Updates and queries that a client has under way at a time.
+    pub client_window: usize,
+    /// Connections of clients that break, of a thousand requests.
+    pub breaks_per_mille: u32,
     /// How long a client tries.
     pub client_timeout: Duration,
     /// How often a client that waits asks for the members.
@@ -81,9 +87,12 @@ impl Plan {
             replicas: 1 + prng.index(3),
             layout: if prng.chance(300) { ShardLayout::Rendezvous } else { ShardLayout::Anywhere },
             window: 1 + prng.index(8),
+            together: 1,
             updates: prng.below(20),
             clients,
             client_jobs: prng.below(20),
+            client_window: 1,
+            breaks_per_mille: 0,
             // All of them together in less time than a run takes when nobody answers any more.
             client_timeout: micros(&mut prng, 8_000),
             client_period: Duration::from_millis(1),
@@ -112,6 +121,15 @@ impl Plan {
         }
         if further.chance(150) {
             plan.hanging = u32::try_from(further.below(u64::from(plan.group.nodes()))).ok();
+        }
+        let mut streaming = Prng::new(seed ^ 0x51de);
+        plan.together = 1 + streaming.index(4);
+        plan.client_window = [1, 4, 32][streaming.index(3)];
+        plan.breaks_per_mille = [0, 20, 200][streaming.index(3)];
+        if plan.client_window > 1 && streaming.chance(400) {
+            // Bursts, in which many are under way.
+            plan.client_jobs *= 2;
+            plan.gap_max = Duration::from_micros(1 + streaming.below(20));
         }
         let mut replacing = Prng::new(seed ^ 0x5ecce5);
         if replacing.chance(60) {
@@ -142,6 +160,9 @@ impl Plan {
         (self.take_pause_max, self.transfer_max) = (Duration::from_micros(50), Duration::from_micros(300));
         (self.letter_max, self.patience) = (Duration::from_micros(60), Duration::from_millis(1));
         (self.client_timeout, self.is_replaced) = (Duration::from_millis(30), true);
+        (self.client_window, self.breaks_per_mille) = (1, 0);
+        // With clocks that differ, the last known member might leave before a client asks again.
+        self.group.adversary.clock_drift_max = 0;
     }
 
     /// A rolling restart: joins and graceful leaves in quick succession, while each state takes long to get anywhere. Nobody
@@ -226,6 +247,8 @@ impl Plan {
             ("state provider that hangs", self.hanging.is_some()),
             ("shards that move", self.layout == ShardLayout::Anywhere),
             ("clients", self.clients > 0),
+            ("clients with many updates under way", self.clients > 0 && self.client_window > 1),
+            ("connections that break", self.clients > 0 && self.breaks_per_mille > 0),
             ("few sessions", self.sessions_max < 10),
             ("few bytes kept", self.waiting_bytes_max < 1000),
         ];
@@ -248,6 +271,28 @@ impl Plan {
         })
     }
 
+    /// The longest message.
+    #[must_use]
+    pub const fn message_max(&self) -> usize {
+        self.together * UPDATE_MAX
+    }
+
+    /// What all members have set.
+    pub(super) fn settings(&self) -> replica::Settings {
+        replica::Settings { sessions_max: self.sessions_max, ..replica::Settings::default() }
+    }
+
+    /// How long a query waits for a member to come to the asker's view.
+    pub(super) const fn query_patience(&self) -> Duration {
+        Duration::from_micros(150)
+    }
+
+    /// How patient joiners of a shard are.
+    pub(super) fn transfer_settings(&self) -> StateTransferSettings {
+        let (pause, pause_max) = (Duration::from_micros(100), Duration::from_micros(6_400));
+        StateTransferSettings { silence: self.patience, silence_max: self.patience * 4, pause, pause_max }
+    }
+
     /// The layout.
     #[must_use]
     pub fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
@@ -255,9 +300,9 @@ impl Plan {
             let members = self.members_of(shard, view);
             let settings = Settings {
                 window: self.window,
-                window_bytes: self.window * (MESSAGE_MAX + 16),
+                window_bytes: self.window * (self.message_max() + 16),
                 senders: (0..members.len()).collect(),
-                ..Settings::new(members.len(), MESSAGE_MAX)
+                ..Settings::new(members.len(), self.message_max())
             };
             Placement { id: SubgroupId(shard), members, settings }
         };
@@ -332,6 +377,8 @@ impl Shrink for Plan {
         plans.push(with(&|plan| plan.client_jobs /= 2));
         plans.push(with(&|plan| plan.updates /= 2));
         plans.push(with(&|plan| plan.shards = 1));
+        plans.push(with(&|plan| plan.client_window = 1));
+        plans.push(with(&|plan| plan.breaks_per_mille = 0));
         plans.push(with(&|plan| plan.waiting_bytes_max = usize::MAX));
         plans.push(with(&|plan| plan.hanging = None));
         plans.retain(|plan| plan != self);
@@ -343,7 +390,15 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.group.fmt(f)?;
         let Self { shards, replicas, layout, window, updates, clients, client_jobs, .. } = self;
-        writeln!(f, "  {shards} shards of {replicas} replicas, {layout:?}, window {window}")?;
+        let Self { together, client_window, breaks_per_mille, .. } = self;
+        writeln!(
+            f,
+            "  {shards} shards of {replicas} replicas, {layout:?}, window {window} of {together} updates each"
+        )?;
+        writeln!(
+            f,
+            "  clients have {client_window} under way, connections break at {breaks_per_mille} of 1000 requests"
+        )?;
         writeln!(
             f,
             "  {updates} updates and queries of each member, {client_jobs} of each of {clients} clients"

@@ -19,12 +19,14 @@ pub struct Tally {
     pub interrupted: u64,
     /// Shards whose state was lost, over their members.
     pub lost: u64,
-    /// Questions of clients that were asked again.
+    /// Conversations of clients that ended without all answers.
     pub repeated: u64,
+    /// Messages with more than one update.
+    pub together: u64,
 }
 
 impl Tally {
-    const fn counts(&mut self) -> [&mut u64; 9] {
+    const fn counts(&mut self) -> [&mut u64; 10] {
         let Self {
             delivered,
             acknowledged,
@@ -35,8 +37,9 @@ impl Tally {
             interrupted,
             lost,
             repeated,
+            together,
         } = self;
-        [delivered, acknowledged, denied, unknown, answered, transfers, interrupted, lost, repeated]
+        [delivered, acknowledged, denied, unknown, answered, transfers, interrupted, lost, repeated, together]
     }
 
     /// The least of all counts.

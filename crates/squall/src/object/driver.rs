@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::Pull;
@@ -12,12 +13,12 @@ use squall_protocols::replica::{Delivery, ShardView, Turn};
 use super::machine::Replicated;
 use super::remote::{Directory, Remote};
 use super::service::Service;
-use super::shard::Shard;
+use super::shard::{Core, Shard};
 use super::{Object, ObjectError, ObjectOptions, transfer};
 use crate::application::Seat;
 use crate::config::Config;
 use crate::node::Link;
-use crate::wait::block_on;
+use crate::wait::block_for;
 
 /// What the subgroup of a shard gives to it.
 pub(crate) struct Place {
@@ -43,7 +44,10 @@ pub(crate) fn start<T: Replicated>(
     let directory = Arc::new(Directory::of_member(config, link, name, subgroups, options.timeout));
     let shards = places.into_iter().enumerate();
     let shards: Arc<[_]> = shards
-        .map(|(number, place)| Arc::new(Shard::<T>::new(number, place, link.clone(), Arc::clone(&options))))
+        .map(|(number, place)| {
+            let transfer = transfer::settings(&directory);
+            Arc::new(Shard::<T>::new(number, place, link.clone(), Arc::clone(&options), transfer))
+        })
         .collect();
     for shard in &*shards {
         shard.seat.use_for_object();
@@ -86,7 +90,8 @@ impl<T: Replicated, F: Fn() -> T> Driver<T, F> {
     fn run(mut self) {
         let Some(status) = self.lanes.first().map(|lane| Arc::clone(&lane.shard.link.status)) else { return };
         loop {
-            let goes_on = block_on(poll_fn(|context| {
+            let patience = self.patience();
+            let turn = poll_fn(|context| {
                 if !self.turn() {
                     status.messages.register(context.waker());
                     // Asked before looking, so that what was delivered until then is not missed.
@@ -96,11 +101,20 @@ impl<T: Replicated, F: Fn() -> T> Driver<T, F> {
                     }
                 }
                 Poll::Ready(true)
-            }));
+            });
+            // If the time is over, there is something to do.
+            let goes_on = block_for(turn, patience).unwrap_or(true);
             if !goes_on {
                 return;
             }
         }
+    }
+
+    /// How long to wait for messages at most.
+    fn patience(&self) -> Duration {
+        let deadlines = self.lanes.iter().filter_map(|lane| Some((lane, lane.next_deadline()?)));
+        let patience = deadlines.map(|(lane, at)| at.since(lane.shard.now()));
+        patience.min().unwrap_or(PATIENCE_MAX)
     }
 
     /// Does some of what there is to do; whether there was anything.
@@ -112,6 +126,34 @@ impl<T: Replicated, F: Fn() -> T> Driver<T, F> {
 
 impl<T: Replicated> Lane<T> {
     fn turn(&mut self, directory: &Arc<Directory>, first: &impl Fn() -> T) -> bool {
+        let answered = self.answer_queries();
+        let taken = transfer::tend(&self.shard, directory);
+        self.take(first) || answered || taken
+    }
+
+    /// Answers queries that have waited for a view, or a state.
+    fn answer_queries(&self) -> bool {
+        let mut core = self.shard.core();
+        if core.queries.is_empty() {
+            return false;
+        }
+        let Core { replica, queries, .. } = &mut *core;
+        let answers = queries.poll(self.shard.now(), replica);
+        drop(core);
+        let any = !answers.is_empty();
+        answers.into_iter().for_each(|(caller, answer)| caller.answer(answer));
+        any
+    }
+
+    /// When there is something to do at the latest.
+    fn next_deadline(&self) -> Option<squall_fabric::Instant> {
+        let core = self.shard.core();
+        let transfer = core.transfer.next_deadline().filter(|_| core.replica.is_waiting());
+        core.queries.next_deadline().into_iter().chain(transfer).min()
+    }
+
+    /// Takes some messages, or the next view.
+    fn take(&mut self, first: &impl Fn() -> T) -> bool {
         // Asked before looking, so that what was delivered until then is not missed.
         let closed = self.pull.as_ref().is_none_or(Pull::is_closed);
         if self.take_messages(closed) {
@@ -126,7 +168,6 @@ impl<T: Replicated> Lane<T> {
                 self.pull = None;
                 let (group, holders) = (view.nodes(), view.holders(self.shard.id.0));
                 self.shard.begin_view(ShardView { id: view.id, group, members, holders }, first);
-                transfer::look(&self.shard, directory);
             }
             None => return false,
         }
@@ -141,7 +182,9 @@ impl<T: Replicated> Lane<T> {
         let mut core = self.shard.core();
         let mut taken = 0;
         // What is corrupt ends the subgroup by itself; here it is as if there was nothing more.
-        while taken < BATCH && (closed || core.bytes_waiting() <= self.shard.options.waiting_bytes_max) {
+        while taken < BATCH
+            && (closed || core.replica.bytes_waiting() <= self.shard.options.waiting_bytes_max)
+        {
             let Ok(Some(message)) = pull.next_message() else { break };
             let (view, sender, sequence, bytes) =
                 (message.view, message.sender, message.sequence, message.bytes);
@@ -159,6 +202,8 @@ impl<T: Replicated> Lane<T> {
     }
 }
 
+/// How long the thread sleeps when nothing is to come.
+const PATIENCE_MAX: Duration = Duration::from_secs(60);
 /// Updates that are applied before queries have their turn.
 const BATCH: usize = 64;
 /// Messages are given back to their senders at the latest after so many.

@@ -41,6 +41,10 @@ impl Known {
         self.contacts().view().clone()
     }
 
+    pub(super) fn view_id(&self) -> u64 {
+        self.contacts().view().id
+    }
+
     pub(super) fn address(&self, node: NodeId) -> Option<Address> {
         self.contacts().address(node).cloned()
     }

@@ -119,6 +119,10 @@ impl<T: Replicated> Machine for Typed<T> {
         written.map_or_else(|| vec![0], |bytes| [&[1], &bytes[..]].concat())
     }
 
+    fn query(&self, query: &[u8]) -> Vec<u8> {
+        Self::encode(&postcard::from_bytes(query).ok().map(|query| self.0.query(query)))
+    }
+
     fn snapshot(&self) -> Snapshot {
         self.0.snapshot()
     }

@@ -54,6 +54,7 @@ mod client;
 mod driver;
 mod error;
 mod known;
+mod line;
 mod machine;
 mod pending;
 mod remote;
@@ -66,7 +67,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
-use squall_protocols::replica::{Readiness, shard_of_key};
+use squall_protocols::replica::shard_of_key;
 
 pub use client::Client;
 pub use error::ObjectError;
@@ -179,7 +180,7 @@ impl<T: Replicated> Object<T> {
     /// If there is no such shard.
     pub fn query_shard(&self, shard: usize, query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(query)?;
-        if let Ok(reply) = self.shards[shard].query_here(&bytes) {
+        if let Some(reply) = self.shards[shard].query_here(&bytes) {
             return Ok(Pending::ready(reply));
         }
         let (pending, completion) = pending::pair();
@@ -206,15 +207,15 @@ impl<T: Replicated> Object<T> {
     /// Whether this member is in the shard and has its state.
     #[must_use]
     pub fn holds(&self, shard: usize) -> bool {
-        self.shards[shard].core().position().is_some()
+        self.shards[shard].core().replica.position().is_some()
     }
 
     /// Reads this member's part of a shard, as far as it has come: the view and the sequence up to which all is applied,
     /// and the object. `None` if this member does not have it. Updates wait meanwhile.
     pub fn inspect<R>(&self, shard: usize, read: impl FnOnce((u64, u64), &T) -> R) -> Option<R> {
         let core = self.shards[shard].core();
-        let position = core.position()?;
-        core.machine().map(|machine| read((position.view, position.sequence), &machine.0))
+        let position = core.replica.position()?;
+        core.replica.machine().map(|machine| read((position.view, position.sequence), &machine.0))
     }
 
     /// Waits until this member has the state of all shards that it is in.
@@ -223,23 +224,7 @@ impl<T: Replicated> Object<T> {
     /// [`ObjectError::StateLost`]; [`ObjectError::Unreachable`] if the time is over; or that the group has ended.
     pub fn wait_ready(&self, timeout: Duration) -> Result<(), ObjectError> {
         let deadline = Instant::now() + timeout;
-        for (number, shard) in self.shards.iter().enumerate() {
-            loop {
-                match shard.standing()? {
-                    Readiness::Ready | Readiness::Elsewhere => break,
-                    Readiness::Lost => {
-                        let holders = shard.core().last_holders().to_vec();
-                        return Err(ObjectError::StateLost { shard: number, holders });
-                    }
-                    Readiness::NotYet if Instant::now() > deadline => {
-                        let cause = "the state has not come in time".into();
-                        return Err(ObjectError::Unreachable { shard: number, cause });
-                    }
-                    Readiness::NotYet => std::thread::sleep(Duration::from_millis(1)),
-                }
-            }
-        }
-        Ok(())
+        self.shards.iter().try_for_each(|shard| shard.wait_ready(deadline))
     }
 }
 

@@ -8,15 +8,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
+use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
-use squall_protocols::replica::Settings;
+use squall_protocols::replica::{
+    ClientAction, ClientSettings, Settings, ShardClient, ShardRequest, Task, TaskOutcome,
+};
+use squall_transports::Waker;
 use squall_transports::bootstrap::Address;
 
 use super::known::Known;
+use super::line::Line;
 use super::machine::Replicated;
 use super::pending::Completion;
-use super::wire::{self, Answer, Answered, Request, What};
+use super::wire::{self, Answered, Asked};
 use super::{ObjectError, service};
 use crate::config::Config;
 use crate::inquiry;
@@ -33,8 +38,6 @@ pub(super) struct Directory {
     timeout: Duration,
     source: Source,
     services: Mutex<BTreeMap<NodeId, Address>>,
-    /// Connections that nobody uses at the moment.
-    idle: Mutex<BTreeMap<NodeId, Vec<Stream>>>,
 }
 
 /// Whence the present view is known.
@@ -78,12 +81,25 @@ impl Directory {
         source: Source,
     ) -> Self {
         let (config, object) = (Arc::clone(config), object.into());
-        let (services, idle) = (Mutex::default(), Mutex::default());
-        Self { config, object, subgroups, timeout, source, services, idle }
+        Self { config, object, subgroups, timeout, source, services: Mutex::default() }
     }
 
-    pub(super) fn request(&self, shard: usize, what: What) -> Request {
-        Request { object: self.object.clone(), shard: u32::try_from(shard).expect("shards are few"), what }
+    pub(super) fn asked(&self, shard: usize, call: u64, request: ShardRequest) -> Asked<'_> {
+        Asked { call, object: &self.object, shard: u32::try_from(shard).expect("shards are few"), request }
+    }
+
+    /// A member that answers is in this view.
+    fn handle_view(&self, view: u64) {
+        if let Source::Client(known) = &self.source {
+            known.handle_view(view);
+        }
+    }
+
+    fn view_id(&self) -> u64 {
+        match &self.source {
+            Source::Member(status) => status.view_id(),
+            Source::Client(known) => known.view_id(),
+        }
     }
 
     /// The view, as it is known here.
@@ -133,7 +149,7 @@ impl Directory {
         Ok(address)
     }
 
-    fn connect(&self, node: NodeId) -> io::Result<Stream> {
+    pub(super) fn connect(&self, node: NodeId) -> io::Result<Stream> {
         self.forget_others();
         let address = self.service(node)?;
         let stream = Stream::connect(&address, &service::options(&self.config));
@@ -144,135 +160,31 @@ impl Directory {
     fn forget_others(&self) {
         let view = self.view();
         lock(&self.services).retain(|node, _| view.rank(*node).is_some());
-        lock(&self.idle).retain(|node, _| view.rank(*node).is_some());
     }
 
-    /// Asks a member; the stream is to be put back when all of the answer is read.
-    fn ask(&self, node: NodeId, request: &Request) -> io::Result<(Answer, Stream)> {
-        self.ask_within(node, request, self.timeout)
-    }
-
-    /// As [`Directory::ask`], of a member that is given up when it is silent for so long, now or while the stream is read.
-    pub(super) fn ask_within(
-        &self,
-        node: NodeId,
-        request: &Request,
-        silence: Duration,
-    ) -> io::Result<(Answer, Stream)> {
-        // A connection that was idle may have been closed at the other end.
-        while let Some(stream) = lock(&self.idle).get_mut(&node).and_then(Vec::pop) {
-            match self.ask_by(stream, request, silence) {
-                // On another connection it would say nothing, either.
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
-                Ok(found) => return Ok(found),
-                Err(_) => {}
-            }
-        }
-        self.ask_by(self.connect(node)?, request, silence)
-    }
-
-    /// How long a state provider may be silent: as long as it takes to suspect a member; and how long when that was too short,
-    /// since a snapshot may take its time.
+    /// How long a member may say nothing that owes an answer: as long as it takes to suspect it; and how long when that was
+    /// too short, since a snapshot may take its time.
     pub(super) fn silences(&self) -> (Duration, Duration) {
         let suspicion = self.config.suspicion_after.unwrap_or(self.timeout);
         let silence = suspicion.max(SILENCE_MIN);
         (silence, silence.max(self.timeout))
-    }
-
-    fn ask_by(
-        &self,
-        mut stream: Stream,
-        request: &Request,
-        silence: Duration,
-    ) -> io::Result<(Answer, Stream)> {
-        stream.set_read_timeout(Some(silence));
-        stream.set_write_timeout(Some(silence));
-        wire::send(&mut stream, request)?;
-        let Answered { view, answer } = wire::receive(&mut stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        if let Source::Client(known) = &self.source {
-            known.handle_view(view);
-        }
-        Ok((answer, stream))
-    }
-
-    pub(super) fn put_back(&self, node: NodeId, stream: Stream) {
-        let mut idle = lock(&self.idle);
-        let streams = idle.entry(node).or_default();
-        if streams.len() < IDLE_MAX {
-            streams.push(stream);
-        }
-    }
-
-    pub(super) fn call(&self, node: NodeId, request: &Request) -> io::Result<Answer> {
-        let (answer, stream) = self.ask(node, request)?;
-        self.put_back(node, stream);
-        Ok(answer)
-    }
-
-    /// Asks members of a shard in turn, from `turn` on, until one answers to the point.
-    fn call_any(
-        &self,
-        shard: usize,
-        turn: &mut usize,
-        node: Option<NodeId>,
-        what: &mut dyn FnMut() -> What,
-        mut on_lost_answer: impl FnMut(),
-    ) -> Result<Answer, ObjectError> {
-        let deadline = Instant::now() + self.timeout;
-        let mut cause = "the shard has no members".to_owned();
-        let mut failures = 0;
-        loop {
-            let members = node.map_or_else(|| self.members(shard), |node| vec![node]);
-            if !members.is_empty() {
-                let node = members[*turn % members.len()];
-                match self.call(node, &self.request(shard, what())) {
-                    Ok(Answer::Lost(holders)) => {
-                        let holders = holders.into_iter().map(NodeId).collect();
-                        return Err(ObjectError::StateLost { shard, holders });
-                    }
-                    Ok(Answer::NotYet) => cause = format!("{node} has no state yet"),
-                    Ok(Answer::Elsewhere) => cause = format!("{node} is not in it"),
-                    Ok(Answer::Failed(why)) => {
-                        on_lost_answer();
-                        cause = format!("{node}: {why}");
-                    }
-                    Ok(answer) => return Ok(answer),
-                    Err(error) => {
-                        on_lost_answer();
-                        cause = format!("{node}: {error}");
-                    }
-                }
-                *turn += 1;
-            }
-            failures += 1;
-            if Instant::now() > deadline {
-                return Err(ObjectError::Unreachable { shard, cause });
-            }
-            if members.is_empty() || failures % members.len() == 0 {
-                if let Err(why) = self.refresh() {
-                    cause = why;
-                }
-                std::thread::sleep(PAUSE);
-            }
-        }
     }
 }
 
 /// Something to be done for a shard that is elsewhere.
 pub(super) struct Job {
     shard: usize,
+    /// The member that is to do it, if it matters which.
+    node: Option<NodeId>,
     task: Task,
-    done: Box<dyn FnOnce(Result<Vec<u8>, ObjectError>) + Send>,
+    done: Done,
 }
 
-enum Task {
-    Update(Vec<u8>),
-    Query(Option<NodeId>, Vec<u8>),
-}
+type Done = Box<dyn FnOnce(Result<Vec<u8>, ObjectError>) + Send>;
 
 impl Job {
     pub(super) fn update<T: Replicated>(shard: usize, update: Vec<u8>, done: Completion<T::Reply>) -> Self {
-        Self { shard, task: Task::Update(update), done: completing::<T>(done) }
+        Self { shard, node: None, task: Task::Update(update.into()), done: completing::<T>(done) }
     }
 
     pub(super) fn query<T: Replicated>(
@@ -281,25 +193,60 @@ impl Job {
         query: Vec<u8>,
         done: Completion<T::Reply>,
     ) -> Self {
-        Self { shard, task: Task::Query(node, query), done: completing::<T>(done) }
+        Self { shard, node, task: Task::Query(query.into()), done: completing::<T>(done) }
     }
 }
 
-fn completing<T: Replicated>(
-    completion: Completion<T::Reply>,
-) -> Box<dyn FnOnce(Result<Vec<u8>, ObjectError>) + Send> {
+fn completing<T: Replicated>(completion: Completion<T::Reply>) -> Done {
     Box::new(|reply| completion.complete(reply.and_then(|reply| wire::decode_reply(&reply))))
 }
 
-/// The way to shards that are elsewhere: for each shard in use a thread, which does one thing at a time, in order.
+/// The way to shards that are elsewhere: a thread for each shard in use, and for each member that was named.
 pub(super) struct Remote {
     directory: Arc<Directory>,
-    workers: Mutex<BTreeMap<usize, mpsc::SyncSender<Job>>>,
+    workers: Mutex<BTreeMap<(usize, Option<NodeId>), Hatch>>,
+}
+
+/// Where jobs go to a worker.
+#[derive(Clone)]
+struct Hatch {
+    jobs: mpsc::SyncSender<Job>,
+    bell: Arc<Bell>,
+}
+
+/// Wakes a worker.
+#[derive(Default)]
+struct Bell {
+    /// Jobs that it has not taken.
+    jobs: AtomicUsize,
+    /// Ends its wait for a member's answers, while it has a connection.
+    waker: Mutex<Option<Waker>>,
 }
 
 impl std::fmt::Debug for Remote {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Remote").field("object", &self.directory.object).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Remote {
+    /// Workers end when they have done what they have.
+    fn drop(&mut self) {
+        for hatch in std::mem::take(&mut *lock(&self.workers)).into_values() {
+            drop(hatch.jobs);
+            hatch.bell.ring();
+        }
+    }
+}
+
+impl Bell {
+    /// A job has come, or none comes any more.
+    fn ring(&self) {
+        // SYNC: pairs with the load before the worker waits.
+        self.jobs.fetch_add(1, Ordering::Release);
+        if let Some(waker) = &*lock(&self.waker) {
+            waker.wake();
+        }
     }
 }
 
@@ -310,93 +257,218 @@ impl Remote {
 
     /// Hands a job to its worker; waits while too many are before it.
     pub(super) fn push(&self, job: Job) {
-        let mut workers = lock(&self.workers);
-        let worker = workers.entry(job.shard).or_insert_with(|| {
-            let (send, receive) = mpsc::sync_channel(JOBS_MAX);
-            let mut worker = Worker { directory: Arc::clone(&self.directory), session: None, turn: 0 };
-            let run = move || receive.into_iter().for_each(|job| worker.run(job));
-            // Without a thread, what is pushed tells its owner when it is dropped.
-            let _ = std::thread::Builder::new().name("squall remote".into()).spawn(run);
-            send
-        });
-        let worker = worker.clone();
-        drop(workers);
+        let hatch = lock(&self.workers)
+            .entry((job.shard, job.node))
+            .or_insert_with(|| {
+                let (jobs, receive) = mpsc::sync_channel(JOBS_MAX);
+                let bell = Arc::new(Bell::default());
+                let worker =
+                    Worker::new(Arc::clone(&self.directory), job.shard, job.node, receive, Arc::clone(&bell));
+                // Without a thread, what is pushed tells its owner when it is dropped.
+                let _ = std::thread::Builder::new().name("squall remote".into()).spawn(move || worker.run());
+                Hatch { jobs, bell }
+            })
+            .clone();
         // A worker that has panicked drops what it gets, which tells its owner.
-        let _ = worker.send(job);
+        let _ = hatch.jobs.send(job);
+        hatch.bell.ring();
     }
 }
 
+/// Drives the client of one shard: one connection at a time.
 struct Worker {
     directory: Arc<Directory>,
-    /// The session and the number of its last update.
-    session: Option<(u64, u64)>,
-    /// Which member is asked next.
-    turn: usize,
+    shard: usize,
+    /// The member that is asked, if it matters which.
+    node: Option<NodeId>,
+    core: ShardClient<Done>,
+    /// The origin of its times.
+    start: Instant,
+    jobs: mpsc::Receiver<Job>,
+    bell: Arc<Bell>,
+    /// Nobody has anything to be done any more.
+    is_closed: bool,
+    line: Option<(NodeId, Line)>,
+    /// By which view's members the core goes.
+    known: Option<u64>,
 }
 
 impl Worker {
-    fn run(&mut self, job: Job) {
-        let Job { shard, task, done } = job;
-        done(match task {
-            Task::Update(update) => self.update(shard, &update),
-            Task::Query(node, query) => self.query(shard, node, &query),
-        });
+    fn new(
+        directory: Arc<Directory>,
+        shard: usize,
+        node: Option<NodeId>,
+        jobs: mpsc::Receiver<Job>,
+        bell: Arc<Bell>,
+    ) -> Self {
+        let (silence, timeout) = (directory.silences().0, directory.timeout);
+        let settings = ClientSettings {
+            under_way_max: UNDER_WAY_MAX,
+            timeout,
+            // Time is to be left for another member.
+            silence_max: silence.min(timeout / 3),
+            pause: PAUSE,
+        };
+        let core = ShardClient::new(settings);
+        let (start, line) = (Instant::now(), None);
+        Self { directory, shard, node, core, start, jobs, bell, is_closed: false, line, known: None }
     }
 
-    fn query(&mut self, shard: usize, node: Option<NodeId>, query: &[u8]) -> Result<Vec<u8>, ObjectError> {
-        let directory = Arc::clone(&self.directory);
-        let mut what = || What::Query { view: directory.view().id, query: query.to_vec() };
-        match self.directory.call_any(shard, &mut self.turn, node, &mut what, || ())? {
-            Answer::Reply(reply) => Ok(reply),
-            answer => Err(ObjectError::Form(format!("{answer:?} is no answer to a query"))),
+    fn now(&self) -> squall_fabric::Instant {
+        squall_fabric::Instant::from_nanos(0) + self.start.elapsed()
+    }
+
+    fn run(mut self) {
+        while !self.is_closed || !self.core.is_empty() {
+            self.take_jobs();
+            self.converse();
+            // What has come allows more.
+            self.act();
+            self.rest();
         }
     }
 
-    /// Sends an update until it is answered; its session sees to it that it counts once [A3].
-    fn update(&mut self, shard: usize, update: &[u8]) -> Result<Vec<u8>, ObjectError> {
-        // Whether a member may have passed it on without having answered.
-        let mut is_open = false;
-        loop {
-            let (session, number) = match self.session {
-                Some((session, last)) => (session, last + 1),
-                None => (self.open(shard)?, 1),
-            };
-            let mut what = || What::Update { session, number, update: update.to_vec() };
-            let answer = self.directory.call_any(shard, &mut self.turn, None, &mut what, || is_open = true);
-            // Whatever has become of it, its number is spent.
-            self.session = Some((session, number));
-            match answer {
-                Ok(Answer::Reply(reply)) => return Ok(reply),
-                Ok(Answer::ReplyTooLong(bytes)) => {
-                    let bytes_max = Settings::default().reply_bytes_max as u64;
-                    return Err(ObjectError::ReplyTooLong { bytes, bytes_max });
-                }
-                Ok(Answer::Forgotten) => {
-                    self.session = None;
-                    if is_open {
-                        return Err(ObjectError::Unknown);
-                    }
-                }
-                Ok(answer) => return Err(ObjectError::Form(format!("{answer:?} is no answer to an update"))),
-                Err(ObjectError::Unreachable { .. }) if is_open => return Err(ObjectError::Unknown),
-                Err(error) => return Err(error),
+    fn has_room(&self) -> bool {
+        self.core.len() < JOBS_MAX
+    }
+
+    fn take_jobs(&mut self) {
+        while self.has_room() && !self.is_closed {
+            match self.jobs.try_recv() {
+                Ok(job) => self.submit(job),
+                Err(mpsc::TryRecvError::Empty) => return,
+                Err(mpsc::TryRecvError::Disconnected) => self.is_closed = true,
             }
         }
     }
 
-    fn open(&mut self, shard: usize) -> Result<u64, ObjectError> {
-        match self.directory.call_any(shard, &mut self.turn, None, &mut || What::Open, || ())? {
-            Answer::Opened(session) => Ok(session),
-            answer => Err(ObjectError::Form(format!("{answer:?} is no answer to a client that comes"))),
+    fn submit(&mut self, job: Job) {
+        // SYNC: jobs are counted after they are sent, so the count may be behind for a moment: it wraps back then.
+        self.bell.jobs.fetch_sub(1, Ordering::Relaxed);
+        self.core.submit(self.now(), job.done, job.task);
+    }
+
+    /// Does what the core says.
+    fn act(&mut self) {
+        loop {
+            let view = self.directory.view_id();
+            if self.known != Some(view) {
+                self.known = Some(view);
+                let members = self.node.map_or_else(|| self.directory.members(self.shard), |node| vec![node]);
+                self.core.handle_members(view, members);
+            }
+            let Some(action) = self.core.poll_action(self.now()) else { return };
+            match action {
+                ClientAction::Ask { node, call, request } => {
+                    if let Err(error) = self.ask(node, call, request) {
+                        self.hang_up();
+                        self.core.handle_failure(self.now(), node, &error.to_string());
+                    }
+                }
+                ClientAction::HangUp(_) => self.hang_up(),
+                ClientAction::AskForMembers => {
+                    if let Err(cause) = self.directory.refresh() {
+                        self.core.set_cause(cause);
+                    }
+                    self.known = None;
+                }
+                ClientAction::Done(done, outcome) => done(self.result(outcome)),
+            }
+        }
+    }
+
+    fn ask(&mut self, node: NodeId, call: u64, request: ShardRequest) -> io::Result<()> {
+        if self.line.as_ref().is_none_or(|(other, _)| *other != node) {
+            self.hang_up();
+            let mut line = Line::new(self.directory.connect(node)?);
+            *lock(&self.bell.waker) = Some(line.waker());
+            self.line = Some((node, line));
+        }
+        let (_, line) = self.line.as_mut().expect("it was made");
+        let asked = self.directory.asked(self.shard, call, request);
+        line.put(|frame| asked.write(frame))
+    }
+
+    fn hang_up(&mut self) {
+        *lock(&self.bell.waker) = None;
+        if let Some((_, line)) = self.line.take() {
+            line.abort();
+        }
+    }
+
+    /// Takes answers.
+    fn converse(&mut self) {
+        let Some((node, line)) = &mut self.line else { return };
+        let node = *node;
+        if let Err(error) = exchange(line, &self.directory, &mut self.core, self.start) {
+            self.hang_up();
+            self.core.handle_failure(self.now(), node, &error.to_string());
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn rest(&mut self) {
+        let next = self.core.next_deadline().map(|at| at.since(self.now()));
+        let patience = next.unwrap_or(REST_MAX).min(REST_MAX);
+        // If sending fails, the next turn finds out why.
+        let is_busy = self.line.as_mut().is_some_and(|(_, line)| line.pump().is_err() || line.has_frame());
+        if is_busy || patience.is_zero() {
+            return;
+        }
+        let (has_room, bell) = (self.has_room() && !self.is_closed, Arc::clone(&self.bell));
+        match &mut self.line {
+            Some((_, line)) => {
+                // SYNC: pairs with `Bell::ring`.
+                let _ = line.wait(patience, || has_room && bell.jobs.load(Ordering::Acquire) > 0);
+            }
+            None if has_room => match self.jobs.recv_timeout(patience) {
+                Ok(job) => self.submit(job),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => self.is_closed = true,
+            },
+            None => std::thread::park_timeout(patience),
+        }
+    }
+
+    fn result(&self, outcome: TaskOutcome) -> Result<Vec<u8>, ObjectError> {
+        let shard = self.shard;
+        match outcome {
+            TaskOutcome::Reply(reply) => Ok(reply),
+            TaskOutcome::ReplyTooLong(bytes) => {
+                let bytes_max = Settings::default().reply_bytes_max as u64;
+                Err(ObjectError::ReplyTooLong { bytes, bytes_max })
+            }
+            TaskOutcome::Unknown(_) => Err(ObjectError::Unknown),
+            TaskOutcome::Unreachable(cause) => Err(ObjectError::Unreachable { shard, cause }),
+            TaskOutcome::Refused(why) => Err(ObjectError::Form(why)),
+            TaskOutcome::Lost(holders) => Err(ObjectError::StateLost { shard, holders }),
         }
     }
 }
 
-/// Jobs that wait for one worker.
-const JOBS_MAX: usize = 256;
-/// Idle connections with one member.
-const IDLE_MAX: usize = 4;
+/// Sends and receives what can be sent and received now.
+fn exchange(
+    line: &mut Line,
+    directory: &Directory,
+    core: &mut ShardClient<Done>,
+    start: Instant,
+) -> io::Result<()> {
+    line.pump()?;
+    while let Some(frame) = line.next()? {
+        let Answered { call, view, answer } = Answered::read(frame)?;
+        directory.handle_view(view);
+        core.handle_answer(squall_fabric::Instant::from_nanos(0) + start.elapsed(), call, answer);
+    }
+    if line.has_ended() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+}
+
+/// Jobs that wait for one worker, and jobs that it has begun.
+const JOBS_MAX: usize = 1024;
+/// Updates of one client of a shard that are sent and not answered.
+const UNDER_WAY_MAX: usize = 256;
 /// A state provider on a busy machine may be silent for so long.
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// Between rounds of questions.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How long a worker with nothing to do sleeps.
+const REST_MAX: Duration = Duration::from_secs(1);

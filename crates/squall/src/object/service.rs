@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_protocols::replica::{Give, Readiness, Replica};
+use squall_protocols::replica::{Give, Hindrance, Position, ShardAnswer, ShardRequest, Source};
+use squall_transports::Waker;
 use squall_transports::bootstrap::Address;
 
 use super::ObjectError;
-use super::machine::{Replicated, Snapshot, Typed};
-use super::pending;
-use super::shard::{From, Refused, Shard, Waiter};
-use super::wire::{self, Answer, Answered, Chunks, Request, What};
+use super::line::Line;
+use super::machine::{Replicated, Snapshot};
+use super::shard::{Shard, Waiter};
+use super::wire::{Answered, Asked, Chunks};
 use crate::config::Config;
 use crate::reception::{Converse, Reception};
 use crate::stream::{Options, Stream, StreamError};
@@ -39,11 +40,55 @@ impl std::fmt::Debug for Objects {
 
 /// An object that answers.
 trait Serve: Send + Sync {
-    /// The answer, and the state that follows it.
-    fn serve(&self, shard: usize, what: What) -> (Answer, Option<Snapshot>);
+    /// Takes a request, which is answered now or later.
+    fn serve(&self, shard: usize, request: ShardRequest, caller: Caller);
+
+    /// Sends the updates that were taken.
+    fn flush(&self, shard: usize);
+
+    /// The state of a shard, with the answer that goes before it.
+    fn state(&self, shard: usize, since: u64) -> (ShardAnswer, Option<Snapshot>);
 
     /// The number of the view that this member is in.
     fn view(&self) -> u64;
+
+    fn status(&self) -> Arc<crate::status::Status>;
+}
+
+/// What is to be said on one connection.
+struct Mailbox {
+    answers: Mutex<Vec<Answered>>,
+    has_answers: AtomicBool,
+    waker: Waker,
+}
+
+/// Who waits for an answer: one call of one connection.
+pub(super) struct Caller {
+    mailbox: Arc<Mailbox>,
+    call: u64,
+    /// The view that the member is in.
+    view: Arc<crate::status::Status>,
+}
+
+impl Caller {
+    pub(super) fn answer(self, answer: ShardAnswer) {
+        let answered = Answered { call: self.call, view: self.view.view_id(), answer };
+        self.mailbox.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answered);
+        // SYNC: pairs with the load before the connection's thread waits.
+        if !self.mailbox.has_answers.swap(true, Ordering::Release) {
+            self.mailbox.waker.wake();
+        }
+    }
+}
+
+impl Mailbox {
+    fn take(&self) -> Vec<Answered> {
+        // SYNC: before the answers are taken, so that one that comes meanwhile is seen.
+        if !self.has_answers.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl Service {
@@ -72,110 +117,145 @@ pub(super) fn options(config: &Config) -> Options {
 
 impl Converse for Objects {
     /// Answers one connection until it ends or is silent for long.
-    fn converse(&self, mut stream: Stream, is_closed: &AtomicBool) -> io::Result<()> {
-        stream.set_read_timeout(Some(SILENCE_MAX));
-        stream.set_write_timeout(Some(SILENCE_MAX));
+    fn converse(&self, stream: Stream, is_closed: &AtomicBool) -> io::Result<()> {
+        let mut line = Line::new(stream);
+        let (answers, has_answers, waker) = (Mutex::default(), AtomicBool::new(false), line.waker());
+        let mailbox = Arc::new(Mailbox { answers, has_answers, waker });
+        let (mut heard, mut open) = (Instant::now(), 0usize);
         while !is_closed.load(Ordering::Relaxed) {
-            let Some(Request { object, shard, what }) = wire::receive(&mut stream)? else { return Ok(()) };
-            let objects = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let served = objects.get(&object).cloned();
-            drop(objects);
-            let (answer, snapshot) = match &served {
-                Some(served) => served.serve(shard as usize, what),
-                None => (Answer::NotYet, None),
-            };
-            let view = served.map_or(0, |served| served.view());
-            wire::send(&mut stream, &Answered { view, answer })?;
-            if let Some(snapshot) = snapshot {
-                let mut chunks = Chunks(&mut stream);
-                snapshot.write(&mut chunks)?;
-                chunks.end()?;
+            line.pump()?;
+            let mut touched: Vec<(Arc<dyn Serve>, usize)> = Vec::new();
+            while let Some(frame) = line.next()? {
+                heard = Instant::now();
+                let Asked { call, object, shard, request } = Asked::read(frame)?;
+                let served = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(object).cloned();
+                let Some(served) = served else {
+                    let answered = Answered { call, view: 0, answer: ShardAnswer::NotYet };
+                    line.put(|frame| answered.write(frame))?;
+                    continue;
+                };
+                let shard = shard as usize;
+                if let ShardRequest::State { since } = request {
+                    give(&mut line, call, &*served, shard, since)?;
+                    continue;
+                }
+                open += 1;
+                let (mailbox, view) = (Arc::clone(&mailbox), served.status());
+                served.serve(shard, request, Caller { mailbox, call, view });
+                if !touched.iter().any(|(other, number)| *number == shard && Arc::ptr_eq(other, &served)) {
+                    touched.push((served, shard));
+                }
+            }
+            touched.into_iter().for_each(|(served, shard)| served.flush(shard));
+            for answered in mailbox.take() {
+                open -= 1;
+                line.put(|frame| answered.write(frame))?;
+            }
+            line.pump()?;
+            if line.has_ended() || (open == 0 && heard.elapsed() > SILENCE_MAX) {
+                return Ok(());
+            }
+            if !line.has_frame() {
+                // SYNC: pairs with `Caller::answer`.
+                line.wait(TICK, || mailbox.has_answers.load(Ordering::Acquire))?;
             }
         }
         Ok(())
     }
 }
 
+/// Sends a joiner the state, if it is here.
+fn give(line: &mut Line, call: u64, served: &dyn Serve, shard: usize, since: u64) -> io::Result<()> {
+    let (answer, snapshot) = served.state(shard, since);
+    let answered = Answered { call, view: served.view(), answer };
+    line.put(|frame| answered.write(frame))?;
+    let Some(snapshot) = snapshot else { return Ok(()) };
+    let stream = line.flush()?;
+    stream.set_write_timeout(Some(SILENCE_MAX));
+    let mut chunks = Chunks(stream);
+    snapshot.write(&mut chunks)?;
+    chunks.end()
+}
+
 struct Served<T: Replicated>(Arc<[Arc<Shard<T>>]>);
 
+impl<T: Replicated> Served<T> {
+    fn shard(&self, shard: usize) -> Option<&Shard<T>> {
+        self.0.get(shard).map(|shard| &**shard)
+    }
+}
+
 impl<T: Replicated> Serve for Served<T> {
-    fn serve(&self, shard: usize, what: What) -> (Answer, Option<Snapshot>) {
-        let Some(shard) = self.0.get(shard) else {
-            return (Answer::Failed("there is no such shard: use the same configuration".into()), None);
+    fn serve(&self, shard: usize, request: ShardRequest, caller: Caller) {
+        let Some(shard) = self.shard(shard) else {
+            return caller.answer(ShardAnswer::Refused(NO_SHARD.into()));
         };
-        let answer = match what {
-            What::Open => update(shard, From::Opening, &[]),
-            What::Update { session, number, update: bytes } => {
-                update(shard, From::Session { id: session, number }, &bytes)
+        match request {
+            ShardRequest::Open => submit(shard, Source::Opening, &[], caller),
+            ShardRequest::Update { session: id, number, open, update } => {
+                submit(shard, Source::Session { id, number, open }, &update, caller);
             }
-            What::Query { view, query } => answer_query(shard, view, &query),
-            What::State { since } => return give(shard, since),
-        };
-        (answer, None)
+            ShardRequest::Query { view, query } => {
+                let (now, mut core) = (shard.now(), shard.core());
+                let super::shard::Core { replica, queries, .. } = &mut *core;
+                let answered = queries.ask(now, replica, caller, view, query);
+                drop(core);
+                match answered {
+                    Some((caller, answer)) => caller.answer(answer),
+                    // The thread that applies updates answers it.
+                    None => shard.link.status.messages.notify(),
+                }
+            }
+            ShardRequest::State { .. } => unreachable!("it is given by the connection's thread"),
+        }
+    }
+
+    fn flush(&self, shard: usize) {
+        if let Some(shard) = self.shard(shard) {
+            shard.flush();
+        }
+    }
+
+    fn state(&self, shard: usize, since: u64) -> (ShardAnswer, Option<Snapshot>) {
+        let Some(shard) = self.shard(shard) else { return (ShardAnswer::Refused(NO_SHARD.into()), None) };
+        match shard.core().replica.give(Position::start_of(since)) {
+            Give::State(gift) => {
+                let (position, sessions, bytes) = (gift.position, gift.sessions, gift.snapshot.bytes());
+                (ShardAnswer::State { position, sessions, bytes }, Some(gift.snapshot))
+            }
+            Give::NotYet => (ShardAnswer::NotYet, None),
+        }
     }
 
     fn view(&self) -> u64 {
-        self.0.first().map_or(0, |shard| shard.link.status.view_id())
+        self.shard(0).map_or(0, Shard::view_id)
+    }
+
+    fn status(&self) -> Arc<crate::status::Status> {
+        Arc::clone(&self.0[0].link.status)
     }
 }
 
-/// Sends a client's update, and waits for its outcome.
-fn update<T: Replicated>(shard: &Shard<T>, from: From, update: &[u8]) -> Answer {
-    let (pending, completion) = pending::pair();
-    match shard.submit(from, update, Waiter::Client(completion)) {
-        Ok(()) => match pending.wait() {
-            Ok(answer) => answer.into(),
-            // It is in no state, so another member may take it.
-            Err(ObjectError::NotDelivered) => Answer::NotYet,
-            Err(error) => Answer::Failed(error.to_string()),
-        },
-        Err((Refused::NotHere, _)) => {
-            let core = shard.core();
-            match core.readiness(0) {
-                Readiness::Lost => lost(&core),
-                Readiness::Elsewhere => Answer::Elsewhere,
-                Readiness::Ready | Readiness::NotYet => Answer::NotYet,
-            }
+/// Sends a client's update; its outcome goes to the caller.
+fn submit<T: Replicated>(shard: &Shard<T>, source: Source, update: &[u8], caller: Caller) {
+    let Err((hindrance, Waiter::Client(caller))) = shard.submit(source, update, Waiter::Client(caller))
+    else {
+        return;
+    };
+    caller.answer(match hindrance {
+        Hindrance::NotHere | Hindrance::Full => shard.core().replica.refusal(),
+        Hindrance::TooLong { bytes_max } => {
+            let bytes = update.len();
+            ShardAnswer::Refused(ObjectError::TooLong { bytes, bytes_max }.to_string())
         }
-        Err((Refused::Error(error), _)) => Answer::Failed(error.to_string()),
-    }
+        Hindrance::Ended => ShardAnswer::Failed("the group has ended at this member".into()),
+    });
 }
 
-/// Answers a query, if need be when this member has come to the asker's view.
-fn answer_query<T: Replicated>(shard: &Shard<T>, view: u64, query: &[u8]) -> Answer {
-    let deadline = Instant::now() + VIEW_PATIENCE;
-    loop {
-        match shard.query(view, query) {
-            Ok(Ok(reply)) => return Answer::Reply(Shard::<T>::encode_reply(reply)),
-            Ok(Err(error)) => return Answer::Failed(error.to_string()),
-            Err(Readiness::Elsewhere) => return Answer::Elsewhere,
-            Err(Readiness::Lost) => return lost(&shard.core()),
-            Err(Readiness::NotYet | Readiness::Ready) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(_) => return Answer::NotYet,
-        }
-    }
-}
-
-fn lost<T: Replicated>(core: &Replica<Typed<T>>) -> Answer {
-    Answer::Lost(core.last_holders().iter().map(|node| node.0).collect())
-}
-
-fn give<T: Replicated>(shard: &Shard<T>, since: u64) -> (Answer, Option<Snapshot>) {
-    match shard.core().give(wire::since(since)) {
-        Give::State(gift) => {
-            let (view, sequence) = (gift.position.view, gift.position.sequence);
-            let bytes = gift.snapshot.bytes();
-            (Answer::State { view, sequence, sessions: gift.sessions, bytes }, Some(gift.snapshot))
-        }
-        Give::NotYet => (Answer::NotYet, None),
-    }
-}
-
+const NO_SHARD: &str = "there is no such shard: use the same configuration";
+/// How often a connection's thread looks whether the member ends.
+const TICK: Duration = Duration::from_secs(1);
 /// How long a connection may be silent; who needs it again connects again.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long a query waits for this member to come to the asker's view.
-const VIEW_PATIENCE: Duration = Duration::from_millis(200);
 /// How long to try to connect to a member: if it is not there, another is asked.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

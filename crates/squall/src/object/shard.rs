@@ -4,20 +4,20 @@
 //! state; the outbox's by who sends. Who needs both takes the core's first. Nobody waits while holding one of them.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
-use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_fabric::window::{ReserveError, Writer};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::{
-    Answer, Delivery, HEADER_BYTES, Hold, Machine as _, Origin, Outcome, Position, Readiness, Replica,
-    SessionAnswer, Sessions, Settings, ShardView, UnderWay,
+    Applied, Delivery, Hindrance, Origin, Outbox, Outcome, Queries, Readiness, Replica, Settings,
+    ShardAnswer, ShardView, Source, StateTransfer, StateTransferSettings,
 };
 
 use super::driver::Place;
 use super::machine::{Replicated, Typed};
 use super::pending::Completion;
+use super::service::Caller;
 use super::{ObjectError, ObjectOptions};
 use crate::application::Seat;
 use crate::node::Link;
@@ -32,54 +32,51 @@ pub(super) struct Shard<T: Replicated> {
     pub(super) seat: Arc<Seat>,
     pub(super) link: Link,
     pub(super) options: Arc<ObjectOptions>,
-    message_max: usize,
-    core: Mutex<Replica<Typed<T>>>,
-    outbox: Mutex<Outbox<T::Reply>>,
-    /// Whether a thread is under way for this shard's state.
-    on_errand: AtomicBool,
+    core: Mutex<Core<T>>,
+    /// The core may be ready for what it was not ready for.
+    news: Condvar,
+    outbox: Mutex<Outbox<Waiter<T::Reply>>>,
+    /// Why nothing can be sent any more.
+    ended: Mutex<Option<ObjectError>>,
+    /// The origin of the times of the cores.
+    start: Instant,
 }
 
-/// Own updates, and the window that they go into.
-struct Outbox<R> {
-    under_way: UnderWay<Waiter<R>>,
-    /// The window, and since which view this member was in the shard when it came.
-    writer: Option<(Writer, u64)>,
-    /// Why nothing can be sent any more.
-    ended: Option<ObjectError>,
+/// What applies updates, and what waits for it.
+pub(super) struct Core<T: Replicated> {
+    pub(super) replica: Replica<Typed<T>>,
+    pub(super) queries: Queries<Caller>,
+    pub(super) transfer: StateTransfer<Typed<T>>,
 }
 
 /// Who waits for an update.
 pub(super) enum Waiter<R> {
     Own(Completion<R>),
-    Client(Completion<SessionAnswer>),
+    Client(Caller),
 }
 
 impl<R> Waiter<R> {
     fn fail(self, error: ObjectError) {
         match self {
             Self::Own(completion) => completion.complete(Err(error)),
-            Self::Client(completion) => completion.complete(Err(error)),
+            // It is in no state, so another member may take it.
+            Self::Client(caller) if matches!(error, ObjectError::NotDelivered) => {
+                caller.answer(ShardAnswer::NotYet);
+            }
+            Self::Client(caller) => caller.answer(ShardAnswer::Failed(error.to_string())),
         }
     }
 
-    fn answer(self, answer: Answer<Option<R>>) {
+    fn answer(self, answer: Applied<Option<R>>) {
         match (self, answer) {
-            (Self::Own(completion), Answer::Reply(reply)) => {
+            (Self::Own(completion), Applied::Reply(reply)) => {
                 let unread = || ObjectError::Form("the members cannot read the update".into());
                 completion.complete(reply.ok_or_else(unread));
             }
-            (Self::Client(completion), Answer::Session(answer)) => completion.complete(Ok(answer)),
+            (Self::Client(caller), Applied::Session(answer)) => caller.answer(answer.into()),
             _ => unreachable!("the answer is of the kind of its origin"),
         }
     }
-}
-
-/// Whose an update is that is to be sent.
-#[derive(Clone, Copy)]
-pub(super) enum From {
-    Own,
-    Opening,
-    Session { id: u64, number: u64 },
 }
 
 /// Why an update was not sent.
@@ -89,12 +86,8 @@ pub(super) enum Refused {
     Error(ObjectError),
 }
 
-/// Why an update cannot be sent.
-enum Hindrance {
-    /// There is no room at this moment.
-    Full,
-    /// For good: see [`Shard::refusal`].
-    Refused,
+fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: Replicated> Shard<T> {
@@ -103,29 +96,26 @@ impl<T: Replicated> Shard<T> {
         Place { subgroup, id, seat, message_max }: Place,
         link: Link,
         options: Arc<ObjectOptions>,
+        transfer: StateTransferSettings,
     ) -> Self {
-        // The same at all members, or their states would part.
-        let core = Mutex::new(Replica::new(link.node, Settings::default()));
-        let outbox = Outbox { under_way: UnderWay::default(), writer: None, ended: None };
-        let (outbox, on_errand) = (Mutex::new(outbox), AtomicBool::new(false));
-        Self { number, subgroup, id, seat, link, options, message_max, core, outbox, on_errand }
+        let core = Core {
+            // The same at all members, or their states would part.
+            replica: Replica::new(link.node, Settings::default()),
+            queries: Queries::new(QUERY_PATIENCE),
+            transfer: StateTransfer::new(transfer),
+        };
+        let (core, outbox) = (Mutex::new(core), Mutex::new(Outbox::new(message_max)));
+        let (news, ended, start) = (Condvar::new(), Mutex::default(), Instant::now());
+        Self { number, subgroup, id, seat, link, options, core, news, outbox, ended, start }
     }
 
-    /// Whether there was no thread under way for this shard's state; there is one from now on.
-    pub(super) fn begin_errand(&self) -> bool {
-        !self.on_errand.swap(true, Ordering::Relaxed)
+    /// Now, by the clock of the cores.
+    pub(super) fn now(&self) -> squall_fabric::Instant {
+        squall_fabric::Instant::from_nanos(0) + self.start.elapsed()
     }
 
-    pub(super) fn end_errand(&self) {
-        self.on_errand.store(false, Ordering::Relaxed);
-    }
-
-    pub(super) fn core(&self) -> MutexGuard<'_, Replica<Typed<T>>> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn outbox(&self) -> MutexGuard<'_, Outbox<T::Reply>> {
-        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn core(&self) -> MutexGuard<'_, Core<T>> {
+        lock(&self.core)
     }
 
     /// Sends an own update; waits while the window is full.
@@ -134,194 +124,168 @@ impl<T: Replicated> Shard<T> {
         update: &[u8],
         completion: Completion<T::Reply>,
     ) -> Result<(), (Refused, Completion<T::Reply>)> {
-        self.submit(From::Own, update, Waiter::Own(completion)).map_err(|(refused, waiter)| match waiter {
-            Waiter::Own(completion) => (refused, completion),
-            Waiter::Client(_) => unreachable!("it was an own one"),
-        })
+        let refused = match self.submit(Source::Own, update, Waiter::Own(completion)) {
+            Ok(()) => {
+                self.flush();
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        let Waiter::Own(completion) = refused.1 else { unreachable!("it was an own one") };
+        let refused = match refused.0 {
+            Hindrance::TooLong { bytes_max } => {
+                Refused::Error(ObjectError::TooLong { bytes: update.len(), bytes_max })
+            }
+            Hindrance::Ended => Refused::Error(self.end().unwrap_or(ObjectError::Stopped)),
+            Hindrance::NotHere | Hindrance::Full => Refused::NotHere,
+        };
+        Err((refused, completion))
     }
 
-    /// Sends an update; waits while the window is full.
+    /// Takes an update, to be sent by [`Shard::flush`]; waits while there is no room for it.
     pub(super) fn submit(
         &self,
-        from: From,
+        source: Source,
         update: &[u8],
         waiter: Waiter<T::Reply>,
-    ) -> Result<(), (Refused, Waiter<T::Reply>)> {
+    ) -> Result<(), (Hindrance, Waiter<T::Reply>)> {
         let mut waiter = Some(waiter);
-        block_on(poll_fn(|context| {
-            if let Err(Hindrance::Full) = self.try_submit(from, update, &mut waiter) {
-                self.link.status.room.register(context.waker());
-                if let Err(Hindrance::Full) = self.try_submit(from, update, &mut waiter) {
-                    return Poll::Pending;
-                }
-            }
-            // It has been sent, or refused for good.
-            Poll::Ready(())
-        }));
-        match waiter.take() {
-            None => Ok(()),
-            Some(waiter) => Err((self.refusal(update), waiter)),
+        let mut submit =
+            || lock(&self.outbox).submit(source, update, &mut waiter, || self.seat.take_writer());
+        let result = self.with_room(&mut submit);
+        match (result, waiter) {
+            (Err(hindrance), Some(waiter)) => Err((hindrance, waiter)),
+            _ => Ok(()),
         }
     }
 
-    /// Why an update is refused that was not sent.
-    fn refusal(&self, update: &[u8]) -> Refused {
-        let bytes_max = self.message_max.saturating_sub(HEADER_BYTES);
-        if update.len() > bytes_max {
-            return Refused::Error(ObjectError::TooLong { bytes: update.len(), bytes_max });
-        }
-        self.outbox().ended.clone().map_or(Refused::NotHere, Refused::Error)
-    }
-
-    /// Sends an update, and takes `waiter`, or says what hinders; nothing does if there is no waiter any more.
-    fn try_submit(
-        &self,
-        from: From,
-        update: &[u8],
-        waiter: &mut Option<Waiter<T::Reply>>,
-    ) -> Result<(), Hindrance> {
-        if waiter.is_none() {
-            return Ok(());
-        }
-        let mut outbox = self.outbox();
-        let Outbox { under_way, writer, ended } = &mut *outbox;
-        if ended.is_some() {
-            return Err(Hindrance::Refused);
-        }
-        let since = under_way.since().ok_or(Hindrance::Refused)?;
-        if writer.as_ref().is_none_or(|(writer, _)| writer.is_closed()) {
-            if writer.take().is_some() {
-                self.link.waker.wake();
-            }
-            *writer = self.seat.take_writer();
-        }
-        let (writer, stay) = writer.as_mut().ok_or(Hindrance::Full)?;
-        if *stay != since {
-            // The thread that applies updates is behind: this member has left the shard, and come again.
-            return Err(Hindrance::Refused);
-        }
-        let mut reservation = match writer.reserve(HEADER_BYTES + update.len()) {
-            Ok(reservation) => reservation,
-            Err(ReserveError::Full | ReserveError::Closed) => return Err(Hindrance::Full),
-            Err(ReserveError::TooLong { .. }) => return Err(Hindrance::Refused),
-        };
-        let origin = match from {
-            From::Own => Origin::Member(under_way.number()),
-            From::Opening => Origin::Open(under_way.number()),
-            From::Session { id, number } => Origin::Session { id, number },
-        };
-        origin.encode(&mut reservation);
-        reservation[HEADER_BYTES..].copy_from_slice(update);
-        under_way.send(origin, waiter.take().expect("it was looked at"));
-        reservation.commit();
+    /// Sends what was submitted; waits while the window is full.
+    pub(super) fn flush(&self) {
+        // What cannot be sent here any more, whoever waits for it is told by the thread that applies updates.
+        let _ = self.with_room(&mut || lock(&self.outbox).flush(|| self.seat.take_writer()));
         self.link.waker.wake();
-        Ok(())
+    }
+
+    /// Does something, if need be again when there may be room.
+    fn with_room(&self, act: &mut dyn FnMut() -> Result<(), Hindrance>) -> Result<(), Hindrance> {
+        let mut attempt = || match act() {
+            Err(Hindrance::Full) => {
+                // The old window goes ahead when nobody holds it any more.
+                self.link.waker.wake();
+                None
+            }
+            result => Some(result),
+        };
+        block_on(poll_fn(|context| {
+            if let Some(result) = attempt() {
+                return Poll::Ready(result);
+            }
+            self.link.status.room.register(context.waker());
+            attempt().map_or(Poll::Pending, Poll::Ready)
+        }))
     }
 
     /// Answers a query, if this member can.
-    pub(super) fn query_here(&self, query: &[u8]) -> Result<Result<T::Reply, ObjectError>, Readiness> {
-        let view = self.link.status.view().map_or(0, |view| view.id);
-        self.query(view, query)
+    pub(super) fn query_here(&self, query: &[u8]) -> Option<Result<T::Reply, ObjectError>> {
+        let core = self.core();
+        let machine = core.replica.machine();
+        let machine = machine.filter(|_| core.replica.readiness(self.view_id()) == Readiness::Ready)?;
+        Some(postcard::from_bytes(query).map(|query| machine.0.query(query)).map_err(Into::into))
     }
 
-    /// Answers a query from a state of `view` or later, if this member can.
-    pub(super) fn query(&self, view: u64, query: &[u8]) -> Result<Result<T::Reply, ObjectError>, Readiness> {
-        let core = self.core();
-        match (core.readiness(view), core.machine()) {
-            (Readiness::Ready, Some(machine)) => {
-                Ok(postcard::from_bytes(query).map(|query| machine.0.query(query)).map_err(Into::into))
+    pub(super) fn view_id(&self) -> u64 {
+        self.link.status.view_id()
+    }
+
+    /// Whether this member has the state, or may come to have it; waits for that until `deadline`.
+    pub(super) fn wait_ready(&self, deadline: Instant) -> Result<(), ObjectError> {
+        let mut core = self.core();
+        loop {
+            if let Some(ended) = self.end() {
+                return Err(ended);
             }
-            (readiness, _) => Err(readiness),
+            let shard = self.number;
+            match core.replica.readiness(self.view_id()) {
+                Readiness::Ready | Readiness::Elsewhere => return Ok(()),
+                Readiness::Lost => {
+                    let holders = core.replica.last_holders().to_vec();
+                    return Err(ObjectError::StateLost { shard, holders });
+                }
+                Readiness::NotYet => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let cause = "the state has not come in time".into();
+                return Err(ObjectError::Unreachable { shard, cause });
+            }
+            let waited = self.news.wait_timeout(core, left);
+            core = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// The reply as a client gets it.
-    pub(super) fn encode_reply(reply: T::Reply) -> Vec<u8> {
-        Typed::<T>::encode(&Some(reply))
-    }
-
-    /// Whether this member has the state, or may come to have it.
-    pub(super) fn standing(&self) -> Result<Readiness, ObjectError> {
-        let ended = self.outbox().ended.clone();
-        let view = self.link.status.view().map_or(0, |view| view.id);
-        ended.map_or_else(|| Ok(self.core().readiness(view)), Err)
+    /// Why nothing more happens here, if it is so.
+    fn end(&self) -> Option<ObjectError> {
+        lock(&self.ended).clone()
     }
 
     /// Takes a message; for the thread that applies updates, which holds the core.
-    pub(super) fn deliver(&self, core: &mut Replica<Typed<T>>, message: Delivery<'_>) {
-        if let Some((origin, answer)) = core.deliver(message) {
-            let waiter = self.outbox().under_way.deliver(origin);
+    pub(super) fn deliver(&self, core: &mut Core<T>, message: Delivery<'_>) {
+        core.replica.deliver(message, |origin: Origin, answer| {
+            let waiter = lock(&self.outbox).deliver(origin);
             waiter.answer(answer);
-        }
+        });
     }
 
     /// The next view begins.
     pub(super) fn begin_view(&self, view: ShardView, first: impl FnOnce() -> T) {
         let mut core = self.core();
-        core.begin_view(view, || Typed(first()));
-        let mut outbox = self.outbox();
-        if outbox.writer.as_ref().is_some_and(|(writer, _)| writer.is_closed()) {
-            // What was committed in it goes ahead when nobody holds it any more.
-            outbox.writer = None;
+        core.replica.begin_view(view, || Typed(first()));
+        let mut outbox = lock(&self.outbox);
+        if outbox.drop_closed() {
             self.link.waker.wake();
         }
-        let stays = core.may_send_since().is_some();
-        let left = if stays { Vec::new() } else { outbox.under_way.leave::<()>() };
+        let stays = core.replica.may_send_since().is_some();
+        let left = if stays { Vec::new() } else { outbox.leave() };
         drop(outbox);
-        self.permit(&core);
+        self.permit(&core.replica);
         drop(core);
-        Self::settle(left);
-    }
-
-    /// Takes over a state that has come, unless the view is changing ([`Hold::Later`]) or it is of no use any more
-    /// ([`Hold::NotWanted`]); `machine` is left where it is then.
-    pub(super) fn take_over(
-        &self,
-        position: Position,
-        sessions: &Sessions,
-        machine: &mut Option<Typed<T>>,
-    ) -> Hold {
-        let mut core = self.core();
-        let Some(since) = core.wants(position) else { return Hold::NotWanted };
-        let hold = self.seat.hold(since);
-        if hold == Hold::Counted
-            && let Some(machine) = machine.take()
-        {
-            core.take_over(position, sessions.clone(), machine);
-            self.permit(&core);
-            self.link.status.set_state_news();
-            self.link.waker.wake();
-        }
-        hold
+        self.news.notify_all();
+        left.into_iter().for_each(|waiter| waiter.fail(ObjectError::NotDelivered));
     }
 
     /// Lets this member send, if it has the state.
-    pub(super) fn permit(&self, core: &Replica<Typed<T>>) {
-        if let Some(since) = core.may_send_since() {
-            self.outbox().under_way.begin(since);
+    pub(super) fn permit(&self, replica: &Replica<Typed<T>>) {
+        if let Some(since) = replica.may_send_since() {
+            lock(&self.outbox).begin(since);
         }
+    }
+
+    /// The core has the state now, or knows that it is lost.
+    pub(super) fn notify(&self) {
+        self.news.notify_all();
     }
 
     /// Nothing more comes here.
     pub(super) fn stop(&self, error: &ObjectError) {
-        let mut outbox = self.outbox();
-        outbox.ended.get_or_insert_with(|| error.clone());
-        outbox.writer = None;
-        let under_way = outbox.under_way.stop::<()>();
-        drop(outbox);
-        Self::settle(under_way);
-        self.link.status.room.notify();
-    }
-
-    fn settle(outcomes: Vec<(Waiter<T::Reply>, Outcome<()>)>) {
+        lock(&self.ended).get_or_insert_with(|| error.clone());
+        let outcomes = lock(&self.outbox).stop();
         for (waiter, outcome) in outcomes {
             match outcome {
                 Outcome::NotDelivered => waiter.fail(ObjectError::NotDelivered),
                 Outcome::Unknown | Outcome::Delivered(()) => waiter.fail(ObjectError::Unknown),
             }
         }
+        let mut core = self.core();
+        let asked = core.queries.end();
+        drop(core);
+        asked.into_iter().for_each(|caller| caller.answer(ShardAnswer::Failed(error.to_string())));
+        self.news.notify_all();
+        self.link.status.room.notify();
     }
 }
+
+/// How long a query waits for this member to come to the asker's view.
+const QUERY_PATIENCE: Duration = Duration::from_millis(200);
 
 impl<T: Replicated> std::fmt::Debug for Shard<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

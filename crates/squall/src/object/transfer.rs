@@ -1,18 +1,22 @@
 //! State transfer: a joiner fetches the state of a shard from a member that holds it (Derecho §3.3, app. A).
 //!
-//! A thread of its own for each shard that waits: the shard's messages are kept meanwhile, so nobody else waits for it.
+//! Whom it asks, and when it takes the state over, decides [`StateTransfer`](squall_protocols::replica::StateTransfer). A thread
+//! of its own asks: the shard's messages are kept meanwhile, so nobody else waits for it.
 
-use std::io::{ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
-use squall_protocols::replica::{Hold, Position, Sessions};
+use squall_protocols::replica::{
+    Arrived, AskForState, Sessions, ShardAnswer, ShardRequest, StateTransferSettings, TakeOver,
+};
 
+use super::line::Line;
 use super::machine::{Replicated, Typed};
 use super::remote::Directory;
 use super::shard::Shard;
-use super::wire::{Answer, Dechunk, What};
+use super::wire::{Answered, Dechunk};
 
 /// How far the transfer of a shard's state has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,71 +30,83 @@ pub struct Transfer {
     pub bytes: u64,
     /// Bytes in all, if the snapshot says so.
     pub total: Option<u64>,
-    /// Whether this member has the state now.
+    /// Whether all of it has come.
     pub is_done: bool,
 }
 
-/// A view has begun: a joiner of the shard begins to look for the state.
-pub(super) fn look<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directory>) {
-    let waits = shard.core().is_waiting();
-    if !waits || !shard.begin_errand() {
-        return;
-    }
-    let (own, own_directory) = (Arc::clone(shard), Arc::clone(directory));
-    let run = move || {
-        fetch(&own, &own_directory);
-        own.end_errand();
-        // It may have begun to wait again between the last look and the end.
-        look(&own, &own_directory);
-    };
-    let spawned = std::thread::Builder::new().name(format!("squall fetch {}", shard.subgroup)).spawn(run);
-    if let Err(error) = spawned {
-        tracing::error!(%error, "no thread for a state transfer: it is tried again with the next view");
-        shard.end_errand();
-    }
+/// How patient joiners are.
+pub(super) fn settings(directory: &Directory) -> StateTransferSettings {
+    let (silence, silence_max) = directory.silences();
+    StateTransferSettings { silence, silence_max, pause: PAUSE_MIN, pause_max: PAUSE_MAX }
 }
 
-/// Asks one after the other until this member has the state, or knows that it is lost.
-fn fetch<T: Replicated>(shard: &Shard<T>, directory: &Directory) {
-    let mut pause = PAUSE_MIN;
-    let (mut silence, silence_max) = directory.silences();
-    while shard.link.status.failure().is_none() {
-        let mut core = shard.core();
-        if !core.is_waiting() {
-            return;
-        }
-        let asked = core.ask();
-        drop(core);
-        if let Some((node, since)) = asked {
-            match fetch_from(shard, directory, node, since, silence) {
-                Ok(true) => return shard.link.status.messages.notify(),
-                Ok(false) => {}
-                Err(error) => {
-                    if error.kind() == ErrorKind::TimedOut {
-                        silence = (silence * 2).min(silence_max);
-                    }
-                    tracing::debug!(%node, %error, "no state from a member");
+/// Does what there is to do for a joiner of the shard now; for the thread that applies updates. Whether there was anything.
+pub(super) fn tend<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directory>) -> bool {
+    let now = shard.now();
+    let mut core = shard.core();
+    let (asked, taken) = {
+        let super::shard::Core { replica, transfer, .. } = &mut *core;
+        let taken = transfer.poll_take_over(now, replica, |since| shard.seat.hold(since));
+        (transfer.poll_ask(now, replica), taken)
+    };
+    if taken == Some(TakeOver::Taken) {
+        shard.permit(&core.replica);
+    }
+    drop(core);
+    if taken == Some(TakeOver::Taken) {
+        shard.link.status.set_state_news();
+        shard.link.waker.wake();
+        shard.notify();
+        tracing::info!(shard = shard.number, "a state was taken over");
+    }
+    if let Some(asked) = asked {
+        fetch(shard, directory, asked);
+    }
+    taken.is_some()
+}
+
+/// Asks one member, by a thread of its own.
+fn fetch<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directory>, asked: AskForState) {
+    let (own, directory) = (Arc::clone(shard), Arc::clone(directory));
+    let run = move || {
+        let fetched = fetch_from(&own, &directory, asked);
+        let now = own.now();
+        let transfer = &mut own.core().transfer;
+        match fetched {
+            Ok(state) => transfer.handle_state(state),
+            Err(error) => {
+                tracing::debug!(node = %asked.node, %error, "no state from a member");
+                match error.kind() {
+                    ErrorKind::TimedOut => transfer.handle_silence(now),
+                    _ => transfer.handle_refusal(now),
                 }
             }
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(PAUSE_MAX);
+    };
+    let notify = Arc::clone(&shard.link.status);
+    let run = move || {
+        run();
+        notify.messages.notify();
+    };
+    let spawned = std::thread::Builder::new().name(format!("squall fetch {}", shard.subgroup)).spawn(run);
+    if let Err(error) = spawned {
+        tracing::error!(%error, "no thread for a state transfer: it is tried again");
+        shard.core().transfer.handle_refusal(shard.now());
     }
 }
 
-/// Asks one member, which may be silent for at most `silence`; whether this one has the state now.
+/// Fetches the state from a member, which may be silent for at most as long as `asked` says.
 fn fetch_from<T: Replicated>(
     shard: &Shard<T>,
     directory: &Directory,
-    node: NodeId,
-    since: Position,
-    silence: Duration,
-) -> std::io::Result<bool> {
-    let what = What::State { since: since.view };
-    let (answer, mut stream) = directory.ask_within(node, &directory.request(shard.number, what), silence)?;
-    let Answer::State { view, sequence, sessions, bytes: total } = answer else {
-        directory.put_back(node, stream);
-        return Err(std::io::Error::other(format!("{answer:?}")));
+    AskForState { node, since, silence }: AskForState,
+) -> io::Result<Arrived<Typed<T>>> {
+    let mut line = Line::new(directory.connect(node)?);
+    let asked = directory.asked(shard.number, 0, ShardRequest::State { since: since.view });
+    line.put(|frame| asked.write(frame))?;
+    let answer = Answered::read(&line.receive(silence)?)?.answer;
+    let ShardAnswer::State { position, sessions, bytes: total } = answer else {
+        return Err(io::Error::other(format!("{answer:?}")));
     };
     let mut shown = Instant::now();
     let mut transfer = Transfer { shard: shard.number, from: node, bytes: 0, total, is_done: false };
@@ -102,23 +118,14 @@ fn fetch_from<T: Replicated>(
             (shard.options.on_transfer)(transfer);
         }
     };
-    let mut source = Dechunk::new(&mut stream, &mut on_bytes);
-    let object = T::restore(&mut source.by_ref())?;
+    let mut source = Dechunk::new(&mut line, &mut on_bytes);
+    let machine = Typed(T::restore(&mut source.by_ref())?);
     source.finish()?;
-    directory.put_back(node, stream);
-    let sessions = Sessions::decode(&sessions).map_err(std::io::Error::other)?;
-    let mut machine = Some(Typed(object));
-    let hold = loop {
-        match shard.take_over(Position { view, sequence }, &sessions, &mut machine) {
-            // A view change takes a moment.
-            Hold::Later if shard.link.status.failure().is_none() => std::thread::sleep(PAUSE_MIN),
-            hold => break hold,
-        }
-    };
-    tracing::info!(shard = shard.number, %node, bytes = transfer.bytes, ?hold, "a state was received");
-    transfer.is_done = hold == Hold::Counted;
+    let sessions = Sessions::decode(&sessions).map_err(io::Error::other)?;
+    tracing::info!(shard = shard.number, %node, bytes = transfer.bytes, "a state was received");
+    transfer.is_done = true;
     (shard.options.on_transfer)(transfer);
-    Ok(transfer.is_done)
+    Ok(Arrived { position, sessions, machine })
 }
 
 const PAUSE_MIN: Duration = Duration::from_millis(2);

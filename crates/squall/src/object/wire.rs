@@ -1,75 +1,78 @@
-//! What members and clients say to each other over streams: a request, then an answer, each a length and its bytes.
+//! What members and clients say to each other over a connection: a request, then some time later an answer, which names it.
 
 use std::io::{self, Read, Write};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use squall_protocols::replica::{Position, SessionAnswer};
+use squall_protocols::replica::{ShardAnswer, ShardRequest};
 
 use super::ObjectError;
+use super::line::invalid;
 
-/// What can be asked of a member about one shard of an object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Request {
-    pub(super) object: String,
+/// A request as it is sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Asked<'a> {
+    /// By which its answer is known on this connection.
+    pub(super) call: u64,
+    pub(super) object: &'a str,
     pub(super) shard: u32,
-    pub(super) what: What,
+    pub(super) request: ShardRequest,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum What {
-    /// Open a session.
-    Open,
-    /// Apply an update, once.
-    Update { session: u64, number: u64, update: Vec<u8> },
-    /// Answer a query, from a state of this view or later.
-    Query { view: u64, query: Vec<u8> },
-    /// Send the state, if it reaches to the start of view `since`.
-    State { since: u64 },
-}
+impl<'a> Asked<'a> {
+    /// Appends the frame.
+    pub(super) fn write(&self, frame: &mut Vec<u8>) {
+        frame.extend(self.call.to_le_bytes());
+        frame.extend(self.shard.to_le_bytes());
+        frame.extend(u32::try_from(self.object.len()).expect("names are short").to_le_bytes());
+        frame.extend(self.object.as_bytes());
+        self.request.encode(frame);
+    }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Answer {
-    Opened(u64),
-    Reply(Vec<u8>),
-    /// It is applied, but the reply has so many bytes.
-    ReplyTooLong(u64),
-    Overtaken,
-    Forgotten,
-    /// The state follows in chunks.
-    State {
-        view: u64,
-        sequence: u64,
-        sessions: Vec<u8>,
-        bytes: Option<u64>,
-    },
-    /// Ask again, or another: nothing was done.
-    NotYet,
-    /// This member is not in the shard.
-    Elsewhere,
-    /// The shard's state is lost, which these nodes held last.
-    Lost(Vec<u32>),
-    /// It cannot be done, and why.
-    Failed(String),
+    /// Reads a frame.
+    pub(super) fn read(frame: &'a [u8]) -> io::Result<Self> {
+        let read = || {
+            let (call, rest) = frame.split_first_chunk()?;
+            let (shard, rest) = rest.split_first_chunk()?;
+            let (length, rest) = rest.split_first_chunk()?;
+            let (object, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            Some(Self {
+                call: u64::from_le_bytes(*call),
+                object: std::str::from_utf8(object).ok()?,
+                shard: u32::from_le_bytes(*shard),
+                request: ShardRequest::decode(rest)?,
+            })
+        };
+        read().ok_or_else(|| invalid("a request that cannot be read"))
+    }
 }
 
 /// An answer as it is sent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answered {
+    pub(super) call: u64,
     /// The view that the member is in, by which a client learns of the next one.
     pub(super) view: u64,
-    pub(super) answer: Answer,
+    pub(super) answer: ShardAnswer,
 }
 
-impl From<SessionAnswer> for Answer {
-    fn from(answer: SessionAnswer) -> Self {
-        match answer {
-            SessionAnswer::Opened(id) => Self::Opened(id),
-            SessionAnswer::Reply(bytes) => Self::Reply(bytes),
-            SessionAnswer::ReplyTooLong(bytes) => Self::ReplyTooLong(bytes),
-            SessionAnswer::Overtaken => Self::Overtaken,
-            SessionAnswer::Forgotten => Self::Forgotten,
-        }
+impl Answered {
+    /// Appends the frame.
+    pub(super) fn write(&self, frame: &mut Vec<u8>) {
+        frame.extend(self.call.to_le_bytes());
+        frame.extend(self.view.to_le_bytes());
+        self.answer.encode(frame);
+    }
+
+    /// Reads a frame.
+    pub(super) fn read(frame: &[u8]) -> io::Result<Self> {
+        let read = || {
+            let (call, rest) = frame.split_first_chunk()?;
+            let (view, rest) = rest.split_first_chunk()?;
+            let answer = ShardAnswer::decode(rest)?;
+            Some(Self { call: u64::from_le_bytes(*call), view: u64::from_le_bytes(*view), answer })
+        };
+        read().ok_or_else(|| invalid("an answer that cannot be read"))
     }
 }
 
@@ -84,41 +87,6 @@ pub(super) fn decode_reply<R: DeserializeOwned>(bytes: &[u8]) -> Result<R, Objec
         _ => Err(ObjectError::Form("the members cannot read the update or query".into())),
     }
 }
-
-/// Writes a message.
-pub(super) fn send(sink: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
-    let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
-    let length = u32::try_from(bytes.len()).ok().filter(|length| *length <= FRAME_BYTES_MAX);
-    let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "longer than 1 GiB"))?;
-    sink.write_all(&[&length.to_le_bytes(), &bytes[..]].concat())
-}
-
-/// Reads a message. `None` if the other end has closed the stream instead.
-pub(super) fn receive<T: DeserializeOwned>(source: &mut impl Read) -> io::Result<Option<T>> {
-    let mut length = [0; 4];
-    match source.read(&mut length)? {
-        0 => return Ok(None),
-        read => source.read_exact(&mut length[read..])?,
-    }
-    let length = u32::from_le_bytes(length);
-    if length > FRAME_BYTES_MAX {
-        return Err(invalid("a message longer than 1 GiB"));
-    }
-    // Memory grows with what really comes.
-    let mut bytes = Vec::new();
-    source.take(length.into()).read_to_end(&mut bytes)?;
-    if bytes.len() != length as usize {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    postcard::from_bytes(&bytes).map(Some).map_err(|_| invalid("a message that cannot be read"))
-}
-
-fn invalid(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
-}
-
-/// The longest message: a reply of that size is no longer an answer but a transfer.
-const FRAME_BYTES_MAX: u32 = 1 << 30;
 
 /// Writes a state in chunks, each with its length; [`Chunks::end`] ends it, and without it the reader fails.
 pub(super) struct Chunks<'a, W>(pub(super) &'a mut W);
@@ -191,63 +159,40 @@ impl<R: Read> Read for Dechunk<'_, R> {
 #[doc(hidden)]
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
-    let (mut rest, mut kinds) = (bytes, 0);
-    if let Ok(Some(request)) = receive::<Request>(&mut &*bytes) {
-        check_written(&request);
+    let mut kinds = 0;
+    if let Ok(asked) = Asked::read(bytes) {
+        let mut frame = Vec::new();
+        asked.write(&mut frame);
+        assert_eq!(Asked::read(&frame).ok(), Some(asked));
         kinds += 1;
     }
-    if let Ok(Some(answer)) = receive::<Answered>(&mut rest) {
-        check_written(&answer);
+    if let Ok(answered) = Answered::read(bytes) {
+        let mut frame = Vec::new();
+        answered.write(&mut frame);
+        assert_eq!(Answered::read(&frame).ok(), Some(answered));
         kinds += 1;
-        // What follows may be a state, or nothing that makes sense.
-        let _ = Dechunk::new(&mut rest, &mut |_| ()).finish();
     }
+    // What follows an answer may be a state, or nothing that makes sense.
+    let _ = Dechunk::new(&mut &*bytes, &mut |_| ()).finish();
     kinds
-}
-
-fn check_written<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: &T) {
-    let mut bytes = Vec::new();
-    send(&mut bytes, message).expect("what was read is short enough");
-    let again = receive(&mut &bytes[..]).expect("what was written can be read");
-    assert_eq!(again.as_ref(), Some(message));
-}
-
-/// The position from which a joiner can use a state.
-pub(super) const fn since(view: u64) -> Position {
-    Position::start_of(view)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Messages come out as they went in; cut, they are errors, and the end of the stream is none.
+    /// Messages come out as they went in; cut, they are errors; with any byte changed they are read or refused.
     #[test]
     fn messages_survive_the_way() {
-        let request =
-            Request { object: "kv".into(), shard: 3, what: What::Query { view: 1, query: vec![7; 9] } };
-        let mut bytes = Vec::new();
-        send(&mut bytes, &request).unwrap();
-        assert_eq!(receive::<Request>(&mut &bytes[..]).unwrap(), Some(request));
-        assert_eq!(receive::<Request>(&mut &[][..]).unwrap(), None);
-        for length in 1..bytes.len() {
-            assert!(receive::<Request>(&mut &bytes[..length]).is_err(), "{length} bytes of {}", bytes.len());
-        }
-        assert!(receive::<Request>(&mut &[255; 9][..]).is_err());
-    }
-
-    /// A request, an answer, and a state that follows one; with any byte changed they are read or refused.
-    #[test]
-    fn foreign_bytes_do_no_harm() {
-        let messages: [&[u8]; 3] = [
-            &[8, 0, 0, 0, 2, b'k', b'v', 3, 2, 1, 1, 7],
-            &[3, 0, 0, 0, 4, 2, 9],
-            &[7, 0, 0, 0, 0, 5, 1, 0, 0, 1, 3, 3, 0, 0, 0, 1, 2, 3, 0, 0, 0, 0],
-        ];
-        for message in messages {
-            assert!(read_foreign(message) > 0, "{message:?}");
-            for (at, byte) in (0..message.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte))) {
-                let mut changed = message.to_vec();
+        let request = ShardRequest::Query { view: 1, query: [7; 9].into() };
+        let (mut asked, mut answered) = (Vec::new(), Vec::new());
+        Asked { call: 5, object: "kv", shard: 3, request }.write(&mut asked);
+        Answered { call: 5, view: 2, answer: ShardAnswer::Reply(vec![1, 2]) }.write(&mut answered);
+        for frame in [asked, answered] {
+            assert!(read_foreign(&frame) > 0, "{frame:?}");
+            assert!((0..frame.len()).all(|length| read_foreign(&frame[..length]) == 0));
+            for (at, byte) in (0..frame.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte))) {
+                let mut changed = frame.clone();
                 changed[at] = byte;
                 assert!(read_foreign(&changed) <= 2);
             }

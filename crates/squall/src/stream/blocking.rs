@@ -113,6 +113,11 @@ impl Flow {
         any
     }
 
+    /// Whether there is something to read, or that nothing more will come.
+    fn has_news(&self) -> bool {
+        !self.arrived.is_empty() || self.end.is_some() || self.closed.is_some()
+    }
+
     /// Reads what is there; `None` if nothing is.
     pub(super) fn read_now(&mut self, target: &mut [u8]) -> io::Result<Option<usize>> {
         let mut read = 0;
@@ -221,6 +226,52 @@ impl Stream {
     /// Moves all that can be moved now, without waiting: for who does other things for long.
     pub fn drive(&mut self) {
         self.flow.turn();
+    }
+
+    /// Reads what is there, without waiting; `None` if nothing is, `Some(0)` at the end of the peer's stream.
+    ///
+    /// # Errors
+    /// If the connection has failed.
+    pub fn try_read(&mut self, target: &mut [u8]) -> io::Result<Option<usize>> {
+        self.flow.turn();
+        self.flow.read_now(target)
+    }
+
+    /// Writes what there is a buffer for, without waiting; `None` if there is none. What was written leaves while this stream
+    /// is driven: by reads, writes, [`Stream::drive`] and [`Stream::wait_for`].
+    ///
+    /// # Errors
+    /// If the connection has failed.
+    pub fn try_write(&mut self, source: &[u8]) -> io::Result<Option<usize>> {
+        self.flow.turn();
+        self.flow.write_now(source)
+    }
+
+    /// Waits until something can be read, something has been sent, the connection has ended, or `is_there`; for up to
+    /// `timeout`. Who makes `is_there` true wakes this thread by [`Stream::waker`]. It may return for no reason.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn wait_for(&mut self, timeout: Option<Duration>, is_there: impl Fn() -> bool) -> io::Result<()> {
+        if self.flow.turn() || self.flow.has_news() || is_there() {
+            return Ok(());
+        }
+        let endpoint = self.flow.socket.endpoint();
+        let waited = if endpoint.begin_wait() && !is_there() {
+            let (fd, patience) = endpoint.readiness();
+            let timeout = [patience, timeout].into_iter().flatten().min();
+            squall_transports::wait_readable(&[fd], timeout)
+        } else {
+            Ok(())
+        };
+        endpoint.end_wait();
+        self.flow.turn();
+        waited
+    }
+
+    /// Wakes the thread that is in [`Stream::wait_for`], from any other.
+    pub(crate) fn waker(&mut self) -> squall_transports::Waker {
+        self.flow.socket.endpoint().waker()
     }
 
     /// Gives the connection up at once; the peer sees it break.

@@ -297,6 +297,11 @@ impl Endpoint {
         (fd, [patience, deadline].into_iter().flatten().min())
     }
 
+    /// Ends a wait from any other thread.
+    pub(super) fn waker(&self) -> squall_transports::Waker {
+        self.stack.fabric.waker()
+    }
+
     /// The wait is over.
     pub fn end_wait(&mut self) {
         self.stack.fabric.unpark();

@@ -36,8 +36,15 @@ const MUTATIONS: [(Mutation, &str); 12] = [
     (Mutation::AskTheSame, "[V8]"),
 ];
 
-/// Mistakes of clients outside the group, which only the simulator has.
-const SIMULATED: [Mutation; 1] = [Mutation::AskAfterFailures];
+/// Mistakes of clients with several updates under way, which only the simulator has.
+const SIMULATED: [Mutation; 6] = [
+    Mutation::AskAfterFailures,
+    Mutation::ApplyEarly,
+    Mutation::ForgetReplies,
+    Mutation::SendAgainInNewSession,
+    Mutation::DenySent,
+    Mutation::SkipUnanswered,
+];
 
 #[test]
 fn every_mutation_is_caught() {

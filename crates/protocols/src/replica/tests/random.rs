@@ -110,7 +110,7 @@ impl Run {
         let client = &mut self.clients[who];
         let origin = match client.session {
             None => Origin::Open(0),
-            Some(id) => Origin::Session { id, number: client.number },
+            Some(id) => Origin::Session { id, number: client.number, open: 0 },
         };
         if client.id == 0 {
             (client.id, client.number) = (self.world.update(), 1);
@@ -118,7 +118,7 @@ impl Run {
             self.tally.repeated += 1;
         }
         let origin = match origin {
-            Origin::Session { id, .. } => Origin::Session { id, number: client.number },
+            Origin::Session { id, .. } => Origin::Session { id, number: client.number, open: 0 },
             other => other,
         };
         self.world.send(node, Some(origin), client.id, Waiting::Client(who));
@@ -136,7 +136,9 @@ impl Run {
                 }
                 SessionAnswer::Reply(_) | SessionAnswer::Overtaken => {}
                 SessionAnswer::ReplyTooLong(_) => unreachable!("replies are words"),
-                SessionAnswer::Forgotten => unreachable!("there are few sessions"),
+                SessionAnswer::Early | SessionAnswer::Forgotten => {
+                    unreachable!("there are few sessions, each with one update")
+                }
             }
         }
     }

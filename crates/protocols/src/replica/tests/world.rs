@@ -9,7 +9,7 @@ use squall_fabric::NodeId;
 
 use crate::membership::{Member as GroupMember, View};
 use crate::replica::{
-    Answer, Delivery, Gift, Hold, Holding, Machine, Origin, Outcome, Position, Replica, Sessions, Settings,
+    Applied, Delivery, Gift, Hold, Holding, Machine, Origin, Outcome, Position, Replica, Sessions, Settings,
     ShardView, TakeOver, place,
 };
 use crate::replica::{SessionAnswer, UnderWay};
@@ -41,6 +41,10 @@ impl Machine for List {
 
     fn encode(reply: &u64) -> Vec<u8> {
         reply.to_le_bytes().to_vec()
+    }
+
+    fn query(&self, _query: &[u8]) -> Vec<u8> {
+        Vec::new()
     }
 
     fn snapshot(&self) -> Self {
@@ -280,24 +284,25 @@ impl World {
     }
 
     fn deliver(&mut self, node: NodeId, view: u64, entry: Entry) {
-        let mut bytes = [0; 24];
-        entry.origin.encode(&mut bytes);
-        bytes[16..].copy_from_slice(&entry.id.to_le_bytes());
+        let mut bytes = Vec::new();
+        entry.origin.append(&entry.id.to_le_bytes(), &mut bytes);
         let Entry { sender, sequence, .. } = entry;
         let member = self.member(node);
-        let own = member.replica.deliver(Delivery { view, sender, sequence, bytes: &bytes });
+        let mut own = None;
+        let message = Delivery { view, sender, sequence, bytes: &bytes };
+        member.replica.deliver(message, |origin, answer| own = Some((origin, answer)));
         let Some((origin, answer)) = own else { return };
         let waiting = member.under_way.deliver(origin);
         let position = member.replica.position().expect("it holds the state");
         match (waiting, answer) {
             (Waiting::Own(id), _) => drop(self.acknowledged.insert(id, position)),
-            (Waiting::Client(client), Answer::Session(answer)) => {
+            (Waiting::Client(client), Applied::Session(answer)) => {
                 if matches!(answer, SessionAnswer::Reply(_)) {
                     self.acknowledged.entry(entry.id).or_insert(position);
                 }
                 self.answers.push((client, answer));
             }
-            (Waiting::Client(_), Answer::Reply(_)) => unreachable!("a client has a session"),
+            (Waiting::Client(_), Applied::Reply(_)) => unreachable!("a client has a session"),
         }
     }
 
@@ -310,7 +315,7 @@ impl World {
         let counts = |(_, entry): &(u64, &Entry)| match entry.origin {
             Origin::Member(_) => true,
             Origin::Open(_) => false,
-            Origin::Session { id, number } => {
+            Origin::Session { id, number, .. } => {
                 let last = sessions.entry(id).or_insert(0);
                 number > std::mem::replace(last, number.max(*last))
             }

@@ -1,0 +1,230 @@
+//! Updates on their way into the group, this member's own and those of its clients (Derecho app. A; Spindle §3.2 on
+//! opportunistic batching).
+//!
+//! Updates go in messages of the shard's subgroup. One that finds space in the window goes at once; those that find none are
+//! gathered in one message, which goes when there is space: so under load many updates cost one message, and without load
+//! none waits for others.
+//!
+//! **State** of an [`Outbox`]: [`UnderWay`], whose updates have been taken and not answered; the *batch*, the latest of them,
+//! which are not yet in a window; and the window, with the view since which this member was in the shard when it came.
+//!
+//! **Step order.** [`Outbox::begin`] when the replica holds the state. [`Outbox::submit`] for each update, and
+//! [`Outbox::flush`] behind the last of a burst and whenever there may be space. [`Outbox::deliver`] for each own update that is
+//! applied. [`Outbox::drop_closed`] when a view begins, then [`Outbox::leave`] if this member is no longer in the shard.
+//! [`Outbox::stop`] when it has left the group.
+
+use squall_fabric::window::{ReserveError, Writer};
+
+use super::message::{HEADER_BYTES, Origin};
+use super::under_way::{Outcome, UnderWay};
+use crate::coverage::{Point, reach};
+
+/// Whose an update is that is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// This member's own.
+    Own,
+    /// It opens a session.
+    Opening,
+    /// A client's: see [`Origin::Session`].
+    Session {
+        /// Which session.
+        id: u64,
+        /// Its number there.
+        number: u64,
+        /// Updates before it that are open.
+        open: u32,
+    },
+}
+
+/// Why an update is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// There is no space at this moment.
+    Full,
+    /// This member is not in the shard, or does not hold the state, or was in the shard, left it, and has come again.
+    NotHere,
+    /// It is longer than the longest message allows.
+    TooLong {
+        /// The longest update in bytes.
+        bytes_max: usize,
+    },
+    /// This member has left the group.
+    Ended,
+}
+
+/// See the module's documentation; `T` waits for an update.
+#[derive(Debug)]
+pub struct Outbox<T> {
+    under_way: UnderWay<T>,
+    batch: Vec<u8>,
+    /// Updates in the batch.
+    batched: usize,
+    writer: Option<(Writer, u64)>,
+    message_max: usize,
+    has_ended: bool,
+}
+
+impl<T> Outbox<T> {
+    /// Of a subgroup whose messages have at most so many bytes.
+    #[must_use]
+    pub fn new(message_max: usize) -> Self {
+        let under_way = UnderWay::default();
+        Self { under_way, batch: Vec::new(), batched: 0, writer: None, message_max, has_ended: false }
+    }
+
+    /// The longest update in bytes.
+    #[must_use]
+    pub const fn update_bytes_max(&self) -> usize {
+        self.message_max.saturating_sub(HEADER_BYTES)
+    }
+
+    /// This member holds the state, and has been in the shard since view `since`.
+    pub const fn begin(&mut self, since: u64) {
+        self.under_way.begin(since);
+    }
+
+    /// Whether updates are taken.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.under_way.since().is_some() && !self.has_ended
+    }
+
+    /// Whether no update waits for its outcome.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// Takes an update, and `waiting`; [`Outbox::flush`] sends it.
+    ///
+    /// # Errors
+    /// [`Hindrance`]; `waiting` is left where it is.
+    pub fn submit(
+        &mut self,
+        source: Source,
+        update: &[u8],
+        waiting: &mut Option<T>,
+        take_writer: impl FnMut() -> Option<(Writer, u64)>,
+    ) -> Result<(), Hindrance> {
+        let bytes_max = self.update_bytes_max();
+        if update.len() > bytes_max {
+            return Err(Hindrance::TooLong { bytes_max });
+        }
+        if self.has_ended {
+            return Err(Hindrance::Ended);
+        }
+        if self.under_way.since().is_none() {
+            return Err(Hindrance::NotHere);
+        }
+        if self.batch.len() + HEADER_BYTES + update.len() > self.message_max {
+            self.flush(take_writer)?;
+        }
+        let Some(waiting) = waiting.take() else { return Ok(()) };
+        let origin = match source {
+            Source::Own => Origin::Member(self.under_way.number()),
+            Source::Opening => Origin::Open(self.under_way.number()),
+            Source::Session { id, number, open } => Origin::Session { id, number, open },
+        };
+        origin.append(update, &mut self.batch);
+        self.batched += 1;
+        self.under_way.send(origin, waiting);
+        Ok(())
+    }
+
+    /// Sends the batch as one message, if there is any. `take_writer` has the window of the present view, once.
+    ///
+    /// # Errors
+    /// [`Hindrance::Full`]: it goes later; [`Hindrance::NotHere`]: whoever applies updates has yet to learn that this member
+    /// left the shard, and says then that they are not delivered.
+    pub fn flush(&mut self, mut take_writer: impl FnMut() -> Option<(Writer, u64)>) -> Result<(), Hindrance> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        if self.writer.as_ref().is_none_or(|(writer, _)| writer.is_closed()) {
+            // What was committed in the old one goes ahead when nobody holds it any more.
+            self.writer = None;
+            self.writer = take_writer();
+        }
+        let (writer, stay) = self.writer.as_mut().ok_or(Hindrance::Full)?;
+        if Some(*stay) != self.under_way.since() {
+            return Err(Hindrance::NotHere);
+        }
+        let mut reservation = match writer.reserve(self.batch.len()) {
+            Ok(reservation) => reservation,
+            Err(ReserveError::Full | ReserveError::Closed) => return Err(Hindrance::Full),
+            Err(ReserveError::TooLong { .. }) => unreachable!("the batch is no longer than a message"),
+        };
+        reservation.copy_from_slice(&self.batch);
+        reservation.commit();
+        if self.batched > 1 {
+            reach(Point::UpdatesTogether);
+        }
+        self.batch.clear();
+        self.batched = 0;
+        Ok(())
+    }
+
+    /// An own message has brought this update; returns who waits for it.
+    ///
+    /// # Panics
+    /// If it is not the oldest: the group promises order.
+    pub fn deliver(&mut self, origin: Origin) -> T {
+        self.under_way.deliver(origin)
+    }
+
+    /// Gives the window back if its view has ended; whether it has.
+    pub fn drop_closed(&mut self) -> bool {
+        let is_closed = self.writer.as_ref().is_some_and(|(writer, _)| writer.is_closed());
+        if is_closed {
+            self.writer = None;
+        }
+        is_closed
+    }
+
+    /// This member has left the shard: what has not come is in no state. Returns who waits.
+    pub fn leave(&mut self) -> Vec<T> {
+        self.batch.clear();
+        self.batched = 0;
+        self.under_way.leave::<()>().into_iter().map(|(waiting, _)| waiting).collect()
+    }
+
+    /// This member has left the group, or was removed. Returns who waits, and the outcome; nothing is taken any more.
+    pub fn stop(&mut self) -> Vec<(T, Outcome<()>)> {
+        (self.has_ended, self.writer) = (true, None);
+        self.batch.clear();
+        let mut outcomes = self.under_way.stop::<()>();
+        // These were in no message.
+        let unsent = outcomes.len() - std::mem::take(&mut self.batched);
+        outcomes[unsent..].iter_mut().for_each(|(_, outcome)| *outcome = Outcome::NotDelivered);
+        outcomes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE_MAX: usize = 3 * (HEADER_BYTES + 4);
+
+    fn submit(outbox: &mut Outbox<u32>, who: u32) -> Result<(), Hindrance> {
+        outbox.submit(Source::Own, &[0; 4], &mut Some(who), || None)
+    }
+
+    /// Without space updates gather in one message, and one that is too much waits outside.
+    #[test]
+    fn updates_gather_while_there_is_no_space() {
+        let mut outbox = Outbox::new(MESSAGE_MAX);
+        assert_eq!(submit(&mut outbox, 0), Err(Hindrance::NotHere));
+        outbox.begin(3);
+        let long = vec![0; MESSAGE_MAX];
+        let bytes_max = MESSAGE_MAX - HEADER_BYTES;
+        let refused = outbox.submit(Source::Own, &long, &mut Some(9), || None);
+        assert_eq!(refused, Err(Hindrance::TooLong { bytes_max }));
+        (0..3).for_each(|who| assert_eq!(submit(&mut outbox, who), Ok(())));
+        assert_eq!(submit(&mut outbox, 3), Err(Hindrance::Full));
+        assert_eq!(outbox.flush(|| None), Err(Hindrance::Full));
+        assert_eq!(outbox.stop(), (0..3).map(|who| (who, Outcome::NotDelivered)).collect::<Vec<_>>());
+        assert_eq!(submit(&mut outbox, 4), Err(Hindrance::Ended));
+    }
+}

@@ -1,0 +1,158 @@
+//! A connection between a client and a member, or a joiner and its state provider: frames, each a length and its bytes.
+//!
+//! Nobody waits for the other end to read: what is written is kept here until it has left, so that two ends that both write
+//! much do not block each other.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use crate::stream::Stream;
+
+/// See the module's documentation.
+pub(super) struct Line {
+    stream: Stream,
+    /// Frames that have not left yet, from `sent` on.
+    output: Vec<u8>,
+    sent: usize,
+    /// What has come, from `taken` on.
+    input: Vec<u8>,
+    taken: usize,
+    has_ended: bool,
+}
+
+impl Line {
+    pub(super) const fn new(stream: Stream) -> Self {
+        Self { stream, output: Vec::new(), sent: 0, input: Vec::new(), taken: 0, has_ended: false }
+    }
+
+    pub(super) fn waker(&mut self) -> squall_transports::Waker {
+        self.stream.waker()
+    }
+
+    /// Takes a frame to be sent, which `write` appends; [`Line::pump`] sends it.
+    pub(super) fn put(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        let start = self.output.len();
+        self.output.extend([0; 4]);
+        write(&mut self.output);
+        let length = self.output.len() - start - 4;
+        let Some(length) = u32::try_from(length).ok().filter(|length| *length <= FRAME_BYTES_MAX) else {
+            self.output.truncate(start);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a message longer than 1 GiB"));
+        };
+        self.output[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        Ok(())
+    }
+
+    /// Sends and reads what can be sent and read now.
+    pub(super) fn pump(&mut self) -> io::Result<()> {
+        while self.sent < self.output.len()
+            && let Some(sent) = self.stream.try_write(&self.output[self.sent..])?
+        {
+            self.sent += sent;
+        }
+        if self.sent == self.output.len() {
+            self.output.clear();
+            self.sent = 0;
+        }
+        self.input.drain(..self.taken);
+        self.taken = 0;
+        while !self.has_ended && self.input.len() < READ_AHEAD {
+            let old = self.input.len();
+            self.input.resize(old + READ_BYTES, 0);
+            let read = self.stream.try_read(&mut self.input[old..]);
+            self.input.truncate(old + read.as_ref().map_or(0, |read| read.unwrap_or(0)));
+            match read? {
+                Some(0) => self.has_ended = true,
+                Some(_) => {}
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The next frame that has come whole.
+    pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        let rest = &self.input[self.taken..];
+        let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length);
+        if length > FRAME_BYTES_MAX {
+            return Err(invalid("a message longer than 1 GiB"));
+        }
+        if rest.len() < length as usize {
+            return Ok(None);
+        }
+        let start = self.taken + 4;
+        self.taken = start + length as usize;
+        Ok(Some(&self.input[start..self.taken]))
+    }
+
+    /// Whether a frame that has come whole is yet to be taken.
+    pub(super) fn has_frame(&self) -> bool {
+        let rest = self.input[self.taken..].split_first_chunk();
+        rest.is_some_and(|(length, rest)| rest.len() >= u32::from_le_bytes(*length) as usize)
+    }
+
+    /// Whether the other end sends nothing more, and all that it has sent is taken.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Waits until there may be something to do here, or `is_there`, for which who makes it true wakes this thread.
+    pub(super) fn wait(&mut self, timeout: Duration, is_there: impl Fn() -> bool) -> io::Result<()> {
+        self.stream.wait_for(Some(timeout), is_there)
+    }
+
+    /// Waits for the next frame; it is an error if nothing comes for `silence`, now or when what follows is read.
+    pub(super) fn receive(&mut self, silence: Duration) -> io::Result<Vec<u8>> {
+        self.stream.set_read_timeout(Some(silence));
+        self.stream.set_write_timeout(Some(silence));
+        self.flush()?;
+        let mut length = [0; 4];
+        self.read_exact(&mut length)?;
+        let length = u32::from_le_bytes(length);
+        if length > FRAME_BYTES_MAX {
+            return Err(invalid("a message longer than 1 GiB"));
+        }
+        // Memory grows with what really comes.
+        let mut bytes = Vec::new();
+        self.take(length.into()).read_to_end(&mut bytes)?;
+        if bytes.len() == length as usize { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    /// Waits until all frames have left; what follows them is written to the stream itself.
+    pub(super) fn flush(&mut self) -> io::Result<&mut Stream> {
+        let output = std::mem::take(&mut self.output);
+        self.stream.write_all(&output[std::mem::take(&mut self.sent)..])?;
+        Ok(&mut self.stream)
+    }
+
+    /// Closes the connection at once.
+    pub(super) fn abort(self) {
+        self.stream.abort();
+    }
+}
+
+/// What follows the frames that were taken.
+impl Read for Line {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let rest = &self.input[self.taken..];
+        if rest.is_empty() {
+            return self.stream.read(target);
+        }
+        let count = rest.len().min(target.len());
+        target[..count].copy_from_slice(&rest[..count]);
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+pub(super) fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// The longest message: a reply of that size is no longer an answer but a transfer.
+const FRAME_BYTES_MAX: u32 = 1 << 30;
+/// What is read at once.
+const READ_BYTES: usize = 64 << 10;
+/// Above that, frames are taken before more is read; one that is longer is read whole all the same.
+const READ_AHEAD: usize = FRAME_BYTES_MAX as usize + READ_BYTES;
