@@ -304,6 +304,31 @@ fn who_leaves_does_not_know() {
     }
 }
 
+/// A query for the latest state has what any other was told of, also where it has yet to come; and a client's updates are applied
+/// in their order, although many are under way \[A11\] \[A12\].
+#[test]
+fn the_latest_state_has_all_that_was_acknowledged() {
+    let config = config("latest", 3, sharded(1, 2));
+    let members = members(&config, 0..3);
+    let client = Client::<Counters>::connect(&config(0), "counters").unwrap();
+    let mut ids = Vec::new();
+    for round in 0..40 {
+        let (_, object) = &members[round % members.len()];
+        ids.push(round as u64 * 100);
+        assert_eq!(update(object, "a", round as u64 * 100), ids);
+        let (_, other) = &members[(round + 1) % members.len()];
+        assert_eq!(other.query_latest(b"a", &"a".into()).unwrap().wait().unwrap(), ids);
+        let begun: Vec<_> =
+            (1..20).map(|id| (id, client.update(b"a", &note("a", ids[ids.len() - 1] + id)))).collect();
+        let last = ids[ids.len() - 1];
+        for (id, pending) in begun {
+            ids.push(last + id);
+            assert_eq!(pending.unwrap().wait().unwrap().last(), ids.last());
+        }
+        assert_eq!(client.query_latest(b"a", &"a".into()).unwrap().wait().unwrap(), ids);
+    }
+}
+
 /// Faults of use are told at once.
 #[test]
 fn misuse_is_told() {
@@ -317,6 +342,9 @@ fn misuse_is_told() {
     let object = group.object_with("counters", Counters::default, ObjectOptions::default()).unwrap();
     assert!(matches!(group.object("counters", Counters::default), Err(HandleError::Taken { .. })));
     let long = object.update(b"a", &note(&"long".repeat(1000), 1)).unwrap_err();
+    assert!(matches!(long, ObjectError::TooLong { bytes_max: 976, .. }), "{long}");
+    let client = Client::<Counters>::connect(&base(0), "counters").unwrap();
+    let long = client.update(b"a", &note(&"long".repeat(1000), 1)).unwrap_err();
     assert!(matches!(long, ObjectError::TooLong { bytes_max: 976, .. }), "{long}");
     let other = Client::<Counters>::connect(&base(0), "nothing").unwrap_err();
     assert!(matches!(other, HandleError::UnknownSubgroup(_)));

@@ -49,6 +49,8 @@ pub enum Task {
     Update(Arc<[u8]>),
     /// To answer this query.
     Query(Arc<[u8]>),
+    /// To answer this query from a state with all that was acknowledged to anybody before.
+    Latest(Arc<[u8]>),
 }
 
 /// What has become of it.
@@ -104,6 +106,8 @@ pub enum ClientAction<T> {
 struct Wanted<T> {
     ticket: T,
     bytes: Arc<[u8]>,
+    /// Queries: whether the answer is to have all that was acknowledged before.
+    is_latest: bool,
     until: Instant,
     /// The call by which it was sent in this conversation.
     call: Option<u64>,
@@ -208,11 +212,12 @@ impl<T> ShardClient<T> {
     /// Takes a task; its outcome comes with `ticket`.
     pub fn submit(&mut self, now: Instant, ticket: T, task: Task) {
         let until = now + self.settings.timeout;
+        let is_latest = matches!(task, Task::Latest(_)) && !is_on(Mutation::AskOutOfOrder);
         let (queue, bytes) = match task {
             Task::Update(bytes) => (&mut self.updates, bytes),
-            Task::Query(bytes) => (&mut self.queries, bytes),
+            Task::Query(bytes) | Task::Latest(bytes) => (&mut self.queries, bytes),
         };
-        queue.push_back(Wanted { ticket, bytes, until, call: None, number: None, is_open: false });
+        queue.push_back(Wanted { ticket, bytes, is_latest, until, call: None, number: None, is_open: false });
     }
 
     /// What is to be done next.
@@ -273,7 +278,11 @@ impl<T> ShardClient<T> {
     fn next_query(&mut self, call: u64) -> Option<ShardRequest> {
         let query = self.queries.iter_mut().find(|query| query.call.is_none())?;
         query.call = Some(call);
-        Some(ShardRequest::Query { view: self.view, query: Arc::clone(&query.bytes) })
+        let (view, bytes) = (self.view, Arc::clone(&query.bytes));
+        Some(match query.is_latest {
+            true => ShardRequest::Latest { query: bytes },
+            false => ShardRequest::Query { view, query: bytes },
+        })
     }
 
     fn next_update(&mut self, call: u64) -> Option<ShardRequest> {

@@ -83,6 +83,8 @@ pub enum Applied<R> {
     Reply(R),
     /// What to tell the client.
     Session(SessionAnswer),
+    /// The answer to an own query.
+    Query(Vec<u8>),
 }
 
 /// A state with all that belongs to it.
@@ -165,12 +167,14 @@ enum Standing<M> {
 }
 
 impl<M: Machine> Held<M> {
-    /// Applies a message; hands out whose each update was, and the answer. What is no update all find alike.
+    /// Applies a message; hands out whose each update was, and the answer. What is no update all find alike. Queries are
+    /// answered by their sender alone.
     fn apply(
         &mut self,
         position: Position,
         bytes: &[u8],
         settings: Settings,
+        is_own: bool,
         mut on_applied: impl FnMut(Origin, Applied<M::Reply>),
     ) {
         self.position = position;
@@ -178,13 +182,17 @@ impl<M: Machine> Held<M> {
             let answer = match origin {
                 Origin::Member(_) => Applied::Reply(self.machine.apply(update)),
                 Origin::Open(_) => Applied::Session(self.sessions.open(settings)),
+                Origin::Query(_) if is_own => Applied::Query(self.machine.query(update)),
+                Origin::Query(_) => continue,
                 Origin::Session { id, number, open } => {
                     let machine = &mut self.machine;
                     let apply = || M::encode(&machine.apply(update));
                     Applied::Session(self.sessions.update((id, number, open), settings, apply))
                 }
             };
-            on_applied(origin, answer);
+            if is_own {
+                on_applied(origin, answer);
+            }
         }
     }
 
@@ -263,7 +271,7 @@ impl<M: Machine> Replica<M> {
     ///
     /// # Panics
     /// If messages go back, or come in another view: the group promises order.
-    pub fn deliver(&mut self, message: Delivery<'_>, mut on_own: impl FnMut(Origin, Applied<M::Reply>)) {
+    pub fn deliver(&mut self, message: Delivery<'_>, on_own: impl FnMut(Origin, Applied<M::Reply>)) {
         let position = Position { view: message.view, sequence: message.sequence + 1 };
         let view = self.view.as_ref().expect("messages come in views");
         assert!(view.id == message.view && self.seen < position, "[O1] {position:?} after {:?}", self.seen);
@@ -271,11 +279,7 @@ impl<M: Machine> Replica<M> {
         let is_own = view.members.get(message.sender) == Some(&self.node);
         match &mut self.standing {
             Standing::Holding(held) if held.position < position => {
-                held.apply(position, message.bytes, self.settings, |origin, answer| {
-                    if is_own {
-                        on_own(origin, answer);
-                    }
-                });
+                held.apply(position, message.bytes, self.settings, is_own, on_own);
             }
             Standing::Holding(_) => {
                 assert!(!is_own, "[A6] an own update was sent before the state was held");
@@ -333,7 +337,7 @@ impl<M: Machine> Replica<M> {
             let is_in = position <= held.position;
             reach(if is_in { Point::KeptSkipped } else { Point::KeptApplied });
             if !is_in || is_on(Mutation::ApplyAllKept) {
-                held.apply(position, &bytes, self.settings, |_, _| ());
+                held.apply(position, &bytes, self.settings, false, |_, _| ());
             }
         }
         held.position = held.position.max(self.seen);

@@ -35,6 +35,8 @@ pub enum Origin {
     Member(u64),
     /// It opens a session for a client; the number is the sender's.
     Open(u64),
+    /// No update, but a query that its sender answers when it comes back; the number is the sender's.
+    Query(u64),
     /// A client's, which the sender passes on.
     Session {
         /// Which session.
@@ -53,6 +55,7 @@ pub const HEADER_BYTES: usize = 24;
 /// Sessions are numbered from 1 by the order in which they are opened, so these mean none.
 const MEMBER: u64 = 0;
 const OPEN: u64 = u64::MAX;
+const QUERY: u64 = u64::MAX - 1;
 
 impl Origin {
     /// Appends an update with its header.
@@ -63,6 +66,7 @@ impl Origin {
         let (id, number, open) = match self {
             Self::Member(number) => (MEMBER, number, 0),
             Self::Open(number) => (OPEN, number, 0),
+            Self::Query(number) => (QUERY, number, 0),
             Self::Session { id, number, open } => (id, number, open),
         };
         message.extend(id.to_le_bytes());
@@ -81,6 +85,7 @@ pub fn items(mut message: &[u8]) -> impl Iterator<Item = (Origin, &[u8])> {
         let origin = match id {
             MEMBER => Origin::Member(number),
             OPEN => Origin::Open(number),
+            QUERY => Origin::Query(number),
             id => Origin::Session { id, number, open },
         };
         Some((origin, update))
@@ -107,6 +112,11 @@ pub enum ShardRequest {
     Query {
         /// The asker's view.
         view: u64,
+        /// Its bytes.
+        query: Arc<[u8]>,
+    },
+    /// Answer a query from a state with all that was acknowledged to anybody before it was asked.
+    Latest {
         /// Its bytes.
         query: Arc<[u8]>,
     },
@@ -186,6 +196,10 @@ impl ShardRequest {
                 bytes.push(3);
                 put_words(&[*since], bytes);
             }
+            Self::Latest { query } => {
+                bytes.push(4);
+                put_bytes(query, bytes);
+            }
         }
     }
 
@@ -203,6 +217,7 @@ impl ShardRequest {
             },
             2 => Self::Query { view: take_word(from)?, query: take_bytes(from)?.into() },
             3 => Self::State { since: take_word(from)? },
+            4 => Self::Latest { query: take_bytes(from)?.into() },
             _ => return None,
         };
         from.is_empty().then_some(request)
@@ -312,14 +327,18 @@ mod tests {
     /// Updates come out as they went in, in their order; what is cut is none.
     #[test]
     fn items_survive_the_way() {
-        let origins =
-            [Origin::Member(7), Origin::Open(1), Origin::Session { id: 3, number: u64::MAX, open: 9 }];
+        let origins = [
+            Origin::Member(7),
+            Origin::Open(1),
+            Origin::Query(5),
+            Origin::Session { id: 3, number: u64::MAX, open: 9 },
+        ];
         let mut message = Vec::new();
         origins.iter().for_each(|origin| origin.append(&[9, 9], &mut message));
-        assert_eq!(message.len(), 3 * (HEADER_BYTES + 2));
+        assert_eq!(message.len(), 4 * (HEADER_BYTES + 2));
         let found: Vec<_> = items(&message).collect();
         assert_eq!(found, origins.map(|origin| (origin, &[9, 9][..])));
-        assert_eq!(items(&message[..message.len() - 1]).count(), 2);
+        assert_eq!(items(&message[..message.len() - 1]).count(), 3);
         assert_eq!(items(&[0; HEADER_BYTES - 1]).count(), 0);
     }
 
@@ -328,7 +347,8 @@ mod tests {
         vec![
             ShardRequest::Open,
             ShardRequest::Update { session: 1, number: 2, open: 3, update: Arc::clone(&bytes) },
-            ShardRequest::Query { view: 4, query: bytes },
+            ShardRequest::Query { view: 4, query: Arc::clone(&bytes) },
+            ShardRequest::Latest { query: bytes },
             ShardRequest::State { since: 5 },
         ]
     }

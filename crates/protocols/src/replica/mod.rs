@@ -45,6 +45,8 @@
 //! - \[A7\] A state is taken for lost only if no member of the group holds it, and then by all members.
 //! - \[A8\] A state is lost only if all members that held it have died or were cut off.
 //! - \[A9\] A member that wishes to leave is removed only when members that stay hold its states, or when none stays.
+//! - \[A12\] A shard is linearizable (Herlihy and Wing): each update, and each query that asks for the latest state, takes effect
+//!   at one moment between its call and its answer.
 //! - \[A11\] A client's updates are applied in the order in which it has sent them, each behind all before it that the client
 //!   has not given up.
 //! - \[A10\] A client outside the group that is idle or busy reaches it also after all members that it knew have been replaced

@@ -29,6 +29,8 @@ mutations! {
         DenyUnknown,
         /// \[A5\] A query is answered from an earlier view.
         AnswerFromEarlierView,
+        /// \[A12\] A query that is to see all that was acknowledged does not go through the order.
+        AskOutOfOrder,
         /// \[A7\] A state that a single member holds is taken for lost.
         LoseTooSoon,
         /// \[A8\] Where a shard lies does not depend on who holds its state.

@@ -26,6 +26,8 @@ pub enum Source {
     Own,
     /// It opens a session.
     Opening,
+    /// A query that is to see all that was acknowledged before.
+    Query,
     /// A client's: see [`Origin::Session`].
     Session {
         /// Which session.
@@ -124,6 +126,7 @@ impl<T> Outbox<T> {
         let origin = match source {
             Source::Own => Origin::Member(self.under_way.number()),
             Source::Opening => Origin::Open(self.under_way.number()),
+            Source::Query => Origin::Query(self.under_way.number()),
             Source::Session { id, number, open } => Origin::Session { id, number, open },
         };
         origin.append(update, &mut self.batch);

@@ -2,6 +2,7 @@
 //! member can.
 
 mod contents;
+pub mod linearizable;
 mod order;
 mod stability;
 mod views;

@@ -13,13 +13,16 @@ use squall_protocols::replica::{
 use super::list::{ids_of, place_of, update};
 use super::member::{ROUND_PAUSE, Shared};
 use super::office::{Body, Call, Letter};
+use crate::checker::linearizable::{ListAnswer, ListDigest, ListOperation};
 use crate::run::Violation;
 
 /// Something that a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Job {
-    Update(u64),
+    /// With its place in the history.
+    Update(u64, usize),
     Query,
+    Latest(usize),
 }
 
 /// A shard's core, and its connection.
@@ -132,9 +135,14 @@ impl Client {
         self.next_job = self.shared.pause(self.shared.plan.gap_max);
         let shard = prng.index(self.lines.len());
         let core = &mut self.lines[shard].core;
-        if prng.chance(700) {
-            let id = self.shared.history.borrow_mut().id_for(self.node);
-            core.submit(now, Job::Update(id), Task::Update(update(id).into()));
+        let (number, mut history) = (u32::try_from(shard).expect("few"), self.shared.history.borrow_mut());
+        if prng.chance(600) {
+            let id = history.id_for(self.node);
+            let place = history.on_asked(number, ListOperation::Append(id), now);
+            core.submit(now, Job::Update(id, place), Task::Update(update(id).into()));
+        } else if prng.chance(500) {
+            let place = history.on_asked(number, ListOperation::Read, now);
+            core.submit(now, Job::Latest(place), Task::Latest([].into()));
         } else {
             core.submit(now, Job::Query, Task::Query([].into()));
         }
@@ -217,15 +225,22 @@ impl Client {
         let fail = |text: String| Err(Violation { checker: "objects", text });
         let mut history = self.shared.history.borrow_mut();
         let result = match (job, outcome) {
-            (Job::Update(id), TaskOutcome::Reply(reply)) => {
+            (Job::Update(id, place), TaskOutcome::Reply(reply)) => {
                 let (by, at, _) = answered.expect("a reply is an answer");
                 let at = at.expect("who replies holds the state");
+                history.on_answered(shard, place, ListAnswer::Place(place_of(&reply)), self.shared.now());
                 history.on_reply(id, shard, place_of(&reply), (by, at), self.node)
             }
             (Job::Query, TaskOutcome::Reply(reply)) => {
                 let (by, at, view) = answered.expect("a reply is an answer");
                 let (at, view) = (at.expect("who replies holds the state"), view.expect("it was asked"));
                 history.on_answer(shard, view, (by, at), self.node, &ids_of(&reply))
+            }
+            (Job::Latest(place), TaskOutcome::Reply(reply)) => {
+                let answer = ListAnswer::All(ListDigest::of(&ids_of(&reply)));
+                history.on_answered(shard, place, answer, self.shared.now());
+                history.tally.latest += 1;
+                Ok(())
             }
             (_, TaskOutcome::Lost(_)) => Ok(()),
             (_, TaskOutcome::Unknown(Doubt::TimeOver) | TaskOutcome::Unreachable(_))
@@ -234,15 +249,15 @@ impl Client {
                 let view = self.contacts.view().id;
                 fail(format!("[A10] node {} gives up {job:?}: it knows view {view}", self.node))
             }
-            (Job::Update(_), TaskOutcome::Unknown(Doubt::TimeOver | Doubt::Forgotten)) => {
+            (Job::Update(..), TaskOutcome::Unknown(Doubt::TimeOver | Doubt::Forgotten)) => {
                 history.tally.unknown += 1;
                 Ok(())
             }
-            (Job::Update(id), TaskOutcome::Unreachable(_)) => {
-                history.deny(id);
+            (Job::Update(id, place), TaskOutcome::Unreachable(_)) => {
+                history.deny(shard, id, place);
                 Ok(())
             }
-            (Job::Query, TaskOutcome::Unreachable(_)) => Ok(()),
+            (Job::Query | Job::Latest(_), TaskOutcome::Unreachable(_)) => Ok(()),
             (job, outcome) => fail(format!("[A11] node {} is told {outcome:?} of {job:?}", self.node)),
         };
         drop(history);

@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use squall_fabric::NodeId;
+use squall_fabric::{Instant, NodeId};
 use squall_protocols::replica::{Origin, Position, ShardView, items};
 
 use super::list::id_of;
 use super::tally::Tally;
+use crate::checker::linearizable::{AppendOnly, Done, ListAnswer, ListOperation, is_linearizable};
 use crate::run::Violation;
 
 /// Of all shards.
@@ -21,6 +22,8 @@ pub(super) struct History {
     next_id: u64,
     /// Whose updates are those of clients.
     clients: BTreeMap<u64, u32>,
+    /// What was asked for and answered, by shard.
+    operations: BTreeMap<u32, Vec<Done<ListOperation, ListAnswer>>>,
     /// What members and clients were told to be applied.
     acknowledged: BTreeMap<u64, Acknowledged>,
     /// What their senders were told to be not delivered.
@@ -74,6 +77,43 @@ impl History {
         let id = self.id();
         self.clients.insert(id, client);
         id
+    }
+
+    /// Something is asked of a shard, to be answered with [`History::on_answered`]. Returns its place.
+    pub(super) fn on_asked(&mut self, shard: u32, operation: ListOperation, now: Instant) -> usize {
+        let operations = self.operations.entry(shard).or_default();
+        operations.push(Done { operation, called: now.as_nanos(), returned: None, answer: None });
+        operations.len() - 1
+    }
+
+    /// It is answered.
+    pub(super) fn on_answered(&mut self, shard: u32, place: usize, answer: ListAnswer, now: Instant) {
+        if let Some(done) = self.operations.get_mut(&shard).and_then(|operations| operations.get_mut(place)) {
+            (done.returned, done.answer) = (Some(now.as_nanos()), Some(answer));
+        }
+    }
+
+    /// \[A12\] What was asked of each shard took effect at one moment each, before the state was lost.
+    pub(super) fn check_linearizable(&self) -> Result<(), Violation> {
+        for (shard, operations) in &self.operations {
+            // What was delivered says what has become of an update without an answer.
+            let list = self.list_at(*shard, Position { view: u64::MAX, sequence: 0 });
+            let places: BTreeMap<u64, u64> = list.into_iter().zip(0..).collect();
+            let known = operations.iter().filter_map(|done| match (done.operation, done.returned) {
+                (_, Some(_)) => Some(done.clone()),
+                (ListOperation::Append(id), None) => {
+                    Some(Done { answer: Some(ListAnswer::Place(*places.get(&id)?)), ..done.clone() })
+                }
+                (ListOperation::Read, None) => None,
+            });
+            let operations: Vec<_> = known.collect();
+            if !is_linearizable(&AppendOnly, &operations) {
+                return fail(format!(
+                    "[A12] what was asked of shard {shard} is not linearizable: {operations:?}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// A member delivers a message.
@@ -260,10 +300,14 @@ impl History {
         }
     }
 
-    /// The sender of update `id` is told that it is not delivered.
-    pub(super) fn deny(&mut self, id: u64) {
+    /// The sender of update `id`, at this place among what was asked of the shard, is told that it is not delivered.
+    pub(super) fn deny(&mut self, shard: u32, id: u64, place: usize) {
         self.denied.insert(id);
         self.tally.denied += 1;
+        if let Some(done) = self.operations.get_mut(&shard).and_then(|operations| operations.get_mut(place)) {
+            // A read without an answer says nothing.
+            done.operation = ListOperation::Read;
+        }
     }
 
     /// A shard's list at a position.
@@ -297,6 +341,7 @@ impl Sessions {
                 self.used.push((self.opened, 0));
                 return false;
             }
+            Origin::Query(_) => return false,
             Origin::Session { id, number, open } => (id, number, u64::from(open)),
         };
         let Some(place) = self.used.iter().position(|(other, _)| *other == id) else { return false };

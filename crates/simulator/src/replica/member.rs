@@ -19,6 +19,7 @@ use super::list::{List, place_of};
 use super::office::{Body, Call, Letter, Office};
 use super::part::{Part, Submission, Told, Waiter};
 use super::plan::Plan;
+use crate::checker::linearizable::{ListAnswer, ListOperation};
 use crate::group::{Program, Watch};
 use crate::run::Violation;
 
@@ -142,6 +143,9 @@ impl Member {
                 let id = place_of(&update);
                 self.part(shard).queue.push_back(Submission { source, id, waiter });
             }
+            ShardRequest::Latest { .. } => {
+                self.part(shard).queue.push_back(Submission { source: Source::Query, id: 0, waiter });
+            }
             ShardRequest::Query { view, query } => {
                 let part = self.part(shard);
                 let at = part.replica.position();
@@ -167,19 +171,20 @@ impl Member {
 
     /// What somebody waited for is known.
     fn tell(&mut self, shard: u32, (waiter, answer, at): Told) {
-        let id = match waiter {
+        let (id, place) = match waiter {
             Waiter::Client(call) => return self.answer(call, answer, at, None),
-            Waiter::Own(id) => id,
+            Waiter::Own(id, place) => (id, place),
         };
         let mut history = self.shared.history.borrow_mut();
         match (answer, at) {
             (ShardAnswer::Reply(reply), Some(at)) => {
                 let said = history.on_reply(id, shard, place_of(&reply), (self.node, at), self.node);
                 self.shared.check(said);
+                history.on_answered(shard, place, ListAnswer::Place(place_of(&reply)), self.shared.now());
             }
             (ShardAnswer::Failed(_), _) => history.tally.unknown += 1,
             // Not here, not now, not any more.
-            _ => history.deny(id),
+            _ => history.deny(shard, id, place),
         }
     }
 
@@ -250,8 +255,11 @@ impl Member {
             return true;
         }
         if self.parts[shard as usize].may_send() {
-            let id = self.shared.history.borrow_mut().id();
-            let own = Submission { source: Source::Own, id, waiter: Waiter::Own(id) };
+            let (now, mut history) = (self.shared.now(), self.shared.history.borrow_mut());
+            let id = history.id();
+            let place = history.on_asked(shard, ListOperation::Append(id), now);
+            drop(history);
+            let own = Submission { source: Source::Own, id, waiter: Waiter::Own(id, place) };
             self.part(shard).queue.push_back(own);
         }
         true

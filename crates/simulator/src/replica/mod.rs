@@ -1,7 +1,7 @@
 //! Scenario: replicated objects on a group whose members crash, pause, part, join and leave, with clients outside it
 //! (Derecho §3.3, app. A).
 //!
-//! Checked: \[V6\] \[A1\]–\[A4\] \[A11\] by `history`, which knows from all deliveries what every state, reply and answer has to
+//! Checked: \[V6\] \[A1\]–\[A4\] \[A11\] \[A12\] by `history`, which knows from all deliveries what every state, reply and answer has to
 //! be; \[A5\] where questions are answered; \[A7\] when a member takes a state for lost, \[A8\] \[A9\] in the end: whoever
 //! had it last has died or was cut off; \[A6\] by the core's assertions; \[V1\] \[D6\] \[V5\] \[V8\] \[V13\] as in
 //! [`crate::group`], and that in the end all members of a shard hold its state, or all know that it is lost, and nobody
@@ -148,6 +148,7 @@ impl Scene for Objects {
         }
         let office = self.shared.office.borrow();
         self.shared.history.borrow().check_losses(|node| office.lives(node))?;
+        self.shared.history.borrow().check_linearizable()?;
         if self.is_done() { Ok(()) } else { fail("[V8] a client still waits".into()) }
     }
 }

@@ -21,8 +21,8 @@ use crate::run::Violation;
 /// Who waits for an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiter {
-    /// This member itself.
-    Own(u64),
+    /// This member itself, for an update with this id, at this place in the history.
+    Own(u64, usize),
     /// A client, for the answer to a question.
     Client(Call),
 }
@@ -244,5 +244,6 @@ fn answer(applied: Applied<u64>) -> ShardAnswer {
     match applied {
         Applied::Reply(place) => ShardAnswer::Reply(List::encode(&place)),
         Applied::Session(answer) => answer.into(),
+        Applied::Query(reply) => ShardAnswer::Reply(reply),
     }
 }

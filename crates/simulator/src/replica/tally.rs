@@ -23,10 +23,12 @@ pub struct Tally {
     pub repeated: u64,
     /// Messages with more than one update.
     pub together: u64,
+    /// Queries for the latest state that were answered.
+    pub latest: u64,
 }
 
 impl Tally {
-    const fn counts(&mut self) -> [&mut u64; 10] {
+    const fn counts(&mut self) -> [&mut u64; 11] {
         let Self {
             delivered,
             acknowledged,
@@ -38,8 +40,21 @@ impl Tally {
             lost,
             repeated,
             together,
+            latest,
         } = self;
-        [delivered, acknowledged, denied, unknown, answered, transfers, interrupted, lost, repeated, together]
+        [
+            delivered,
+            acknowledged,
+            denied,
+            unknown,
+            answered,
+            transfers,
+            interrupted,
+            lost,
+            repeated,
+            together,
+            latest,
+        ]
     }
 
     /// The least of all counts.

@@ -56,7 +56,8 @@ impl Line {
         }
         self.input.drain(..self.taken);
         self.taken = 0;
-        while !self.has_ended && self.input.len() < READ_AHEAD {
+        // A frame that is longer is read whole all the same.
+        while !self.has_ended && (self.input.len() < READ_BYTES || !self.has_frame()) {
             let old = self.input.len();
             self.input.resize(old + READ_BYTES, 0);
             let read = self.stream.try_read(&mut self.input[old..]);
@@ -86,14 +87,19 @@ impl Line {
         Ok(Some(&self.input[start..self.taken]))
     }
 
+    /// Bytes that have not left yet.
+    pub(super) const fn unsent(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
     /// Whether a frame that has come whole is yet to be taken.
     pub(super) fn has_frame(&self) -> bool {
         let rest = self.input[self.taken..].split_first_chunk();
         rest.is_some_and(|(length, rest)| rest.len() >= u32::from_le_bytes(*length) as usize)
     }
 
-    /// Whether the other end sends nothing more, and all that it has sent is taken.
-    pub(super) fn has_ended(&self) -> bool {
+    /// Whether the other end sends nothing more.
+    pub(super) const fn has_ended(&self) -> bool {
         self.has_ended
     }
 
@@ -152,7 +158,5 @@ pub(super) fn invalid(what: &'static str) -> io::Error {
 
 /// The longest message: a reply of that size is no longer an answer but a transfer.
 const FRAME_BYTES_MAX: u32 = 1 << 30;
-/// What is read at once.
+/// What is read at once, and before frames are taken.
 const READ_BYTES: usize = 64 << 10;
-/// Above that, frames are taken before more is read; one that is longer is read whole all the same.
-const READ_AHEAD: usize = FRAME_BYTES_MAX as usize + READ_BYTES;

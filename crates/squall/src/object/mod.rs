@@ -42,12 +42,13 @@
 //!   in the shard, of the one that it has asked. What becomes of an update whose view ends is told:
 //!   [`ObjectError::NotDelivered`] or [`ObjectError::Unknown`].
 //! - A **query** is answered by one member from its state, which includes all that was acknowledged there, and all of the
-//!   views before the asker's. It need not be the latest: who needs that makes it an update.
+//!   views before the asker's. It need not be the latest: who needs that asks by [`Object::query_latest`], which with updates is
+//!   linearizable.
 //! - A **joiner** gets the state from a member that holds it, while updates continue. It asks for the state by itself.
 //! - **Keys** choose shards ([`Object::shard`]); where shards lie follows the view. A member that holds a state stays in the
 //!   shard until enough others hold it, and one that leaves in order ([`crate::Group::leave`]) hands its states over first: so
 //!   only deaths can lose a state, and [`ObjectError::StateLost`] says whose.
-//! - **Clients** outside the group use [`Client`]. A shard remembers the last thousand or so that were active, so that what
+//! - **Clients** outside the group use [`Client`], which has many updates under way at a time. A shard remembers the last thousand or so that were active, so that what
 //!   they send again counts once, with replies of up to 64 KiB; a client that was forgotten meanwhile is told [`ObjectError::Unknown`].
 
 mod client;
@@ -67,7 +68,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
-use squall_protocols::replica::shard_of_key;
+use squall_protocols::replica::{Source, shard_of_key};
 
 pub use client::Client;
 pub use error::ObjectError;
@@ -153,7 +154,7 @@ impl<T: Replicated> Object<T> {
     pub fn update_shard(&self, shard: usize, update: &T::Update) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(update)?;
         let (pending, completion) = pending::pair();
-        match self.shards[shard].submit_own(&bytes, completion) {
+        match self.shards[shard].submit_own(Source::Own, &bytes, completion) {
             Ok(()) => {}
             Err((Refused::NotHere, completion)) => {
                 self.remote.push(Job::update::<T>(shard, bytes, completion))
@@ -185,6 +186,24 @@ impl<T: Replicated> Object<T> {
         }
         let (pending, completion) = pending::pair();
         self.remote.push(Job::query::<T>(shard, None, bytes, completion));
+        Ok(pending)
+    }
+
+    /// Asks the object of `key`'s shard as it is now: the answer includes all that was acknowledged to anybody before. It goes
+    /// through the order of the shard, so it costs as much as an update.
+    ///
+    /// # Errors
+    /// As [`Object::update_shard`].
+    pub fn query_latest(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
+        let (shard, bytes) = (self.shard(key), wire::encode(query)?);
+        let (pending, completion) = pending::pair();
+        match self.shards[shard].submit_own(Source::Query, &bytes, completion) {
+            Ok(()) => {}
+            Err((Refused::NotHere, completion)) => {
+                self.remote.push(Job::query_latest::<T>(shard, bytes, completion));
+            }
+            Err((Refused::Error(error), _)) => return Err(error),
+        }
         Ok(pending)
     }
 

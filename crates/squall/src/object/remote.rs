@@ -187,6 +187,14 @@ impl Job {
         Self { shard, node: None, task: Task::Update(update.into()), done: completing::<T>(done) }
     }
 
+    pub(super) fn query_latest<T: Replicated>(
+        shard: usize,
+        query: Vec<u8>,
+        done: Completion<T::Reply>,
+    ) -> Self {
+        Self { shard, node: None, task: Task::Latest(query.into()), done: completing::<T>(done) }
+    }
+
     pub(super) fn query<T: Replicated>(
         shard: usize,
         node: Option<NodeId>,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_protocols::replica::{Give, Hindrance, Position, ShardAnswer, ShardRequest, Source};
+use squall_protocols::replica::{Give, Hindrance, OPEN_MAX, Position, ShardAnswer, ShardRequest, Source};
 use squall_transports::Waker;
 use squall_transports::bootstrap::Address;
 
@@ -125,7 +125,11 @@ impl Converse for Objects {
         while !is_closed.load(Ordering::Relaxed) {
             line.pump()?;
             let mut touched: Vec<(Arc<dyn Serve>, usize)> = Vec::new();
-            while let Some(frame) = line.next()? {
+            // Who does not take its answers is asked for nothing more.
+            while open < OPEN_MAX as usize
+                && line.unsent() < UNSENT_MAX
+                && let Some(frame) = line.next()?
+            {
                 heard = Instant::now();
                 let Asked { call, object, shard, request } = Asked::read(frame)?;
                 let served = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(object).cloned();
@@ -155,7 +159,9 @@ impl Converse for Objects {
             if line.has_ended() || (open == 0 && heard.elapsed() > SILENCE_MAX) {
                 return Ok(());
             }
-            if !line.has_frame() {
+            if line.unsent() >= UNSENT_MAX || open >= OPEN_MAX as usize {
+                std::thread::park_timeout(OVERLOAD_PAUSE);
+            } else if !line.has_frame() {
                 // SYNC: pairs with `Caller::answer`.
                 line.wait(TICK, || mailbox.has_answers.load(Ordering::Acquire))?;
             }
@@ -195,6 +201,7 @@ impl<T: Replicated> Serve for Served<T> {
             ShardRequest::Update { session: id, number, open, update } => {
                 submit(shard, Source::Session { id, number, open }, &update, caller);
             }
+            ShardRequest::Latest { query } => submit(shard, Source::Query, &query, caller),
             ShardRequest::Query { view, query } => {
                 let (now, mut core) = (shard.now(), shard.core());
                 let super::shard::Core { replica, queries, .. } = &mut *core;
@@ -253,6 +260,10 @@ fn submit<T: Replicated>(shard: &Shard<T>, source: Source, update: &[u8], caller
 }
 
 const NO_SHARD: &str = "there is no such shard: use the same configuration";
+/// Bytes of answers that wait for a client to take them, before its next request is read.
+const UNSENT_MAX: usize = 1 << 20;
+/// How long a connection waits that has so many answers or requests.
+const OVERLOAD_PAUSE: Duration = Duration::from_millis(1);
 /// How often a connection's thread looks whether the member ends.
 const TICK: Duration = Duration::from_secs(1);
 /// How long a connection may be silent; who needs it again connects again.

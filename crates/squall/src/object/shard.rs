@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::{
     Applied, Delivery, Hindrance, Origin, Outbox, Outcome, Queries, Readiness, Replica, Settings,
@@ -18,7 +19,7 @@ use super::driver::Place;
 use super::machine::{Replicated, Typed};
 use super::pending::Completion;
 use super::service::Caller;
-use super::{ObjectError, ObjectOptions};
+use super::{ObjectError, ObjectOptions, wire};
 use crate::application::Seat;
 use crate::node::Link;
 use crate::wait::block_on;
@@ -55,7 +56,7 @@ pub(super) enum Waiter<R> {
     Client(Caller),
 }
 
-impl<R> Waiter<R> {
+impl<R: DeserializeOwned> Waiter<R> {
     fn fail(self, error: ObjectError) {
         match self {
             Self::Own(completion) => completion.complete(Err(error)),
@@ -74,6 +75,8 @@ impl<R> Waiter<R> {
                 completion.complete(reply.ok_or_else(unread));
             }
             (Self::Client(caller), Applied::Session(answer)) => caller.answer(answer.into()),
+            (Self::Own(completion), Applied::Query(reply)) => completion.complete(wire::decode_reply(&reply)),
+            (Self::Client(caller), Applied::Query(reply)) => caller.answer(ShardAnswer::Reply(reply)),
             _ => unreachable!("the answer is of the kind of its origin"),
         }
     }
@@ -118,13 +121,14 @@ impl<T: Replicated> Shard<T> {
         lock(&self.core)
     }
 
-    /// Sends an own update; waits while the window is full.
+    /// Sends an own update or query; waits while the window is full.
     pub(super) fn submit_own(
         &self,
+        source: Source,
         update: &[u8],
         completion: Completion<T::Reply>,
     ) -> Result<(), (Refused, Completion<T::Reply>)> {
-        let refused = match self.submit(Source::Own, update, Waiter::Own(completion)) {
+        let refused = match self.submit(source, update, Waiter::Own(completion)) {
             Ok(()) => {
                 self.flush();
                 return Ok(());
@@ -251,6 +255,10 @@ impl<T: Replicated> Shard<T> {
         drop(core);
         self.news.notify_all();
         left.into_iter().for_each(|waiter| waiter.fail(ObjectError::NotDelivered));
+        if !stays {
+            // Who waits for room here waits for nothing.
+            self.link.status.room.notify();
+        }
     }
 
     /// Lets this member send, if it has the state.

@@ -232,7 +232,7 @@ impl Stream {
     ///
     /// # Errors
     /// If the connection has failed.
-    pub fn try_read(&mut self, target: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(crate) fn try_read(&mut self, target: &mut [u8]) -> io::Result<Option<usize>> {
         self.flow.turn();
         self.flow.read_now(target)
     }
@@ -242,7 +242,7 @@ impl Stream {
     ///
     /// # Errors
     /// If the connection has failed.
-    pub fn try_write(&mut self, source: &[u8]) -> io::Result<Option<usize>> {
+    pub(crate) fn try_write(&mut self, source: &[u8]) -> io::Result<Option<usize>> {
         self.flow.turn();
         self.flow.write_now(source)
     }
@@ -252,7 +252,11 @@ impl Stream {
     ///
     /// # Errors
     /// What the system says.
-    pub fn wait_for(&mut self, timeout: Option<Duration>, is_there: impl Fn() -> bool) -> io::Result<()> {
+    pub(crate) fn wait_for(
+        &mut self,
+        timeout: Option<Duration>,
+        is_there: impl Fn() -> bool,
+    ) -> io::Result<()> {
         if self.flow.turn() || self.flow.has_news() || is_there() {
             return Ok(());
         }

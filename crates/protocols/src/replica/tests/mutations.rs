@@ -37,8 +37,9 @@ const MUTATIONS: [(Mutation, &str); 12] = [
 ];
 
 /// Mistakes of clients with several updates under way, which only the simulator has.
-const SIMULATED: [Mutation; 6] = [
+const SIMULATED: [Mutation; 7] = [
     Mutation::AskAfterFailures,
+    Mutation::AskOutOfOrder,
     Mutation::ApplyEarly,
     Mutation::ForgetReplies,
     Mutation::SendAgainInNewSession,

@@ -302,7 +302,7 @@ impl World {
                 }
                 self.answers.push((client, answer));
             }
-            (Waiting::Client(_), Applied::Reply(_)) => unreachable!("a client has a session"),
+            (Waiting::Client(_), _) => unreachable!("a client has a session"),
         }
     }
 
@@ -314,7 +314,7 @@ impl World {
             entries.take_while(|(view, entry)| Position { view: *view, sequence: entry.sequence } < position);
         let counts = |(_, entry): &(u64, &Entry)| match entry.origin {
             Origin::Member(_) => true,
-            Origin::Open(_) => false,
+            Origin::Open(_) | Origin::Query(_) => false,
             Origin::Session { id, number, .. } => {
                 let last = sessions.entry(id).or_insert(0);
                 number > std::mem::replace(last, number.max(*last))

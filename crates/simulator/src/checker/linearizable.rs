@@ -1,0 +1,248 @@
+//! Checker: a history of concurrent operations is linearizable: each takes effect at one moment between its call and its return
+//! (Herlihy and Wing; the search is that of Wing and Gong with Lowe's memory of what has been tried, as in Porcupine).
+
+use std::collections::HashSet;
+use std::hash::Hash;
+
+/// What the operations are done to: how each changes the state, and what it is answered with.
+pub trait Sequential {
+    /// The state.
+    type State: Clone + Eq + Hash;
+    /// An operation.
+    type Operation;
+    /// Its answer.
+    type Answer: PartialEq;
+
+    /// The state at first.
+    fn initial(&self) -> Self::State;
+
+    /// The state after the operation, and its answer.
+    fn step(&self, state: &Self::State, operation: &Self::Operation) -> (Self::State, Self::Answer);
+}
+
+/// An operation of a history.
+#[derive(Clone, Debug)]
+pub struct Done<O, A> {
+    /// What was done.
+    pub operation: O,
+    /// When it was called.
+    pub called: u64,
+    /// When it was answered: if never, it may have taken effect at any time since it was called, or not at all.
+    pub returned: Option<u64>,
+    /// What it was answered with; of one that was not answered, what is known of its effect by other means, if anything is. The
+    /// more is known, the less has to be tried.
+    pub answer: Option<A>,
+}
+
+/// What happens in a history.
+#[derive(Clone, Copy)]
+struct Entry {
+    operation: usize,
+    is_call: bool,
+}
+
+/// Entries that are not linearized yet, in order; the last place stands for the beginning and the end.
+struct Left {
+    next: Vec<usize>,
+    before: Vec<usize>,
+}
+
+impl Left {
+    fn new(entries: usize) -> Self {
+        let places = entries + 1;
+        let next = (0..places).map(|place| (place + 1) % places).collect();
+        let before = (0..places).map(|place| (place + entries) % places).collect();
+        Self { next, before }
+    }
+
+    fn remove(&mut self, place: usize) {
+        let (before, next) = (self.before[place], self.next[place]);
+        (self.next[before], self.before[next]) = (next, before);
+    }
+
+    /// Takes back the latest [`Left::remove`] that was not taken back.
+    fn restore(&mut self, place: usize) {
+        let (before, next) = (self.before[place], self.next[place]);
+        (self.next[before], self.before[next]) = (place, place);
+    }
+}
+
+/// Whether the history is linearizable.
+pub fn is_linearizable<S: Sequential>(object: &S, history: &[Done<S::Operation, S::Answer>]) -> bool {
+    let mut times: Vec<(u64, bool, usize)> = Vec::new();
+    for (operation, done) in history.iter().enumerate() {
+        times.push((done.called, false, operation));
+        times.extend(done.returned.map(|at| (at, true, operation)));
+    }
+    // What is called when another returns is concurrent with it.
+    times.sort_unstable();
+    let entries: Vec<Entry> = times
+        .iter()
+        .map(|(_, is_return, operation)| Entry { operation: *operation, is_call: !is_return })
+        .collect();
+    let mut return_of = vec![None; history.len()];
+    for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.is_call) {
+        return_of[entry.operation] = Some(place);
+    }
+    let end = entries.len();
+    let mut left = Left::new(end);
+    let mut linearized = vec![0_u64; history.len().div_ceil(64)];
+    let (mut state, mut tried, mut done) = (object.initial(), HashSet::new(), Vec::new());
+    let mut place = left.next[end];
+    loop {
+        // What is left has no answer, and need not have taken effect.
+        if place == end {
+            return true;
+        }
+        let Entry { operation, is_call } = entries[place];
+        if is_call {
+            let (after, answer) = object.step(&state, &history[operation].operation);
+            let fits = history[operation].answer.as_ref().is_none_or(|expected| *expected == answer);
+            linearized[operation / 64] ^= 1 << (operation % 64);
+            if fits && tried.insert((linearized.clone(), after.clone())) {
+                done.push((place, std::mem::replace(&mut state, after)));
+                left.remove(place);
+                return_of[operation].into_iter().for_each(|place| left.remove(place));
+                place = left.next[end];
+                continue;
+            }
+            linearized[operation / 64] ^= 1 << (operation % 64);
+            place = left.next[place];
+            continue;
+        }
+        // Something has returned that did not take effect before: the latest step was wrong.
+        let Some((wrong, before)) = done.pop() else { return false };
+        let operation = entries[wrong].operation;
+        state = before;
+        linearized[operation / 64] ^= 1 << (operation % 64);
+        return_of[operation].into_iter().for_each(|place| left.restore(place));
+        left.restore(wrong);
+        place = left.next[wrong];
+    }
+}
+
+/// A list that is only appended to: an append is answered with its place, and a query with all of it. The state is what both
+/// depend on: how long the list is, and a digest of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AppendOnly;
+
+/// What is done to a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListOperation {
+    /// Append this.
+    Append(u64),
+    /// Read it all.
+    Read,
+}
+
+/// What a list answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListAnswer {
+    /// The place of what was appended.
+    Place(u64),
+    /// All of it.
+    All(ListDigest),
+}
+
+/// A list's length and a digest of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ListDigest {
+    length: u64,
+    digest: u64,
+}
+
+impl ListDigest {
+    /// Of a list.
+    #[must_use]
+    pub fn of(list: &[u64]) -> Self {
+        list.iter().fold(Self::default(), |digest, number| digest.with(*number))
+    }
+
+    fn with(self, number: u64) -> Self {
+        let mixed = (self.digest ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        Self { length: self.length + 1, digest: mixed }
+    }
+}
+
+impl Sequential for AppendOnly {
+    type State = ListDigest;
+    type Operation = ListOperation;
+    type Answer = ListAnswer;
+
+    fn initial(&self) -> ListDigest {
+        ListDigest::default()
+    }
+
+    fn step(&self, list: &ListDigest, operation: &ListOperation) -> (ListDigest, ListAnswer) {
+        match operation {
+            ListOperation::Append(number) => (list.with(*number), ListAnswer::Place(list.length)),
+            ListOperation::Read => (*list, ListAnswer::All(*list)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn append(number: u64, called: u64, returned: u64, place: u64) -> Done<ListOperation, ListAnswer> {
+        let (operation, answer) = (ListOperation::Append(number), Some(ListAnswer::Place(place)));
+        Done { operation, called, returned: Some(returned), answer }
+    }
+
+    fn read(called: u64, returned: u64, list: &[u64]) -> Done<ListOperation, ListAnswer> {
+        let answer = Some(ListAnswer::All(ListDigest::of(list)));
+        Done { operation: ListOperation::Read, called, returned: Some(returned), answer }
+    }
+
+    fn lost(number: u64, called: u64) -> Done<ListOperation, ListAnswer> {
+        Done { operation: ListOperation::Append(number), called, returned: None, answer: None }
+    }
+
+    #[track_caller]
+    fn check(history: &[Done<ListOperation, ListAnswer>], expected: bool) {
+        assert_eq!(is_linearizable(&AppendOnly, history), expected, "{history:?}");
+    }
+
+    #[test]
+    fn concurrent_operations_take_effect_in_any_order() {
+        check(&[], true);
+        check(&[append(1, 0, 9, 1), append(2, 1, 8, 0), read(10, 11, &[2, 1])], true);
+        check(&[append(1, 0, 2, 1), append(2, 3, 8, 0)], false);
+        check(&[append(1, 0, 9, 0), append(2, 1, 8, 0)], false);
+        check(&[append(1, 0, 2, 0), append(2, 2, 3, 1)], true);
+    }
+
+    /// A read must have all that was answered before it was called, and may have what is concurrent.
+    #[test]
+    fn reads_are_of_their_time() {
+        let both = [append(1, 0, 1, 0), append(2, 2, 9, 1)];
+        let with = |last: Done<_, _>| [both[0].clone(), both[1].clone(), last];
+        check(&with(read(3, 4, &[1])), true);
+        check(&with(read(3, 4, &[1, 2])), true);
+        check(&with(read(3, 4, &[])), false);
+        check(&with(read(10, 11, &[1])), false);
+        check(&with(read(10, 11, &[1, 2])), true);
+        check(&[both[0].clone(), both[1].clone(), read(3, 4, &[1, 2]), read(5, 6, &[1])], false);
+    }
+
+    /// What has no answer has taken effect at some time since, or never.
+    #[test]
+    fn what_is_unknown_may_be_anywhere() {
+        check(&[lost(9, 0), append(1, 5, 6, 0)], true);
+        check(&[lost(9, 0), append(1, 5, 6, 1), read(7, 8, &[9, 1])], true);
+        check(&[lost(9, 0), read(1, 2, &[]), read(3, 4, &[9])], true);
+        check(&[lost(9, 5), read(1, 2, &[9])], false);
+        check(&[lost(9, 0), append(1, 5, 6, 2)], false);
+    }
+
+    /// Long histories with a few at a time are checked in no time, right or wrong.
+    #[test]
+    fn long_histories_are_checked() {
+        let mut history: Vec<_> =
+            (0..4000).map(|number| append(number, number * 10, number * 10 + 85, number)).collect();
+        check(&history, true);
+        history[3999].answer = Some(ListAnswer::Place(17));
+        check(&history, false);
+    }
+}
