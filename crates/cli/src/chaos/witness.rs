@@ -1,9 +1,10 @@
-//! A client outside the group that writes notes all the time and remembers what was acknowledged.
+//! Clients outside the group that write notes all the time and remember what was acknowledged.
 //!
-//! At the end each acknowledged note has to be where its reply has said, once; and a note that is there must have been
-//! written, and notes of a shard stand in the order in which they were written \[A3\] \[A7\] \[A11\].
+//! At the end each acknowledged note has to be where its reply has said, once; a note that is there must have been written; notes
+//! of a writer stand in the order in which it has begun them \[A3\] \[A7\] \[A11\]; and what all have written is linearizable
+//! \[A12\].
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use squall::Config;
 use squall::object::{Client, ObjectError, Pending};
 use squall_fabric::atomics::{AtomicBool, Ordering};
+use squall_simulator::checker::linearizable::{AppendOnly, Done, ListAnswer, ListOperation, is_linearizable};
 
 use crate::cluster::churn::START_TIMEOUT;
 use crate::member::store::{NAME, Notes, PAGE, SHARDS};
@@ -19,10 +21,11 @@ use crate::member::store::{NAME, Notes, PAGE, SHARDS};
 /// What the members' object has been asked for, and what was answered.
 #[derive(Debug)]
 struct Record {
-    /// By shard: the notes that are acknowledged, with their places.
-    acknowledged: [Vec<(u64, u64)>; SHARDS],
-    /// Notes of which the client does not know what became of them.
-    open: BTreeSet<u64>,
+    /// The origin of all times.
+    begun: Instant,
+    /// By shard, as it was begun. What is known to be in no state is left out.
+    notes: [Vec<Written>; SHARDS],
+    acknowledged: u64,
     /// The longest time from one acknowledgement to the next, and since when there was none.
     outage: Duration,
     last: Instant,
@@ -32,12 +35,15 @@ struct Record {
     failure: Option<String>,
 }
 
-/// A thread that writes. Dropping it lets it end.
+/// A note that may be in the list of its shard.
+type Written = Done<ListOperation, ListAnswer>;
+
+/// Threads that write. Dropping it lets them end.
 pub(crate) struct Witness {
     record: Arc<Mutex<Record>>,
     config: Arc<Mutex<Config>>,
     is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 /// What was found at the end.
@@ -51,20 +57,23 @@ impl Witness {
     /// Begins to write; `config` is that of a member, with contacts that answer.
     pub(crate) fn start(config: Config) -> Self {
         let is_over = Arc::<AtomicBool>::default();
+        let now = Instant::now();
         let record = Arc::new(Mutex::new(Record {
-            acknowledged: Default::default(),
-            open: BTreeSet::new(),
+            begun: now,
+            notes: Default::default(),
+            acknowledged: 0,
             outage: Duration::ZERO,
-            last: Instant::now(),
+            last: now,
             trouble: "there was none".into(),
             failure: None,
         }));
         let config = Arc::new(Mutex::new(config));
-        let run = {
+        let threads = (0..WRITERS).map(|writer| {
             let (record, config, is_over) = (Arc::clone(&record), Arc::clone(&config), Arc::clone(&is_over));
-            move || write(&record, &config, &is_over)
-        };
-        Self { record, config, is_over, thread: Some(std::thread::spawn(run)) }
+            std::thread::spawn(move || write(writer, &record, &config, &is_over))
+        });
+        let threads = threads.collect();
+        Self { record, config, is_over, threads }
     }
 
     /// Says where members are now, for a client that has lost all that it knew.
@@ -87,18 +96,17 @@ impl Witness {
     /// Ends the writing, and compares what is acknowledged with what is there.
     pub(crate) fn end(mut self) -> Result<Testimony> {
         self.is_over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            ensure!(thread.join().is_ok(), "the thread that writes has panicked");
+        for thread in self.threads.drain(..) {
+            ensure!(thread.join().is_ok(), "a thread that writes has panicked");
         }
         self.look(START_TIMEOUT)?;
         let record = lock(&self.record);
         let client = connect(&lock(&self.config))?;
-        for (shard, acknowledged) in record.acknowledged.iter().enumerate() {
+        for (shard, written) in record.notes.iter().enumerate() {
             let notes = read(&client, shard)?;
-            compare(&notes, acknowledged, &record.open).with_context(|| format!("shard {shard}"))?;
+            compare(&notes, written).with_context(|| format!("shard {shard}"))?;
         }
-        let acknowledged = record.acknowledged.iter().map(Vec::len).sum::<usize>() as u64;
-        Ok(Testimony { acknowledged, outage: record.outage.max(record.last.elapsed()) })
+        Ok(Testimony { acknowledged: record.acknowledged, outage: record.outage.max(record.last.elapsed()) })
     }
 }
 
@@ -123,31 +131,32 @@ fn key(client: &Client<Notes>, shard: usize) -> [u8; 8] {
 }
 
 /// Writes note after note, to each shard in its turn; several are under way while members do not answer.
-fn write(record: &Mutex<Record>, config: &Mutex<Config>, is_over: &AtomicBool) {
+fn write(writer: u64, record: &Mutex<Record>, config: &Mutex<Config>, is_over: &AtomicBool) {
     let mut client = None;
     let mut under_way = VecDeque::new();
-    let end = |(shard, note, pending): (usize, u64, Pending<Vec<u64>>)| {
+    let end = |(shard, place, pending): (usize, usize, Pending<Vec<u64>>)| {
         let outcome = pending.wait();
-        lock(record).take(shard, note, outcome)
+        lock(record).take(shard, place, outcome)
     };
-    for note in 0_u64.. {
+    for number in 0_u64.. {
         if is_over.load(Ordering::Relaxed) {
             let _ = under_way.into_iter().try_for_each(end);
             return;
         }
-        let shard = usize::try_from(note).unwrap_or(0) % SHARDS;
         if client.is_none() {
             // Nobody may answer just now.
             let config = lock(config).clone();
             client = connect(&config).ok();
         }
-        let Some(writer) = &client else {
+        let Some(asked) = &client else {
             std::thread::sleep(PAUSE);
             continue;
         };
-        match writer.update(&key(writer, shard), &note) {
-            Ok(pending) => under_way.push_back((shard, note, pending)),
-            Err(error) => return drop(lock(record).take(shard, note, Err(error))),
+        let (note, shard) = (number * WRITERS + writer, usize::try_from(number).unwrap_or(0) % SHARDS);
+        let place = lock(record).begin(shard, note);
+        match asked.update(&key(asked, shard), &note) {
+            Ok(pending) => under_way.push_back((shard, place, pending)),
+            Err(error) => return drop(lock(record).take(shard, place, Err(error))),
         }
         let oldest = if under_way.len() == UNDER_WAY { under_way.pop_front() } else { None };
         if oldest.is_some_and(|oldest| end(oldest).is_err()) {
@@ -161,21 +170,42 @@ fn write(record: &Mutex<Record>, config: &Mutex<Config>, is_over: &AtomicBool) {
 struct Over;
 
 impl Record {
+    fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A note is about to be written; returns its place in the history of the shard.
+    fn begin(&mut self, shard: usize, note: u64) -> usize {
+        let (operation, called) = (ListOperation::Append(note), self.now());
+        self.notes[shard].push(Done { operation, called, returned: None, answer: None });
+        self.notes[shard].len() - 1
+    }
+
     /// Notes what has become of a note.
-    fn take(&mut self, shard: usize, note: u64, outcome: Result<Vec<u64>, ObjectError>) -> Result<(), Over> {
+    fn take(
+        &mut self,
+        shard: usize,
+        place: usize,
+        outcome: Result<Vec<u64>, ObjectError>,
+    ) -> Result<(), Over> {
+        let now = self.now();
+        let note = &mut self.notes[shard][place];
         match outcome {
-            Ok(place) => {
-                self.acknowledged[shard].push((note, place.first().copied().unwrap_or(u64::MAX)));
+            Ok(reply) => {
+                note.returned = Some(now);
+                note.answer = Some(ListAnswer::Place(reply.first().copied().unwrap_or(u64::MAX)));
+                self.acknowledged += 1;
                 self.outage = self.outage.max(self.last.elapsed());
                 self.last = Instant::now();
             }
-            Err(error @ ObjectError::Unknown) => {
-                self.open.insert(note);
+            Err(error @ ObjectError::Unknown) => self.trouble = error.to_string(),
+            Err(error @ ObjectError::Unreachable { .. }) => {
+                // It is nowhere; what is read without an answer says nothing.
+                note.operation = ListOperation::Read;
                 self.trouble = error.to_string();
             }
-            Err(error @ ObjectError::Unreachable { .. }) => self.trouble = error.to_string(),
             Err(error) => {
-                self.failure = Some(format!("note {note} of shard {shard}: {error}"));
+                self.failure = Some(format!("{note:?} of shard {shard}: {error}"));
                 return Err(Over);
             }
         }
@@ -195,41 +225,70 @@ fn read(client: &Client<Notes>, shard: usize) -> Result<Vec<u64>> {
     }
 }
 
-fn compare(notes: &[u64], acknowledged: &[(u64, u64)], open: &BTreeSet<u64>) -> Result<()> {
-    for (note, place) in acknowledged {
-        let found = usize::try_from(*place).ok().and_then(|place| notes.get(place));
-        ensure!(found == Some(note), "note {note} was acknowledged at place {place}, where {found:?} is");
+/// Compares the list of a shard with what was written.
+fn compare(list: &[u64], written: &[Written]) -> Result<()> {
+    let mut places = BTreeMap::new();
+    for (note, place) in list.iter().zip(0_u64..) {
+        ensure!(places.insert(*note, place).is_none(), "note {note} is there twice");
     }
-    let in_order = acknowledged.is_sorted_by(|(_, place), (_, next)| place < next);
-    ensure!(in_order, "notes are not in the order in which they were written: {acknowledged:?}");
-    let written: BTreeSet<u64> = acknowledged.iter().map(|(note, _)| *note).collect();
-    let mut seen = BTreeSet::new();
-    for note in notes {
-        ensure!(seen.insert(note), "note {note} is there twice");
-        ensure!(written.contains(note) || open.contains(note), "note {note} is there, but was never written");
+    // By note: what is known of it, and where it is.
+    let mut history = Vec::new();
+    let mut latest = [None; WRITERS as usize];
+    for done in written {
+        let ListOperation::Append(note) = done.operation else { continue };
+        let place = places.remove(&note);
+        ensure!(
+            done.answer.is_none() || done.answer == place.map(ListAnswer::Place),
+            "note {note} was acknowledged ({:?}), and is at place {place:?}",
+            done.answer
+        );
+        let Some(place) = place else { continue };
+        let before = latest[usize::try_from(note % WRITERS)?].replace(place);
+        ensure!(
+            before < Some(place),
+            "note {note} is at place {place}, before one that its writer began earlier"
+        );
+        history.push(Done { answer: Some(ListAnswer::Place(place)), ..done.clone() });
     }
+    ensure!(places.is_empty(), "notes are there that were never written, or nowhere: {places:?}");
+    ensure!(is_linearizable(&AppendOnly, &history), "what was written is not linearizable");
     Ok(())
 }
 
-/// How long the client looks for a member.
+/// How long a client looks for a member.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Notes under way at most.
+/// Clients.
+const WRITERS: u64 = 2;
+/// Notes of a client under way at most.
 const UNDER_WAY: usize = 16;
-/// Between notes.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Between a client's notes.
+const PAUSE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A note: when it was begun and answered, and with which place.
+    fn note(note: u64, called: u64, answered: Option<(u64, u64)>) -> Written {
+        let (returned, answer) = answered.map(|(at, place)| (at, ListAnswer::Place(place))).unzip();
+        Done { operation: ListOperation::Append(note), called, returned, answer }
+    }
+
     #[test]
-    fn what_is_lost_twice_or_unknown_is_found() {
-        let open = BTreeSet::from([9]);
-        assert!(compare(&[4, 9, 8], &[(4, 0), (8, 2)], &open).is_ok());
-        assert!(compare(&[4, 9], &[(4, 0), (8, 2)], &open).is_err(), "lost");
-        assert!(compare(&[4, 8, 9], &[(4, 0), (8, 2)], &open).is_err(), "elsewhere");
-        assert!(compare(&[4, 9, 8, 9], &[(4, 0), (8, 2)], &open).is_err(), "twice");
-        assert!(compare(&[8, 9, 4], &[(4, 2), (8, 0)], &open).is_err(), "out of order");
-        assert!(compare(&[4, 5, 8], &[(4, 0), (8, 2)], &open).is_err(), "never written");
+    fn what_is_lost_twice_unknown_or_out_of_order_is_found() {
+        let written = [note(4, 0, Some((5, 0))), note(9, 1, None), note(8, 6, Some((9, 2)))];
+        assert!(compare(&[4, 9, 8], &written).is_ok());
+        assert!(compare(&[4, 9], &written).is_err(), "lost");
+        assert!(compare(&[4, 8, 9], &written).is_err(), "elsewhere");
+        assert!(compare(&[4, 9, 8, 9], &written).is_err(), "twice");
+        assert!(compare(&[4, 5, 8], &written).is_err(), "never written");
+        let [first, _, last] = written;
+        assert!(compare(&[4, 8], &[first.clone(), note(8, 6, Some((9, 1)))]).is_ok());
+        assert!(
+            compare(&[8, 4], &[note(4, 0, Some((5, 1))), note(8, 6, Some((9, 0)))]).is_err(),
+            "out of order"
+        );
+        let other = note(5, 10, Some((11, 1)));
+        assert!(compare(&[4, 5, 8], &[first, last, other]).is_err(), "begun when what follows was answered");
     }
 }

@@ -180,7 +180,7 @@ fn print(outcome: &Outcome, json: bool) -> Result<()> {
     }
     if outcome.acknowledged > 0 {
         output::line(format_args!(
-            "{} updates acknowledged, each of them there once; at longest {} ms between two",
+            "{} updates acknowledged, each of them there once and linearizable; at longest {} ms between two",
             units::grouped(outcome.acknowledged),
             outcome.update_outage_ms
         ));
