@@ -1,13 +1,12 @@
 //! Checker: a history of concurrent operations is linearizable: each takes effect at one moment between its call and its return
 //! (Herlihy and Wing; the search is that of Wing and Gong with Lowe's memory of what has been tried, as in Porcupine).
 
-use std::collections::HashSet;
-use std::hash::Hash;
+use std::collections::BTreeSet;
 
 /// What the operations are done to: how each changes the state, and what it is answered with.
 pub trait Sequential {
     /// The state.
-    type State: Clone + Eq + Hash;
+    type State: Clone + Ord;
     /// An operation.
     type Operation;
     /// Its answer.
@@ -87,7 +86,7 @@ pub fn is_linearizable<S: Sequential>(object: &S, history: &[Done<S::Operation, 
     let end = entries.len();
     let mut left = Left::new(end);
     let mut linearized = vec![0_u64; history.len().div_ceil(64)];
-    let (mut state, mut tried, mut done) = (object.initial(), HashSet::new(), Vec::new());
+    let (mut state, mut tried, mut done) = (object.initial(), BTreeSet::new(), Vec::new());
     let (mut place, mut has_failed) = (left.next[end], false);
     loop {
         // What is left has no answer, and need not have taken effect.
@@ -147,7 +146,7 @@ pub enum ListAnswer {
 }
 
 /// A list's length and a digest of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListDigest {
     length: u64,
     digest: u64,
