@@ -66,59 +66,137 @@ impl Left {
     }
 }
 
+/// A step that was taken: the call that has taken effect, the state before, and whether there was a choice.
+struct Step<T> {
+    call: usize,
+    before: T,
+    is_chosen: bool,
+}
+
+struct Search<'a, S: Sequential> {
+    object: &'a S,
+    history: &'a [Done<S::Operation, S::Answer>],
+    entries: Vec<Entry>,
+    /// Where each operation returns, if it does.
+    return_of: Vec<Option<usize>>,
+    left: Left,
+    state: S::State,
+    steps: Vec<Step<S::State>>,
+    /// What has taken effect, a bit for each operation.
+    linearized: Vec<u64>,
+}
+
+impl<'a, S: Sequential> Search<'a, S> {
+    fn new(object: &'a S, history: &'a [Done<S::Operation, S::Answer>]) -> Self {
+        let mut times: Vec<(u64, bool, usize)> = Vec::new();
+        for (operation, done) in history.iter().enumerate() {
+            times.push((done.called, false, operation));
+            times.extend(done.returned.map(|at| (at, true, operation)));
+        }
+        // What is called when another returns is concurrent with it.
+        times.sort_unstable();
+        let entry = |(_, is_return, operation): &(u64, bool, usize)| Entry {
+            operation: *operation,
+            is_call: !is_return,
+        };
+        let entries: Vec<Entry> = times.iter().map(entry).collect();
+        let mut return_of = vec![None; history.len()];
+        for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.is_call) {
+            return_of[entry.operation] = Some(place);
+        }
+        let (left, state) = (Left::new(entries.len()), object.initial());
+        let linearized = vec![0; history.len().div_ceil(64)];
+        Self { object, history, entries, return_of, left, state, steps: Vec::new(), linearized }
+    }
+
+    /// The first entry that is left, or the end.
+    fn first(&self) -> usize {
+        self.left.next[self.entries.len()]
+    }
+
+    /// The state after the call, if it could take effect now.
+    fn after(&self, call: usize) -> Option<S::State> {
+        let done = &self.history[self.entries[call].operation];
+        let (after, answer) = self.object.step(&self.state, &done.operation);
+        done.answer.as_ref().is_none_or(|expected| *expected == answer).then_some(after)
+    }
+
+    /// A call that can take effect now and changes nothing: if the history is linearizable, it is with this one first.
+    fn harmless(&self) -> Option<usize> {
+        let calls = std::iter::successors(Some(self.first()), |place| Some(self.left.next[*place]));
+        let mut calls = calls.take_while(|place| self.entries.get(*place).is_some_and(|entry| entry.is_call));
+        calls.find(|call| self.after(*call).is_some_and(|after| after == self.state))
+    }
+
+    fn flip(&mut self, operation: usize) {
+        self.linearized[operation / 64] ^= 1 << (operation % 64);
+    }
+
+    fn take(&mut self, call: usize, after: S::State, is_chosen: bool) {
+        let operation = self.entries[call].operation;
+        self.flip(operation);
+        self.steps.push(Step { call, before: std::mem::replace(&mut self.state, after), is_chosen });
+        self.left.remove(call);
+        self.return_of[operation].into_iter().for_each(|place| self.left.remove(place));
+    }
+
+    /// Takes back all steps up to the latest that was chosen; returns which that was.
+    fn take_back(&mut self) -> Option<usize> {
+        loop {
+            let Step { call, before, is_chosen } = self.steps.pop()?;
+            let operation = self.entries[call].operation;
+            self.flip(operation);
+            self.state = before;
+            self.return_of[operation].into_iter().for_each(|place| self.left.restore(place));
+            self.left.restore(call);
+            if is_chosen {
+                return Some(call);
+            }
+        }
+    }
+}
+
 /// Whether the history is linearizable.
 pub fn is_linearizable<S: Sequential>(object: &S, history: &[Done<S::Operation, S::Answer>]) -> bool {
-    let mut times: Vec<(u64, bool, usize)> = Vec::new();
-    for (operation, done) in history.iter().enumerate() {
-        times.push((done.called, false, operation));
-        times.extend(done.returned.map(|at| (at, true, operation)));
-    }
-    // What is called when another returns is concurrent with it.
-    times.sort_unstable();
-    let entries: Vec<Entry> = times
-        .iter()
-        .map(|(_, is_return, operation)| Entry { operation: *operation, is_call: !is_return })
-        .collect();
-    let mut return_of = vec![None; history.len()];
-    for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.is_call) {
-        return_of[entry.operation] = Some(place);
-    }
-    let end = entries.len();
-    let mut left = Left::new(end);
-    let mut linearized = vec![0_u64; history.len().div_ceil(64)];
-    let (mut state, mut tried, mut done) = (object.initial(), BTreeSet::new(), Vec::new());
-    let (mut place, mut has_failed) = (left.next[end], false);
+    let mut search = Search::new(object, history);
+    // What has taken effect and the state after it, once the first way was wrong: before, there is nothing to remember.
+    let (mut tried, mut has_failed) = (BTreeSet::new(), false);
+    let mut place = search.first();
     loop {
-        // What is left has no answer, and need not have taken effect.
-        if place == end {
-            return true;
-        }
-        let Entry { operation, is_call } = entries[place];
-        if is_call {
-            let (after, answer) = object.step(&state, &history[operation].operation);
-            let fits = history[operation].answer.as_ref().is_none_or(|expected| *expected == answer);
-            linearized[operation / 64] ^= 1 << (operation % 64);
-            // Where the first way is right, there is nothing to remember.
-            if fits && (!has_failed || tried.insert((linearized.clone(), after.clone()))) {
-                done.push((place, std::mem::replace(&mut state, after)));
-                left.remove(place);
-                return_of[operation].into_iter().for_each(|place| left.remove(place));
-                place = left.next[end];
-                continue;
-            }
-            linearized[operation / 64] ^= 1 << (operation % 64);
-            place = left.next[place];
+        if place == search.first()
+            && let Some(call) = search.harmless()
+        {
+            let same = search.state.clone();
+            search.take(call, same, false);
+            place = search.first();
             continue;
         }
-        has_failed = true;
-        // Something has returned that did not take effect before: the latest step was wrong.
-        let Some((wrong, before)) = done.pop() else { return false };
-        let operation = entries[wrong].operation;
-        state = before;
-        linearized[operation / 64] ^= 1 << (operation % 64);
-        return_of[operation].into_iter().for_each(|place| left.restore(place));
-        left.restore(wrong);
-        place = left.next[wrong];
+        let Some(Entry { operation, is_call }) = search.entries.get(place).copied() else {
+            // What is left has no answer, and need not have taken effect.
+            return true;
+        };
+        if !is_call {
+            // Something has returned that did not take effect before: the latest choice was wrong.
+            has_failed = true;
+            let Some(wrong) = search.take_back() else { return false };
+            place = search.left.next[wrong];
+            continue;
+        }
+        let next = search.left.next[place];
+        place = match search.after(place) {
+            Some(after) => {
+                search.flip(operation);
+                let is_new = !has_failed || tried.insert((search.linearized.clone(), after.clone()));
+                search.flip(operation);
+                if is_new {
+                    search.take(place, after, true);
+                    search.first()
+                } else {
+                    next
+                }
+            }
+            None => next,
+        };
     }
 }
 
@@ -235,6 +313,19 @@ mod tests {
         check(&[lost(9, 0), read(1, 2, &[]), read(3, 4, &[9])], true);
         check(&[lost(9, 5), read(1, 2, &[9])], false);
         check(&[lost(9, 0), append(1, 5, 6, 2)], false);
+    }
+
+    /// Many reads at once of the states that concurrent appends leave: only their states say in which order.
+    #[test]
+    fn reads_among_concurrent_appends_are_placed() {
+        let numbers: Vec<u64> = (0..30).collect();
+        let appends = numbers.iter().map(|number| append(*number, 0, 1000, *number));
+        let reads =
+            (0..60).map(|read_number| read(0, 1000 - read_number, &numbers[..(read_number % 31) as usize]));
+        let mut history: Vec<_> = appends.chain(reads).collect();
+        check(&history, true);
+        history.push(read(0, 1000, &[1]));
+        check(&history, false);
     }
 
     /// Long histories with a few at a time are checked in no time, right or wrong.
