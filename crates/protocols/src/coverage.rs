@@ -190,6 +190,16 @@ points! {
     ReportUnanswered,
     /// A joiner's time is over.
     JoinGivenUp,
+    /// As many processes as planned are here, and too few contacts among them.
+    QuorumAwaited,
+    /// A contact that has gathered processes follows an earlier one.
+    ContactYielded,
+    /// A coordinator has lost a member of its roster, and gathers again.
+    GatheredAgain,
+    /// A follower leaves a coordinator that stands still.
+    SilentCoordinatorLeft,
+    /// A member has lost its coordinator when the others may have begun.
+    CoordinatorLostLate,
 }
 
 /// Whether points are noted.

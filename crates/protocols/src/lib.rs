@@ -3,13 +3,14 @@
 //!
 //! Their numbered promises stand in docs/invariants.md: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O6] and [N1]–[N7],
 //! [`rdmc`] [B1]–[B8], [`replica`] [A1]–[A7], [`stream`] [E1]–[E10],
-//! [`admission`] [J1]–[J7].
+//! [`admission`] [J1]–[J9], [`assembly`] [Q1]–[Q6].
 #![forbid(unsafe_code)]
 
 #[macro_use]
 mod mistakes;
 
 pub mod admission;
+pub mod assembly;
 pub mod coverage;
 pub mod group;
 pub mod membership;

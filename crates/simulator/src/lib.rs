@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod alive;
+pub mod assembly;
 pub mod blast;
 pub mod checker;
 pub mod coverage;

@@ -124,7 +124,7 @@ pub enum JoinFailure {
 
 impl<E: ToString> CallFailure<E> {
     /// The failure in words.
-    pub(super) fn into_cause(self) -> String {
+    pub(crate) fn into_cause(self) -> String {
         match self {
             Self::Unheard(cause) | Self::Again(cause) => cause,
             Self::Unproved(error) | Self::Never(error) => error.to_string(),

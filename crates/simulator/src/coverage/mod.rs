@@ -11,7 +11,9 @@ use squall_fabric::sim::{Rule, Verdict, When};
 use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
-pub(crate) use promises::{ALIVE, GROUP, JOIN, MULTICAST, RDMC, REPLICA, SHAPE, SLOW, SST, TAKEOVER};
+pub(crate) use promises::{
+    ALIVE, ASSEMBLY, GROUP, JOIN, MULTICAST, RDMC, REPLICA, SHAPE, SLOW, SST, TAKEOVER,
+};
 
 use crate::group::FOR_EVER;
 

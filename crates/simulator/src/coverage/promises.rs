@@ -19,6 +19,23 @@ promises!(
 promises!(SST, [], ["pause at a time"]);
 
 promises!(
+    ASSEMBLY,
+    [QuorumAwaited, ContactYielded, GatheredAgain, SilentCoordinatorLeft, CoordinatorLostLate],
+    [
+        "crash at a time",
+        "crash of the first contact",
+        "halt for ever",
+        "heal",
+        "partition",
+        "pause at a time",
+        "process that starts again",
+        "processes for two groups",
+        "ranks that are asked for",
+        "start at a time"
+    ]
+);
+
+promises!(
     SLOW,
     [
         WedgedByLeave,

@@ -1,0 +1,345 @@
+//! The assembler of a process: gathers, or asks contacts until one accepts it (Derecho §2.2). Its sides as a coordinator and as a
+//! follower have files of their own.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use squall_fabric::{Duration, Instant, NodeId};
+
+use super::action::{AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings, VisitorId};
+use super::contacts::ContactList;
+use super::coordinating::{Follower, Introduction};
+use super::following::{Binding, Following};
+use super::message::{AssemblyAnswer, Claim};
+use super::mutation::{Mutation, is_on};
+use crate::admission::CallFailure;
+
+/// A process that assembles with others, each of which is reached at an `A`. What cannot be helped is an `E` of the driver.
+///
+/// **Law.** The driver takes an action ([`Assembler::poll_action`]), carries it out, and takes the next. While there is none it waits
+/// until [`Assembler::next_deadline`], and hands in what comes with the `handle_*`. One call ([`AssemblyAction::Ask`],
+/// [`AssemblyAction::Link`]) is under way at a time; what comes of it is followed by [`AssemblyAction::Keep`] or
+/// [`AssemblyAction::Discard`]. It may take its time, while everything else goes on.
+///
+/// Bounded: [`super::MEMBERS_MAX`] followers, as many links as members.
+#[derive(Debug)]
+pub struct Assembler<A, E> {
+    pub(super) settings: AssemblySettings,
+    pub(super) contacts: ContactList<A>,
+    listen: A,
+    pub(super) deadline: Instant,
+    pub(super) role: Role<A>,
+    pub(super) actions: VecDeque<AssemblyAction<A>>,
+    /// The call that is under way.
+    pub(super) call: Option<Call<A>>,
+    /// The processes that were gathered here, in the order in which they came.
+    pub(super) followers: BTreeMap<VisitorId, Follower<A>>,
+    /// When to show them a sign of life.
+    pub(super) announce_at: Instant,
+    /// Whether people know that a quorum is missing.
+    pub(super) has_no_quorum: bool,
+    /// Links that have come before the roster.
+    pub(super) early: BTreeMap<VisitorId, (u64, NodeId)>,
+    /// Rosters made here.
+    pub(super) rosters: u64,
+    /// How many had been gathered, as was heard last.
+    pub(super) joined: u32,
+    /// Other contacts asked in this round.
+    asked: usize,
+    /// When to ask the next one.
+    ask_at: Instant,
+    /// Which one, if not the next on the list.
+    next_contact: Option<A>,
+    /// Redirections in a row.
+    hops: u32,
+    pause: Duration,
+    patience: Duration,
+    /// What can never work, by contact: processes that have proved the secret say so.
+    hopeless: BTreeMap<A, E>,
+    /// What some process without a proof said last.
+    unproved: Option<E>,
+    /// The last failure of a call.
+    cause: String,
+}
+
+/// What a process is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Role<A> {
+    /// It asks contacts, and gathers if it is one.
+    Open,
+    /// It has sent the roster to those that it has gathered.
+    Introducing(Introduction<A>),
+    /// A contact has accepted it.
+    Following(Following<A>),
+    /// It has the roster of a coordinator.
+    Bound(Binding<A>),
+    /// It has begun, joins the group that runs, or has given up.
+    Over,
+}
+
+/// A call that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Call<A> {
+    Ask(A),
+    Link { session: u64, node: NodeId },
+}
+
+impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
+    /// A process that is reached at `listen`.
+    ///
+    /// # Panics
+    /// If the number of members is out of range.
+    #[must_use]
+    pub fn new(settings: AssemblySettings, contacts: ContactList<A>, listen: A, now: Instant) -> Self {
+        assert!((1..=super::MEMBERS_MAX).contains(&settings.members), "{} members", settings.members);
+        let mut assembler = Self {
+            deadline: now + settings.timeout,
+            pause: settings.pauses[0],
+            patience: settings.patience_min,
+            settings,
+            contacts,
+            listen,
+            role: Role::Open,
+            actions: VecDeque::new(),
+            call: None,
+            followers: BTreeMap::new(),
+            announce_at: now,
+            has_no_quorum: false,
+            early: BTreeMap::new(),
+            rosters: 0,
+            joined: 1,
+            asked: 0,
+            ask_at: now,
+            next_contact: None,
+            hops: 0,
+            hopeless: BTreeMap::new(),
+            unproved: None,
+            cause: String::new(),
+        };
+        assembler.introduce(now);
+        assembler
+    }
+
+    /// What this process says of itself.
+    #[must_use]
+    pub fn claim(&self) -> Claim<A> {
+        let own = self.contacts.own().map(|own| u32::try_from(own).expect("a list that was read"));
+        Claim {
+            members: self.settings.members,
+            agreement: self.settings.agreement,
+            rank: self.settings.rank,
+            listen: self.listen.clone(),
+            contact: own.map(|own| (own, self.contacts.all().to_vec())),
+        }
+    }
+
+    /// The error of the failure, if the driver has handed one in that explains it.
+    pub fn take_error(&mut self) -> Option<E> {
+        self.hopeless.pop_first().map(|(_, error)| error).or_else(|| self.unproved.take())
+    }
+
+    /// Whether this process gathers others.
+    pub(super) fn gathers(&self) -> bool {
+        let is_one = match is_on(Mutation::FirstOnly) {
+            true => self.contacts.own() == Some(0),
+            false => self.contacts.own().is_some(),
+        };
+        is_one && self.role == Role::Open
+    }
+
+    /// What to do next; `None`: to wait until [`Assembler::next_deadline`], or for something to hand in.
+    pub fn poll_action(&mut self, now: Instant) -> Option<AssemblyAction<A>> {
+        if self.actions.is_empty() {
+            self.check_time(now);
+        }
+        if self.actions.is_empty() && self.call.is_none() {
+            match &self.role {
+                Role::Open => self.ask(now),
+                Role::Bound(_) => self.link(now),
+                Role::Introducing(_) | Role::Following(_) | Role::Over => {}
+            }
+        }
+        self.actions.pop_front()
+    }
+
+    /// When to poll again, whatever comes before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let can_call = self.call.is_none();
+        let announce = (!self.followers.is_empty()).then_some(self.announce_at);
+        let own = match &self.role {
+            Role::Over => return None,
+            Role::Open => (can_call && self.has_contacts()).then_some(self.ask_at),
+            Role::Introducing(introduction) => Some(introduction.until),
+            Role::Following(_) | Role::Bound(_) => self.link_at(),
+        };
+        let end = (!is_on(Mutation::WaitForEver)).then_some(self.deadline);
+        own.into_iter().chain(self.silent_at()).chain(announce).chain(end).min()
+    }
+
+    fn has_contacts(&self) -> bool {
+        self.contacts.others().next().is_some()
+    }
+
+    fn check_time(&mut self, now: Instant) {
+        if self.role == Role::Over {
+            return;
+        }
+        if now >= self.deadline && !is_on(Mutation::WaitForEver) {
+            return self.end_late();
+        }
+        self.check_coordinating(now);
+        self.check_following(now);
+    }
+
+    /// The time is over.
+    fn end_late(&mut self) {
+        let failure = match &self.role {
+            Role::Introducing(_) => return self.end_unready(),
+            Role::Bound(binding) => binding.late(),
+            Role::Following(_) => AssemblyFailure::Incomplete { joined: self.joined },
+            Role::Open | Role::Over => match self.gathers() {
+                true if self.is_full() => AssemblyFailure::NoQuorum { present: self.contacts_here() },
+                true => AssemblyFailure::Incomplete { joined: self.count() },
+                false => AssemblyFailure::Unreachable(self.cause.clone()),
+            },
+        };
+        self.give_up(failure);
+    }
+
+    /// Ends, and says so to nobody: the others see the end of their connections.
+    pub(super) fn give_up(&mut self, failure: AssemblyFailure<A>) {
+        self.role = Role::Over;
+        self.actions.push_back(AssemblyAction::GiveUp(failure));
+    }
+
+    /// Asks the next contact.
+    fn ask(&mut self, now: Instant) {
+        if now < self.ask_at || !self.has_contacts() {
+            return;
+        }
+        let next = self.next_contact.take();
+        let contact = next.unwrap_or_else(|| {
+            let place = self.asked;
+            self.asked += 1;
+            self.contacts.others().nth(place).expect("a round has an end").clone()
+        });
+        self.call = Some(Call::Ask(contact.clone()));
+        let (patience, until) = (self.patience, self.deadline.min(now + self.settings.handshake * PATIENCE));
+        self.actions.push_back(AssemblyAction::Ask { contact, patience, until });
+    }
+
+    /// A contact has answered the claim.
+    pub fn handle_answer(&mut self, now: Instant, answer: AssemblyAnswer<A>) {
+        let Some(Call::Ask(contact)) = self.call.take() else { return };
+        self.unproved = None;
+        self.hopeless.remove(&contact);
+        if self.role != Role::Open {
+            return self.actions.push_back(AssemblyAction::Discard);
+        }
+        match answer {
+            AssemblyAnswer::Accepted => {
+                self.actions.push_back(AssemblyAction::Keep);
+                return self.follow(now, contact);
+            }
+            AssemblyAnswer::Running => {
+                self.actions.push_back(AssemblyAction::Discard);
+                return self.join(contact);
+            }
+            AssemblyAnswer::Redirect(other)
+                if self.hops < HOPS_MAX && self.contacts.others().any(|one| *one == other) =>
+            {
+                self.hops += 1;
+                self.ask_soon(now, other);
+            }
+            AssemblyAnswer::Redirect(_) => self.ask_next(now, contact, "it follows another contact".into()),
+            AssemblyAnswer::Later(reason) => self.ask_next(now, contact, reason),
+            AssemblyAnswer::Refused(_) => {
+                unreachable!("a refusal is a failure, which the driver puts into words")
+            }
+        }
+        self.actions.push_back(AssemblyAction::Discard);
+    }
+
+    /// A call has failed, or a contact has refused this process for good ([`AssemblyAnswer::Refused`]), which only the driver can
+    /// put into words.
+    pub fn handle_failure(&mut self, now: Instant, failure: CallFailure<E>) {
+        match self.call.take() {
+            Some(Call::Ask(contact)) if self.role == Role::Open => {
+                self.on_contact_failed(now, contact, failure)
+            }
+            Some(Call::Link { session, node }) => self.on_link_failed(now, session, node, failure),
+            Some(Call::Ask(_)) | None => {}
+        }
+    }
+
+    fn on_contact_failed(&mut self, now: Instant, contact: A, failure: CallFailure<E>) {
+        let cause = match failure {
+            CallFailure::Unheard(cause) | CallFailure::Again(cause) => cause,
+            CallFailure::Unproved(error) => {
+                let cause = error.to_string();
+                self.unproved = Some(error);
+                cause
+            }
+            CallFailure::Never(error) => {
+                let cause = error.to_string();
+                self.hopeless.insert(contact.clone(), error);
+                if self.contacts.others().all(|other| self.hopeless.contains_key(other)) {
+                    return self.give_up(AssemblyFailure::Hopeless(cause));
+                }
+                cause
+            }
+        };
+        self.ask_next(now, contact, cause);
+    }
+
+    /// Continues with the next contact: at once, or, when all have been asked, after a pause.
+    fn ask_next(&mut self, now: Instant, contact: A, cause: String) {
+        self.hops = 0;
+        // To one that gathers it does not matter.
+        if !self.gathers() {
+            self.report_obstacle(contact, cause);
+        }
+        self.ask_at = now;
+        if self.asked >= self.contacts.others().count() {
+            self.asked = 0;
+            self.ask_at = now + self.pause;
+            self.pause = (self.pause * 2).min(self.settings.pauses[1]);
+            // A slow network has its time later.
+            self.patience = (self.patience * 2).min(self.settings.handshake.max(self.settings.patience_min));
+        }
+    }
+
+    /// Reports what is in the way, once.
+    pub(super) fn report_obstacle(&mut self, contact: A, cause: String) {
+        if cause != self.cause {
+            self.cause.clone_from(&cause);
+            self.actions.push_back(AssemblyAction::Progress(AssemblyProgress::Calling { contact, cause }));
+        }
+    }
+
+    /// Asks this contact before any other.
+    pub(super) fn ask_soon(&mut self, now: Instant, contact: A) {
+        (self.next_contact, self.ask_at) = (Some(contact), now);
+    }
+
+    /// Is nobody's follower any more, and asks the contacts again.
+    pub(super) fn open(&mut self, now: Instant) {
+        self.role = Role::Open;
+        self.early.clear();
+        (self.asked, self.hops, self.ask_at) = (0, 0, now + self.settings.pauses[0]);
+        self.pause = self.settings.pauses[0];
+    }
+
+    /// The group runs, says this contact.
+    pub(super) fn join(&mut self, contact: A) {
+        let release = super::message::Release::Running(contact.clone());
+        self.release_all(&release);
+        self.role = Role::Over;
+        self.actions.push_back(AssemblyAction::Join(contact));
+    }
+}
+
+/// Contacts that name another one, one after the other.
+const HOPS_MAX: u32 = 4;
+/// How many handshakes of others pass before a contact that is being asked is asked again.
+const PATIENCE: u32 = 5;

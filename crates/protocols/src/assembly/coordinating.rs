@@ -1,0 +1,302 @@
+//! The side of a process that gathers others (Derecho §2.2).
+
+use std::collections::BTreeMap;
+
+use squall_fabric::{Instant, NodeId};
+
+use super::MEMBERS_MAX;
+use super::action::{Assembled, AssemblyAction, AssemblyFailure, AssemblyProgress, LinkEnd, VisitorId};
+use super::assembler::{Assembler, Role};
+use super::message::{AssemblyAnswer, AssemblyNotice, AssemblyRefusal, Claim, Release};
+use super::mutation::{Mutation, is_on};
+use super::roster::{Roster, assign};
+use crate::coverage::{Point, reach};
+
+/// A process that was gathered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Follower<A> {
+    rank: Option<u32>,
+    listen: A,
+    /// Its place on the list of contacts.
+    contact: Option<usize>,
+    has_reported: bool,
+}
+
+/// A roster whose members link with each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Introduction<A> {
+    roster: Roster<A>,
+    own: NodeId,
+    members: BTreeMap<NodeId, VisitorId>,
+    /// When those that have not reported are given up.
+    pub(super) until: Instant,
+}
+
+impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
+    /// The processes that are here, this one included.
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.followers.len() + 1).expect("at most MEMBERS_MAX")
+    }
+
+    /// Whether as many as planned are here.
+    pub(super) fn is_full(&self) -> bool {
+        self.count() >= self.settings.members
+    }
+
+    /// The contacts that are here.
+    pub(super) fn contacts_here(&self) -> u32 {
+        u32::try_from(self.places().len()).expect("as many as processes at most")
+    }
+
+    fn places(&self) -> Vec<usize> {
+        self.followers.values().filter_map(|follower| follower.contact).chain(self.contacts.own()).collect()
+    }
+
+    /// A process that has proved the secret wants to be among the first members.
+    pub fn handle_claim(&mut self, now: Instant, visitor: VisitorId, claim: Claim<A>) {
+        let answer = match &self.role {
+            Role::Open => match self.judge(&claim) {
+                None => return self.accept(now, visitor, claim),
+                Some(answer) => {
+                    // It comes before this process: it is to hear of it at once \[Q4\].
+                    if let (AssemblyAnswer::Later(_), Some((place, _))) = (&answer, claim.contact)
+                        && let Some(earlier) = self.contacts.all().get(place as usize).cloned()
+                    {
+                        self.ask_soon(now, earlier);
+                    }
+                    answer
+                }
+            },
+            Role::Following(following) => AssemblyAnswer::Redirect(following.at.clone()),
+            Role::Introducing(_) | Role::Bound(_) => AssemblyAnswer::Later(LINKING.into()),
+            Role::Over => AssemblyAnswer::Later(ENDING.into()),
+        };
+        self.actions.push_back(AssemblyAction::Answer(visitor, answer));
+    }
+
+    /// What keeps this process from accepting another one.
+    fn judge(&self, claim: &Claim<A>) -> Option<AssemblyAnswer<A>> {
+        let refused = |refusal| Some(AssemblyAnswer::Refused(refusal));
+        if !self.gathers() || self.count() >= MEMBERS_MAX {
+            return Some(AssemblyAnswer::Later(NO_CONTACT.into()));
+        }
+        let place = claim.contact.as_ref().map(|(place, _)| *place as usize);
+        if place < self.contacts.own() && place.is_some() {
+            return Some(AssemblyAnswer::Later(EARLIER.into()));
+        }
+        let members = self.settings.members;
+        if claim.members != members {
+            return refused(AssemblyRefusal::MemberCount { coordinator: members });
+        }
+        if claim.agreement != self.settings.agreement {
+            return refused(AssemblyRefusal::Agreement);
+        }
+        if claim.contact.as_ref().is_some_and(|(_, all)| all != self.contacts.all()) {
+            return refused(AssemblyRefusal::Contacts);
+        }
+        if place.is_some() && self.places().iter().any(|taken| Some(*taken) == place) {
+            return Some(AssemblyAnswer::Later(TWICE.into()));
+        }
+        let mut wishes = self.followers.values().map(|follower| follower.rank).chain([self.settings.rank]);
+        match claim.rank {
+            Some(rank) if rank >= members => refused(AssemblyRefusal::RankOutOfRange { rank }),
+            Some(rank) if wishes.any(|wish| wish == Some(rank)) => {
+                refused(AssemblyRefusal::RankTaken { rank })
+            }
+            _ => None,
+        }
+    }
+
+    fn accept(&mut self, now: Instant, visitor: VisitorId, claim: Claim<A>) {
+        let contact = claim.contact.map(|(place, _)| place as usize);
+        let (rank, listen) = (claim.rank, claim.listen);
+        self.followers.insert(visitor, Follower { rank, listen, contact, has_reported: false });
+        self.actions.push_back(AssemblyAction::Answer(visitor, AssemblyAnswer::Accepted));
+        self.announce(now);
+        self.introduce(now);
+    }
+
+    /// Shows all followers how many are here.
+    fn announce(&mut self, now: Instant) {
+        self.announce_at = now + self.settings.silence / SIGNS;
+        let joined = self.count();
+        let notices = self.followers.keys().map(|follower| (*follower, AssemblyNotice::Joined { joined }));
+        self.actions.extend(notices.map(|(follower, notice)| AssemblyAction::Notify(follower, notice)));
+        if std::mem::replace(&mut self.joined, joined) != joined {
+            self.actions.push_back(AssemblyAction::Progress(AssemblyProgress::Joined { joined }));
+        }
+    }
+
+    /// Gives out the ranks and sends the roster, if all are here.
+    pub(super) fn introduce(&mut self, now: Instant) {
+        if !self.gathers() || !self.is_full() {
+            return;
+        }
+        let mut chosen: Vec<VisitorId> = self.followers.keys().copied().collect();
+        // Contacts first: a quorum of them is needed.
+        chosen.sort_by_key(|follower| self.followers[follower].contact.unwrap_or(usize::MAX));
+        chosen.truncate(self.settings.members as usize - 1);
+        let places = chosen.iter().filter_map(|follower| self.followers[follower].contact);
+        let places: Vec<usize> = places.chain(self.contacts.own()).collect();
+        if !self.contacts.is_quorum(&places, self.settings.members) && !is_on(Mutation::IgnoreQuorum) {
+            reach(Point::QuorumAwaited);
+            if !std::mem::replace(&mut self.has_no_quorum, true) {
+                let progress = AssemblyProgress::NoQuorum { present: self.contacts_here() };
+                self.actions.push_back(AssemblyAction::Progress(progress));
+            }
+            return;
+        }
+        chosen.sort_unstable();
+        self.send_roster(now, &chosen);
+    }
+
+    fn send_roster(&mut self, now: Instant, chosen: &[VisitorId]) {
+        let wishes: Vec<Option<u32>> = std::iter::once(self.settings.rank)
+            .chain(chosen.iter().map(|follower| self.followers[follower].rank))
+            .collect();
+        let ranks = assign(&wishes);
+        let own = NodeId(ranks[0]);
+        let members: BTreeMap<NodeId, VisitorId> =
+            ranks[1..].iter().copied().map(NodeId).zip(chosen.iter().copied()).collect();
+        let address = |rank: u32| match members.get(&NodeId(rank)) {
+            Some(follower) => self.followers[follower].listen.clone(),
+            None => self.claim().listen,
+        };
+        let listen: Vec<A> = (0..self.settings.members).map(address).collect();
+        let session = self.settings.nonce.wrapping_add(self.rosters);
+        self.rosters += 1;
+        for (node, follower) in &members {
+            let notice =
+                AssemblyNotice::Roster { session, node: *node, coordinator: own, listen: listen.clone() };
+            self.actions.push_back(AssemblyAction::Notify(*follower, notice));
+        }
+        let roster = Roster { session, coordinator: own, listen };
+        self.role =
+            Role::Introducing(Introduction { roster, own, members, until: now + self.settings.linking });
+        self.go_if_linked();
+    }
+
+    /// A process that was gathered reports that all its links of a session stand.
+    pub fn handle_report(&mut self, visitor: VisitorId, session: u64) {
+        let Role::Introducing(introduction) = &self.role else { return };
+        let is_present = introduction.roster.session == session || is_on(Mutation::TakeStaleReport);
+        if let Some(follower) = self.followers.get_mut(&visitor).filter(|_| is_present) {
+            follower.has_reported = true;
+            self.go_if_linked();
+        }
+    }
+
+    fn go_if_linked(&mut self) {
+        let Role::Introducing(introduction) = &self.role else { return };
+        let waits = |follower: &&VisitorId| !self.followers[*follower].has_reported;
+        let waiting = introduction.members.values().filter(waits).count();
+        if waiting > usize::from(is_on(Mutation::GoTooSoon)) {
+            return;
+        }
+        let Role::Introducing(Introduction { roster, own, members, .. }) =
+            std::mem::replace(&mut self.role, Role::Over)
+        else {
+            unreachable!("seen above")
+        };
+        let links: BTreeMap<NodeId, LinkEnd> =
+            members.into_iter().map(|(node, follower)| (node, LinkEnd::Visitor(follower))).collect();
+        for follower in std::mem::take(&mut self.followers).into_keys() {
+            let is_member = links.values().any(|link| *link == LinkEnd::Visitor(follower));
+            let notice =
+                if is_member { AssemblyNotice::Go } else { AssemblyNotice::Released(Release::Complete) };
+            self.actions.push_back(AssemblyAction::Notify(follower, notice));
+            if !is_member {
+                self.actions.push_back(AssemblyAction::Close(follower));
+            }
+        }
+        self.actions.push_back(AssemblyAction::Begin(Assembled { roster, node: own, links }));
+    }
+
+    /// The connection with a process that was gathered has ended, or it has sent something that it must not. Links need not be
+    /// watched: the coordinator notices when a member dies, and the group when a link is broken.
+    pub fn handle_lost(&mut self, now: Instant, visitor: VisitorId) {
+        let is_member = |introduction: &Introduction<A>| {
+            introduction.members.iter().find(|(_, member)| **member == visitor).map(|(node, _)| *node)
+        };
+        match &self.role {
+            Role::Introducing(introduction) => match is_member(introduction) {
+                Some(_) if is_on(Mutation::WaitForLost) => {}
+                Some(node) => self.gather_again(now, &[node]),
+                None => {
+                    self.followers.remove(&visitor);
+                }
+            },
+            Role::Open | Role::Following(_) | Role::Bound(_) | Role::Over => {
+                if self.followers.remove(&visitor).is_some() {
+                    self.actions.push_back(AssemblyAction::Progress(AssemblyProgress::Left(visitor)));
+                    self.announce(now);
+                }
+            }
+        }
+    }
+
+    /// Releases the members of the roster and gathers again, without those that are lost.
+    fn gather_again(&mut self, now: Instant, lost: &[NodeId]) {
+        let Role::Introducing(introduction) = std::mem::replace(&mut self.role, Role::Open) else { return };
+        reach(Point::GatheredAgain);
+        for node in lost {
+            let visitor = introduction.members[node];
+            self.followers.remove(&visitor);
+            self.actions.push_back(AssemblyAction::Close(visitor));
+            let address = introduction.roster.address(*node).clone();
+            self.actions.push_back(AssemblyAction::Progress(AssemblyProgress::MemberLost { address }));
+        }
+        let listen = introduction.roster.address(lost[0]).clone();
+        for visitor in introduction.members.values() {
+            let Some(follower) = self.followers.get_mut(visitor) else { continue };
+            follower.has_reported = false;
+            let release = Release::MemberLost { node: lost[0], listen: listen.clone() };
+            self.actions.push_back(AssemblyAction::Notify(*visitor, AssemblyNotice::Released(release)));
+        }
+        self.open(now);
+        self.announce(now);
+        self.introduce(now);
+    }
+
+    /// Signs of life, and members that take too long.
+    pub(super) fn check_coordinating(&mut self, now: Instant) {
+        if let Role::Introducing(introduction) = &self.role
+            && now >= introduction.until
+        {
+            let late =
+                introduction.members.iter().filter(|(_, visitor)| !self.followers[visitor].has_reported);
+            let late: Vec<NodeId> = late.map(|(node, _)| *node).collect();
+            self.gather_again(now, &late);
+        }
+        if !self.followers.is_empty() && now >= self.announce_at {
+            self.announce(now);
+        }
+    }
+
+    /// The time is over before all have reported.
+    pub(super) fn end_unready(&mut self) {
+        let Role::Introducing(introduction) = self.role.clone() else { return };
+        let late = introduction.members.iter().filter(|(_, visitor)| !self.followers[visitor].has_reported);
+        let late: Vec<NodeId> = late.map(|(node, _)| *node).collect();
+        self.release_all(&Release::Unready(late.clone()));
+        let named = late.into_iter().map(|node| (node, introduction.roster.address(node).clone()));
+        self.give_up(AssemblyFailure::Unready(named.collect()));
+    }
+
+    /// Releases all followers, and closes their connections.
+    pub(super) fn release_all(&mut self, release: &Release<A>) {
+        for follower in std::mem::take(&mut self.followers).into_keys() {
+            let notice = AssemblyNotice::Released(release.clone());
+            self.actions.push_back(AssemblyAction::Notify(follower, notice));
+            self.actions.push_back(AssemblyAction::Close(follower));
+        }
+    }
+}
+
+/// Signs of life of a coordinator in the time after which its followers leave it.
+const SIGNS: u32 = 4;
+const LINKING: &str = "its members are linking with each other";
+const ENDING: &str = "it has just begun, or ended";
+const NO_CONTACT: &str = "it gathers no members: give all processes the same `contacts`";
+const EARLIER: &str = "it comes later on the list of contacts";
+const TWICE: &str = "another process listens at the same contact: end one of the two";

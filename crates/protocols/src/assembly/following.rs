@@ -1,0 +1,311 @@
+//! The side of a process that a contact has accepted (Derecho §2.2).
+
+use std::collections::BTreeMap;
+
+use squall_fabric::{Instant, NodeId};
+
+use super::action::{Assembled, AssemblyAction, AssemblyFailure, AssemblyProgress, LinkEnd, VisitorId};
+use super::assembler::{Assembler, Call, Role};
+use super::message::{AssemblyAnswer, AssemblyNotice, AssemblyRefusal, Release};
+use super::mutation::{Mutation, is_on};
+use super::roster::Roster;
+use crate::admission::CallFailure;
+use crate::coverage::{Point, reach};
+
+/// A coordinator that has not sent a roster yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Following<A> {
+    pub(super) at: A,
+    /// When it was heard last.
+    pub(super) heard: Instant,
+}
+
+/// A roster that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Binding<A> {
+    pub(super) following: Following<A>,
+    roster: Roster<A>,
+    own: NodeId,
+    links: BTreeMap<NodeId, LinkEnd>,
+    has_reported: bool,
+    /// When to try to link with the next member.
+    link_at: Instant,
+}
+
+impl<A: Clone> Binding<A> {
+    fn others(&self) -> impl Iterator<Item = NodeId> {
+        let (own, coordinator) = (self.own, self.roster.coordinator);
+        self.roster.nodes().filter(move |node| *node != own && *node != coordinator)
+    }
+
+    /// The member with which this process is to link next.
+    fn next(&self) -> Option<NodeId> {
+        self.others().find(|node| *node < self.own && !self.links.contains_key(node))
+    }
+
+    fn is_linked(&self) -> bool {
+        self.others().all(|node| self.links.contains_key(&node))
+    }
+
+    /// Why the time is over.
+    pub(super) fn late(&self) -> AssemblyFailure<A> {
+        match self.others().find(|node| !self.links.contains_key(node)) {
+            Some(node) => AssemblyFailure::Unlinked(node, self.roster.address(node).clone()),
+            // Others miss each other, and the coordinator has not said which.
+            None => AssemblyFailure::Unready(Vec::new()),
+        }
+    }
+}
+
+impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
+    /// A contact has accepted this process.
+    pub(super) fn follow(&mut self, now: Instant, contact: A) {
+        if is_on(Mutation::FollowNobody) && self.gathers() {
+            self.actions.push_back(AssemblyAction::Leave);
+            return self.open(now);
+        }
+        if !self.followers.is_empty() {
+            reach(Point::ContactYielded);
+        }
+        if !is_on(Mutation::KeepGathered) {
+            self.release_all(&Release::Redirect(contact.clone()));
+        }
+        let progress = AssemblyProgress::Following { contact: contact.clone() };
+        self.actions.push_back(AssemblyAction::Progress(progress));
+        self.role = Role::Following(Following { at: contact, heard: now });
+        self.has_no_quorum = false;
+    }
+
+    /// The coordinator that this process follows.
+    fn following(&mut self) -> Option<&mut Following<A>> {
+        match &mut self.role {
+            Role::Following(following) => Some(following),
+            Role::Bound(binding) => Some(&mut binding.following),
+            Role::Open | Role::Introducing(_) | Role::Over => None,
+        }
+    }
+
+    /// The coordinator has sent a notice.
+    pub fn handle_notice(&mut self, now: Instant, notice: AssemblyNotice<A>) {
+        let Some(following) = self.following() else { return };
+        following.heard = now;
+        match notice {
+            AssemblyNotice::Joined { joined } => {
+                if std::mem::replace(&mut self.joined, joined) != joined {
+                    self.actions.push_back(AssemblyAction::Progress(AssemblyProgress::Joined { joined }));
+                }
+            }
+            AssemblyNotice::Roster { session, node, coordinator, listen } => {
+                self.on_roster(now, Roster { session, coordinator, listen }, node);
+            }
+            AssemblyNotice::Go => self.on_go(),
+            AssemblyNotice::Released(release) => self.on_released(now, release),
+        }
+    }
+
+    fn on_roster(&mut self, now: Instant, mut roster: Roster<A>, own: NodeId) {
+        let Role::Following(following) = self.role.clone() else {
+            return self.nonsense("a second roster");
+        };
+        let members = self.settings.members;
+        let is_sound = roster.listen.len() == members as usize
+            && own.0 < members
+            && roster.coordinator.0 < members
+            && own != roster.coordinator
+            && (self.settings.rank.is_none_or(|rank| rank == own.0) || is_on(Mutation::IgnoreRanks));
+        if !is_sound {
+            return self.nonsense("a roster that cannot be");
+        }
+        // Its own word may be a wildcard, but there it was reached.
+        roster.listen[roster.coordinator.0 as usize] = following.at.clone();
+        let links = BTreeMap::new();
+        self.role = Role::Bound(Binding { following, roster, own, links, has_reported: false, link_at: now });
+        for (visitor, (session, node)) in std::mem::take(&mut self.early) {
+            self.handle_link(visitor, session, node);
+        }
+        self.report_if_linked();
+    }
+
+    fn on_go(&mut self) {
+        match std::mem::replace(&mut self.role, Role::Over) {
+            Role::Bound(Binding { roster, own, mut links, has_reported: true, .. }) => {
+                links.insert(roster.coordinator, LinkEnd::Coordinator);
+                self.actions.push_back(AssemblyAction::Begin(Assembled { roster, node: own, links }));
+            }
+            before => {
+                self.role = before;
+                self.nonsense("the word to go before the report");
+            }
+        }
+    }
+
+    fn on_released(&mut self, now: Instant, release: Release<A>) {
+        let binding = match &self.role {
+            Role::Bound(binding) => Some(binding.clone()),
+            _ => None,
+        };
+        let Some(Following { at, .. }) = self.following().cloned() else { return };
+        if binding.is_some() {
+            self.actions.push_back(AssemblyAction::CloseLinks);
+        }
+        match release {
+            Release::MemberLost { listen, .. } if binding.is_some() => {
+                self.actions
+                    .push_back(AssemblyAction::Progress(AssemblyProgress::MemberLost { address: listen }));
+                self.role = Role::Following(Following { at, heard: now });
+            }
+            Release::MemberLost { .. } => self.nonsense("the loss of a member before the roster"),
+            Release::Redirect(contact) => {
+                self.leave(now);
+                if self.contacts.all().contains(&contact) {
+                    self.ask_soon(now, contact);
+                }
+            }
+            Release::Running(contact) => {
+                self.actions.push_back(AssemblyAction::Leave);
+                self.join(contact);
+            }
+            Release::Complete => {
+                self.actions.push_back(AssemblyAction::Leave);
+                self.join(at);
+            }
+            Release::Unready(nodes) => {
+                let named = binding.iter().flat_map(|binding| {
+                    let known = nodes.iter().filter(|node| node.0 < self.settings.members);
+                    known.map(|node| (*node, binding.roster.address(*node).clone()))
+                });
+                let failure = AssemblyFailure::Unready(named.collect());
+                self.give_up(failure);
+            }
+        }
+    }
+
+    /// The coordinator breaks the protocol.
+    fn nonsense(&mut self, what: &'static str) {
+        let Some(Following { at, .. }) = self.following().cloned() else { return };
+        self.give_up(AssemblyFailure::Nonsense(at, what));
+    }
+
+    /// The connection with the coordinator has ended.
+    pub fn handle_coordinator_lost(&mut self, now: Instant) {
+        if let Role::Bound(binding) = &self.role
+            && binding.has_reported
+            && !is_on(Mutation::ReportTwice)
+        {
+            // The others may have begun \[Q1\].
+            reach(Point::CoordinatorLostLate);
+            return self.give_up(AssemblyFailure::CoordinatorLost(binding.following.at.clone()));
+        }
+        if self.following().is_some() {
+            self.leave(now);
+        }
+    }
+
+    /// Leaves the coordinator, and asks the contacts again.
+    fn leave(&mut self, now: Instant) {
+        if matches!(self.role, Role::Bound(_)) {
+            self.actions.push_back(AssemblyAction::CloseLinks);
+        }
+        self.actions.push_back(AssemblyAction::Leave);
+        self.open(now);
+        self.introduce(now);
+    }
+
+    /// A coordinator that stands still is left, unless the others may have begun.
+    pub(super) fn check_following(&mut self, now: Instant) {
+        if self.silent_at().is_some_and(|at| now >= at) {
+            reach(Point::SilentCoordinatorLeft);
+            self.leave(now);
+        }
+    }
+
+    /// When to leave the coordinator, should it stay silent.
+    pub(super) fn silent_at(&self) -> Option<Instant> {
+        let heard = match &self.role {
+            Role::Following(following) => following.heard,
+            Role::Bound(binding) if !binding.has_reported => binding.following.heard,
+            _ => return None,
+        };
+        (!is_on(Mutation::StayWithSilent)).then(|| heard + self.settings.silence)
+    }
+
+    /// When to link with the next member.
+    pub(super) fn link_at(&self) -> Option<Instant> {
+        match &self.role {
+            Role::Bound(binding) if self.call.is_none() && binding.next().is_some() => Some(binding.link_at),
+            _ => None,
+        }
+    }
+
+    /// Links with the next member of a lower rank.
+    pub(super) fn link(&mut self, now: Instant) {
+        let Role::Bound(binding) = &self.role else { return };
+        let Some(node) = binding.next().filter(|_| now >= binding.link_at) else { return };
+        let (session, address) = (binding.roster.session, binding.roster.address(node).clone());
+        self.call = Some(Call::Link { session, node });
+        let until = self.deadline.min(now + self.settings.handshake);
+        self.actions.push_back(AssemblyAction::Link { session, own: binding.own, node, address, until });
+    }
+
+    /// The link that was asked for stands.
+    pub fn handle_linked(&mut self, now: Instant) {
+        let Some(Call::Link { session: asked, node }) = self.call.take() else { return };
+        match &mut self.role {
+            Role::Bound(binding) if binding.roster.session == asked && !binding.links.contains_key(&node) => {
+                binding.links.insert(node, LinkEnd::Called);
+                binding.link_at = now;
+                self.actions.push_back(AssemblyAction::Keep);
+                self.report_if_linked();
+            }
+            _ => self.actions.push_back(AssemblyAction::Discard),
+        }
+    }
+
+    /// The link is tried again: if the member has died, the coordinator knows, and if it cannot be reached, the coordinator goes on
+    /// without those that have not reported.
+    pub(super) fn on_link_failed(&mut self, now: Instant, asked: u64, node: NodeId, failure: CallFailure<E>) {
+        let pause = self.settings.pauses[0];
+        let Role::Bound(binding) = &mut self.role else { return };
+        if binding.roster.session != asked {
+            return;
+        }
+        binding.link_at = now + pause;
+        let contact = binding.roster.address(node).clone();
+        self.report_obstacle(contact, failure.into_cause());
+    }
+
+    /// A member that has proved the secret wants to link with this process.
+    pub fn handle_link(&mut self, visitor: VisitorId, asked: u64, node: NodeId) {
+        let members = self.settings.members as usize;
+        match &mut self.role {
+            Role::Bound(binding)
+                if binding.roster.session == asked
+                    && node > binding.own
+                    && binding.others().any(|other| other == node)
+                    && !binding.links.contains_key(&node) =>
+            {
+                binding.links.insert(node, LinkEnd::Visitor(visitor));
+                self.actions.push_back(AssemblyAction::TakeLink(visitor));
+                self.report_if_linked();
+            }
+            // The roster is on its way.
+            Role::Following(_) if self.early.len() < members => {
+                self.early.insert(visitor, (asked, node));
+            }
+            _ => {
+                let answer = AssemblyAnswer::Refused(AssemblyRefusal::OtherSession);
+                self.actions.push_back(AssemblyAction::Answer(visitor, answer));
+            }
+        }
+    }
+
+    fn report_if_linked(&mut self) {
+        if let Role::Bound(binding) = &mut self.role
+            && binding.is_linked()
+            && !std::mem::replace(&mut binding.has_reported, true)
+        {
+            let session = binding.roster.session;
+            self.actions.push_back(AssemblyAction::Report { session });
+        }
+    }
+}

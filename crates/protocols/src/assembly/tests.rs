@@ -1,0 +1,119 @@
+//! Rules that few random runs get to, and what the driver relies on (Derecho §2.2).
+
+use squall_fabric::{Duration, Instant, NodeId};
+
+use super::mutation::{Mutation, with};
+use super::*;
+use crate::admission::CallFailure;
+
+type Core = Assembler<char, String>;
+
+fn start() -> Instant {
+    Instant::from_nanos(0)
+}
+
+fn process(own: char, members: u32, contacts: &[char]) -> Core {
+    let second = Duration::from_secs(1);
+    let settings = AssemblySettings::new(members, second * 10, second);
+    let place = contacts.iter().position(|contact| *contact == own);
+    Assembler::new(settings, ContactList::new(contacts.to_vec(), place), own, start())
+}
+
+fn actions(core: &mut Core) -> Vec<AssemblyAction<char>> {
+    std::iter::from_fn(|| core.poll_action(start())).collect()
+}
+
+fn claim(own: char, members: u32) -> Claim<char> {
+    Claim { members, agreement: [0; 32], rank: None, listen: own, contact: None }
+}
+
+/// A coordinator with a roster of `a`, `b` and `c`, and `d` beyond it.
+fn introduced() -> Core {
+    let mut core = process('a', 3, &['a']);
+    for (visitor, own) in (0..).zip(['b', 'c', 'd']) {
+        core.handle_claim(start(), VisitorId(visitor), claim(own, 3));
+    }
+    actions(&mut core);
+    core
+}
+
+fn begins(core: &mut Core) -> bool {
+    actions(core).iter().any(|action| matches!(action, AssemblyAction::Begin(_)))
+}
+
+/// The report of `b` about the first roster comes after `c` was lost and the second roster was made.
+fn takes_stale_report() -> bool {
+    let mut core = introduced();
+    core.handle_claim(start(), VisitorId(3), claim('d', 3));
+    core.handle_lost(start(), VisitorId(1));
+    core.handle_claim(start(), VisitorId(4), claim('d', 3));
+    actions(&mut core);
+    core.handle_report(VisitorId(4), 1);
+    core.handle_report(VisitorId(0), 0);
+    begins(&mut core)
+}
+
+#[test]
+fn a_report_counts_for_its_own_roster() {
+    assert!(!takes_stale_report());
+    assert!(with(Mutation::TakeStaleReport, takes_stale_report));
+}
+
+/// Alone, the first contact begins at once.
+#[test]
+fn a_group_of_one_begins_by_itself() {
+    assert!(begins(&mut process('a', 1, &['a', 'b', 'c'])));
+    assert!(!begins(&mut process('b', 1, &['a', 'b', 'c'])));
+}
+
+#[test]
+fn the_roster_has_all_members_in_the_order_of_their_ranks() {
+    let mut core = process('a', 3, &['a']);
+    core.handle_claim(start(), VisitorId(0), claim('b', 3));
+    core.handle_claim(start(), VisitorId(1), Claim { rank: Some(0), ..claim('c', 3) });
+    let rosters: Vec<_> = actions(&mut core)
+        .into_iter()
+        .filter_map(|action| match action {
+            AssemblyAction::Notify(_, AssemblyNotice::Roster { node, coordinator, listen, .. }) => {
+                Some((node, coordinator, listen))
+            }
+            _ => None,
+        })
+        .collect();
+    let listen = vec!['c', 'a', 'b'];
+    assert_eq!(rosters, [(NodeId(0), NodeId(1), listen.clone()), (NodeId(2), NodeId(1), listen)]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_reason() {
+    let mut core = process('a', 3, &['a', 'b']);
+    let mut refusal = |claim| {
+        core.handle_claim(start(), VisitorId(9), claim);
+        actions(&mut core).into_iter().find_map(|action| match action {
+            AssemblyAction::Answer(_, AssemblyAnswer::Refused(refusal)) => Some(refusal),
+            _ => None,
+        })
+    };
+    let other = |members, rank| Claim { rank, ..claim('x', members) };
+    assert_eq!(refusal(other(4, None)), Some(AssemblyRefusal::MemberCount { coordinator: 3 }));
+    assert_eq!(refusal(other(3, Some(3))), Some(AssemblyRefusal::RankOutOfRange { rank: 3 }));
+    assert_eq!(refusal(Claim { agreement: [1; 32], ..other(3, None) }), Some(AssemblyRefusal::Agreement));
+    let contact = Some((1, vec!['a', 'c']));
+    assert_eq!(refusal(Claim { contact, ..other(3, None) }), Some(AssemblyRefusal::Contacts));
+    assert_eq!(refusal(other(3, Some(1))), None);
+    assert_eq!(refusal(other(3, Some(1))), Some(AssemblyRefusal::RankTaken { rank: 1 }));
+}
+
+/// One contact with another configuration ends nobody, all of them do.
+#[test]
+fn what_all_contacts_say_ends_a_process() {
+    let mut core = process('x', 3, &['a', 'b']);
+    let gives_up = |core: &mut Core| {
+        assert!(matches!(actions(core)[..], [.., AssemblyAction::Ask { .. }]));
+        core.handle_failure(start(), CallFailure::Never("other subgroups".into()));
+        matches!(core.actions.back(), Some(AssemblyAction::GiveUp(AssemblyFailure::Hopeless(_))))
+    };
+    assert!(!gives_up(&mut core));
+    assert!(gives_up(&mut core));
+    assert_eq!(core.take_error().as_deref(), Some("other subgroups"));
+}

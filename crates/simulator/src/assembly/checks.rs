@@ -1,0 +1,109 @@
+//! What the end of each process, and of the run, must look like.
+
+use std::collections::BTreeMap;
+
+use squall_fabric::NodeId;
+use squall_protocols::assembly::{Assembled, AssemblyFailure, ContactList, LinkEnd};
+
+use super::plan::TIMEOUT;
+use super::process::{Conn, End, Process};
+use super::world::World;
+
+impl World<'_> {
+    pub(super) fn begin(&mut self, process: u32, assembled: Assembled<u32>) {
+        let own = self.process(process);
+        let conn = |(node, link): (&NodeId, &LinkEnd)| {
+            let conn = match link {
+                LinkEnd::Visitor(visitor) => own.visitors.get(visitor).or(own.links.get(visitor)).copied(),
+                LinkEnd::Called => own.called.get(node).copied(),
+                LinkEnd::Coordinator => own.coordinator,
+            };
+            (*node, conn.expect("a link that is kept"))
+        };
+        let links: BTreeMap<NodeId, Conn> = assembled.links.iter().map(conn).collect();
+        if links.len() + 1 != self.plan.members as usize {
+            return self.fail("links", format!("[Q2] process {process} begins with {} links", links.len()));
+        }
+        if self.plan.ranks[process as usize].is_some_and(|rank| rank != assembled.node.0) {
+            self.fail("ranks", format!("[Q3] process {process} has the rank {}", assembled.node));
+        }
+        self.begun += 1;
+        self.finish(process, End::Begun { assembled, links });
+        self.check_agreement(process);
+    }
+
+    /// \[Q1\], \[Q2\]: with all that have begun.
+    fn check_agreement(&mut self, process: u32) {
+        let Some(End::Begun { assembled, links }) = self.process(process).end.clone() else { return };
+        for other in 0..self.plan.processes() {
+            let Some(End::Begun { assembled: theirs, links: their_links }) =
+                &self.processes[other as usize].end
+            else {
+                continue;
+            };
+            if theirs.roster.session != assembled.roster.session {
+                if !self.plan.starts_again() {
+                    let text = format!("[Q1] processes {process} and {other} have begun different groups");
+                    return self.fail("one group", text);
+                }
+                continue;
+            }
+            let is_same = theirs.roster == assembled.roster
+                && (other == process || theirs.node != assembled.node)
+                && (other == process || their_links.get(&assembled.node) == links.get(&theirs.node));
+            if !is_same {
+                let text = format!("[Q2] {process} and {other} disagree: {assembled:?} {theirs:?}");
+                return self.fail("roster", text);
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self, process: u32, end: End) {
+        self.process(process).end = Some(end);
+    }
+
+    /// \[Q6\] A process gives up when its time is over, or, with the others, when it cannot know whether they have begun.
+    pub(super) fn give_up(&mut self, process: u32, failure: &AssemblyFailure<u32>) {
+        let is_late = self.now >= self.processes[process as usize].started + TIMEOUT;
+        if !is_late && !matches!(failure, AssemblyFailure::CoordinatorLost(_)) {
+            self.fail("availability", format!("[Q6] process {process} gives up: {failure:?}"));
+        }
+        self.finish(process, End::Failed(format!("{failure:?}")));
+        self.end(process);
+    }
+
+    /// \[Q5\] Some time after the last fault.
+    pub(super) fn check_calm(&mut self) {
+        let is_up = |own: &u32| self.processes[*own as usize].runs(self.now);
+        let up: Vec<u32> = (0..self.plan.processes()).filter(is_up).collect();
+        let (waiting, over): (Vec<u32>, Vec<u32>) =
+            up.iter().partition(|own| self.processes[**own as usize].end.is_none());
+        let begun: Vec<u32> =
+            over.into_iter().filter(|own| self.processes[*own as usize].has_begun()).collect();
+        // Those that have reported to a coordinator that stands still cannot know whether the others have begun.
+        let waiting: Vec<u32> =
+            waiting.into_iter().filter(|own| !self.processes[*own as usize].has_reported).collect();
+        let list = ContactList::new((0..self.plan.contacts).collect(), None);
+        let contacts = waiting.iter().filter(|own| **own < self.plan.contacts);
+        // No more of them than there are members.
+        let places: Vec<usize> = contacts.map(|own| *own as usize).take(self.plan.members as usize).collect();
+        // Those that wait can still assemble, or can ask one that has begun.
+        let can_assemble =
+            waiting.len() >= self.plan.members as usize && list.is_quorum(&places, self.plan.members);
+        if can_assemble {
+            return self.fail("liveness", format!("[Q5] {waiting:?} wait, and could begin"));
+        }
+        let knows_it = |own: &&u32| begun.iter().any(|other| *other < self.plan.contacts && other != *own);
+        if let Some(own) = waiting.iter().find(knows_it) {
+            self.fail("liveness", format!("[Q5] process {own} waits, and {begun:?} have begun"));
+        }
+    }
+
+    /// \[Q6\] Some time after all are to have ended.
+    pub(super) fn check_end(&mut self) {
+        let waits = |process: &&Process| process.runs(self.now) && process.end.is_none();
+        if let Some(process) = self.processes.iter().position(|process| waits(&process)) {
+            self.fail("time", format!("[Q6] process {process} has not ended"));
+        }
+    }
+}
