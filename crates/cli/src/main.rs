@@ -5,34 +5,18 @@
 
 #![forbid(unsafe_code)]
 
-mod accounts;
-mod blast;
-mod chaos;
-mod clock;
-mod cluster;
 mod commands;
-mod control;
 mod copy;
-mod cores;
-mod digest;
 mod doctor;
-mod latency;
-mod member;
-mod output;
-mod progress;
-mod table;
-mod text;
-mod units;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use commands::{
-    bench_multicast, bench_object, bench_rdmc, bench_sst, bench_stream, bench_view, chaos as chaos_command,
-    cp, demo, doctor as doctor_command, explain, messages, node, serve, simulate, status,
-};
+use commands::{cp, doctor as doctor_command, explain, messages, node, serve, simulate, status};
+use squall_harness::commands::{bench, chaos, demo, process};
+use squall_harness::{Verdict, cluster, output};
 
 /// Group communication at memory speed
 #[derive(Debug, Parser)]
@@ -56,12 +40,8 @@ const EXAMPLES: &str = "Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Arguments),
-    /// Measure a part of the system on this machine
-    Bench {
-        #[command(subcommand)]
-        what: Bench,
-    },
-    Chaos(chaos_command::Arguments),
+    Bench(bench::BenchArguments),
+    Chaos(chaos::Arguments),
     Doctor(doctor_command::Arguments),
     Node(node::Arguments),
     Status(status::Arguments),
@@ -71,37 +51,8 @@ enum Command {
     Serve(serve::Arguments),
     Simulate(simulate::Arguments),
     Explain(explain::Arguments),
-    /// A member that another `squall` has started
-    #[command(hide = true)]
-    Member {
-        /// The process that has started it
-        #[arg(long)]
-        parent: u32,
-    },
-    /// The receiving end of `bench stream`
-    #[command(hide = true)]
-    StreamReceiver {
-        /// What to do
-        job: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum Bench {
-    Multicast(bench_multicast::Arguments),
-    Object(bench_object::Arguments),
-    Rdmc(bench_rdmc::Arguments),
-    Sst(bench_sst::Arguments),
-    Stream(bench_stream::Arguments),
-    View(bench_view::Arguments),
-}
-
-/// How a command ended that did what it was asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Good,
-    /// It found what should not be; it has been printed.
-    Bad,
+    #[command(flatten)]
+    Process(process::ProcessCommand),
 }
 
 fn main() -> ExitCode {
@@ -119,14 +70,8 @@ fn main() -> ExitCode {
 fn perform(command: Command) -> Result<Verdict> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments),
-        Command::Bench { what: Bench::Multicast(arguments) } => bench_multicast::run(&arguments),
-        Command::Bench { what: Bench::Object(arguments) } => bench_object::run(&arguments),
-        Command::Bench { what: Bench::Rdmc(arguments) } => bench_rdmc::run(&arguments),
-        Command::Bench { what: Bench::Sst(arguments) } => bench_sst::run(&arguments),
-        Command::Bench { what: Bench::Stream(arguments) } => bench_stream::run(&arguments),
-        Command::Bench { what: Bench::View(arguments) } => bench_view::run(&arguments),
-        Command::StreamReceiver { job } => blast::receive(&job).map(|()| Verdict::Good),
-        Command::Chaos(arguments) => chaos_command::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Doctor(arguments) => doctor_command::run(&arguments),
         Command::Node(arguments) => node::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
@@ -136,7 +81,7 @@ fn perform(command: Command) -> Result<Verdict> {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
-        Command::Member { parent } => std::process::exit(member::run(parent)),
+        Command::Process(command) => process::run(&command),
     }
 }
 

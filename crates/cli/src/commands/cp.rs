@@ -7,10 +7,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::Verdict;
 use crate::copy::send::{self, Means, Observer, Target};
 use crate::copy::{BLOCK_BYTES, PORT, Request, Transport, blocks, device, read_secret, source};
-use crate::{output, units};
+use squall_harness::Verdict;
+use squall_harness::{output, units};
 
 /// Copy files and folders to many hosts at once, for little more than the time of one
 #[derive(Debug, Args)]

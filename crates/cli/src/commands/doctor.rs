@@ -12,7 +12,7 @@ use squall_transports::verbs;
 use crate::doctor::litmus::{self, AxiomReport};
 use crate::doctor::means::{self, DeviceReport};
 use crate::doctor::peers::{self, PeerReport};
-use crate::{Verdict, output};
+use squall_harness::{Verdict, output};
 
 /// Examine what members can reach each other by: RDMA devices and, with the others, the way to each
 #[derive(Debug, Args)]

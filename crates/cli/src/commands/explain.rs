@@ -3,9 +3,9 @@
 use anyhow::Result;
 use clap::Args;
 
-use crate::Verdict;
 use crate::commands::simulate::scenario;
-use crate::output;
+use squall_harness::Verdict;
+use squall_harness::output;
 
 /// Show what happened in one simulated run
 #[derive(Debug, Args)]

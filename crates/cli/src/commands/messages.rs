@@ -14,9 +14,9 @@ use squall::config::quantity;
 use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publisher};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
-use crate::Verdict;
-use crate::cluster::{Interrupted, Interrupts};
-use crate::output;
+use squall_harness::Verdict;
+use squall_harness::cluster::{Interrupted, Interrupts};
+use squall_harness::output;
 
 /// What both need to find the group.
 #[derive(Debug, Args)]

@@ -9,9 +9,9 @@ use clap::Args;
 use serde_json::json;
 use squall::{Config, Group, Progress, View};
 
-use crate::Verdict;
-use crate::cluster::Interrupts;
-use crate::output;
+use squall_harness::Verdict;
+use squall_harness::cluster::Interrupts;
+use squall_harness::output;
 
 /// Run a member: bring the group together with the others, or join it if it runs already
 #[derive(Debug, Args)]

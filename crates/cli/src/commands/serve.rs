@@ -8,11 +8,11 @@ use std::sync::mpsc::channel;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use crate::Verdict;
 use crate::copy::entrance::Entrance;
 use crate::copy::folder::Folder;
 use crate::copy::{PORT, device, read_secret};
-use crate::output;
+use squall_harness::Verdict;
+use squall_harness::output;
 
 /// Receive files that `squall cp` sends, into a folder
 #[derive(Debug, Args)]

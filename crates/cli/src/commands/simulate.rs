@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use squall_simulator::{Scenario, Summary, coverage, scenarios, sweep};
 
-use crate::{Verdict, output, units};
+use squall_harness::{Verdict, output, units};
 
 /// Run the protocols in virtual time, under an adversarial network
 #[derive(Debug, Args)]

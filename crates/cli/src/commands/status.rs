@@ -11,8 +11,8 @@ use serde::Serialize;
 use squall::config::Address;
 use squall::{Config, MemberStatus};
 
-use crate::Verdict;
-use crate::{output, table};
+use squall_harness::Verdict;
+use squall_harness::{output, table};
 
 /// Ask the members of a group that runs how they are
 #[derive(Debug, Args)]

@@ -18,7 +18,7 @@ use squall::config::{Secret, VerbsSettings};
 use super::folder::Folder;
 use super::turns::{Ahead, Turns};
 use super::{HostId, Line, Position, receive};
-use crate::output;
+use squall_harness::output;
 
 /// A host that receives copies.
 pub(crate) struct Entrance {

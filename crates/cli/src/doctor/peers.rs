@@ -9,7 +9,7 @@ use squall::config::Address;
 use squall_transports::bootstrap::{Listener, assemble};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 
-use crate::output;
+use squall_harness::output;
 
 /// One other member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

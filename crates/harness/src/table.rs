@@ -1,7 +1,7 @@
 //! Tables for people: columns as wide as they need to be, numbers to the right.
 
 /// Lines of a table whose first row is the header. Columns but the first are set to the right.
-pub(crate) fn lines(rows: &[Vec<String>]) -> Vec<String> {
+pub fn lines(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| letters(cell)).max();
     let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();

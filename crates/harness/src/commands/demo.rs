@@ -24,7 +24,7 @@ const MESSAGES_MIN: u64 = 300_000;
 /// Let several processes on this host replicate a text, line by line, in one total order
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// Processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=64))]
     members: u64,
@@ -96,7 +96,11 @@ struct Outcome {
     crash_to_delivery_ms: Option<f64>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+/// Lets a group replicate a text, compares its members' logs, and prints what they have done.
+///
+/// # Errors
+/// If the group cannot be started, or ends before its work is done.
+pub fn run(arguments: &Arguments) -> Result<Verdict> {
     let text = Text::read(arguments.input.as_deref())?;
     let drama = Drama::of(arguments, &text);
     let members = usize::try_from(arguments.members).expect("at most 64");

@@ -1,22 +1,22 @@
 //! Numbers as people read them: three digits and a unit.
 
 /// A rate of things, as in `1.23 M`.
-pub(crate) fn count(value: f64) -> String {
+pub fn count(value: f64) -> String {
     scaled(value, &[(1e9, " G"), (1e6, " M"), (1e3, " k")])
 }
 
 /// A rate of bytes, as in `9.70 GB`.
-pub(crate) fn bytes(value: f64) -> String {
+pub fn bytes(value: f64) -> String {
     scaled(value, &[(1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1.0, " B")])
 }
 
 /// A time, as in `12.3 µs`.
-pub(crate) fn nanos(value: u64) -> String {
+pub fn nanos(value: u64) -> String {
     scaled(value as f64, &[(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1.0, " ns")])
 }
 
 /// A whole number with its thousands apart, as in `300 000`.
-pub(crate) fn grouped(value: u64) -> String {
+pub fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let groups: Vec<_> =
         digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group)).collect();

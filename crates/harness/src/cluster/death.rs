@@ -7,17 +7,17 @@ use std::process::ExitStatus;
 use super::process::Process;
 
 /// The exit status after Ctrl-C, as shells expect it.
-pub(crate) const INTERRUPTED_STATUS: u8 = 130;
+pub const INTERRUPTED_STATUS: u8 = 130;
 
 /// Somebody pressed Ctrl-C, or asked this process to terminate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Interrupted(&'static str);
+pub struct Interrupted(&'static str);
 
 impl Interrupted {
     /// The members of this command's own group have ended.
-    pub(crate) const ENDED: Self = Self("interrupted; all members have ended");
+    pub const ENDED: Self = Self("interrupted; all members have ended");
     /// There was nothing but this process.
-    pub(crate) const ALONE: Self = Self("interrupted");
+    pub const ALONE: Self = Self("interrupted");
 }
 
 impl fmt::Display for Interrupted {

@@ -431,7 +431,7 @@ impl ChangeReport {
 ///
 /// # Errors
 /// If the other end has gone.
-pub(crate) fn write_line(pipe: &mut impl Write, message: &impl Serialize) -> Result<()> {
+pub fn write_line(pipe: &mut impl Write, message: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(message).context("a message cannot be written as JSON")?;
     line.push(b'\n');
     pipe.write_all(&line)?;

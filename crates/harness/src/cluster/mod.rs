@@ -20,7 +20,8 @@ use crate::control::{
     Command, EncryptionName, Event, GroupJob, IdleName, Job, Location, Report, TransportName, Work,
 };
 use crate::cores;
-pub(crate) use death::{Death, INTERRUPTED_STATUS, Interrupted};
+pub(crate) use death::Death;
+pub use death::{INTERRUPTED_STATUS, Interrupted};
 use process::Process;
 pub(crate) use process::launcher;
 
@@ -288,14 +289,14 @@ impl<'o> Cluster<'o> {
 }
 
 /// Where Ctrl-C and requests to terminate go.
-pub(crate) struct Interrupts(std::sync::Arc<std::sync::Mutex<Box<dyn FnMut() + Send>>>);
+pub struct Interrupts(std::sync::Arc<std::sync::Mutex<Box<dyn FnMut() + Send>>>);
 
 impl Interrupts {
     /// Takes the signals of this process, once.
     ///
     /// # Errors
     /// If the system refuses.
-    pub(crate) fn take() -> Result<Self> {
+    pub fn take() -> Result<Self> {
         let nobody: Box<dyn FnMut() + Send> = Box::new(|| std::process::exit(INTERRUPTED_STATUS.into()));
         let target = std::sync::Arc::new(std::sync::Mutex::new(nobody));
         let shared = std::sync::Arc::clone(&target);
@@ -303,7 +304,8 @@ impl Interrupts {
         Ok(Self(target))
     }
 
-    pub(crate) fn set(&self, target: impl FnMut() + Send + 'static) {
+    /// Calls `target` from now on, instead of what was set before; at first the process ends.
+    pub fn set(&self, target: impl FnMut() + Send + 'static) {
         *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Box::new(target);
     }
 }

@@ -19,7 +19,7 @@ use crate::{output, units};
 /// Kill, halt, cut off, restart and disturb members under load, and check that the others continue and agree
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// How long
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
@@ -83,7 +83,11 @@ Examples:
   squall chaos --script join-halt@2,kill-halt@8,restart --repeat 50
   squall chaos --transport tcp --members 4 --script cut,cut-one-way";
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+/// Does faults to a group, judges its members' accounts, and prints what has happened.
+///
+/// # Errors
+/// If the group cannot be started or judged, or does not continue.
+pub fn run(arguments: &Arguments) -> Result<Verdict> {
     check_locations(arguments.transport, &arguments.locations)?;
     let interrupts = Interrupts::take()?;
     let folder = Folder::open(arguments.keep.as_deref())?;

@@ -7,12 +7,12 @@ use std::io::{ErrorKind, Write};
 const UNREAD_STATUS: i32 = 141;
 
 /// Prints a line to standard output.
-pub(crate) fn line(text: impl Display) {
+pub fn line(text: impl Display) {
     write(&format!("{text}\n"));
 }
 
 /// Prints to standard output as it is.
-pub(crate) fn write(text: &str) {
+pub fn write(text: &str) {
     let mut out = std::io::stdout().lock();
     let outcome = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     match outcome {
@@ -26,6 +26,6 @@ pub(crate) fn write(text: &str) {
 }
 
 /// Prints a line to standard error, if anybody reads it.
-pub(crate) fn note(text: impl Display) {
+pub fn note(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -1,0 +1,36 @@
+//! The hidden commands by which other commands start processes of their own program. So the program has to offer them,
+//! under these names.
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::{Verdict, blast, member};
+
+/// A process that another `squall` has started
+#[derive(Debug, Subcommand)]
+pub enum ProcessCommand {
+    /// A member that another `squall` has started
+    #[command(hide = true)]
+    Member {
+        /// The process that has started it
+        #[arg(long)]
+        parent: u32,
+    },
+    /// The receiving end of `bench stream`
+    #[command(hide = true)]
+    StreamReceiver {
+        /// What to do
+        job: String,
+    },
+}
+
+/// Does what the parent wants, and ends the process if that was a member's work.
+///
+/// # Errors
+/// If the receiving end fails; a member reports its failure to its parent.
+pub fn run(command: &ProcessCommand) -> Result<Verdict> {
+    match command {
+        ProcessCommand::Member { parent } => std::process::exit(member::run(*parent)),
+        ProcessCommand::StreamReceiver { job } => blast::receive(job).map(|()| Verdict::Good),
+    }
+}
