@@ -16,12 +16,12 @@ use clap::{Parser, Subcommand};
 
 use commands::{cp, doctor as doctor_command, explain, messages, node, serve, simulate, status};
 use squall_harness::commands::{bench, chaos, demo, process};
-use squall_harness::{Verdict, cluster, output};
+use squall_harness::{CommandVerdict, cluster, output};
 
 /// Group communication at memory speed
 #[derive(Debug, Parser)]
 #[command(name = "squall", version, after_help = EXAMPLES, max_term_width = 100)]
-struct Arguments {
+struct CommandLine {
     #[command(subcommand)]
     command: Command,
 }
@@ -39,26 +39,26 @@ const EXAMPLES: &str = "Examples:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Demo(demo::Arguments),
+    Demo(demo::DemoArguments),
     Bench(bench::BenchArguments),
-    Chaos(chaos::Arguments),
-    Doctor(doctor_command::Arguments),
-    Node(node::Arguments),
-    Status(status::Arguments),
+    Chaos(chaos::ChaosArguments),
+    Doctor(doctor_command::DoctorArguments),
+    Node(node::NodeArguments),
+    Status(status::StatusArguments),
     Send(messages::SendArguments),
     Recv(messages::RecvArguments),
-    Cp(cp::Arguments),
-    Serve(serve::Arguments),
-    Simulate(simulate::Arguments),
-    Explain(explain::Arguments),
+    Cp(cp::CopyArguments),
+    Serve(serve::ServeArguments),
+    Simulate(simulate::SimulateArguments),
+    Explain(explain::ExplainArguments),
     #[command(flatten)]
     Process(process::ProcessCommand),
 }
 
 fn main() -> ExitCode {
-    match perform(Arguments::parse().command) {
-        Ok(Verdict::Good) => ExitCode::SUCCESS,
-        Ok(Verdict::Bad) => ExitCode::FAILURE,
+    match perform(CommandLine::parse().command) {
+        Ok(CommandVerdict::Good) => ExitCode::SUCCESS,
+        Ok(CommandVerdict::Bad) => ExitCode::FAILURE,
         Err(error) => {
             output::note(format_args!("{} {error:#}", console::style("squall:").for_stderr().red().bold()));
             let interrupted = error.is::<cluster::Interrupted>();
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn perform(command: Command) -> Result<Verdict> {
+fn perform(command: Command) -> Result<CommandVerdict> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
@@ -103,12 +103,12 @@ mod tests {
                 assert!(!line.starts_with(' ') || line.len() <= 80, "wider than 80: {line}");
             }
         }
-        check(&Arguments::command());
+        check(&CommandLine::command());
     }
 
     #[test]
     fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     /// Every command that people see has an example in its help.
@@ -124,6 +124,6 @@ mod tests {
                 assert!(help.contains(path.trim()), "{path} has no example of itself");
             }
         }
-        check(&Arguments::command(), "");
+        check(&CommandLine::command(), "");
     }
 }

@@ -21,7 +21,7 @@ pub mod units;
 
 /// How a command ended that did what it was asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CommandVerdict {
     /// All is well.
     Good,
     /// It found what should not be; it has been printed.

@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::copy::send::{self, Means, Observer, Target};
 use crate::copy::{BLOCK_BYTES, PORT, Request, Transport, blocks, device, read_secret, source};
-use squall_harness::Verdict;
+use squall_harness::CommandVerdict;
 use squall_harness::{output, units};
 
 /// Copy files and folders to many hosts at once, for little more than the time of one
@@ -18,7 +18,7 @@ use squall_harness::{output, units};
     after_help = EXAMPLES,
     override_usage = "squall cp [OPTIONS] --secret-file <FILE> <SOURCE>... <HOST:PATH>..."
 )]
-pub(crate) struct Arguments {
+pub(crate) struct CopyArguments {
     /// Files and folders, then HOST:PATH for each host
     #[arg(required = true, num_args = 2.., value_name = "SOURCE|HOST:PATH")]
     paths: Vec<String>,
@@ -48,7 +48,7 @@ Examples:
   squall cp ./website 192.0.2.7:/ [2001:db8::7]:/ --secret-file secret
   squall cp image.raw a:images/ b:images/ --secret-file secret --transport verbs";
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
     let secret = read_secret(&arguments.secret_file)?;
     let verbs = device(arguments.device.as_deref());
     if arguments.transport == Transport::Verbs {
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         let (files, all) = (if count == 1 { "file" } else { "files" }, targets.len());
         output::line(format_args!("{count} {files}, {size}, at {good} of {all} hosts in {seconds:.1} s"));
     }
-    Ok(if failed == 0 { Verdict::Good } else { Verdict::Bad })
+    Ok(if failed == 0 { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 /// Sources, and for each target how it was named, its host and the path there.

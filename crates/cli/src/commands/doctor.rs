@@ -12,12 +12,12 @@ use squall_transports::verbs;
 use crate::doctor::litmus::{self, AxiomReport};
 use crate::doctor::means::{self, DeviceReport};
 use crate::doctor::peers::{self, PeerReport};
-use squall_harness::{Verdict, output};
+use squall_harness::{CommandVerdict, output};
 
 /// Examine what members can reach each other by: RDMA devices and, with the others, the way to each
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct DoctorArguments {
     /// Meet the members of this configuration, at each of which the doctor is started too
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -57,7 +57,7 @@ struct Report {
     peers: Vec<PeerReport>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &DoctorArguments) -> Result<CommandVerdict> {
     let config = arguments.config.as_ref().map(Config::load).transpose()?;
     let mut settings = config.as_ref().map_or_else(VerbsSettings::default, |config| config.verbs.clone());
     if arguments.device.is_some() {
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         print_peers(&report, config.is_some());
     }
     let kept = report.axioms.iter().all(|axiom| axiom.failure.is_none());
-    Ok(if kept { Verdict::Good } else { Verdict::Bad })
+    Ok(if kept { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 fn print(report: &Report) {

@@ -4,13 +4,13 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::commands::simulate::scenario;
-use squall_harness::Verdict;
+use squall_harness::CommandVerdict;
 use squall_harness::output;
 
 /// Show what happened in one simulated run
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct ExplainArguments {
     /// The seed
     seed: u64,
     /// What was simulated
@@ -25,7 +25,7 @@ Examples:
   squall explain 42
   squall explain 42 --scenario multicast";
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &ExplainArguments) -> Result<CommandVerdict> {
     output::write(&scenario(&arguments.scenario)?.explain(arguments.seed));
-    Ok(Verdict::Good)
+    Ok(CommandVerdict::Good)
 }

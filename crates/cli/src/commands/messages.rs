@@ -14,7 +14,7 @@ use squall::config::quantity;
 use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publisher};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
-use squall_harness::Verdict;
+use squall_harness::CommandVerdict;
 use squall_harness::cluster::{Interrupted, Interrupts};
 use squall_harness::output;
 
@@ -92,7 +92,7 @@ Examples:
   squall recv --config squall.toml log
   squall recv -c squall.toml log --count 1 --json";
 
-pub(crate) fn send(arguments: &SendArguments) -> Result<Verdict> {
+pub(crate) fn send(arguments: &SendArguments) -> Result<CommandVerdict> {
     let (config, timeout) = (arguments.way.config()?, arguments.way.timeout);
     let interrupts = Interrupts::take()?;
     let mut publisher = Publisher::connect_with(&config, &arguments.subgroup, timeout)?;
@@ -127,7 +127,7 @@ fn send_all(
     publisher: &mut Publisher,
     inputs: &Receiver<Result<String>>,
     is_interrupted: &AtomicBool,
-) -> Result<Verdict> {
+) -> Result<CommandVerdict> {
     let mut sent: u64 = 0;
     let (mut is_over, mut fault) = (false, None);
     while !is_over && fault.is_none() && !is_interrupted.load(Ordering::Relaxed) {
@@ -148,7 +148,7 @@ fn send_all(
         publisher.publish(&batch).map_err(|error| explain(sent, error))?;
         sent += batch.len() as u64;
     }
-    fault.map_or(Ok(Verdict::Good), |fault| Err(fault.context(not_sent(sent))))
+    fault.map_or(Ok(CommandVerdict::Good), |fault| Err(fault.context(not_sent(sent))))
 }
 
 /// That the message behind `sent` others was not sent.
@@ -187,7 +187,7 @@ fn read(messages: Vec<String>, inputs: SyncSender<Result<String>>) {
     });
 }
 
-pub(crate) fn recv(arguments: &RecvArguments) -> Result<Verdict> {
+pub(crate) fn recv(arguments: &RecvArguments) -> Result<CommandVerdict> {
     ensure!(arguments.queue > 0, "--queue 0: give the bytes that may wait, such as 1MiB");
     let config = arguments.way.config()?;
     let options = ObserverOptions { queue_bytes: arguments.queue, timeout: arguments.way.timeout };
@@ -216,8 +216,8 @@ struct Printer {
 }
 
 impl Printer {
-    fn run(mut self, observer: &mut Observer) -> Result<Verdict> {
-        let mut verdict = Verdict::Good;
+    fn run(mut self, observer: &mut Observer) -> Result<CommandVerdict> {
+        let mut verdict = CommandVerdict::Good;
         self.name_member(observer);
         while self.left > 0 {
             match observer.next()? {
@@ -232,7 +232,7 @@ impl Printer {
                     self.left -= 1;
                 }
                 Observed::Lost { messages, cause } => {
-                    verdict = Verdict::Bad;
+                    verdict = CommandVerdict::Bad;
                     if self.json {
                         output::line(json!({ "lost": messages }));
                     }

@@ -9,14 +9,14 @@ use clap::Args;
 use serde_json::json;
 use squall::{Config, Group, Progress, View};
 
-use squall_harness::Verdict;
+use squall_harness::CommandVerdict;
 use squall_harness::cluster::Interrupts;
 use squall_harness::output;
 
 /// Run a member: bring the group together with the others, or join it if it runs already
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct NodeArguments {
     /// The configuration, the same at all members but for `listen` and `rank`
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
@@ -46,7 +46,7 @@ enum End {
     View(View),
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &NodeArguments) -> Result<CommandVerdict> {
     let config = Config::load_for(&arguments.config, arguments.listen.clone(), arguments.rank)?;
     let patience = leave_patience(&config);
     let (sender, ends) = channel();
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         match ends.recv_timeout(LOOK_PERIOD) {
             Ok(End::Interrupted) => {
                 group.leave(patience);
-                return Ok(Verdict::Good);
+                return Ok(CommandVerdict::Good);
             }
             Ok(End::View(view)) => print(&view, group.rank(), arguments.json),
             Err(_) => {

@@ -11,13 +11,13 @@ use clap::Args;
 use crate::copy::entrance::Entrance;
 use crate::copy::folder::Folder;
 use crate::copy::{PORT, device, read_secret};
-use squall_harness::Verdict;
+use squall_harness::CommandVerdict;
 use squall_harness::output;
 
 /// Receive files that `squall cp` sends, into a folder
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct ServeArguments {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     listen: String,
@@ -45,7 +45,7 @@ Examples:
   squall serve --folder /srv/images --secret-file /etc/squall.secret
   squall serve --listen 192.0.2.7 --folder . --secret-file secret --once";
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &ServeArguments) -> Result<CommandVerdict> {
     let secret = read_secret(&arguments.secret_file)?;
     let folder = Folder::open(&arguments.folder)?;
     let address = (arguments.listen.as_str(), arguments.port);
@@ -55,16 +55,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let entrance = Arc::new(Entrance::new(secret, device(arguments.device.as_deref()), folder)?);
     let (sender, ended) = channel();
     std::thread::Builder::new().name("entrance".into()).spawn(move || entrance.run(&listener, &sender))?;
-    let mut verdict = Verdict::Good;
+    let mut verdict = CommandVerdict::Good;
     for (peer, outcome) in ended {
         verdict = match outcome {
             Ok(files) => {
                 output::note(format_args!("{peer}: {files} files received"));
-                Verdict::Good
+                CommandVerdict::Good
             }
             Err(error) => {
                 output::note(format_args!("{peer}: {error:#}"));
-                Verdict::Bad
+                CommandVerdict::Bad
             }
         };
         if arguments.once {

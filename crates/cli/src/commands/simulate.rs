@@ -10,12 +10,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use squall_simulator::{Scenario, Summary, coverage, scenarios, sweep};
 
-use squall_harness::{Verdict, output, units};
+use squall_harness::{CommandVerdict, output, units};
 
 /// Run the protocols in virtual time, under an adversarial network
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct SimulateArguments {
     /// What to simulate; `list` says what there is
     #[arg(long, value_name = "NAME", default_value = "multicast")]
     scenario: String,
@@ -67,12 +67,12 @@ struct Failure {
     text: String,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &SimulateArguments) -> Result<CommandVerdict> {
     if arguments.scenario == "list" {
         scenarios()
             .iter()
             .for_each(|scenario| output::line(format_args!("{:12}  {}", scenario.name(), scenario.about())));
-        return Ok(Verdict::Good);
+        return Ok(CommandVerdict::Good);
     }
     let scenario = scenario(&arguments.scenario)?;
     ensure!(
@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         }
     }
     let covers = outcome.missing.is_empty() || !arguments.require_coverage;
-    Ok(if outcome.failures.is_empty() && covers { Verdict::Good } else { Verdict::Bad })
+    Ok(if outcome.failures.is_empty() && covers { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 /// The scenario of this name.
@@ -110,7 +110,7 @@ pub(crate) fn scenario(name: &str) -> Result<Box<dyn Scenario>> {
     found.with_context(|| format!("there is no scenario `{name}`; there are {}", names.join(", ")))
 }
 
-fn bar(arguments: &Arguments) -> ProgressBar {
+fn bar(arguments: &SimulateArguments) -> ProgressBar {
     if arguments.json {
         return ProgressBar::hidden();
     }

@@ -11,13 +11,13 @@ use serde::Serialize;
 use squall::config::Address;
 use squall::{Config, MemberStatus};
 
-use squall_harness::Verdict;
+use squall_harness::CommandVerdict;
 use squall_harness::{output, table};
 
 /// Ask the members of a group that runs how they are
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct StatusArguments {
     /// The configuration of the group
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
@@ -66,7 +66,7 @@ struct Report<'a> {
     well: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &StatusArguments) -> Result<CommandVerdict> {
     let config = Config::load(&arguments.config)?;
     let first =
         if arguments.addresses.is_empty() { config.contacts.clone() } else { arguments.addresses.clone() };
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         print(&lines, &stalls);
     }
     ensure!(lines.iter().any(|line| line.status.is_some()), "no member answers: is the group running?");
-    Ok(if well { Verdict::Good } else { Verdict::Bad })
+    Ok(if well { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 /// An address that was asked, and what came of it.

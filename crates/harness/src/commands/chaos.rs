@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum as _};
 
-use crate::Verdict;
+use crate::CommandVerdict;
 use crate::chaos::fault::{Fault, Kind};
 use crate::chaos::network::Network;
 use crate::chaos::{Outcome, Storm, Weather};
@@ -19,7 +19,7 @@ use crate::{output, units};
 /// Kill, halt, cut off, restart and disturb members under load, and check that the others continue and agree
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct ChaosArguments {
     /// How long
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
@@ -87,7 +87,7 @@ Examples:
 ///
 /// # Errors
 /// If the group cannot be started or judged, or does not continue.
-pub fn run(arguments: &Arguments) -> Result<Verdict> {
+pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
     check_locations(arguments.transport, &arguments.locations)?;
     let interrupts = Interrupts::take()?;
     let folder = Folder::open(arguments.keep.as_deref())?;
@@ -123,11 +123,11 @@ pub fn run(arguments: &Arguments) -> Result<Verdict> {
     storm.settle()?;
     let outcome = storm.judge()?;
     print(&outcome, arguments.json)?;
-    Ok(if outcome.agree { Verdict::Good } else { Verdict::Bad })
+    Ok(if outcome.agree { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 /// The faults that can be done here, the network that they need, and what is left out and why.
-fn choose(arguments: &Arguments) -> Result<(Vec<Kind>, Option<Network>, Vec<String>)> {
+fn choose(arguments: &ChaosArguments) -> Result<(Vec<Kind>, Option<Network>, Vec<String>)> {
     let scripted = arguments.script.iter().map(|fault| fault.kind);
     let mut kinds: Vec<Kind> = scripted.chain(arguments.faults.iter().copied()).collect();
     if kinds.is_empty() {
@@ -155,7 +155,7 @@ fn choose(arguments: &Arguments) -> Result<(Vec<Kind>, Option<Network>, Vec<Stri
 }
 
 /// Namespaces for as many processes as there are at a time.
-fn links(arguments: &Arguments) -> Result<Network> {
+fn links(arguments: &ChaosArguments) -> Result<Network> {
     ensure!(arguments.transport == TransportName::Tcp, "links can be cut with --transport tcp");
     ensure!(arguments.locations.is_empty(), "`--at` has placed the members");
     Network::build(usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES)

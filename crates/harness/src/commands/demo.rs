@@ -8,7 +8,7 @@ use serde::Serialize;
 use squall::trace::Track;
 use squall_protocols::group::ViewChange;
 
-use crate::Verdict;
+use crate::CommandVerdict;
 use crate::cluster::{Cluster, Ending, Interrupts, Plan};
 use crate::control::{
     ChangeReport, DemoJob, EncryptionName, IdleName, Location, LogReport, Report, TransportName, Work,
@@ -24,7 +24,7 @@ const MESSAGES_MIN: u64 = 300_000;
 /// Let several processes on this host replicate a text, line by line, in one total order
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct DemoArguments {
     /// Processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=64))]
     members: u64,
@@ -100,7 +100,7 @@ struct Outcome {
 ///
 /// # Errors
 /// If the group cannot be started, or ends before its work is done.
-pub fn run(arguments: &Arguments) -> Result<Verdict> {
+pub fn run(arguments: &DemoArguments) -> Result<CommandVerdict> {
     let text = Text::read(arguments.input.as_deref())?;
     let drama = Drama::of(arguments, &text);
     let members = usize::try_from(arguments.members).expect("at most 64");
@@ -146,7 +146,7 @@ pub fn run(arguments: &Arguments) -> Result<Verdict> {
     if let Some(deaths) = deaths.filter(|_| outcome.died != expected) {
         output::note(deaths);
     }
-    Ok(if outcome.agree && outcome.died == expected { Verdict::Good } else { Verdict::Bad })
+    Ok(if outcome.agree && outcome.died == expected { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 /// What happens on the way.
@@ -158,11 +158,13 @@ enum Drama {
 }
 
 impl Drama {
-    fn of(arguments: &Arguments, text: &Text) -> Self {
+    fn of(arguments: &DemoArguments, text: &Text) -> Self {
         match arguments {
-            Arguments { kill: true, .. } => Self::Kill,
+            DemoArguments { kill: true, .. } => Self::Kill,
             // One of two is no majority, and everybody is to have something to send.
-            Arguments { calm: false, members, .. } if *members >= 3 && text.lines() as u64 >= *members => {
+            DemoArguments { calm: false, members, .. }
+                if *members >= 3 && text.lines() as u64 >= *members =>
+            {
                 Self::KillAndJoin
             }
             _ => Self::Calm,
@@ -170,7 +172,7 @@ impl Drama {
     }
 }
 
-fn job(arguments: &Arguments, text: &Text, drama: Drama) -> Result<DemoJob> {
+fn job(arguments: &DemoArguments, text: &Text, drama: Drama) -> Result<DemoJob> {
     let lines = text.lines() as u64;
     let usual = if arguments.input.is_some() { 1 } else { MESSAGES_MIN.div_ceil(lines) };
     let rounds = arguments.rounds.unwrap_or(usual);

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use clap::Subcommand;
 
-use crate::{Verdict, blast, member};
+use crate::{CommandVerdict, blast, member};
 
 /// A process that another `squall` has started
 #[derive(Debug, Subcommand)]
@@ -28,9 +28,9 @@ pub enum ProcessCommand {
 ///
 /// # Errors
 /// If the receiving end fails; a member reports its failure to its parent.
-pub fn run(command: &ProcessCommand) -> Result<Verdict> {
+pub fn run(command: &ProcessCommand) -> Result<CommandVerdict> {
     match command {
         ProcessCommand::Member { parent } => std::process::exit(member::run(*parent)),
-        ProcessCommand::StreamReceiver { job } => blast::receive(job).map(|()| Verdict::Good),
+        ProcessCommand::StreamReceiver { job } => blast::receive(job).map(|()| CommandVerdict::Good),
     }
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-use crate::Verdict;
+use crate::CommandVerdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
 use crate::control::{EncryptionName, IdleName, Location, SstJob, TransportName, Work};
 use crate::latency::{Latencies, Percentiles};
@@ -15,7 +15,7 @@ use crate::units;
 /// Measure the shared state table: each member raises its column and waits until all have, round by round
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct SstArguments {
     /// How the members reach each other
     #[arg(long, value_enum, default_value = "shm")]
     transport: TransportName,
@@ -53,7 +53,7 @@ struct Outcome {
     latency_ns: Option<Percentiles>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &SstArguments) -> Result<CommandVerdict> {
     let members = usize::try_from(arguments.members).expect("at most 64");
     let interrupts = Interrupts::take()?;
     let work = Work::Sst(SstJob { rounds: arguments.rounds });
@@ -97,5 +97,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
             output::line(format_args!("{latency}"));
         }
     }
-    Ok(Verdict::Good)
+    Ok(CommandVerdict::Good)
 }

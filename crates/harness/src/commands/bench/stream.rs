@@ -14,12 +14,12 @@ use crate::control::{EncryptionName, IdleName, Location, TransportName};
 use crate::latency::Percentiles;
 use squall_transports::composite::Way;
 
-use crate::{Verdict, cores, output, units};
+use crate::{CommandVerdict, cores, output, units};
 
 /// Measure a stream between two processes: how fast it is, or how long a message takes there and back
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct StreamArguments {
     /// How the processes reach each other
     #[arg(long, value_enum, default_value = "shm")]
     transport: Means,
@@ -143,10 +143,10 @@ struct Outcome {
     runs_bytes_per_second: Vec<f64>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &StreamArguments) -> Result<CommandVerdict> {
     if arguments.transport == Means::Sim {
         arguments.show(&arguments.simulate()?)?;
-        return Ok(Verdict::Good);
+        return Ok(CommandVerdict::Good);
     }
     let blast = arguments.blast()?;
     // Before this process is bound to one of them.
@@ -159,10 +159,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         outcome.runs_bytes_per_second = all;
     }
     arguments.show(&outcome)?;
-    Ok(Verdict::Good)
+    Ok(CommandVerdict::Good)
 }
 
-impl Arguments {
+impl StreamArguments {
     /// The same in virtual time.
     fn simulate(&self) -> Result<Outcome> {
         ensure!(self.memory == MemoryName::Shared, "memory is simulated as shared: leave --memory out");

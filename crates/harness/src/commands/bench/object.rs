@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use squall::object::Client;
 
-use crate::Verdict;
+use crate::CommandVerdict;
 use crate::cluster::churn::{ChurnPlan, Herd};
 use crate::cluster::{Interrupts, check_locations};
 use crate::control::{ChurnJob, StoreJob, TransportName};
@@ -18,7 +18,7 @@ use crate::{member, output};
 /// Measure updates of a replicated object by a client outside the group
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct ObjectArguments {
     /// Members, each a process
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=32))]
     members: u64,
@@ -61,7 +61,7 @@ struct Outcome {
     latency_us_p99: f64,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
     check_locations(arguments.transport, &[])?;
     let replicas = arguments.replicas.unwrap_or(arguments.members).min(arguments.members);
     let few = |number: u64| usize::try_from(number).expect("at most 256");
@@ -104,10 +104,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     };
     herd.rest(Duration::ZERO)?;
     print(arguments, replicas, &mut times, (ended - started).as_secs_f64())?;
-    Ok(Verdict::Good)
+    Ok(CommandVerdict::Good)
 }
 
-fn print(arguments: &Arguments, replicas: u64, times: &mut [f64], seconds: f64) -> Result<()> {
+fn print(arguments: &ObjectArguments, replicas: u64, times: &mut [f64], seconds: f64) -> Result<()> {
     times.sort_by(f64::total_cmp);
     let at = |part: f64| times.get((times.len() as f64 * part) as usize).copied().unwrap_or(0.0);
     let outcome = Outcome {

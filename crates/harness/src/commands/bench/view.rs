@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 
-use crate::Verdict;
+use crate::CommandVerdict;
 use crate::clock::now_ns;
 use crate::cluster::churn::{ChurnPlan, Herd, START_TIMEOUT, State};
 use crate::cluster::{Interrupts, check_locations};
@@ -16,7 +16,7 @@ use crate::output;
 /// Measure how long members stand still when one dies (kill -9) and when one joins
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct ViewArguments {
     /// Processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=32))]
     members: u64,
@@ -75,7 +75,7 @@ impl Spread {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &ViewArguments) -> Result<CommandVerdict> {
     check_locations(arguments.transport, &arguments.locations)?;
     let members = usize::try_from(arguments.members).expect("at most 32");
     let job = ChurnJob {
@@ -118,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         start_to_delivery_ms: Spread::of(starts),
     };
     print(&outcome, arguments.json)?;
-    Ok(Verdict::Good)
+    Ok(CommandVerdict::Good)
 }
 
 /// Kills a member, each rank of the view in its turn; returns how long the others needed, in milliseconds.

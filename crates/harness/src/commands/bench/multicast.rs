@@ -8,7 +8,7 @@ use serde::Serialize;
 use squall::config::quantity;
 use squall_simulator::figures::{self, Experiment};
 
-use crate::Verdict;
+use crate::CommandVerdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
 use crate::control::{
     EncryptionName, IdleName, Location, ModeName, MulticastJob, Report, TransportName, Work,
@@ -21,7 +21,7 @@ use crate::{output, table, units};
 /// Measure the multicast: every sender sends as fast as it can, or one message at a time
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct MulticastArguments {
     /// How the members reach each other
     #[arg(long, value_enum, default_value = "shm")]
     transport: Fabric,
@@ -152,7 +152,7 @@ struct Outcome {
     runs_messages_per_second: Vec<f64>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &MulticastArguments) -> Result<CommandVerdict> {
     let members = usize::try_from(arguments.members).expect("at most 64");
     let job = job(arguments, members)?;
     let outcome = match arguments.transport.real() {
@@ -164,12 +164,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     } else {
         print(&outcome);
     }
-    Ok(Verdict::Good)
+    Ok(CommandVerdict::Good)
 }
 
 /// Runs the members as processes, as often as was asked for.
 fn measure(
-    arguments: &Arguments,
+    arguments: &MulticastArguments,
     transport: TransportName,
     members: usize,
     job: &MulticastJob,
@@ -201,7 +201,7 @@ fn measure(
 }
 
 /// Runs the same protocol in virtual time, under the cost model of Spindle's testbed.
-fn predict(arguments: &Arguments, members: usize, job: &MulticastJob) -> Result<Outcome> {
+fn predict(arguments: &MulticastArguments, members: usize, job: &MulticastJob) -> Result<Outcome> {
     anyhow::ensure!(
         arguments.message_max.is_none(),
         "the simulator has no large messages here: leave --message-max out"
@@ -217,7 +217,7 @@ fn predict(arguments: &Arguments, members: usize, job: &MulticastJob) -> Result<
     Ok(Outcome { members, ..outcome(arguments.transport, job, &[report]) })
 }
 
-fn job(arguments: &Arguments, members: usize) -> Result<MulticastJob> {
+fn job(arguments: &MulticastArguments, members: usize) -> Result<MulticastJob> {
     let batching = !arguments.no_batching;
     Ok(MulticastJob {
         senders: arguments.senders.among(members)?,
@@ -398,6 +398,6 @@ mod tests {
     #[derive(clap::Parser)]
     struct ArgumentsForTest {
         #[command(flatten)]
-        inner: Arguments,
+        inner: MulticastArguments,
     }
 }

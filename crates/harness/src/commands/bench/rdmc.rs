@@ -7,7 +7,7 @@ use squall::config::quantity;
 use squall_protocols::rdmc::schedule::Algorithm;
 use squall_simulator::rdmc::Machines;
 
-use crate::Verdict;
+use crate::CommandVerdict;
 use crate::cluster::{Cluster, Interrupts, Plan};
 use crate::control::{
     EncryptionName, IdleName, Location, RdmcJob, Report, ScheduleName, TransportName, Work,
@@ -19,7 +19,7 @@ use crate::units;
 /// Measure bulk multicast: member 0 sends large objects to all others, one after the other
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct RdmcArguments {
     /// How the members reach each other
     #[arg(long, value_enum, default_value = "shm")]
     transport: Transport,
@@ -117,7 +117,7 @@ struct Outcome {
     seconds_most: f64,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+pub(crate) fn run(arguments: &RdmcArguments) -> Result<CommandVerdict> {
     let outcome = match arguments.transport {
         Transport::Shm => measure(arguments, TransportName::Shm)?,
         Transport::Tcp => measure(arguments, TransportName::Tcp)?,
@@ -130,10 +130,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     } else {
         print(&outcome);
     }
-    Ok(Verdict::Good)
+    Ok(CommandVerdict::Good)
 }
 
-fn measure(arguments: &Arguments, transport: TransportName) -> Result<Outcome> {
+fn measure(arguments: &RdmcArguments, transport: TransportName) -> Result<Outcome> {
     let members = usize::try_from(arguments.members).expect("at most 1024");
     anyhow::ensure!(
         members <= PROCESSES_MAX,
@@ -168,7 +168,7 @@ fn measure(arguments: &Arguments, transport: TransportName) -> Result<Outcome> {
 }
 
 /// What the simulator says that one object takes.
-fn predict(arguments: &Arguments) -> Result<Outcome> {
+fn predict(arguments: &RdmcArguments) -> Result<Outcome> {
     anyhow::ensure!(
         !arguments.in_place,
         "the simulator relays: leave --in-place out, or choose --transport shm"
@@ -210,7 +210,7 @@ const PROCESSES_MAX: usize = 64;
 const SIMULATED_PER_BYTE: u64 = 250;
 const SIMULATED_MAX: u64 = 4 << 30;
 
-fn outcome(arguments: &Arguments, reports: &[Report]) -> Outcome {
+fn outcome(arguments: &RdmcArguments, reports: &[Report]) -> Outcome {
     let (root, receivers) = reports.split_first().expect("there is a root");
     let (mut times, mut skews) = (Vec::new(), Vec::new());
     for (i, begun) in root.stamps_ns.iter().enumerate() {

@@ -1,0 +1,52 @@
+//! `squall bench`: each of its commands measures a part of the system.
+
+mod multicast;
+mod object;
+mod rdmc;
+mod sst;
+mod stream;
+mod view;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+use crate::CommandVerdict;
+
+use multicast::MulticastArguments;
+use object::ObjectArguments;
+use rdmc::RdmcArguments;
+use sst::SstArguments;
+use stream::StreamArguments;
+use view::ViewArguments;
+
+/// Measure a part of the system on this machine
+#[derive(Debug, Args)]
+pub struct BenchArguments {
+    #[command(subcommand)]
+    what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    Multicast(MulticastArguments),
+    Object(ObjectArguments),
+    Rdmc(RdmcArguments),
+    Sst(SstArguments),
+    Stream(StreamArguments),
+    View(ViewArguments),
+}
+
+/// Measures what the arguments say, and prints the figures.
+///
+/// # Errors
+/// If it cannot be measured.
+pub fn run(arguments: &BenchArguments) -> Result<CommandVerdict> {
+    match &arguments.what {
+        Bench::Multicast(arguments) => multicast::run(arguments),
+        Bench::Object(arguments) => object::run(arguments),
+        Bench::Rdmc(arguments) => rdmc::run(arguments),
+        Bench::Sst(arguments) => sst::run(arguments),
+        Bench::Stream(arguments) => stream::run(arguments),
+        Bench::View(arguments) => view::run(arguments),
+    }
+}
