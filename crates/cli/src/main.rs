@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 
 use commands::{cp, doctor as doctor_command, explain, messages, node, serve, simulate, status};
 use squall_harness::commands::{bench, chaos, demo, process};
-use squall_harness::{CommandVerdict, cluster, output};
+use squall_harness::terminal::{CommandVerdict, INTERRUPTED_STATUS, Interrupted, output};
 
 /// Group communication at memory speed
 #[derive(Debug, Parser)]
@@ -61,8 +61,8 @@ fn main() -> ExitCode {
         Ok(CommandVerdict::Bad) => ExitCode::FAILURE,
         Err(error) => {
             output::note(format_args!("{} {error:#}", console::style("squall:").for_stderr().red().bold()));
-            let interrupted = error.is::<cluster::Interrupted>();
-            if interrupted { ExitCode::from(cluster::INTERRUPTED_STATUS) } else { ExitCode::FAILURE }
+            let interrupted = error.is::<Interrupted>();
+            if interrupted { ExitCode::from(INTERRUPTED_STATUS) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -3,12 +3,9 @@
 //! The parent writes a [`Job`], then [`Command`]s; a member answers with [`Event`]s. The job travels by pipe and not
 //! as an argument, so that the secret is not seen in the list of processes.
 
-use std::io::{BufRead, Write};
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result, bail};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use squall_fabric::Instant;
@@ -427,32 +424,6 @@ impl ChangeReport {
     }
 }
 
-/// Writes one line.
-///
-/// # Errors
-/// If the other end has gone.
-pub fn write_line(pipe: &mut impl Write, message: &impl Serialize) -> Result<()> {
-    let mut line = serde_json::to_vec(message).context("a message cannot be written as JSON")?;
-    line.push(b'\n');
-    pipe.write_all(&line)?;
-    Ok(pipe.flush()?)
-}
-
-/// Reads one line; `None` if the other end has closed.
-///
-/// # Errors
-/// If the line is not what was expected.
-pub(crate) fn read_line<T: DeserializeOwned>(pipe: &mut impl BufRead) -> Result<Option<T>> {
-    let mut line = String::new();
-    if pipe.read_line(&mut line)? == 0 {
-        return Ok(None);
-    }
-    match serde_json::from_str(&line) {
-        Ok(message) => Ok(Some(message)),
-        Err(error) => bail!("an unexpected line `{}`: {error}", line.trim_end()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -466,17 +437,5 @@ mod tests {
         for text in ["", "m0", "netns=", "address=10.78", "netns=m0,", "host=a"] {
             assert!(text.parse::<Location>().is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn what_is_written_is_read() {
-        let mut pipe = Vec::new();
-        write_line(&mut pipe, &Command::Go).unwrap();
-        write_line(&mut pipe, &Event::Joined { joined: 2 }).unwrap();
-        let mut pipe = &pipe[..];
-        assert_eq!(read_line::<Command>(&mut pipe).unwrap(), Some(Command::Go));
-        assert!(matches!(read_line::<Event>(&mut pipe).unwrap(), Some(Event::Joined { joined: 2 })));
-        assert!(read_line::<Event>(&mut pipe).unwrap().is_none());
-        assert!(read_line::<Event>(&mut &b"panic\n"[..]).unwrap_err().to_string().contains("`panic`"));
     }
 }

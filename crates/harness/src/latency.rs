@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::units;
+use crate::terminal::units;
 
 /// Counts of latencies, three digits exact, up to a minute.
 #[derive(Clone, Debug)]

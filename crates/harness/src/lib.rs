@@ -1,4 +1,8 @@
 //! The demo, the benchmarks and chaos: groups of real processes on one machine, started, disturbed and measured.
+//!
+//! They are commands of the program `squall`, which parses their arguments and calls `run`: [`commands`]. Members are
+//! processes of that program, too, so it also offers the hidden commands by which they are started
+//! ([`commands::process`]). What all commands of the program share, these and others, is [`terminal`] and [`lines`].
 
 #![forbid(unsafe_code)]
 
@@ -6,24 +10,14 @@ mod accounts;
 mod blast;
 mod chaos;
 mod clock;
-pub mod cluster;
+mod cluster;
 pub mod commands;
-pub mod control;
+mod control;
 mod cores;
 mod digest;
 mod latency;
+pub mod lines;
 mod member;
-pub mod output;
 mod progress;
-pub mod table;
+pub mod terminal;
 mod text;
-pub mod units;
-
-/// How a command ended that did what it was asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommandVerdict {
-    /// All is well.
-    Good,
-    /// It found what should not be; it has been printed.
-    Bad,
-}

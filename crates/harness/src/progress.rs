@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar};
 
 use crate::cluster::Observer;
-use crate::output;
-use crate::units;
+use crate::terminal::{bars, output, units};
 
 /// Time between two lines where there is no terminal.
 const LINE_PERIOD: Duration = Duration::from_secs(2);
@@ -39,7 +38,7 @@ impl Display {
         let bars = terminal.then(|| Bars {
             all: ProgressBar::new(total * (members + newcomers) as u64),
             members: Vec::new(),
-            screen: MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10)),
+            screen: MultiProgress::with_draw_target(bars::target()),
         });
         let now = Instant::now();
         let (done, pids) = (vec![0; members + newcomers], Vec::new());
@@ -77,7 +76,7 @@ impl Observer for Display {
         self.pids.push(pid);
         if let Some(bars) = &mut self.bars {
             let bar = bars.screen.add(ProgressBar::new(self.total));
-            bar.set_style(style("{prefix:22} {bar:32} {percent:>3} %  {msg}"));
+            bar.set_style(bars::style("{prefix:22} {bar:32} {percent:>3} %  {msg}"));
             bar.set_prefix(format!("member {rank} (pid {pid})"));
             bars.members.push(bar);
         }
@@ -90,7 +89,7 @@ impl Observer for Display {
         self.begun = Instant::now();
         if let Some(bars) = &mut self.bars {
             bars.all = bars.screen.add(bars.all.clone());
-            bars.all.set_style(style("{prefix:22} {bar:32} {percent:>3} %  {elapsed}"));
+            bars.all.set_style(bars::style("{prefix:22} {bar:32} {percent:>3} %  {elapsed}"));
             bars.all.set_prefix("all");
         }
     }
@@ -119,11 +118,6 @@ impl Drop for Display {
     fn drop(&mut self) {
         self.finish();
     }
-}
-
-fn style(template: &str) -> ProgressStyle {
-    let style = ProgressStyle::with_template(template).expect("the template is right");
-    style.progress_chars("━━─")
 }
 
 fn percent(done: u64, total: u64) -> f64 {

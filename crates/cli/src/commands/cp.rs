@@ -5,12 +5,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
+use squall_harness::terminal::{CommandVerdict, bars, output, units};
 
 use crate::copy::send::{self, Means, Observer, Target};
 use crate::copy::{BLOCK_BYTES, PORT, Request, Transport, blocks, device, read_secret, source};
-use squall_harness::CommandVerdict;
-use squall_harness::{output, units};
 
 /// Copy files and folders to many hosts at once, for little more than the time of one
 #[derive(Debug, Args)]
@@ -141,14 +140,11 @@ struct Display {
 impl Display {
     fn new(targets: &[Target], total: u64, quiet: bool) -> Self {
         let shown = console::user_attended_stderr() && !quiet;
-        let to = if shown { ProgressDrawTarget::stderr_with_hz(10) } else { ProgressDrawTarget::hidden() };
+        let to = if shown { bars::target() } else { ProgressDrawTarget::hidden() };
         let screen = MultiProgress::with_draw_target(to);
         let bar = |name: &str, length: u64| {
             let bar = screen.add(ProgressBar::new(length * BLOCK_BYTES));
-            let style = ProgressStyle::with_template(
-                "{prefix:24} {bar:32} {percent:>3} %  {binary_bytes_per_sec} {msg}",
-            );
-            bar.set_style(style.expect("the template is right").progress_chars("━━─"));
+            bar.set_style(bars::style("{prefix:24} {bar:32} {percent:>3} %  {binary_bytes_per_sec} {msg}"));
             bar.set_prefix(name.to_owned());
             bar
         };

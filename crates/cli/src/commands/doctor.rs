@@ -7,12 +7,12 @@ use clap::Args;
 use serde::Serialize;
 use squall::Config;
 use squall::config::VerbsSettings;
+use squall_harness::terminal::{CommandVerdict, output};
 use squall_transports::verbs;
 
 use crate::doctor::litmus::{self, AxiomReport};
 use crate::doctor::means::{self, DeviceReport};
 use crate::doctor::peers::{self, PeerReport};
-use squall_harness::{CommandVerdict, output};
 
 /// Examine what members can reach each other by: RDMA devices and, with the others, the way to each
 #[derive(Debug, Args)]

@@ -2,10 +2,9 @@
 
 use anyhow::Result;
 use clap::Args;
+use squall_harness::terminal::{CommandVerdict, output};
 
 use crate::commands::simulate::scenario;
-use squall_harness::CommandVerdict;
-use squall_harness::output;
 
 /// Show what happened in one simulated run
 #[derive(Debug, Args)]

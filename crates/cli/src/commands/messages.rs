@@ -13,10 +13,7 @@ use squall::Config;
 use squall::config::quantity;
 use squall::external::{Observed, Observer, ObserverOptions, PublishError, Publisher};
 use squall_fabric::atomics::{AtomicBool, Ordering};
-
-use squall_harness::CommandVerdict;
-use squall_harness::cluster::{Interrupted, Interrupts};
-use squall_harness::output;
+use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, output};
 
 /// What both need to find the group.
 #[derive(Debug, Args)]

@@ -8,10 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use squall::{Config, Group, Progress, View};
-
-use squall_harness::CommandVerdict;
-use squall_harness::cluster::Interrupts;
-use squall_harness::output;
+use squall_harness::terminal::{CommandVerdict, Interrupts, output};
 
 /// Run a member: bring the group together with the others, or join it if it runs already
 #[derive(Debug, Args)]

@@ -7,12 +7,11 @@ use std::sync::mpsc::channel;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use squall_harness::terminal::{CommandVerdict, output};
 
 use crate::copy::entrance::Entrance;
 use crate::copy::folder::Folder;
 use crate::copy::{PORT, device, read_secret};
-use squall_harness::CommandVerdict;
-use squall_harness::output;
 
 /// Receive files that `squall cp` sends, into a folder
 #[derive(Debug, Args)]

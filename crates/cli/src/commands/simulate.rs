@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
+use squall_harness::terminal::{CommandVerdict, bars, output, units};
 use squall_simulator::{Scenario, Summary, coverage, scenarios, sweep};
-
-use squall_harness::{CommandVerdict, output, units};
 
 /// Run the protocols in virtual time, under an adversarial network
 #[derive(Debug, Args)]
@@ -116,9 +115,8 @@ fn bar(arguments: &SimulateArguments) -> ProgressBar {
     }
     let seeds = arguments.seeds.end - arguments.seeds.start;
     // Hidden where there is no terminal.
-    let bar = ProgressBar::with_draw_target(Some(seeds), ProgressDrawTarget::stderr_with_hz(10));
-    let style = ProgressStyle::with_template("{bar:32} {pos} of {len} seeds  {per_sec}  {eta} left");
-    bar.with_style(style.expect("the template is right").progress_chars("━━─"))
+    let bar = ProgressBar::with_draw_target(Some(seeds), bars::target());
+    bar.with_style(bars::style("{bar:32} {pos} of {len} seeds  {per_sec}  {eta} left"))
 }
 
 fn outcome(scenario: &dyn Scenario, summary: &Summary, elapsed: Duration) -> Outcome {

@@ -10,9 +10,7 @@ use clap::Args;
 use serde::Serialize;
 use squall::config::Address;
 use squall::{Config, MemberStatus};
-
-use squall_harness::CommandVerdict;
-use squall_harness::{output, table};
+use squall_harness::terminal::{CommandVerdict, output, table};
 
 /// Ask the members of a group that runs how they are
 #[derive(Debug, Args)]

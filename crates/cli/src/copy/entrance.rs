@@ -14,11 +14,11 @@ use anyhow::{Result, ensure};
 use rustix::process::{Resource, getrlimit};
 use rustix::rand::GetRandomFlags;
 use squall::config::{Secret, VerbsSettings};
+use squall_harness::terminal::output;
 
 use super::folder::Folder;
 use super::turns::{Ahead, Turns};
 use super::{HostId, Line, Position, receive};
-use squall_harness::output;
 
 /// A host that receives copies.
 pub(crate) struct Entrance {

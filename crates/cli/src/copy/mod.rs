@@ -28,10 +28,11 @@ use rustix::net::sockopt;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::Digest as _;
 use squall::config::{Secret, VerbsSettings};
+use squall_harness::lines::write_line;
+use squall_harness::terminal::output;
 use squall_transports::session::{Proof, Sealed, Session};
 
 use deadline::Timed;
-use squall_harness::control::write_line;
 
 pub(crate) use message::{
     Answer, BLOCK_BYTES, Begin, Entry, FileEntry, HostId, Judgement, Position, Request, Transport, blocks,
@@ -148,7 +149,7 @@ impl Line {
 /// Reads the cluster's secret from a file; white space around it does not count.
 pub(crate) fn read_secret(file: &std::path::Path) -> Result<Secret> {
     if let Some(warning) = squall::config::exposed_secret(file) {
-        squall_harness::output::note(format_args!("squall: warning: {warning}"));
+        output::note(format_args!("squall: warning: {warning}"));
     }
     let text =
         std::fs::read(file).with_context(|| format!("cannot read the secret in {}", file.display()))?;

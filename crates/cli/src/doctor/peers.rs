@@ -6,10 +6,9 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 use squall::Config;
 use squall::config::Address;
+use squall_harness::terminal::output;
 use squall_transports::bootstrap::{Listener, assemble};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
-
-use squall_harness::output;
 
 /// One other member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -19,7 +19,7 @@ use crate::accounts::Accounts;
 use crate::cluster::churn::{Herd, START_TIMEOUT, State};
 use crate::control::{Command, StoreJob, TransportName};
 use crate::member::churn::EXCLUDED;
-use crate::output;
+use crate::terminal::output;
 use fault::{Dice, Fault, Kind};
 use load::Load;
 use network::Network;

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::process::Process;
-use super::{Interrupted, Interrupts, Notice, random_secret, unique_name};
+use super::{Notice, random_secret, unique_name};
 use crate::control::{
     ChurnJob, Command, EncryptionName, Event, GroupJob, IdleName, Job, Location, Report, TransportName,
     ViewNews, Work,
 };
+use crate::terminal::{Interrupted, Interrupts};
 
 /// What the members do.
 #[derive(Clone, Debug)]

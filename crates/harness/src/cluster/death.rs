@@ -6,28 +6,6 @@ use std::process::ExitStatus;
 
 use super::process::Process;
 
-/// The exit status after Ctrl-C, as shells expect it.
-pub const INTERRUPTED_STATUS: u8 = 130;
-
-/// Somebody pressed Ctrl-C, or asked this process to terminate.
-#[derive(Clone, Copy, Debug)]
-pub struct Interrupted(&'static str);
-
-impl Interrupted {
-    /// The members of this command's own group have ended.
-    pub const ENDED: Self = Self("interrupted; all members have ended");
-    /// There was nothing but this process.
-    pub const ALONE: Self = Self("interrupted");
-}
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for Interrupted {}
-
 /// Which members died, and what the others said.
 #[derive(Debug)]
 pub(crate) struct Death {

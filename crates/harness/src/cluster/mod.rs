@@ -20,8 +20,8 @@ use crate::control::{
     Command, EncryptionName, Event, GroupJob, IdleName, Job, Location, Report, TransportName, Work,
 };
 use crate::cores;
+use crate::terminal::{Interrupted, Interrupts};
 pub(crate) use death::Death;
-pub use death::{INTERRUPTED_STATUS, Interrupted};
 use process::Process;
 pub(crate) use process::launcher;
 
@@ -285,28 +285,6 @@ impl<'o> Cluster<'o> {
         while self.processes.iter_mut().any(Process::is_running) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-/// Where Ctrl-C and requests to terminate go.
-pub struct Interrupts(std::sync::Arc<std::sync::Mutex<Box<dyn FnMut() + Send>>>);
-
-impl Interrupts {
-    /// Takes the signals of this process, once.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn take() -> Result<Self> {
-        let nobody: Box<dyn FnMut() + Send> = Box::new(|| std::process::exit(INTERRUPTED_STATUS.into()));
-        let target = std::sync::Arc::new(std::sync::Mutex::new(nobody));
-        let shared = std::sync::Arc::clone(&target);
-        ctrlc::set_handler(move || shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)())?;
-        Ok(Self(target))
-    }
-
-    /// Calls `target` from now on, instead of what was set before; at first the process ends.
-    pub fn set(&self, target: impl FnMut() + Send + 'static) {
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Box::new(target);
     }
 }
 

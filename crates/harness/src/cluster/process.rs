@@ -9,7 +9,8 @@ use std::sync::mpsc::Sender;
 use anyhow::{Context as _, Result};
 
 use super::Notice;
-use crate::control::{Command, Job, read_line, write_line};
+use crate::control::{Command, Job};
+use crate::lines::{read_line, write_line};
 
 /// A member as the parent sees it. Dropping it kills and reaps it.
 pub(super) struct Process {

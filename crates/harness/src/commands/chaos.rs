@@ -7,14 +7,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum as _};
 
-use crate::CommandVerdict;
 use crate::chaos::fault::{Fault, Kind};
 use crate::chaos::network::Network;
 use crate::chaos::{Outcome, Storm, Weather};
+use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, Herd};
-use crate::cluster::{Interrupts, check_locations};
 use crate::control::{ChurnJob, Location, StoreJob, TransportName};
-use crate::{output, units};
+use crate::terminal::{CommandVerdict, Interrupts, output, units};
 
 /// Kill, halt, cut off, restart and disturb members under load, and check that the others continue and agree
 #[derive(Debug, Args)]

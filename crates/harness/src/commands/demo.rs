@@ -8,15 +8,14 @@ use serde::Serialize;
 use squall::trace::Track;
 use squall_protocols::group::ViewChange;
 
-use crate::CommandVerdict;
-use crate::cluster::{Cluster, Ending, Interrupts, Plan};
+use crate::cluster::{Cluster, Ending, Plan};
 use crate::control::{
     ChangeReport, DemoJob, EncryptionName, IdleName, Location, LogReport, Report, TransportName, Work,
 };
 use crate::latency::{Latencies, Percentiles};
 use crate::progress::Display;
+use crate::terminal::{CommandVerdict, Interrupts, output, table, units};
 use crate::text::Text;
-use crate::{output, table, units};
 
 /// Messages that the demo sends at least, unless `--rounds` or `--input` say otherwise.
 const MESSAGES_MIN: u64 = 300_000;

@@ -4,7 +4,8 @@
 use anyhow::Result;
 use clap::Subcommand;
 
-use crate::{CommandVerdict, blast, member};
+use crate::terminal::CommandVerdict;
+use crate::{blast, member};
 
 /// A process that another `squall` has started
 #[derive(Debug, Subcommand)]
@@ -24,7 +25,7 @@ pub enum ProcessCommand {
     },
 }
 
-/// Does what the parent wants, and ends the process if that was a member's work.
+/// Does what the parent wants; a member ends its process then.
 ///
 /// # Errors
 /// If the receiving end fails; a member reports its failure to its parent.

@@ -10,7 +10,8 @@ use anyhow::{Result, anyhow};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
-use crate::control::{Command, read_line};
+use crate::control::Command;
+use crate::lines::read_line;
 
 /// The exit status of a member whose parent has gone; nobody is there to see it.
 const PARENT_GONE: i32 = 3;

@@ -23,10 +23,8 @@ use squall_fabric::NodeId;
 use squall_transports::composite::Way;
 
 use crate::clock::now_ns;
-use crate::control::{
-    ChangeReport, Event, GroupJob, IdleName, Job, ModeName, Report, TransportName, Work, read_line,
-    write_line,
-};
+use crate::control::{ChangeReport, Event, GroupJob, IdleName, Job, ModeName, Report, TransportName, Work};
+use crate::lines::{read_line, write_line};
 use lifeline::Lifeline;
 pub(crate) use multicast::subgroup;
 

@@ -10,7 +10,7 @@ mod view;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-use crate::CommandVerdict;
+use crate::terminal::CommandVerdict;
 
 use multicast::MulticastArguments;
 use object::ObjectArguments;

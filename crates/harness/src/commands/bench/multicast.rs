@@ -8,15 +8,14 @@ use serde::Serialize;
 use squall::config::quantity;
 use squall_simulator::figures::{self, Experiment};
 
-use crate::CommandVerdict;
-use crate::cluster::{Cluster, Interrupts, Plan};
+use crate::cluster::{Cluster, Plan};
 use crate::control::{
     EncryptionName, IdleName, Location, ModeName, MulticastJob, Report, TransportName, Work,
 };
 use crate::latency::{Latencies, Percentiles};
 use crate::member::subgroup;
 use crate::progress::Display;
-use crate::{output, table, units};
+use crate::terminal::{CommandVerdict, Interrupts, output, table, units};
 
 /// Measure the multicast: every sender sends as fast as it can, or one message at a time
 #[derive(Debug, Args)]

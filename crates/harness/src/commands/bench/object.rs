@@ -8,12 +8,12 @@ use clap::Args;
 use serde::Serialize;
 use squall::object::Client;
 
-use crate::CommandVerdict;
+use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, Herd};
-use crate::cluster::{Interrupts, check_locations};
 use crate::control::{ChurnJob, StoreJob, TransportName};
+use crate::member;
 use crate::member::store::{NAME, Notes};
-use crate::{member, output};
+use crate::terminal::{CommandVerdict, Interrupts, output};
 
 /// Measure updates of a replicated object by a client outside the group
 #[derive(Debug, Args)]

@@ -7,14 +7,12 @@ use squall::config::quantity;
 use squall_protocols::rdmc::schedule::Algorithm;
 use squall_simulator::rdmc::Machines;
 
-use crate::CommandVerdict;
-use crate::cluster::{Cluster, Interrupts, Plan};
+use crate::cluster::{Cluster, Plan};
 use crate::control::{
     EncryptionName, IdleName, Location, RdmcJob, Report, ScheduleName, TransportName, Work,
 };
-use crate::output;
 use crate::progress::Display;
-use crate::units;
+use crate::terminal::{CommandVerdict, Interrupts, output, units};
 
 /// Measure bulk multicast: member 0 sends large objects to all others, one after the other
 #[derive(Debug, Args)]

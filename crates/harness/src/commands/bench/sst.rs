@@ -4,13 +4,11 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-use crate::CommandVerdict;
-use crate::cluster::{Cluster, Interrupts, Plan};
+use crate::cluster::{Cluster, Plan};
 use crate::control::{EncryptionName, IdleName, Location, SstJob, TransportName, Work};
 use crate::latency::{Latencies, Percentiles};
-use crate::output;
 use crate::progress::Display;
-use crate::units;
+use crate::terminal::{CommandVerdict, Interrupts, output, units};
 
 /// Measure the shared state table: each member raises its column and waits until all have, round by round
 #[derive(Debug, Args)]

@@ -14,7 +14,8 @@ use crate::control::{EncryptionName, IdleName, Location, TransportName};
 use crate::latency::Percentiles;
 use squall_transports::composite::Way;
 
-use crate::{CommandVerdict, cores, output, units};
+use crate::cores;
+use crate::terminal::{CommandVerdict, output, units};
 
 /// Measure a stream between two processes: how fast it is, or how long a message takes there and back
 #[derive(Debug, Args)]

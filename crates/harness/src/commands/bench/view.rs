@@ -6,12 +6,11 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 
-use crate::CommandVerdict;
 use crate::clock::now_ns;
+use crate::cluster::check_locations;
 use crate::cluster::churn::{ChurnPlan, Herd, START_TIMEOUT, State};
-use crate::cluster::{Interrupts, check_locations};
 use crate::control::{ChurnJob, Location, TransportName};
-use crate::output;
+use crate::terminal::{CommandVerdict, Interrupts, output};
 
 /// Measure how long members stand still when one dies (kill -9) and when one joins
 #[derive(Debug, Args)]
