@@ -53,10 +53,7 @@ impl Storm {
     /// else is harmed than its majority can bear: who has heard of the next view, and who not, makes no difference.
     fn can_spare(&self, count: usize) -> bool {
         let (_, ranks) = self.herd.view();
-        // One that goes on after a halt may be on its way out.
-        let now = Instant::now();
-        let is_excused = |number: &usize| self.excuses.get(number).is_some_and(|until| now < *until);
-        let well: Vec<usize> = self.herd.running().into_iter().filter(|number| !is_excused(number)).collect();
+        let well = self.well();
         let is_well = |rank: &&usize| well.iter().any(|life| self.herd.lives[*life].rank == **rank);
         let lost = ranks.len() - ranks.iter().filter(is_well).count();
         // One that was halted on its way in may be in a view that nobody has delivered in yet.
@@ -68,12 +65,19 @@ impl Storm {
         count == 0 || lost + coming + count <= (ranks.len() - 1) / 2
     }
 
-    /// A member of the latest view that runs, and is not one of the last two that have all states.
+    /// The processes that run and that the group has no reason to exclude: one that continues after a halt may be on its way out.
+    fn well(&self) -> Vec<usize> {
+        let now = Instant::now();
+        let is_excused = |number: &usize| self.excuses.get(number).is_some_and(|until| now < *until);
+        self.herd.running().into_iter().filter(|number| !is_excused(number)).collect()
+    }
+
+    /// A member of the latest view that runs, and is not one of the last two well ones that have all states.
     fn victim(&mut self) -> Option<usize> {
         let (_, ranks) = self.herd.view();
         let running = self.herd.running();
-        let has_states = |number: &&usize| self.herd.lives[**number].has_states;
-        let holders = running.iter().filter(has_states).count();
+        let has_states = |number: &usize| self.herd.lives[*number].has_states;
+        let holders = self.well().into_iter().filter(has_states).count();
         let is_spare = |number: &usize| {
             let life = &self.herd.lives[*number];
             let is_needed = self.weather.store.is_some() && life.has_states && holders <= HOLDERS_MIN;
