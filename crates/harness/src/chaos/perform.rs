@@ -78,10 +78,12 @@ impl Storm {
         let running = self.herd.running();
         let has_states = |number: &usize| self.herd.lives[*number].has_states;
         let holders = self.well().into_iter().filter(has_states).count();
+        // While fewer have all states, as in a rolling restart, any other may be the only one that has one of them.
+        let needs_all = self.weather.store.is_some() && holders < HOLDERS_MIN;
         let is_spare = |number: &usize| {
             let life = &self.herd.lives[*number];
             let is_needed = self.weather.store.is_some() && life.has_states && holders <= HOLDERS_MIN;
-            ranks.contains(&life.rank) && !is_needed
+            ranks.contains(&life.rank) && !is_needed && !needs_all
         };
         let members: Vec<usize> = running.iter().copied().filter(is_spare).collect();
         let place = self.dice.below(members.len() as u64);
