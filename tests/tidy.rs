@@ -1,11 +1,17 @@
-//! The rules that the tree keeps, beyond what compiler and clippy check: the direction of dependencies, headers that
-//! name their paper, no stray unsafe, sizes as a ratchet, promises with witnesses. Each rule has a test beside it
-//! that shows it a fault.
+//! The rules of the tree, beyond what compiler and clippy check: the direction of dependencies, headers that name their
+//! paper, no stray unsafe, sizes as a ratchet, invariants with witnesses, parsers with fuzz entries, pages whose links,
+//! paths and commands exist. Each rule has a test beside it that shows it a fault.
 
+#[path = "tidy/commands.rs"]
+mod commands;
 #[path = "tidy/dependencies.rs"]
 mod dependencies;
 #[path = "tidy/invariants.rs"]
 mod invariants;
+#[path = "tidy/pages.rs"]
+mod pages;
+#[path = "tidy/parsers.rs"]
+mod parsers;
 #[path = "tidy/sizes.rs"]
 mod sizes;
 #[path = "tidy/source.rs"]
@@ -28,10 +34,13 @@ fn text(files: &[SourceFile], path: &str) -> String {
 }
 
 #[test]
-fn dependencies_point_one_way() {
-    assert_none(&dependencies::faults(&dependencies::edges()));
-    let files = source::rust_tree();
-    assert_none(&files.iter().flat_map(dependencies::faults_inside_protocols).collect::<Vec<_>>());
+fn dependencies_are_those_of_the_figures() {
+    let files = source::tree();
+    let page = text(&files, dependencies::PAGE);
+    let uses: Vec<_> = dependencies::edges().into_iter().map(|edge| (edge, String::new())).collect();
+    assert_none(&dependencies::faults(&dependencies::figure(&page, "cli"), &uses));
+    let modules = dependencies::figure(&page, "sst");
+    assert_none(&dependencies::faults(&modules, &dependencies::edges_inside_protocols(&modules, &files)));
 }
 
 #[test]
@@ -66,6 +75,46 @@ fn invariants_are_cited() {
 fn invariants_are_checked() {
     let files = source::tree();
     assert_none(&invariants::unchecked(&text(&files, invariants::INVARIANTS), &files));
+}
+
+#[test]
+fn ranges_of_numbers_are_whole() {
+    let files = source::tree();
+    let page = text(&files, invariants::INVARIANTS);
+    let mut stated = invariants::stated(&text(&files, invariants::MODEL));
+    stated.extend(invariants::stated(&page));
+    let order = invariants::in_order(&page);
+    let is_read = |file: &&SourceFile| pages::is_page(&file.path) || file.path.ends_with("/src/lib.rs");
+    let ranges = files.iter().filter(is_read).flat_map(|file| invariants::cut_ranges(&stated, &order, file));
+    assert_none(&ranges.collect::<Vec<_>>());
+}
+
+#[test]
+fn parsers_are_fuzzed() {
+    let files = source::tree();
+    let entries = parsers::entries(&text(&files, parsers::ENTRIES));
+    assert!(entries.contains("address") && entries.len() >= 15, "{entries:?}");
+    assert_none(&files.iter().flat_map(parsers::unmarked).collect::<Vec<_>>());
+    assert_none(&parsers::mismatches(&entries, &files));
+}
+
+#[test]
+fn pages_name_what_exists() {
+    let files = source::tree();
+    let pages = || files.iter().filter(|file| pages::is_page(&file.path));
+    assert_none(&pages().flat_map(|page| pages::broken_links(page, &files)).collect::<Vec<_>>());
+    assert_none(&pages().flat_map(pages::broken_paths).collect::<Vec<_>>());
+    assert_none(&pages::unreachable(&files));
+}
+
+#[test]
+fn pages_show_commands_that_exist() {
+    let mut helps = commands::Helps::new();
+    let mut help = |name: &str| commands::help(&mut helps, name);
+    assert!(help("squall bench multicast").is_some() && help("squall bench none").is_none());
+    let files = source::tree();
+    let pages = files.iter().filter(|file| pages::is_page(&file.path));
+    assert_none(&pages.flat_map(|page| commands::faults(page, &mut help)).collect::<Vec<_>>());
 }
 
 #[test]

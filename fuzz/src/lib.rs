@@ -1,5 +1,7 @@
-//! Everything that takes bytes from outside (a socket, a file), as functions that must never panic, whatever they get.
-//! What accepts bytes must also write the same bytes again, where it has a writer.
+//! Parsers of foreign bytes (of a socket, a file, a peer), as functions that must not panic on any input. What they accept,
+//! they must also write again, where there is a writer.
+//!
+//! A parser names its entry here in its comment: ``Fuzzed as `address`.`` `tests/tidy` compares both.
 //!
 //! Two drivers share these functions: `src/bin/smoke.rs`, a random generator on the stable toolchain, and
 //! `fuzz_targets/`, which cargo-fuzz guides by coverage.
@@ -7,11 +9,14 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod bootstrap;
+pub mod bulk;
 pub mod config;
 pub mod copy;
-pub mod desk;
+pub mod encryption;
 pub mod external;
 pub mod grant;
+pub mod inquiry;
 pub mod objects;
 pub mod offer;
 pub mod proof;
@@ -19,6 +24,7 @@ pub mod rdmc;
 pub mod records;
 pub mod sessions;
 pub mod shm;
+pub mod stream;
 pub mod tcp;
 pub mod verbs;
 
@@ -35,11 +41,14 @@ pub struct Parser {
 /// All of them.
 pub const PARSERS: &[Parser] = &[
     Parser { name: "address", feed: address::feed, seeds: address::seeds },
+    Parser { name: "bootstrap", feed: bootstrap::feed, seeds: bootstrap::seeds },
+    Parser { name: "bulk", feed: bulk::feed, seeds: bulk::seeds },
     Parser { name: "config", feed: config::feed, seeds: config::seeds },
     Parser { name: "copy", feed: copy::feed, seeds: copy::seeds },
-    Parser { name: "desk", feed: desk::feed, seeds: desk::seeds },
+    Parser { name: "encryption", feed: encryption::feed, seeds: encryption::seeds },
     Parser { name: "external", feed: external::feed, seeds: external::seeds },
     Parser { name: "grant", feed: grant::feed, seeds: grant::seeds },
+    Parser { name: "inquiry", feed: inquiry::feed, seeds: inquiry::seeds },
     Parser { name: "objects", feed: objects::feed, seeds: objects::seeds },
     Parser { name: "offer", feed: offer::feed, seeds: offer::seeds },
     Parser { name: "proof", feed: proof::feed, seeds: proof::seeds },
@@ -47,6 +56,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "records", feed: records::feed, seeds: records::seeds },
     Parser { name: "sessions", feed: sessions::feed, seeds: sessions::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },
+    Parser { name: "stream", feed: stream::feed, seeds: stream::seeds },
     Parser { name: "tcp", feed: tcp::feed, seeds: tcp::seeds },
     Parser { name: "verbs", feed: verbs::feed, seeds: verbs::seeds },
 ];

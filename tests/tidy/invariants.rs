@@ -9,6 +9,8 @@ use crate::source::{SourceFile, is_rust, numbered};
 pub(crate) const MODEL: &str = "crates/fabric/src/model.md";
 /// Where the invariants of the protocols are stated.
 pub(crate) const INVARIANTS: &str = "docs/invariants.md";
+/// How the page's paragraph of invariants that no mutation breaks begins.
+const NOT_MUTATED: &str = "Without a mutation";
 
 /// The numbers that a page states: list items that begin with `**F1 …` or `**[S1]**`.
 pub(crate) fn stated(page: &str) -> BTreeSet<String> {
@@ -34,8 +36,9 @@ pub(crate) fn uncited(invariants: &BTreeSet<String>, files: &[SourceFile]) -> Ve
     missing.map(|invariant| format!("{INVARIANTS}: nothing in crates/ cites [{invariant}]")).collect()
 }
 
-/// Invariants that have no mutation, and whose line on the page names no file that checks them. A mutation belongs to an
-/// invariant if its doc cites the number, or if the line names it.
+/// Invariants without a mutation that the page does not list as such, or whose line names no file that checks them, and
+/// names of mutations that do not exist. A mutation belongs to an invariant if its doc cites the number, or if the line
+/// names it. The list is the paragraph that begins with [`NOT_MUTATED`].
 pub(crate) fn unchecked(page: &str, files: &[SourceFile]) -> Vec<String> {
     let mutations: Vec<&SourceFile> =
         files.iter().filter(|file| file.path.ends_with("/mutation.rs")).collect();
@@ -43,19 +46,76 @@ pub(crate) fn unchecked(page: &str, files: &[SourceFile]) -> Vec<String> {
     let is_mutation = |name: &str| {
         mutations.iter().any(|file| file.code().lines().any(|line| line.trim() == format!("{name},")))
     };
-    let checks = |path: &str, number: &String| {
-        files.iter().any(|file| file.path == path && citations(&file.text).any(|cited| cited == *number))
+    let checks = |path: &str, number: &str| {
+        files.iter().any(|file| file.path == path && citations(&file.text).any(|cited| cited == number))
     };
-    let is_checked = |(number, text): &(String, String)| {
-        let names = || text.split('`').skip(1).step_by(2);
-        tried.contains(number) || names().any(|name| is_mutation(name) || checks(name, number))
+    let listed = not_mutated(page);
+    let mut faults = Vec::new();
+    for (number, text) in items(page) {
+        let names: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
+        let is_mutated = tried.contains(&number) || names.iter().any(|name| is_mutation(name));
+        let fault = match (is_mutated, listed.contains(&number)) {
+            (true, true) => "has a mutation: take it off the list of those without",
+            (false, false) => "has no mutation: add one, or put it on the list of those without",
+            (false, true) if !names.iter().any(|name| checks(name, &number)) => {
+                "has no mutation, and its line names no file that cites and checks it"
+            }
+            _ => "",
+        };
+        faults.extend((!fault.is_empty()).then(|| format!("{INVARIANTS}: [{number}] {fault}")));
+        let unknown = names.iter().filter(|name| is_camel(name) && !is_mutation(name));
+        faults.extend(unknown.map(|name| format!("{INVARIANTS}: [{number}]: `{name}` is no mutation")));
+    }
+    faults
+}
+
+/// The numbers that the paragraph of those without a mutation lists.
+fn not_mutated(page: &str) -> BTreeSet<String> {
+    let paragraphs = page.split("\n\n").filter(|paragraph| paragraph.starts_with(NOT_MUTATED));
+    paragraphs.flat_map(citations).collect()
+}
+
+/// Whether `name` is one of a type or a variant.
+fn is_camel(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().all(|c| c.is_ascii_alphanumeric())
+}
+
+/// Ranges such as `F1–F12` or `[S1]–[S5]` that do not end with the last number of their letter; one of two letters, as
+/// `[S1]–[E10]`, ends with the last number of the page.
+pub(crate) fn cut_ranges(stated: &BTreeSet<String>, order: &[String], file: &SourceFile) -> Vec<String> {
+    let last = |letter: &str| {
+        let numbers = stated.iter().filter(|number| number.starts_with(letter));
+        numbers.max_by_key(|number| number[1..].parse::<u32>().unwrap_or(0))
     };
-    let missing = items(page).into_iter().filter(|item| !is_checked(item));
-    missing
-        .map(|(number, _)| {
-            format!("{INVARIANTS}: [{number}] has no mutation, and its line names no file that cites and checks it")
-        })
-        .collect()
+    let mut found = Vec::new();
+    for (n, line) in numbered(&file.text) {
+        for (first, end) in ranges(line) {
+            let expected = if first[..1] == end[..1] { last(&first[..1]) } else { order.last() };
+            if let Some(expected) = expected.filter(|expected| **expected != end) {
+                found.push(format!("{}:{n}: the range {first}–{end} ends at {expected}", file.path));
+            }
+        }
+    }
+    found
+}
+
+/// The ranges of numbers in `line`.
+fn ranges(line: &str) -> Vec<(String, String)> {
+    let brackets = |c: char| "[]\\".contains(c);
+    let range = |(at, dash): (usize, &str)| {
+        let before = line[..at].trim_end_matches(brackets);
+        let start = before
+            .rfind(|c: char| !c.is_ascii_alphanumeric())
+            .map_or(0, |i| i + before[i..].chars().next().map_or(1, char::len_utf8));
+        let first = number(&before[start..]).filter(|first| first.len() == before.len() - start)?;
+        Some((first, number(line[at + dash.len()..].trim_start_matches(brackets))?))
+    };
+    line.match_indices('–').filter_map(range).collect()
+}
+
+/// The numbers that a page states, in its order.
+pub(crate) fn in_order(page: &str) -> Vec<String> {
+    items(page).into_iter().map(|(number, _)| number).collect()
 }
 
 /// The numbers that a page states, each with its text.
@@ -156,11 +216,25 @@ fn an_invariant_that_nothing_checks_is_refused() {
         SourceFile::new("crates/protocols/src/mutation.rs", mutations),
         SourceFile::new("crates/a/src/b.rs", "// Checks [S4].\n"),
     ];
-    let page = "- **[S1]** Text.\n- **[S2]** Text\n  (`Forget`).\n- **[S3]** Text (`Other`, `crates/a/src/b.rs`).\n\
-                - **[S4]** Text (`crates/a/src/b.rs`).\n- **[S5]** Text.\n\nAnd `Forget`.\n";
+    let page = "Without a mutation: [S1], [S3],\n[S4].\n\n- **[S1]** Text.\n- **[S2]** Text\n  (`Forget`).\n\
+                - **[S3]** Text (`Other`, `crates/a/src/b.rs`).\n- **[S4]** Text (`crates/a/src/b.rs`).\n\
+                - **[S5]** Text.\n\nAnd `Forget`.\n";
     let found = unchecked(page, &files);
-    assert_eq!(found.len(), 2, "{found:?}");
-    assert!(found[0].contains("[S3]") && found[1].contains("[S5]"), "{found:?}");
+    assert_eq!(found.len(), 4, "{found:?}");
+    assert!(found[0].contains("[S1] has a mutation"), "{found:?}");
+    assert!(found[1].contains("[S3]") && found[1].contains("no file"), "{found:?}");
+    assert!(found[2].contains("`Other` is no mutation"), "{found:?}");
+    assert!(found[3].contains("[S5] has no mutation"), "{found:?}");
+}
+
+#[test]
+fn a_range_that_ends_too_soon_is_refused() {
+    let stated = numbers(&["F1", "F2", "F14", "S1", "B9"]);
+    let order = ["S1", "B9"].map(String::from);
+    let faults = |text: &str| cut_ranges(&stated, &order, &SourceFile::new("a.md", text)).len();
+    assert_eq!(faults("axioms F1–F14, [F1]–[F14], \\[F1\\]–\\[F14\\] and 2.3–3.5, 4–21 ms"), 0);
+    assert_eq!(faults("axioms F1–F12 and\n[F1]–[F2]"), 2);
+    assert_eq!((faults("[S1]–[B9]"), faults("[S1]–[F14]")), (0, 1));
 }
 
 #[test]

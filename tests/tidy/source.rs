@@ -95,7 +95,9 @@ fn visit(root: &Path, folder: &Path, files: &mut Vec<SourceFile>) {
             if !is_left_behind(&relative) {
                 visit(root, &path, files);
             }
-        } else if let Ok(text) = fs::read_to_string(&path) {
+        } else if relative != ".git" // A file in a linked work tree.
+            && let Ok(text) = fs::read_to_string(&path)
+        {
             files.push(SourceFile { path: relative, text });
         }
     }

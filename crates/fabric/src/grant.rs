@@ -66,7 +66,7 @@ impl Grant {
         bytes
     }
 
-    /// Reads the portable form. Says nothing about whether the grant is valid: only its owner knows.
+    /// Reads the portable form. Whether the grant is valid, only its owner knows. Fuzzed as `grant`.
     ///
     /// # Errors
     /// If the length is wrong or the range does not fit in 64 bits.

@@ -1,9 +1,9 @@
 //! The protocols of the papers as pure cores (Derecho §3, Spindle §3, RDMC §3, EXS §III): they own no clock, thread,
 //! random source or socket, see only [`squall_fabric`], and run unchanged in the simulator and on real machines.
 //!
-//! Their numbered promises stand in docs/invariants.md: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O6] and [N1]–[N7],
-//! [`rdmc`] [B1]–[B8], [`replica`] [A1]–[A7], [`stream`] [E1]–[E10],
-//! [`admission`] [J1]–[J9], [`assembly`] [Q1]–[Q6].
+//! docs/invariants.md states their numbered invariants: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O6] and [N1]–[N7], [`group`]
+//! [L1]–[L2], [`membership`] [V1]–[V14] and [D1]–[D8], [`replica`] [A1]–[A12], [`admission`] [J1]–[J9], [`assembly`]
+//! [Q1]–[Q6], [`stream`] [E1]–[E10], [`rdmc`] [B1]–[B9].
 #![forbid(unsafe_code)]
 
 #[macro_use]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_transports::bootstrap::{self, Address, BootstrapError, Plan};
 
+use crate::admission::Token;
 use crate::config::Config;
 use crate::status::Status;
 
@@ -129,11 +130,29 @@ fn ask<T: DeserializeOwned>(plan: &Plan, address: &Address, question: Question) 
     })
 }
 
-/// The question that these bytes are, if they are one.
+/// Reads a question. Fuzzed as `inquiry`.
 pub(crate) fn read_question(bytes: &[u8]) -> Option<Question> {
     postcard::from_bytes(bytes).ok()
 }
 
 pub(crate) fn write(value: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(value).expect("plain values serialise")
+}
+
+/// Reads bytes as a question, as the answer to each question, and as the token of an admission, for fuzzing; returns how
+/// many of these they are. Fuzzed as `inquiry`.
+///
+/// # Panics
+/// If what was read is not read again from what is written of it.
+#[must_use]
+pub fn read_foreign(bytes: &[u8]) -> usize {
+    fn again<T: Serialize + DeserializeOwned + PartialEq>(bytes: &[u8]) -> usize {
+        let Ok(read) = postcard::from_bytes::<T>(bytes) else { return 0 };
+        assert!(postcard::from_bytes(&write(&read)).is_ok_and(|same: T| same == read), "not read again");
+        1
+    }
+    again::<Question>(bytes)
+        + again::<MemberStatus>(bytes)
+        + again::<Option<String>>(bytes)
+        + again::<Token>(bytes)
 }

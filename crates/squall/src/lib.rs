@@ -65,6 +65,8 @@ pub use config::Config;
 pub use deliveries::Deliveries;
 pub use error::{GroupError, HandleError, JoinError, ReceiveError, SendError};
 pub use group::{Builder, Departure, Group, SubgroupHandle};
+#[doc(hidden)]
+pub use inquiry::read_foreign as read_foreign_inquiry;
 pub use inquiry::{HeldUpLine, MemberLine, MemberStatus, SubgroupLine, ask_status};
 pub use node::Node;
 pub use sender::{Outcome, Sender, Slot};

@@ -110,10 +110,10 @@ pub(crate) enum Judgement {
     Bad { message: String },
 }
 
-/// What a line says.
+/// Reads a line. Fuzzed as `copy`.
 ///
 /// # Errors
-/// If it is not what was expected.
+/// If the line is not a `T` in JSON.
 pub(crate) fn parse<T: DeserializeOwned>(line: &str) -> serde_json::Result<T> {
     serde_json::from_str(line)
 }

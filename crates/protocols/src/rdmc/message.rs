@@ -152,10 +152,10 @@ impl Message {
         (writer.bytes, writer.length)
     }
 
-    /// Reads a message. Says nothing about whether it makes sense.
+    /// Reads a message; whether its values make sense is checked later. Fuzzed as `rdmc`.
     ///
     /// # Errors
-    /// If the bytes are none, or too many or too few.
+    /// If the bytes are not exactly one message.
     pub fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
         let mut reader = Reader { rest: bytes };
         let [kind] = reader.array()?;

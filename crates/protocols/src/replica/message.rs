@@ -203,7 +203,7 @@ impl ShardRequest {
         }
     }
 
-    /// Reads all of `bytes`; `None` if they are no request.
+    /// Reads all of `bytes`; `None` if they are no request. Fuzzed as `objects`.
     #[must_use]
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         let from = &mut bytes;
@@ -253,7 +253,7 @@ impl ShardAnswer {
         }
     }
 
-    /// Reads all of `bytes`; `None` if they are no answer.
+    /// Reads all of `bytes`; `None` if they are no answer. Fuzzed as `objects`.
     #[must_use]
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         let from = &mut bytes;

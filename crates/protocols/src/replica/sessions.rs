@@ -160,7 +160,7 @@ impl Sessions {
         bytes
     }
 
-    /// Reads a table.
+    /// Reads a table. Fuzzed as `sessions`.
     ///
     /// # Errors
     /// [`SessionsError`]: the bytes are not a table.

@@ -3,7 +3,7 @@
 use squall_fabric::{GRANT_BYTES, Grant};
 
 use super::credits::CREDITS_MIN;
-use super::{CREDITS_MAX, Kind, Policy, RING_WORDS_MAX, Settings, Violation};
+use super::{CREDITS_MAX, Kind, MESSAGE_BYTES_MAX, Message, Policy, RING_WORDS_MAX, Settings, Violation};
 
 /// The first message of each end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,7 @@ impl Hello {
         bytes
     }
 
+    /// Reads an introduction. Fuzzed as `stream`.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Violation> {
         let bytes: &[u8; HELLO_BYTES] = bytes.try_into().map_err(|_| Violation::Garbled)?;
         if bytes[..2] != MARK {
@@ -86,6 +87,29 @@ impl Hello {
         let has_ring = !settings.has_ring() || self.ring.words > 0;
         if is_alike && has_ring { Ok(()) } else { Err(Violation::Mismatch) }
     }
+}
+
+/// Reads bytes as an introduction and as a later message, for fuzzing; returns how many of these they are.
+/// Fuzzed as `stream`.
+///
+/// # Panics
+/// If what was read is not read again from what is written of it.
+#[must_use]
+pub fn read_foreign(bytes: &[u8]) -> usize {
+    let mut kinds = 0;
+    if let Ok(hello) = Hello::decode(bytes) {
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        kinds += 1;
+    }
+    let (mut message, mut again) = (Message::default(), Message::default());
+    if message.decode(bytes).is_ok() {
+        let mut written = [0; MESSAGE_BYTES_MAX];
+        let length = message.encode(&mut written);
+        assert_eq!(again.decode(&written[..length]), Ok(()));
+        assert_eq!(again, message);
+        kinds += 1;
+    }
+    kinds
 }
 
 #[cfg(test)]

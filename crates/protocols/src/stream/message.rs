@@ -83,7 +83,7 @@ impl Message {
         end
     }
 
-    /// Reads a message.
+    /// Reads a message. Fuzzed as `stream`.
     ///
     /// # Errors
     /// [`Violation::Garbled`] if the bytes are not exactly one message.

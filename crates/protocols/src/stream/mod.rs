@@ -67,6 +67,8 @@ pub use advert::Advert;
 pub use completion::{Completion, Failure, PostRefused, ReceiveId, ReceiveOutcome, SendId, SendOutcome};
 pub use credits::CREDITS_MIN;
 pub use end::{End, Output, Peer};
+#[doc(hidden)]
+pub use hello::read_foreign;
 pub use message::{ADVERTS_PER_MESSAGE, MESSAGE_BYTES_MAX, Message};
 pub use phase::Phase;
 pub use receiver::{Memory, RingCopy};

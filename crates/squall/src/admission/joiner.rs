@@ -134,6 +134,7 @@ impl Joining {
                 self.report_obstacle(&reason, |reason| on_progress(Progress::Waiting { contact, reason }));
                 JoinAnswer::Wait(reason)
             }
+            // The token is fuzzed with the answers to inquiries. Fuzzed as `inquiry`.
             JoinReply::Admit { node, leader, members, token } => match postcard::from_bytes(&token) {
                 Ok(Token { rank }) => {
                     on_progress(Progress::Admitted { node, members: members.len() });

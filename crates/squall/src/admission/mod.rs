@@ -11,7 +11,7 @@ pub(crate) use self::joiner::{Arrived, Joining};
 pub(crate) use self::service::MemberAdmission;
 
 /// What a leader tells a joiner through its desk.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Token {
     pub(crate) rank: u64,
 }

@@ -37,6 +37,7 @@ impl Message {
         words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
+    /// Reads a message; `None` if the words are none. Fuzzed as `bulk`.
     fn decode(words: &[u64]) -> Option<Self> {
         Some(match *words {
             [1, number, blocks] => Self::Progress { number, blocks },
@@ -164,6 +165,17 @@ impl Link {
 const RECEIVES: usize = 64;
 /// A list of all members of the largest group.
 const MESSAGE_WORDS: usize = 3 + squall_transports::bootstrap::MEMBERS_MAX;
+
+/// Reads bytes as a control message, for fuzzing; returns whether they are one. Fuzzed as `bulk`.
+///
+/// # Panics
+/// If a message is written in other words than it was read from.
+pub fn read_foreign(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks();
+    let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let message = if rest.is_empty() { Message::decode(&words) } else { None };
+    message.inspect(|message| assert_eq!(message.encode(), bytes)).is_some()
+}
 
 #[cfg(test)]
 mod tests {

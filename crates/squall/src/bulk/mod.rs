@@ -46,6 +46,8 @@ use crate::config::{Config, Transport};
 use crate::entrance::assemble;
 use crate::transport::AnyFabric;
 
+#[doc(hidden)]
+pub use control::read_foreign;
 pub use error::BulkError;
 pub use file::FileTarget;
 pub use options::Options;

@@ -157,7 +157,7 @@ impl Config {
         file::read(Source { file: Some(file), text: &text }, Own { listen, rank })
     }
 
-    /// Reads a text. A relative `secret_file` is looked for in the current folder.
+    /// Reads a text. A relative `secret_file` is looked for in the current folder. Fuzzed as `config`.
     ///
     /// # Errors
     /// [`ConfigError`], with the line.

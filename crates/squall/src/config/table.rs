@@ -23,6 +23,7 @@ pub(super) struct Source<'s> {
 }
 
 impl<'s> Source<'s> {
+    /// Reads the text as TOML. Fuzzed as `config`.
     pub(super) fn parse(self) -> Result<Spanned<DeTable<'s>>, ConfigError> {
         DeTable::parse(self.text).map_err(|error| {
             let place = error.span().map_or_else(|| self.whole(), |span| self.place(span.start));

@@ -126,8 +126,10 @@ pub(super) const BATCH_BYTES_MAX: usize = 256 << 10;
 /// More than any head takes: lengths of a batch, or the addresses of a full group.
 pub(super) const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// Reads bytes as what comes from a client or to one, for fuzzing; returns the number of frames. What is read is read again
-/// from what is written of it.
+/// Reads bytes as what comes from a client or to one, for fuzzing; returns the number of frames. Fuzzed as `external`.
+///
+/// # Panics
+/// If what was read is not read again from what is written of it.
 #[doc(hidden)]
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {

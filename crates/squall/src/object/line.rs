@@ -73,17 +73,9 @@ impl Line {
 
     /// The next frame that has come whole.
     pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
-        let rest = &self.input[self.taken..];
-        let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
-        let length = u32::from_le_bytes(*length);
-        if length > FRAME_BYTES_MAX {
-            return Err(invalid("a message longer than 1 GiB"));
-        }
-        if rest.len() < length as usize {
-            return Ok(None);
-        }
+        let Some(frame) = first_frame(&self.input[self.taken..])? else { return Ok(None) };
         let start = self.taken + 4;
-        self.taken = start + length as usize;
+        self.taken = start + frame.len();
         Ok(Some(&self.input[start..self.taken]))
     }
 
@@ -92,10 +84,9 @@ impl Line {
         self.output.len() - self.sent
     }
 
-    /// Whether a frame that has come whole is yet to be taken.
+    /// Whether [`Line::next`] returns a frame, or an error.
     pub(super) fn has_frame(&self) -> bool {
-        let rest = self.input[self.taken..].split_first_chunk();
-        rest.is_some_and(|(length, rest)| rest.len() >= u32::from_le_bytes(*length) as usize)
+        !matches!(first_frame(&self.input[self.taken..]), Ok(None))
     }
 
     /// Whether the other end sends nothing more.
@@ -152,6 +143,16 @@ impl Read for Line {
     }
 }
 
+/// The frame that `input` begins with; `None` if it has not come whole. Fuzzed as `objects`.
+pub(super) fn first_frame(input: &[u8]) -> io::Result<Option<&[u8]>> {
+    let Some((length, rest)) = input.split_first_chunk() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length);
+    if length > FRAME_BYTES_MAX {
+        return Err(invalid("a message longer than 1 GiB"));
+    }
+    Ok(rest.get(..length as usize))
+}
+
 pub(super) fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
@@ -160,3 +161,17 @@ pub(super) fn invalid(what: &'static str) -> io::Error {
 const FRAME_BYTES_MAX: u32 = 1 << 30;
 /// What is read at once, and before frames are taken.
 const READ_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame is taken when it has come whole; one that is too long is an error before any of it has come.
+    #[test]
+    fn frames_are_whole_and_bounded() {
+        let input = [&[2, 0, 0, 0, 7, 8][..], &[9]].concat();
+        assert!((0..6).all(|length| matches!(first_frame(&input[..length]), Ok(None))));
+        assert_eq!(first_frame(&input).ok(), Some(Some(&[7, 8][..])));
+        assert!(first_frame(&(FRAME_BYTES_MAX + 1).to_le_bytes()).is_err());
+    }
+}

@@ -88,7 +88,7 @@ impl fmt::Debug for Snapshot {
 }
 
 /// Reads a state that [`Snapshot::of`] has written. It is in memory twice for a moment; large states are better written
-/// and read in parts.
+/// and read in parts. Not fuzzed: the type is the application's, as those of updates and queries below are.
 ///
 /// # Errors
 /// What the source says, or that it makes no sense.

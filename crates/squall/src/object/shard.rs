@@ -189,7 +189,7 @@ impl<T: Replicated> Shard<T> {
         }))
     }
 
-    /// Answers a query, if this member can.
+    /// Answers a query, if this member can. Not fuzzed: the query's type is the application's.
     pub(super) fn query_here(&self, query: &[u8]) -> Option<Result<T::Reply, ObjectError>> {
         let core = self.core();
         let machine = core.replica.machine();

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use squall_protocols::replica::{ShardAnswer, ShardRequest};
 
 use super::ObjectError;
-use super::line::invalid;
+use super::line::{first_frame, invalid};
 
 /// A request as it is sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(super) fn encode(value: &impl Serialize) -> Result<Vec<u8>, ObjectError> {
     Ok(postcard::to_stdvec(value)?)
 }
 
-/// The reply of a machine, as [`super::machine::Typed`] encodes it.
+/// Reads the reply of a machine, as [`super::machine::Typed`] encodes it. Not fuzzed: its type is the application's.
 pub(super) fn decode_reply<R: DeserializeOwned>(bytes: &[u8]) -> Result<R, ObjectError> {
     match bytes.split_first() {
         Some((1, reply)) => Ok(postcard::from_bytes(reply)?),
@@ -154,8 +154,11 @@ impl<R: Read> Read for Dechunk<'_, R> {
     }
 }
 
-/// Reads bytes as what comes to a member or from one, for fuzzing; returns how many kinds of messages they are. What is read
-/// is read again from what is written of it.
+/// Reads bytes as what comes to a member or from one, for fuzzing; returns how many kinds of messages they are.
+/// Fuzzed as `objects`.
+///
+/// # Panics
+/// If what was read is not read again from what is written of it.
 #[doc(hidden)]
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
@@ -171,6 +174,9 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
         answered.write(&mut frame);
         assert_eq!(Answered::read(&frame).ok(), Some(answered));
         kinds += 1;
+    }
+    if let Ok(Some(frame)) = first_frame(bytes) {
+        assert_eq!(frame, &bytes[4..4 + frame.len()]);
     }
     // What follows an answer may be a state, or nothing that makes sense.
     let _ = Dechunk::new(&mut &*bytes, &mut |_| ()).finish();

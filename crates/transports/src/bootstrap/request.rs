@@ -5,7 +5,7 @@ use squall_fabric::NodeId;
 use super::coordinator::seen_from_here;
 use super::desk::{JoinInfo, STATUS_BYTES_MAX, TOKEN_BYTES_MAX};
 use super::link::Link;
-use super::message::{Admittance, Answer, Refusal, Report, Request};
+use super::message::{Admittance, Answer, Notice, Refusal, Report, Request};
 use super::wire::FRAME_BYTES_MAX;
 use super::{ADDRESS_BYTES_MAX, Address, MEMBERS_MAX, Member};
 
@@ -27,7 +27,8 @@ pub(super) fn join_info<S: Link>(
     Ok(JoinInfo { name, addresses, rank: *rank, peer: peer.into() })
 }
 
-/// Where somebody who links with us listens, if that can be used.
+/// Reads the address at which a process that links with this one listens; `None` if it cannot be used.
+/// Fuzzed as `bootstrap`.
 pub(super) fn read_listen<S: Link>(listen: &str, stream: &S) -> Option<Address> {
     read_address(listen).filter(S::takes).map(|address| seen_from_here(address, stream))
 }
@@ -42,11 +43,12 @@ fn read_entry(listen: &[String], name: &str) -> Option<(String, Vec<Address>)> {
     Some((name.into(), addresses))
 }
 
+/// Reads an address of bounded length. Fuzzed as `bootstrap`.
 pub(super) fn read_address(text: &str) -> Option<Address> {
     text.parse().ok().filter(|_| text.len() <= ADDRESS_BYTES_MAX)
 }
 
-/// The members of an admittance in the order of their numbers, or what is wrong with it.
+/// Returns the members of an admittance in the order of their numbers, or what is wrong with it. Fuzzed as `bootstrap`.
 pub(super) fn read_members(
     admittance: &Admittance,
     takes: fn(&Address) -> bool,
@@ -71,7 +73,8 @@ pub(super) fn read_members(
     Ok(members)
 }
 
-/// Reads bytes as each kind of message that comes to a desk or from one, for fuzzing; returns how many kinds they are.
+/// Reads bytes as each kind of message by which processes meet, for fuzzing; returns how many kinds they are.
+/// Fuzzed as `bootstrap`.
 ///
 /// # Panics
 /// If what was read is not read again from what is written of it.
@@ -99,7 +102,8 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
         assert!(members.iter().any(|member| member.node.0 == admittance.leader));
     }
     let report: Option<Report> = again(bytes);
-    usize::from(request.is_some()) + usize::from(answer.is_some()) + usize::from(report.is_some())
+    let notice: Option<Notice> = again(bytes);
+    [request.is_some(), answer.is_some(), report.is_some(), notice.is_some()].map(usize::from).iter().sum()
 }
 
 pub(super) const NAME_BYTES_MAX: usize = 64;

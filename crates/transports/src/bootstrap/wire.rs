@@ -139,7 +139,7 @@ impl<S: Link> Wire<S> {
         let _ = self.stream.read(&mut [0; 1 << 10]);
     }
 
-    /// A frame, if all of it is there.
+    /// Reads a frame, if all of it is there. Its message is fuzzed as one of the bootstrap. Fuzzed as `bootstrap`.
     pub(super) fn poll_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
         if self.inbound.len() < 4 && !self.fill(4)? {
             return Ok(None);

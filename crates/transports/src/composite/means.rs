@@ -110,10 +110,10 @@ impl Offer {
         bytes
     }
 
-    /// Reads what a peer sent.
+    /// Reads what a peer sent. Fuzzed as `offer`.
     ///
     /// # Errors
-    /// What it is, if it is no offer.
+    /// A description of the bytes, if they are no offer.
     pub fn from_bytes(bytes: &[u8; OFFER_BYTES]) -> Result<Self, &'static str> {
         if bytes[..8] != MARK {
             return Err("something else");

@@ -300,7 +300,8 @@ impl Reception {
         Ok(Self { listener, name, key, callers: Vec::new(), known: Vec::new() })
     }
 
-    /// Takes the connections that have been made. Whoever does not know the key is not answered.
+    /// Takes the connections that have been made; a caller that does not know the key gets no answer. Not fuzzed: a call is
+    /// a number, all of whose values are good, and the key.
     fn receive(&mut self, bell: &OwnedFd) {
         while self.callers.len() < CALLERS_MAX
             && let Ok((stream, _)) = self.listener.accept()

@@ -89,7 +89,7 @@ impl Wish {
         bytes
     }
 
-    /// What an end that knows the secret has said; `None` if it makes no sense.
+    /// Reads what an end that knows the secret has sent; `None` if it makes no sense. Fuzzed as `encryption`.
     pub(super) fn from_bytes(bytes: &[u8; WISH_BYTES]) -> Option<Self> {
         let encryption = match bytes[0] {
             0 => Encryption::Off,

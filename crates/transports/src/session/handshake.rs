@@ -167,7 +167,7 @@ impl Proof {
         Ok(())
     }
 
-    /// Takes the hello as the responder, which sends the answer. The initiator has proved the secret when a first record of
+    /// Takes the hello as the responder, which sends the answer. Fuzzed as `proof`, as is [`Initiator::on_answer`]. The initiator has proved the secret when a first record of
     /// the session has been opened. `ends` is how this end sees the connection, if it is one of TCP.
     ///
     /// # Errors

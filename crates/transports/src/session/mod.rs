@@ -48,6 +48,18 @@ impl Session {
     }
 }
 
+/// Reads bytes as an end's wish for encryption, for fuzzing; returns whether they are one. Fuzzed as `encryption`.
+///
+/// # Panics
+/// If the wish is not read again from what is written of it, or an end does not agree with itself.
+pub fn read_foreign(bytes: &[u8]) -> bool {
+    let Ok(bytes) = <&[u8; ends::WISH_BYTES]>::try_from(bytes) else { return false };
+    let Some(wish) = ends::Wish::from_bytes(bytes) else { return false };
+    assert_eq!(ends::Wish::from_bytes(&wish.to_bytes()), Some(wish));
+    assert!(wish.settle(&wish) || !wish.insists(), "an end that insists on encryption gets it");
+    true
+}
+
 /// Gives foreign bytes to a session in the place of records, for fuzzing. Returns how many of them were shown, which is none.
 #[must_use]
 pub fn open_foreign(session: &mut Session, bytes: &[u8]) -> usize {

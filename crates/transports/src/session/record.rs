@@ -148,7 +148,7 @@ impl Records {
     }
 
     /// Opens the next record into `target`, which has room for [`OPENING_BYTES`]. Returns the bytes of its plain text; `None`
-    /// if it has not come whole.
+    /// if it has not come whole. Fuzzed as `records`.
     pub(crate) fn open(&mut self, target: &mut [u8]) -> Result<Option<usize>, BadRecord> {
         if self.is_broken {
             return Err(BadRecord);

@@ -88,7 +88,7 @@ impl Message {
     }
 
     /// Reads one message from the beginning of `bytes`: the message and its length, or `None` if it is not
-    /// complete yet.
+    /// complete yet. Fuzzed as `shm`.
     pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
         let Some((&kind, body)) = bytes.split_first() else { return Ok(None) };
         let length = *BODY_BYTES.get(usize::from(kind)).ok_or(Violation("a message of an unknown kind"))?;

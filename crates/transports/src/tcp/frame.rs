@@ -108,8 +108,8 @@ impl Frame {
         }
     }
 
-    /// The frame that begins at the first of `words`, and the length of its header in words. `None` if its
-    /// header is not complete yet.
+    /// Reads the frame that begins at the first of `words`: the frame and the length of its header in words, or `None` if
+    /// the header is not complete yet. Fuzzed as `tcp`.
     #[inline]
     pub(super) fn parse(words: &[u64]) -> Result<Option<(Self, usize)>, Violation> {
         let &[head, tail, ref more @ ..] = words else { return Ok(None) };

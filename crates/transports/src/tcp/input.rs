@@ -136,7 +136,7 @@ impl Input {
         if self.rest_length == 0 { 0 } else { 8 - self.rest_length }
     }
 
-    /// Some of the missing bytes have come. Returns the payload's next word if it is complete now.
+    /// Takes some of the missing bytes; returns the payload's next word if it is complete now. Fuzzed as `tcp`.
     pub(super) fn on_missing(&mut self, bytes: &[u8]) -> Option<u64> {
         self.rest[self.rest_length..][..bytes.len()].copy_from_slice(bytes);
         self.rest_length += bytes.len();

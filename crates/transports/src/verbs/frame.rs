@@ -101,10 +101,10 @@ impl Frame {
         }
     }
 
-    /// Reads a frame.
+    /// Reads a frame. Fuzzed as `verbs`.
     ///
     /// # Errors
-    /// If no frame travels like this.
+    /// If the bytes are not exactly one frame.
     pub(super) fn from_bytes(bytes: &[u8; FRAME_BYTES]) -> Result<Self, Violation> {
         let raw = Raw::from_bytes(bytes);
         let ([a, b, c], [x, y, z]) = (raw.small, raw.large);

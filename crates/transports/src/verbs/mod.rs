@@ -327,7 +327,7 @@ pub fn devices() -> Result<Vec<Survey>, VerbsError> {
     Device::all(&ffi::Library::load()?)
 }
 
-/// Reads a frame of a control stream, for the fuzzer.
+/// Reads a frame of a control stream, for fuzzing. Fuzzed as `verbs`.
 ///
 /// # Panics
 /// If what was read is not read again from what is written of it.
