@@ -1,6 +1,6 @@
 //! The rules of the tree, beyond what compiler and clippy check: the direction of dependencies, headers that name their
 //! paper, no stray unsafe, sizes as a ratchet, invariants with witnesses, parsers with fuzz entries, pages whose links,
-//! paths and commands exist. Each rule has a test beside it that shows it a fault.
+//! paths and commands exist, plain English. Each rule has a test beside it that shows it a fault.
 
 #[path = "tidy/commands.rs"]
 mod commands;
@@ -8,6 +8,8 @@ mod commands;
 mod dependencies;
 #[path = "tidy/invariants.rs"]
 mod invariants;
+#[path = "tidy/language.rs"]
+mod language;
 #[path = "tidy/pages.rs"]
 mod pages;
 #[path = "tidy/parsers.rs"]
@@ -115,6 +117,12 @@ fn pages_show_commands_that_exist() {
     let files = source::tree();
     let pages = files.iter().filter(|file| pages::is_page(&file.path));
     assert_none(&pages.flat_map(|page| commands::faults(page, &mut help)).collect::<Vec<_>>());
+}
+
+#[test]
+fn words_to_replace_only_shrink() {
+    let allowed = sizes::parse(include_str!("tidy/words.txt")).expect("words.txt can be read");
+    assert_none(&language::compare(&language::in_code(&source::tree()), &allowed));
 }
 
 #[test]

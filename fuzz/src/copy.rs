@@ -62,7 +62,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let send = vec![vec![1], vec![2]];
     let (name, transport) = ("copy".into(), Transport::Tcp);
     let begin = Some(Begin { name, port: 1, members: 2, rank: 1, send, transport });
-    let judgements = vec![Judgement::Good, Judgement::Bad { message: "no room".into() }];
+    let judgements = vec![Judgement::Good, Judgement::Bad { message: "the disk is full".into() }];
     let waiting = Position::Waiting { copies: 1, source: "192.0.2.1:7401".into() };
     let said = [
         serde_json::to_string(&HostId(u128::MAX)),

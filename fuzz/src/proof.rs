@@ -1,5 +1,5 @@
-//! The handshake that proves the cluster's secret, the only thing that strangers can reach: both ends, each message replaced
-//! by foreign bytes. Nobody who does not know the secret is ever believed.
+//! The handshake that proves the cluster's secret, the only parser that strangers can reach: both ends, each message replaced
+//! by foreign bytes. No peer is accepted that does not know the secret.
 
 use squall_transports::bootstrap::Secret;
 use squall_transports::session::{ANSWER_BYTES, HELLO_BYTES, Proof};
@@ -14,14 +14,14 @@ pub fn feed(bytes: &[u8]) {
 
 /// A hello and an answer of ends that share another secret: no change of a few bits makes them good ones.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let proof = proof_of("another secret that nobody can guess");
+    let proof = proof_of("another secret of many bytes");
     let (_initiator, hello) = proof.initiate(None);
     let (_session, answer) = proof.respond(None, &hello).expect("a good hello");
     vec![hello.to_vec(), answer.to_vec()]
 }
 
 fn proof() -> Proof {
-    proof_of("a secret that nobody can guess")
+    proof_of("a secret of many bytes")
 }
 
 fn proof_of(secret: &str) -> Proof {

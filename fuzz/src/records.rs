@@ -1,4 +1,4 @@
-//! The records of a session, as somebody on the way could write them: nothing of them is ever shown.
+//! The records of a session, replaced by bytes of an attacker on the network: none of them is ever accepted.
 
 use squall_transports::bootstrap::Secret;
 use squall_transports::session::{Proof, Session, open_foreign};
@@ -15,7 +15,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
 }
 
 fn session() -> Session {
-    let secret = Secret::new("a secret that nobody can guess").expect("it is long enough");
+    let secret = Secret::new("a secret of many bytes").expect("it is long enough");
     let proof = Proof::new(&secret, "kitchen", "fuzz");
     let (_initiator, hello) = proof.initiate(None);
     proof.respond(None, &hello).expect("a good hello").0

@@ -14,7 +14,7 @@ use squall_transports::tcp::TcpFabric;
 const WORDS: usize = 64;
 /// The peer may write these words of the granted region.
 const GRANTED: std::ops::Range<usize> = 16..32;
-/// What words hold that nobody may write.
+/// The value of words that the peer must not write.
 const UNTOUCHED: u64 = 0x5175_616c_6c21;
 /// More than any input needs.
 const POLLS: usize = 64;
@@ -32,7 +32,7 @@ pub fn feed(bytes: &[u8]) {
     for word in (0..WORDS).filter(|word| !GRANTED.contains(word)) {
         assert_eq!(granted.load(word), UNTOUCHED, "word {word} was not granted");
     }
-    assert!((0..WORDS).all(|word| own.load(word) == UNTOUCHED), "nobody writes into an owner's mirror");
+    assert!((0..WORDS).all(|word| own.load(word) == UNTOUCHED), "only the owner writes into its mirror");
 }
 
 /// A frame of each kind, as `squall_transports::tcp` describes them.

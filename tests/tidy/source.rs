@@ -38,6 +38,11 @@ impl SourceFile {
         self.keep(|part| if part == Part::Comment { Keep::Text } else { Keep::Nothing })
     }
 
+    /// The literals alone; lines stay where they are.
+    pub(crate) fn literals(&self) -> String {
+        self.keep(|part| if part == Part::Literal { Keep::Text } else { Keep::Nothing })
+    }
+
     fn keep(&self, rule: impl Fn(Part) -> Keep) -> String {
         let parts = parts(&self.text);
         let kept = self.text.chars().zip(parts).map(|(c, part)| match rule(part) {

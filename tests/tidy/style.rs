@@ -138,7 +138,7 @@ fn is_called(line: &str, name: &str) -> bool {
     has_word(line, name) && line.contains(&format!("{name}!"))
 }
 
-/// Whether an absolute path that begins with `path` stands in `line`.
+/// Whether `line` has an absolute path that begins with `path`.
 fn begins_path(line: &str, path: &str) -> bool {
     let before = |at: usize| line[..at].chars().next_back();
     line.match_indices(path)
