@@ -120,6 +120,13 @@ fn pages_show_commands_that_exist() {
 }
 
 #[test]
+fn pages_are_plain_english() {
+    let files = source::tree();
+    let pages = files.iter().filter(|file| pages::is_page(&file.path));
+    assert_none(&pages.flat_map(language::in_page).collect::<Vec<_>>());
+}
+
+#[test]
 fn words_to_replace_only_shrink() {
     let allowed = sizes::parse(include_str!("tidy/words.txt")).expect("words.txt can be read");
     assert_none(&language::compare(&language::in_code(&source::tree()), &allowed));

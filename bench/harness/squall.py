@@ -57,7 +57,7 @@ class SquallBulk(Squall):
 
     def __init__(self, transport: str, binary: str | None = None):
         super().__init__(transport, binary)
-        self.guarantee = "every receiver that lives has the object, whoever else dies"
+        self.guarantee = "all live receivers have the object, even if others die"
 
     def measure(self, case: Case) -> Figure:
         command = [self.binary, "bench", "rdmc", "--transport", self.transport, "--members", case.members]

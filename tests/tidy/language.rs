@@ -59,6 +59,8 @@ struct Word {
     line: usize,
     /// Whether a sentence, or a part of one behind a colon or semicolon, begins here.
     begins: bool,
+    /// Whether a comma is in front of it.
+    follows_comma: bool,
     /// Whether a question mark ends its sentence.
     is_asked: bool,
 }
@@ -80,7 +82,7 @@ fn faults(path: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// Whether `words` begin with `phrase`. A leading `^` stands for the beginning of a sentence that is no question, a last
+/// Whether `words` begin with `phrase`, but not with a `so` that joins two clauses. A leading `^` stands for the beginning of a sentence that is no question, a last
 /// `$` for the end of a sentence or of a part of it.
 fn matches(phrase: &str, words: &[Word]) -> bool {
     let begins = phrase.starts_with('^');
@@ -94,7 +96,8 @@ fn matches(phrase: &str, words: &[Word]) -> bool {
             _ => return false,
         }
     }
-    !begins || words[0].begins && !words[0].is_asked
+    let is_conjunction = first == "so" && words[0].follows_comma;
+    !is_conjunction && (!begins || words[0].begins && !words[0].is_asked)
 }
 
 /// The words of `text`. A blank line, and a mark of a list, heading or table in front of a line, end a sentence. Code in
@@ -102,7 +105,7 @@ fn matches(phrase: &str, words: &[Word]) -> bool {
 fn words(text: &str) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     let mut sentence = 0;
-    let (mut begins, mut inside) = (true, None);
+    let (mut begins, mut follows_comma, mut inside) = (true, false, None);
     for (line, content) in numbered(text) {
         let content = content.trim_start().trim_start_matches(['/', '!', '*']).trim_start();
         let is_item = content.starts_with(['-', '*', '#', '|', '>'])
@@ -116,8 +119,14 @@ fn words(text: &str) -> Vec<Word> {
                 _ if inside == Some(c) => inside = None,
                 _ if inside.is_some() => {}
                 '`' => {
-                    words.push(Word { text: "`".into(), line, begins, is_asked: false });
-                    (begins, inside) = (false, Some('`'));
+                    words.push(Word {
+                        text: "`".into(),
+                        line,
+                        begins,
+                        follows_comma: false,
+                        is_asked: false,
+                    });
+                    (begins, follows_comma, inside) = (false, false, Some('`'));
                 }
                 '{' => inside = Some('}'),
                 '.' | '!' | '?' | ':' | ';' | '|' | '"' | '—' => {
@@ -134,9 +143,11 @@ fn words(text: &str) -> Vec<Word> {
                     while let Some(c) = chars.next_if(|c| c.is_alphanumeric() || *c == '_') {
                         text.extend(c.to_lowercase());
                     }
-                    words.push(Word { text, line, begins, is_asked: false });
+                    words.push(Word { text, line, begins, follows_comma, is_asked: false });
+                    follows_comma = false;
                     begins = false;
                 }
+                ',' => follows_comma = true,
                 _ => {}
             }
         }
@@ -219,6 +230,7 @@ fn plain_english_is_not_found() {
     let good = [
         "People who use it, and clients, who wait.",
         "Who holds it up? Whom does it ask?",
+        "Hosts relay, so many copies are fast.",
         "It took so long that it failed; it is so short that it fits.",
         "It has the port of `a`. Who is it?",
         "Lay out the words. It can tell them apart. A layout, the deskbound.",
