@@ -196,7 +196,7 @@ points! {
     ContactYielded,
     /// A coordinator has lost a member of its roster, and gathers again.
     GatheredAgain,
-    /// A follower leaves a coordinator that stands still.
+    /// A follower leaves a coordinator that stalls.
     SilentCoordinatorLeft,
     /// A member has lost its coordinator when the others may have begun.
     CoordinatorLostLate,

@@ -24,7 +24,7 @@ pub struct AssemblySettings {
     pub nonce: u64,
     /// For all of it.
     pub timeout: Duration,
-    /// For all members to report, after which the coordinator goes on without those that have not.
+    /// For all members to report, after which the coordinator continues without those that have not.
     pub linking: Duration,
     /// For a coordinator to be silent, after which a follower leaves it.
     pub silence: Duration,

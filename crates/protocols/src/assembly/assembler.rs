@@ -18,7 +18,7 @@ use crate::admission::CallFailure;
 /// **Law.** The driver takes an action ([`Assembler::poll_action`]), carries it out, and takes the next. While there is none it waits
 /// until [`Assembler::next_deadline`], and hands in what comes with the `handle_*`. One call ([`AssemblyAction::Ask`],
 /// [`AssemblyAction::Link`]) is under way at a time; what comes of it is followed by [`AssemblyAction::Keep`] or
-/// [`AssemblyAction::Discard`]. It may take its time, while everything else goes on.
+/// [`AssemblyAction::Discard`]. It may take its time, while everything else continues.
 ///
 /// Bounded: [`super::MEMBERS_MAX`] followers, as many links as members.
 #[derive(Debug)]
@@ -206,7 +206,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.give_up(failure);
     }
 
-    /// Ends, and says so to nobody: the others see the end of their connections.
+    /// Ends without a notice: the others see the end of their connections.
     pub(super) fn give_up(&mut self, failure: AssemblyFailure<A>) {
         self.role = Role::Over;
         self.actions.push_back(AssemblyAction::GiveUp(failure));
@@ -322,7 +322,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         (self.next_contact, self.ask_at) = (Some(contact), now);
     }
 
-    /// Is nobody's follower any more, and asks the contacts again.
+    /// Follows no coordinator any more, and asks the contacts again.
     pub(super) fn open(&mut self, now: Instant) {
         self.role = Role::Open;
         self.early.clear();

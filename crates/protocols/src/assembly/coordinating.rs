@@ -58,7 +58,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             Role::Open => match self.judge(&claim) {
                 None => return self.accept(now, visitor, claim),
                 Some(answer) => {
-                    // It comes before this process: it is to hear of it at once \[Q4\].
+                    // It precedes this process, which therefore asks it at once \[Q4\].
                     if let (AssemblyAnswer::Later(_), Some((place, _))) = (&answer, claim.contact)
                         && let Some(earlier) = self.contacts.all().get(place as usize).cloned()
                     {

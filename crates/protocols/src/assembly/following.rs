@@ -211,7 +211,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.introduce(now);
     }
 
-    /// A coordinator that stands still is left, unless the others may have begun.
+    /// A coordinator that stalls is left, unless the others may have begun.
     pub(super) fn check_following(&mut self, now: Instant) {
         if self.silent_at().is_some_and(|at| now >= at) {
             reach(Point::SilentCoordinatorLeft);
@@ -261,7 +261,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// The link is tried again: if the member has died, the coordinator knows, and if it cannot be reached, the coordinator goes on
+    /// The link is tried again: if the member has died, the coordinator knows, and if it cannot be reached, the coordinator continues
     /// without those that have not reported.
     pub(super) fn on_link_failed(&mut self, now: Instant, asked: u64, node: NodeId, failure: CallFailure<E>) {
         let pause = self.settings.pauses[0];

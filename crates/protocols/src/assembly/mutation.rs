@@ -13,7 +13,7 @@ mutations! {
         TakeStaleReport,
         /// \[Q3\] Ranks are given out in the order of arrival only.
         IgnoreRanks,
-        /// \[Q4\] A contact that gathers follows nobody.
+        /// \[Q4\] A contact that gathers follows no other one.
         FollowNobody,
         /// \[Q5\] A contact that follows another one keeps those that it has gathered.
         KeepGathered,

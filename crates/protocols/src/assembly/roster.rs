@@ -1,4 +1,4 @@
-//! The roster: who the first members are, and which rank each has (Derecho §2.2).
+//! The roster: the first members and their ranks (Derecho §2.2).
 
 use squall_fabric::NodeId;
 

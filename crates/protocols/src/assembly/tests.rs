@@ -104,7 +104,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
     assert_eq!(refusal(other(3, Some(1))), Some(AssemblyRefusal::RankTaken { rank: 1 }));
 }
 
-/// One contact with another configuration ends nobody, all of them do.
+/// A process gives up if all contacts refuse its configuration, not if one does.
 #[test]
 fn what_all_contacts_say_ends_a_process() {
     let mut core = process('x', 3, &['a', 'b']);

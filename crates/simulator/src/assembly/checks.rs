@@ -80,7 +80,7 @@ impl World<'_> {
             up.iter().partition(|own| self.processes[**own as usize].end.is_none());
         let begun: Vec<u32> =
             over.into_iter().filter(|own| self.processes[*own as usize].has_begun()).collect();
-        // Those that have reported to a coordinator that stands still cannot know whether the others have begun.
+        // Those that have reported to a coordinator that stalls cannot know whether the others have begun.
         let waiting: Vec<u32> =
             waiting.into_iter().filter(|own| !self.processes[*own as usize].has_reported).collect();
         let list = ContactList::new((0..self.plan.contacts).collect(), None);

@@ -1,7 +1,7 @@
 //! Scenario: processes that assemble into the first view of a group (Derecho §2.2).
 //!
 //! Each process runs what ships, [`squall_protocols::assembly`]. Processes start in any order, more of them than members are
-//! planned; they crash, stand still, are cut off from others, and start again. Messages of a connection are in order; a
+//! planned; they crash, stall, are cut off from others, and start again. Messages of a connection are in order; a
 //! connection breaks when one of its ends dies or they are cut off from each other.
 //!
 //! Checked: \[Q1\] one session at most is begun in a run in which nothing starts again; \[Q2\] all that begin have the same roster,

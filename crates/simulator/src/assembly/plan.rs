@@ -34,7 +34,7 @@ pub enum Event {
     Start(u32),
     /// It ends at once.
     Crash(u32),
-    /// It stands still.
+    /// It stalls.
     Halt(u32, Duration),
     /// The processes of this set are cut off from all others; an empty set heals.
     Cut(u32),
@@ -125,7 +125,7 @@ impl Plan {
             Event::Start(_) => "start at a time",
             Event::Crash(0) => "crash of the first contact",
             Event::Crash(_) => "crash at a time",
-            Event::Halt(_, FOREVER) => "halt for ever",
+            Event::Halt(_, FOREVER) => "halt forever",
             Event::Halt(..) => "pause at a time",
             Event::Cut(0) => "heal",
             Event::Cut(_) => "partition",

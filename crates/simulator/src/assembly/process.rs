@@ -21,7 +21,7 @@ pub(super) enum Body {
     Linked,
     Notice(AssemblyNotice<u32>),
     Report(u64),
-    /// Nobody listens there.
+    /// No process listens there.
     Unheard,
     /// The connection has ended.
     Closed,
@@ -43,7 +43,7 @@ pub(super) struct Process {
     pub(super) lives: u32,
     pub(super) started: Instant,
     pub(super) halted_until: Instant,
-    /// What has come while it stands still, in order.
+    /// What has come while it is halted, in order.
     pub(super) held: Vec<(Conn, Body)>,
     pub(super) assembler: Option<Assembler<u32, String>>,
     pub(super) end: Option<End>,
@@ -80,7 +80,7 @@ impl Process {
         }
     }
 
-    /// Whether it is alive and does not stand still.
+    /// Whether it is alive and is not halted.
     pub(super) fn runs(&self, now: Instant) -> bool {
         self.is_up && now >= self.halted_until
     }

@@ -79,7 +79,10 @@ impl<'a> World<'a> {
             }
             steps = if next > self.now { 0 } else { steps + 1 };
             if steps > ACTIONS_MAX {
-                self.fail("liveness", "time stands still: a deadline that is over leads to nothing".into());
+                self.fail(
+                    "liveness",
+                    "time does not advance: a deadline that is over leads to nothing".into(),
+                );
             }
             self.now = self.now.max(next);
             if event == Some(next) {
@@ -212,7 +215,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Calls another process, which may not be there, or stand still.
+    /// Calls another process, which may not run, or be halted.
     fn call(&mut self, from: u32, to: u32, patience: Duration, until: Instant, body: Body) -> Conn {
         self.conns_made += 1;
         let conn = Conn(self.conns_made);
@@ -244,7 +247,7 @@ impl<'a> World<'a> {
         self.drive(to);
     }
 
-    /// What has come while the process stood still.
+    /// What has come while the process was halted.
     fn take_held(&mut self, process: u32) {
         for (conn, body) in std::mem::take(&mut self.process(process).held) {
             self.take(process, conn, body);
@@ -294,7 +297,7 @@ impl<'a> World<'a> {
             }
             Body::Unheard if is_call => {
                 process.call = None;
-                assembler.handle_failure(now, CallFailure::Unheard("nobody listens there".into()));
+                assembler.handle_failure(now, CallFailure::Unheard("no process listens there".into()));
             }
             Body::Closed | Body::Late if is_call => {
                 process.call = None;

@@ -24,7 +24,7 @@ promises!(
     [
         "crash at a time",
         "crash of the first contact",
-        "halt for ever",
+        "halt forever",
         "heal",
         "partition",
         "pause at a time",
