@@ -4,6 +4,7 @@
 mod adopted;
 pub mod barrier;
 pub mod bootstrap;
+mod clock;
 pub mod composite;
 mod pages;
 pub mod runner;

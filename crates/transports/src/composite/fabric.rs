@@ -41,8 +41,7 @@ impl Fabric for CompositeFabric {
     }
 
     fn now(&self) -> Instant {
-        let nanos = self.origin.elapsed().as_nanos();
-        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        self.clock.now()
     }
 
     fn capabilities(&self) -> Capabilities {

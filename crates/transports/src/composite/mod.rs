@@ -45,6 +45,7 @@ pub use self::means::{Network, OFFER_BYTES, Offer, Rendezvous};
 
 use self::joining::View;
 use self::meeting::Meetings;
+use crate::clock::Clock;
 use crate::session::PeerStream;
 use crate::shm::ShmFabric;
 use crate::slots::Slots;
@@ -75,7 +76,7 @@ pub struct CompositeFabric {
     waker: Waker,
     /// Readable when the bell of a part is, or that of the meetings.
     bells: OwnedFd,
-    origin: std::time::Instant,
+    clock: Clock,
 }
 
 /// A mirror of this node.
@@ -155,7 +156,7 @@ impl CompositeFabric {
             views: BTreeMap::new(),
             waker,
             bells,
-            origin: std::time::Instant::now(),
+            clock: Clock::start(),
         };
         fabric.watch(fabric.shm.bell())?;
         fabric.watch(fabric.meetings.bell.as_fd())?;

@@ -48,7 +48,6 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
-use std::time;
 
 use squall_fabric::bulk::Ways;
 use squall_fabric::{
@@ -72,6 +71,7 @@ use self::placing::FETCHED_WORDS_MIN;
 use self::revocation::{Move, Revocation};
 use crate::Waker;
 use crate::adopted::{self, Adopted};
+use crate::clock::Clock;
 use crate::shortage;
 use crate::slots::Slots;
 
@@ -81,7 +81,7 @@ use crate::slots::Slots;
 /// `poll` (or `prepare_park`) of the same thread before it sleeps: that is where parked peers are rung.
 pub struct ShmFabric {
     node: NodeId,
-    origin: time::Instant,
+    clock: Clock,
     links: Links,
     connections: Connections,
     mirrors: Slots<Mirror>,
@@ -138,7 +138,7 @@ impl ShmFabric {
     ) -> io::Result<Self> {
         let mut fabric = Self {
             node,
-            origin: time::Instant::now(),
+            clock: Clock::start(),
             links: Links::default(),
             connections: Connections::default(),
             mirrors: Slots::default(),
@@ -219,8 +219,7 @@ impl Fabric for ShmFabric {
     }
 
     fn now(&self) -> Instant {
-        let nanos = self.origin.elapsed().as_nanos();
-        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        self.clock.now()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -90,7 +90,7 @@ mod views;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-use squall_fabric::{Instant, NodeId, RegionId};
+use squall_fabric::{NodeId, RegionId};
 
 use self::grants::Grants;
 use self::input::ReceiveBuffer;
@@ -99,6 +99,7 @@ use self::peer::{Local, Peer};
 use self::poller::Poller;
 use self::views::{Ended, Views};
 use crate::Waker;
+use crate::clock::Clock;
 use crate::session::PeerStream;
 
 /// A node's access to its peers over TCP.
@@ -166,7 +167,7 @@ impl TcpFabric {
         waker: Waker,
     ) -> io::Result<Self> {
         let local = Local {
-            clock: Clock::new(),
+            clock: Clock::start(),
             grants: Grants::new(node),
             mirrors: Mirrors::default(),
             events: VecDeque::new(),
@@ -224,22 +225,6 @@ impl TcpFabric {
     fn region_id(&mut self) -> RegionId {
         self.next_region += 1;
         RegionId(self.next_region)
-    }
-}
-
-/// The monotonic clock, from the start of the fabric.
-#[derive(Debug)]
-struct Clock {
-    origin: std::time::Instant,
-}
-
-impl Clock {
-    fn new() -> Self {
-        Self { origin: std::time::Instant::now() }
-    }
-
-    fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 }
 

@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 
 use squall_fabric::{BreakReason, Event, NodeId, Region};
 
+use super::TcpCounters;
 use super::connections::Connections;
 use super::frame::{Frame, Violation};
 use super::grants::Grants;
@@ -15,7 +16,7 @@ use super::mirror::Mirrors;
 use super::output::{Output, PIECES_MAX};
 use super::socket::{Piece, Socket};
 use super::views::Views;
-use super::{Clock, TcpCounters};
+use crate::clock::Clock;
 use crate::session::Records;
 
 /// What belongs to this node rather than to one peer.

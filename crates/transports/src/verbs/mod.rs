@@ -75,6 +75,7 @@ use self::mirrors::{Mirrors, Views};
 use self::peers::Peers;
 use self::poller::Poller;
 use crate::Waker;
+use crate::clock::Clock;
 use crate::session::PeerStream;
 
 /// Which device to use, and how. By default the device that has the address of one of the streams to the peers, or else
@@ -128,7 +129,7 @@ pub struct VerbsFabric {
     message_words_max: usize,
     poller: Poller,
     waker: Waker,
-    origin: std::time::Instant,
+    clock: Clock,
     device: Arc<Device>,
 }
 
@@ -199,7 +200,7 @@ impl VerbsFabric {
             message_words_max: device.port_used().message_bytes_max / 8,
             poller,
             waker,
-            origin: std::time::Instant::now(),
+            clock: Clock::start(),
             device: device.clone(),
         })
     }
