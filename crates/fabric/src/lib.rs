@@ -9,6 +9,7 @@ pub mod atomics;
 mod buffer;
 pub mod bulk;
 pub mod conformance;
+pub mod copy;
 mod core;
 mod event;
 #[cfg(shuttle)]

@@ -170,91 +170,6 @@ impl Region {
         self.word(word).store(value, Ordering::Relaxed);
     }
 
-    /// Copies words out, each whole, but with no order among them [F2].
-    ///
-    /// # Panics
-    /// If the range ends beyond the region.
-    #[inline]
-    pub fn copy_out(&self, first: usize, target: &mut [u64]) {
-        self.check(&(first..first + target.len()));
-        let source = &self.atomics()[first..first + target.len()];
-        let ((lines, rest), (own_lines, own_rest)) =
-            (target.as_chunks_mut::<LINE_WORDS>(), source.as_chunks::<LINE_WORDS>());
-        for (line, own) in lines.iter_mut().zip(own_lines) {
-            (0..LINE_WORDS).for_each(|word| line[word] = own[word].load(Ordering::Relaxed));
-        }
-        for (word, own) in rest.iter_mut().zip(own_rest) {
-            *word = own.load(Ordering::Relaxed);
-        }
-    }
-
-    /// Copies words in, each whole, but with no order among them [F2].
-    ///
-    /// # Panics
-    /// If the range ends beyond the region or the region is read-only.
-    #[inline]
-    pub fn copy_in(&self, first: usize, source: &[u64]) {
-        assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
-        self.check(&(first..first + source.len()));
-        let target = &self.atomics()[first..first + source.len()];
-        let ((own_lines, own_rest), (lines, rest)) =
-            (target.as_chunks::<LINE_WORDS>(), source.as_chunks::<LINE_WORDS>());
-        for (own, line) in own_lines.iter().zip(lines) {
-            (0..LINE_WORDS).for_each(|word| own[word].store(line[word], Ordering::Relaxed));
-        }
-        for (own, word) in own_rest.iter().zip(rest) {
-            own.store(*word, Ordering::Relaxed);
-        }
-    }
-
-    /// Copies the words of `range` of another region in, each whole, but with no order among them [F2].
-    ///
-    /// # Panics
-    /// If a range ends beyond its region or this region is read-only.
-    #[inline]
-    pub fn copy_words(&self, first: usize, source: &Self, range: Range<usize>) {
-        assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
-        source.check(&range);
-        self.check(&(first..first + range.len()));
-        // Not word by word for an exploration of schedules.
-        #[cfg(all(target_arch = "x86_64", not(shuttle)))]
-        if range.len() >= STRING_WORDS_MIN {
-            // SAFETY: both ranges lie inside their regions, checked above.
-            return unsafe { copy_string(self.pointer(first), source.pointer(range.start), range.len()) };
-        }
-        let (to, from) = (&self.atomics()[first..first + range.len()], &source.atomics()[range]);
-        let ((to_lines, to_rest), (from_lines, from_rest)) =
-            (to.as_chunks::<LINE_WORDS>(), from.as_chunks::<LINE_WORDS>());
-        let copy =
-            |to: &AtomicU64, from: &AtomicU64| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        for (to, from) in to_lines.iter().zip(from_lines) {
-            (0..LINE_WORDS).for_each(|word| copy(&to[word], &from[word]));
-        }
-        to_rest.iter().zip(from_rest).for_each(|(to, from)| copy(to, from));
-    }
-
-    /// Copies bytes out, beginning at the first byte of word `first`.
-    ///
-    /// # Panics
-    /// If the bytes end beyond the region.
-    pub fn copy_bytes_out(&self, first: usize, target: &mut [u8]) {
-        for (i, chunk) in target.chunks_mut(8).enumerate() {
-            chunk.copy_from_slice(&self.load_relaxed(first + i).to_le_bytes()[..chunk.len()]);
-        }
-    }
-
-    /// Copies bytes in, beginning at the first byte of word `first`; the last word is filled with zeros.
-    ///
-    /// # Panics
-    /// If the bytes end beyond the region or the region is read-only.
-    pub fn copy_bytes_in(&self, first: usize, source: &[u8]) {
-        for (i, chunk) in source.chunks(8).enumerate() {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.store_relaxed(first + i, u64::from_le_bytes(word));
-        }
-    }
-
     /// Copies a range that its writer brackets with a version word: odd, words, even. Returns the version if
     /// the copy is of one version, else `None`: try again.
     ///
@@ -411,63 +326,9 @@ impl Region {
     }
 }
 
-/// Copies words by the processor's string instruction, which is defined as loads and stores of whole words, one by one,
-/// and is the fastest way there is: of 64 MiB that are in no cache it copies 19.6 GB/s, where 16-byte moves copy 14.1
-/// (EPYC).
-///
-/// # Safety
-/// Both are valid for so many words, which are accessed as atomics or not at all meanwhile.
-#[cfg(all(target_arch = "x86_64", not(shuttle)))]
-unsafe fn copy_string(target: NonNull<AtomicU64>, source: NonNull<AtomicU64>, words: usize) {
-    // SAFETY: as the caller promises; the direction flag is clear, as everywhere between functions.
-    unsafe {
-        std::arch::asm!(
-            "rep movsq",
-            inout("rcx") words => _,
-            inout("rdi") target.as_ptr() => _,
-            inout("rsi") source.as_ptr() => _,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// Words of a cache line: the turn of a loop over words that may change meanwhile, which compilers do not unroll.
-pub(crate) const LINE_WORDS: usize = 8;
-
-/// From here on the string instruction's beginning costs less than it saves.
-#[cfg(all(target_arch = "x86_64", not(shuttle)))]
-const STRING_WORDS_MIN: usize = 256;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_and_words_are_the_same_memory() {
-        let region = Region::heap(RegionId(1), 4);
-        region.copy_bytes_in(1, b"memory speed");
-        let mut out = [0; 12];
-        region.copy_bytes_out(1, &mut out);
-        assert_eq!(&out, b"memory speed");
-        assert_eq!(region.load(1), u64::from_le_bytes(*b"memory s"));
-        // SAFETY: this thread alone holds the region.
-        assert_eq!(unsafe { region.bytes(1, 12) }, b"memory speed");
-    }
-
-    /// Below and above where the way of copying changes, exactly the words are copied.
-    #[test]
-    fn words_are_copied_exactly() {
-        let source = Region::heap(RegionId(1), 1000);
-        (0..1000).for_each(|word| source.store(word, 1 + word as u64));
-        for (first, from, words) in [(3, 5, 0), (3, 5, 255), (3, 5, 256), (0, 1, 257), (7, 0, 900)] {
-            let target = Region::heap(RegionId(2), 1000);
-            target.copy_words(first, &source, from..from + words);
-            for word in 0..1000 {
-                let inside = (first..first + words).contains(&word);
-                assert_eq!(target.load(word), if inside { 1 + (word - first + from) as u64 } else { 0 });
-            }
-        }
-    }
 
     #[test]
     fn an_odd_version_is_not_read() {

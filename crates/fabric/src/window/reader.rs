@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Announcement, Express, Geometry, HEADER_WORDS, LARGE, low_bits, record_words};
 use crate::Region;
-use crate::region::LINE_WORDS;
+use crate::copy::LINE_WORDS;
 
 /// A record that is not what its place and announcement require: the memory or the transport is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,6 @@
 
 mod connection;
 mod control;
-mod copy;
 mod fetching;
 mod freeze;
 mod grants;
@@ -49,7 +48,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 
-use squall_fabric::bulk::Ways;
+use squall_fabric::copy::Strategies;
 use squall_fabric::{
     BreakReason, Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
     PostError, Region, RegionId, Shortage, Token, Write,
@@ -100,7 +99,7 @@ pub struct ShmFabric {
     placing: Vec<usize>,
     placed: Placed,
     /// How long writes are copied.
-    ways: Ways,
+    strategies: Strategies,
     /// Whether peers' memory is read where the kernel lets us.
     fetches: bool,
     /// From how many words on peers fetch this node's words.
@@ -150,7 +149,7 @@ impl ShmFabric {
             waiting: Vec::new(),
             placing: Vec::new(),
             placed: Placed::default(),
-            ways: Ways::default(),
+            strategies: Strategies::default(),
             fetches: true,
             fetched_words_min: FETCHED_WORDS_MIN,
             witness: OwnWitness::new(),

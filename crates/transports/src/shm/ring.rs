@@ -16,7 +16,6 @@ use squall_fabric::atomics::{Ordering, fence};
 use squall_fabric::region::Access;
 use squall_fabric::{Region, SEND_BYTES_MAX, Source};
 
-use super::copy::copy_words;
 use super::memory::{INTERNAL, Segment, map_peer_file};
 use super::wire::Violation;
 
@@ -144,7 +143,8 @@ impl Outgoing {
         {
             match source {
                 Source::Region(region, range) => {
-                    copy_words(region, range.start + from, &self.page, to, words)
+                    let from = range.start + from;
+                    self.page.copy_words_wide(to, region, from..from + words);
                 }
                 Source::Value(value) => self.page.copy_in(to, &value[from..from + words]),
             }
@@ -212,8 +212,8 @@ impl Incoming {
     fn copy_from(&self, at: u64, words: usize, target: &Region, first: usize) {
         let begin = place(at);
         let until_wrap = words.min(RING_SIZE - begin);
-        copy_words(&self.page, RING + begin, target, first, until_wrap);
-        copy_words(&self.page, RING, target, first + until_wrap, words - until_wrap);
+        target.copy_words_wide(first, &self.page, RING + begin..RING + begin + until_wrap);
+        target.copy_words_wide(first + until_wrap, &self.page, RING..RING + words - until_wrap);
     }
 
     /// Gives the room of the front post back to the peer.

@@ -1,17 +1,17 @@
 //! One-sided writes: straight into the owner's memory, by the writer's own processor [F1–F6, F12].
 
 use squall_fabric::atomics::{Ordering, compiler_fence, fence};
-use squall_fabric::bulk::Ways;
+use squall_fabric::copy::Strategies;
 use squall_fabric::{ConnId, Grant, PostError, Region, SEND_BYTES_MAX, Source, Token, Write};
 
 use super::ShmFabric;
 use super::connection::{Placing, Waiting, WaitingWrite};
-use super::copy::copy_long;
 use super::grants::{TakenGrant, serial, slot_of};
 use super::link::Link;
 use super::placing::is_adopted;
 use super::ring::Post;
 use super::wire::Violation;
+use crate::clock::Clock;
 
 /// What became of an attempt to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,7 +234,7 @@ impl ShmFabric {
     /// Stores the words of a write where its grant says, if the grant is valid.
     #[inline]
     fn place(&mut self, link: usize, write: &Write<'_>) -> Placement {
-        match store_words(&self.links[link], write, &mut self.ways) {
+        match store_words(&self.links[link], write, &mut self.strategies, self.clock) {
             Placement::PagesUnderWay => self.place_again(link, write),
             placement => placement,
         }
@@ -244,13 +244,13 @@ impl ShmFabric {
     fn place_again(&mut self, link: usize, write: &Write<'_>) -> Placement {
         // The pages were handed over before the grant was told to anybody: they wait in the socket.
         self.read_link(link);
-        store_words(&self.links[link], write, &mut self.ways)
+        store_words(&self.links[link], write, &mut self.strategies, self.clock)
     }
 }
 
 /// Stores the words between two looks at the validity of the grant. The first keeps a writer whose grant is
 /// revoked from storing; the second makes `Done` mean that the words were placed before the revocation [F10].
-fn store_words(link: &Link, write: &Write<'_>, ways: &mut Ways) -> Placement {
+fn store_words(link: &Link, write: &Write<'_>, strategies: &mut Strategies, clock: Clock) -> Placement {
     let grant = write.grant;
     let slot = slot_of(grant.key);
     let Some(TakenGrant { target, validity, .. }) = link.taken.find(grant) else {
@@ -274,7 +274,7 @@ fn store_words(link: &Link, write: &Write<'_>, ways: &mut Ways) -> Placement {
     // SYNC: pairs with the acquiring loads of the owner: who sees a word of this write sees all earlier writes
     // of this connection [F1, F4]. On x86-64 it costs nothing.
     fence(Ordering::Release);
-    copy_source(&write.source, target, write.offset, ways);
+    copy_source(&write.source, target, write.offset, strategies, clock);
     if matches!(write.source, Source::Value(_)) {
         // Who writes few words mostly goes on behind them: then the line is here before the next write.
         target.prefetch_to_store(write.offset + write.source.words());
@@ -298,9 +298,17 @@ fn not_taken(link: &Link, grant: &Grant) -> Placement {
 }
 
 #[inline]
-fn copy_source(source: &Source<'_>, target: &Region, offset: usize, ways: &mut Ways) {
+fn copy_source(
+    source: &Source<'_>,
+    target: &Region,
+    offset: usize,
+    strategies: &mut Strategies,
+    clock: Clock,
+) {
     match source {
-        Source::Region(region, range) => copy_long(region, range.start, target, offset, range.len(), ways),
+        Source::Region(region, range) => {
+            strategies.copy_words(target, offset, region, range.clone(), || clock.now());
+        }
         Source::Value(words) => target.copy_in(offset, words),
     }
 }

@@ -1,6 +1,6 @@
 //! A receiver's side: it attaches, copies at the others' pace or reads in place, and gives back (RDMC §2, fig. 1).
 
-use squall_fabric::bulk::{Ways, copy_out};
+use squall_fabric::copy::Strategies;
 use squall_fabric::{Fabric, Instant, Region};
 
 use super::{BUFFERS_MAX, OBJECTS_MAX, OFFERED, PATIENCE, Progress, READY, Rows, buffer_key, descriptor};
@@ -16,7 +16,7 @@ pub(super) struct Receiver {
     /// Blocks copied of the next object.
     blocks: u64,
     pace: Pace,
-    ways: Ways,
+    strategies: Strategies,
     pub(super) breached: bool,
 }
 
@@ -52,8 +52,8 @@ pub enum Copied {
 impl Receiver {
     pub(super) fn new(block_bytes: usize) -> Self {
         let views = (0..BUFFERS_MAX).map(|_| None).collect();
-        let (pace, ways) = (Pace::default(), Ways::default());
-        Self { block_bytes, views, seen: 0, given_back: 0, blocks: 0, pace, ways, breached: false }
+        let (pace, strategies) = (Pace::default(), Strategies::default());
+        Self { block_bytes, views, seen: 0, given_back: 0, blocks: 0, pace, strategies, breached: false }
     }
 
     /// Attaches the buffers of objects that are new.
@@ -95,10 +95,9 @@ impl Receiver {
         let first = usize::try_from(self.blocks).expect("inside memory") * self.block_bytes;
         let end = (first + self.block_bytes).min(target.len());
         if first < end {
-            let stores = self.ways.choose(target.len());
-            let begun = fabric.now();
-            copy_out(&self.view(rows), first, &mut target[first..end], stores);
-            self.ways.note(target.len(), stores, end - first, fabric.now().since(begun));
+            let (view, object_bytes) = (self.view(rows), target.len());
+            let block = &mut target[first..end];
+            self.strategies.copy_bytes_out(&view, first, block, object_bytes, || fabric.now());
         }
         if end == target.len() {
             return Copied::All;

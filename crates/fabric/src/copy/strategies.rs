@@ -1,0 +1,243 @@
+//! Copy strategies: which loop copies large objects fastest here, found out while copying (RDMC §2, fig. 1, on one host).
+//!
+//! What wins depends on the processor, on how much of an object is in its cache, and on who else copies: stores past the
+//! cache are 1.6 to 2.7 times as fast as those through it on one machine, and less than a third as fast on another
+//! (docs/results/rdmc.md). So whoever copies measures.
+//!
+//! **State**, for each size of objects: what a strategy last cost, how many blocks until it is tried again, and the *best*.
+//!
+//! **Rules.** A strategy costs what its last block cost, but never much more than before: a block during which the processor
+//! was given to somebody else tells nothing. The cheapest is the best and copies all blocks but trials; a strategy that loses
+//! its trial is tried again after twice as many blocks, so trials cost less and less, and a wrong measurement
+//! does not last.
+
+use std::ops::Range;
+
+use super::strategy::Strategy;
+use crate::{Instant, Region};
+
+/// Copies large objects, each by the strategy that has shown to be the fastest for its size.
+#[derive(Debug, Default)]
+pub struct Strategies {
+    /// By size: each for those of less than twice the size of the one before.
+    sizes: [Ranking; SIZES],
+}
+
+impl Strategies {
+    /// Copies the words of `range` into `target`, as [`Region::copy_words_wide`] does, or, where there are so many that they
+    /// push everything else out of the cache, in blocks that are measured by the clock `now`.
+    ///
+    /// # Panics
+    /// If a range ends beyond its region or the target is read-only.
+    #[inline]
+    pub fn copy_words(
+        &mut self,
+        target: &Region,
+        first: usize,
+        source: &Region,
+        range: Range<usize>,
+        now: impl Fn() -> Instant,
+    ) {
+        if range.len() < MEASURED_WORDS_MIN {
+            return target.copy_words_wide(first, source, range);
+        }
+        let words = range.len();
+        for done in (0..words).step_by(BLOCK_WORDS) {
+            let count = BLOCK_WORDS.min(words - done);
+            let from = range.start + done;
+            self.measure(8 * words, 8 * count, &now, |strategy| {
+                strategy.copy_words(target, first + done, source, from..from + count);
+            });
+        }
+    }
+
+    /// Copies bytes out of a region, beginning at its byte `first`: a block of an object of `object_bytes` bytes, measured
+    /// by the clock `now`. Nobody writes these bytes meanwhile.
+    ///
+    /// # Panics
+    /// If the bytes end beyond the region.
+    pub fn copy_bytes_out(
+        &mut self,
+        source: &Region,
+        first: usize,
+        target: &mut [u8],
+        object_bytes: usize,
+        now: impl Fn() -> Instant,
+    ) {
+        self.measure(object_bytes, target.len(), now, |strategy| {
+            strategy.copy_bytes_out(source, first, target)
+        });
+    }
+
+    /// Has a block of `bytes` bytes copied by the strategy of the moment.
+    fn measure(
+        &mut self,
+        object_bytes: usize,
+        bytes: usize,
+        now: impl Fn() -> Instant,
+        copy: impl FnOnce(Strategy),
+    ) {
+        if object_bytes < MEASURED_BYTES_MIN || bytes == 0 {
+            return copy(Strategy::String);
+        }
+        let doubled = (object_bytes / MEASURED_BYTES_MIN).ilog2() as usize;
+        let ranking = &mut self.sizes[doubled.min(SIZES - 1)];
+        let (strategy, begun) = (ranking.choose(), now());
+        copy(strategy);
+        let nanos = u64::try_from(now().since(begun).as_nanos()).unwrap_or(u64::MAX);
+        ranking.note(strategy, nanos.saturating_mul(COST_BYTES) / bytes as u64);
+    }
+}
+
+/// The strategies for objects of one size.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ranking {
+    /// As [`Strategy::ALL`].
+    records: [Record; Strategy::ALL.len()],
+    best: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    /// Nanoseconds for [`COST_BYTES`], once it has been tried.
+    cost: Option<u64>,
+    /// Blocks until it is tried again, and how many it was the last time.
+    wait: u64,
+    pause: u64,
+}
+
+impl Ranking {
+    fn choose(&mut self) -> Strategy {
+        let is_measured = self.records[self.best].cost.is_some();
+        let mut chosen = self.best;
+        for (i, record) in self.records.iter_mut().enumerate().filter(|(i, _)| is_measured && *i != self.best)
+        {
+            match record.wait.checked_sub(1) {
+                Some(wait) => record.wait = wait,
+                None => chosen = i,
+            }
+        }
+        Strategy::ALL[chosen]
+    }
+
+    fn note(&mut self, strategy: Strategy, cost: u64) {
+        let tried = Strategy::ALL.iter().position(|each| *each == strategy).expect("one of all");
+        let record = &mut self.records[tried];
+        let cost = record.cost.map_or(cost, |before| cost.min(before + before / GROWTH + 1));
+        record.cost = Some(cost);
+        if tried == self.best {
+            return;
+        }
+        if self.records[self.best].cost.is_some_and(|best| cost < best) {
+            // Who was the best is tried again soon: it may have been a matter of luck.
+            self.records[self.best] = Record { wait: 1, pause: 1, ..self.records[self.best] };
+            self.best = tried;
+        } else {
+            let pause = (2 * self.records[tried].pause).clamp(1, PAUSE_MAX);
+            self.records[tried] = Record { wait: pause, pause, ..self.records[tried] };
+        }
+    }
+}
+
+/// Objects are copied between regions in blocks that are measured if they have at least so many words.
+const MEASURED_WORDS_MIN: usize = 1 << 20;
+const BLOCK_WORDS: usize = 1 << 15;
+/// Smaller objects fit a core's cache together with their copy; there the processor's own copy is the best.
+const MEASURED_BYTES_MIN: usize = 512 << 10;
+/// The last is that of all objects of 2^50 bytes and more.
+const SIZES: usize = 32;
+const COST_BYTES: u64 = 64 << 10;
+/// A strategy's cost grows by a sixteenth with each block that took longer.
+const GROWTH: u64 = 16;
+/// At 256 KiB a block, one trial of each strategy for a GiB.
+const PAUSE_MAX: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::RegionId;
+
+    const BLOCK: usize = 256 << 10;
+
+    /// Copies blocks, each strategy at its price, and `spike` blocks at a hundred times of it; how often each was taken.
+    fn copy(
+        strategies: &mut Strategies,
+        blocks: u64,
+        prices: [u64; 3],
+        spike: impl Fn(u64) -> bool,
+    ) -> [u64; 3] {
+        let (clock, mut taken) = (Cell::new(0), [0; 3]);
+        for block in 0..blocks {
+            strategies.measure(
+                64 << 20,
+                BLOCK,
+                || Instant::from_nanos(clock.get()),
+                |strategy| {
+                    let chosen = Strategy::ALL.iter().position(|all| *all == strategy).expect("one of all");
+                    taken[chosen] += 1;
+                    clock.set(clock.get() + prices[chosen] * if spike(block) { 100 } else { 1 });
+                },
+            );
+        }
+        taken
+    }
+
+    /// Whichever it is, and trials are few.
+    #[test]
+    fn the_fastest_strategy_copies_nearly_all_blocks() {
+        for prices in [[10_000, 40_000, 15_000], [40_000, 10_000, 15_000], [40_000, 30_000, 20_000]] {
+            let taken = copy(&mut Strategies::default(), 1000, prices, |_| false);
+            let best = (0..3).min_by_key(|strategy| prices[*strategy]).expect("three");
+            assert!(taken[best] > 970, "{taken:?} at {prices:?}");
+            assert!(taken.iter().all(|taken| *taken > 5), "{taken:?}: a strategy is not tried again");
+        }
+    }
+
+    /// One block in five takes a hundred times as long, by whichever strategy.
+    #[test]
+    fn interruptions_do_not_mislead() {
+        for phase in 0..5 {
+            let prices = [40_000, 20_000, 30_000];
+            let taken = copy(&mut Strategies::default(), 1000, prices, |block| block % 5 == phase);
+            assert!(taken[1] > 900, "{taken:?} of 1000");
+        }
+    }
+
+    /// What was measured does not bind for ever.
+    #[test]
+    fn a_machine_that_changes_is_noticed() {
+        let mut strategies = Strategies::default();
+        copy(&mut strategies, 1000, [40_000, 20_000, 30_000], |_| false);
+        let taken = copy(&mut strategies, 10_000, [10_000, 20_000, 30_000], |_| false);
+        assert!(taken[0] > 7_000, "{taken:?}");
+    }
+
+    #[test]
+    fn small_objects_are_not_measured() {
+        let mut strategies = Strategies::default();
+        let clock = || panic!("the clock is looked at");
+        for _ in 0..100 {
+            strategies.measure(MEASURED_BYTES_MIN - 1, BLOCK, clock, |strategy| {
+                assert_eq!(strategy, Strategy::String);
+            });
+        }
+        let (source, target) = (Region::heap(RegionId(1), 600), Region::heap(RegionId(2), 600));
+        source.store(599, 7);
+        strategies.copy_words(&target, 0, &source, 0..600, clock);
+        assert_eq!(target.load(599), 7);
+    }
+
+    /// A whole object of words, in blocks, of which the last is shorter.
+    #[test]
+    fn large_objects_are_copied_whole() {
+        const WORDS: usize = MEASURED_WORDS_MIN + 100;
+        let (source, target) = (Region::heap(RegionId(1), WORDS + 3), Region::heap(RegionId(2), WORDS + 2));
+        (0..WORDS + 3).for_each(|word| source.store(word, 1 + word as u64));
+        let now = || Instant::from_nanos(0);
+        Strategies::default().copy_words(&target, 1, &source, 3..3 + WORDS, now);
+        assert!((0..WORDS).all(|word| target.load(1 + word) == 4 + word as u64));
+        assert_eq!((target.load(0), target.load(WORDS + 1)), (0, 0));
+    }
+}
