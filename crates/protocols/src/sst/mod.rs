@@ -1,4 +1,4 @@
-//! Shared state table: monotone rows, predicates over them, and triggers (Derecho §3.2–3.3, Spindle §2.2, §2.4).
+//! Shared state table: monotone rows that each member stores and all read (Derecho §3.2–3.3, Spindle §2.2, §2.4).
 //!
 //! Each member owns one row, which all others see as a mirror. A column is a word that only grows, or a list of
 //! words that a growing column (its *guard*) announces.
@@ -6,9 +6,9 @@
 //! **State.** Own row (stored here, pushed to all), one read-only view per other member, the queue of posts of
 //! the present evaluation, and for each reader whether it is attached.
 //!
-//! **Step order.** Predicates are evaluated in the order of their registration and read local memory only;
-//! triggers store into the own row; what they stored is posted at the end of the evaluation, in the order in
-//! which it was stored, lists by reference before the guards that announce them, guards by value [F5].
+//! **Step order.** An evaluation reads local memory only and stores into the own row. What it stored is posted at its end
+//! ([`Table::flush`]), in the order in which it was stored, lists by reference before the guards that announce them, guards
+//! by value [F5].
 //!
 //! **Invariants.**
 //! - \[S1\] A reader never sees a column go back: [`Table::raise`] asserts it, and pushes land in order.
@@ -19,11 +19,11 @@
 //!
 //! `Deviation:` Derecho pushes whole rows and relies on increasing address order inside one write. Here nothing
 //! relies on order inside one write [F2]: each column is pushed by itself, by value.
+//!
+//! `Deviation:` Derecho registers predicates with a table, each with a trigger, and a thread evaluates the list. Here a
+//! protocol is a core that looks at the rows itself: the order of its steps is part of it, a step uses what the one before
+//! has found, and a step that nothing has changed for is left out.
 
-mod expression;
-mod predicate;
 mod table;
 
-pub use expression::{Expression, all, any, count, max, min, row, sum};
-pub use predicate::{Predicates, Repeat, Sst, Trigger};
 pub use table::Table;
