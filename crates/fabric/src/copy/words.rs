@@ -104,7 +104,8 @@ impl Region {
         }
     }
 
-    /// Copies bytes in, beginning at the first byte of word `first`; the last word is filled with zeros.
+    /// Copies bytes in, beginning at the first byte of word `first`; the last word is filled with zeros. Not fuzzed: all bytes are
+    /// words.
     ///
     /// # Panics
     /// If the bytes end beyond the region or the region is read-only.
