@@ -44,7 +44,7 @@ pub(super) unsafe fn string_words(target: NonNull<AtomicU64>, source: NonNull<At
 /// Copies bytes by the processor's string instruction. Processors of the last ten years move whole lines here.
 ///
 /// # Safety
-/// [`EXIST`]. Both ranges are valid for `bytes` bytes and do not overlap; nobody stores into them meanwhile.
+/// [`EXIST`]. Both ranges are valid for `bytes` bytes and do not overlap; nothing stores into them meanwhile.
 #[inline]
 pub(super) unsafe fn string_bytes(target: *mut u8, source: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -62,15 +62,15 @@ pub(super) unsafe fn string_bytes(target: *mut u8, source: *const u8, bytes: usi
     unreachable!("{bytes} bytes from {source:?} to {target:?}: x86-64 only");
 }
 
-/// A function that copies lines by 16-byte moves, `$store` being the instruction that stores; what stands in front of the
-/// loads of each round, and behind all rounds, is given as well.
+/// A function that copies lines by 16-byte moves, `$store` being the instruction that stores; what precedes the
+/// loads of each round, and what follows all rounds, is given as well.
 macro_rules! line_loop {
     ($(#[$about:meta])+ $name:ident, $store:literal, each: [$($each:literal)*], end: [$($end:literal)*]) => {
         $(#[$about])+
         ///
         /// # Safety
         /// [`EXIST`]. Both ranges are valid for `lines` lines, one at least, and do not overlap. Their words are accessed as
-        /// atomics or not at all meanwhile; a range that begins within a word is stored into by nobody else.
+        /// atomics or not at all meanwhile; nothing else stores into a range that begins within a word.
         #[inline]
         pub(super) unsafe fn $name(target: *mut u8, source: *const u8, lines: usize) {
             #[cfg(target_arch = "x86_64")]

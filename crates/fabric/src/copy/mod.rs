@@ -2,7 +2,7 @@
 //!
 //! **What each copy promises.** It loads and stores each aligned word of a region whole [F3]; among the words of one copy there
 //! is no order [F2]. It releases nothing: an announcement of the words is stored with release afterwards.
-//! [`Strategies::copy_bytes_out`] alone does not promise whole words, and asks that nobody writes them.
+//! [`Strategies::copy_bytes_out`] alone does not promise whole words, and requires that nothing writes them.
 //!
 //! | copy | loop | for |
 //! |---|---|---|

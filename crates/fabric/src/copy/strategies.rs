@@ -2,12 +2,12 @@
 //!
 //! What wins depends on the processor, on how much of an object is in its cache, and on who else copies: stores past the
 //! cache are 1.6 to 2.7 times as fast as those through it on one machine, and less than a third as fast on another
-//! (docs/results/rdmc.md). So whoever copies measures.
+//! (docs/results/rdmc.md). So each user measures.
 //!
 //! **State**, for each size of objects: what a strategy last cost, how many blocks until it is tried again, and the *best*.
 //!
 //! **Rules.** A strategy costs what its last block cost, but never much more than before: a block during which the processor
-//! was given to somebody else tells nothing. The cheapest is the best and copies all blocks but trials; a strategy that loses
+//! ran another thread is no measurement. The cheapest is the best and copies all blocks but trials; a strategy that loses
 //! its trial is tried again after twice as many blocks, so trials cost less and less, and a wrong measurement
 //! does not last.
 
@@ -52,7 +52,7 @@ impl Strategies {
     }
 
     /// Copies bytes out of a region, beginning at its byte `first`: a block of an object of `object_bytes` bytes, measured
-    /// by the clock `now`. Nobody writes these bytes meanwhile.
+    /// by the clock `now`. Nothing writes these bytes meanwhile.
     ///
     /// # Panics
     /// If the bytes end beyond the region.
@@ -129,7 +129,7 @@ impl Ranking {
             return;
         }
         if self.records[self.best].cost.is_some_and(|best| cost < best) {
-            // Who was the best is tried again soon: it may have been a matter of luck.
+            // The former best is tried again soon: it may have been a matter of luck.
             self.records[self.best] = Record { wait: 1, pause: 1, ..self.records[self.best] };
             self.best = tried;
         } else {
@@ -139,7 +139,7 @@ impl Ranking {
     }
 }
 
-/// Objects are copied between regions in blocks that are measured if they have at least so many words.
+/// Objects are copied between regions in blocks that are measured if they have at least this many words.
 const MEASURED_WORDS_MIN: usize = 1 << 20;
 const BLOCK_WORDS: usize = 1 << 15;
 /// Smaller objects fit a core's cache together with their copy; there the processor's own copy is the best.
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// What was measured does not bind for ever.
+    /// What was measured does not bind forever.
     #[test]
     fn a_machine_that_changes_is_noticed() {
         let mut strategies = Strategies::default();

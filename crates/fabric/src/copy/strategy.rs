@@ -6,7 +6,7 @@ use super::instructions::{self, LINE_BYTES, VECTOR_BYTES};
 use super::words::{LINE_WORDS, byte_pointer};
 use crate::Region;
 
-/// How a block is copied. Which is the fastest depends on the processor and on what lies in its cache, by a factor of up
+/// How a block is copied. Which is the fastest depends on the processor and on the contents of its cache, by a factor of up
 /// to three either way (docs/results/rdmc.md). On other processors than x86-64 all are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Strategy {
@@ -34,18 +34,18 @@ impl Strategy {
         target.check(&(first..first + range.len()));
         let (begin, end) = (range.start + head, range.start + head + lines * LINE_WORDS);
         target.copy_words(first, source, range.start..begin);
-        // SAFETY: both ranges lie inside their regions, checked above; the target is aligned behind `head`, and writable, or
+        // SAFETY: both ranges are inside their regions, checked above; the target is aligned behind `head`, and writable, or
         // the copy of the head would have panicked.
         unsafe { self.copy_lines(byte_pointer(target, first + head), byte_pointer(source, begin), lines) };
         target.copy_words(first + (end - range.start), source, end..range.end);
     }
 
-    /// Copies bytes that nobody writes meanwhile, beginning at byte `first`.
+    /// Copies bytes that nothing writes meanwhile, beginning at byte `first`.
     pub(super) fn copy_bytes_out(self, source: &Region, first: usize, target: &mut [u8]) {
         let (skip, word) = (first % 8, first / 8);
         source.check(&(word..(first + target.len()).div_ceil(8).max(word)));
         if !instructions::EXIST {
-            // Word by word, as everybody else: then it is no race if somebody writes the source all the same.
+            // Word by word, as in every access: then it is no race if another thread writes the source all the same.
             for (i, byte) in target.iter_mut().enumerate() {
                 *byte = source.load_relaxed((first + i) / 8).to_le_bytes()[(first + i) % 8];
             }

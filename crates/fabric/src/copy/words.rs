@@ -55,7 +55,7 @@ impl Region {
         self.check(&(first..first + range.len()));
         if instructions::EXIST && range.len() >= STRING_WORDS_MIN {
             let (to, from) = (self.pointer(first), source.pointer(range.start));
-            // SAFETY: both ranges lie inside their regions, checked above, and this one may be written.
+            // SAFETY: both ranges are inside their regions, checked above, and this one may be written.
             return unsafe { instructions::string_words(to, from, range.len()) };
         }
         let (to, from) = (&self.atomics()[first..first + range.len()], &source.atomics()[range]);
@@ -69,7 +69,7 @@ impl Region {
         to_rest.iter().zip(from_rest).for_each(|(to, from)| copy(to, from));
     }
 
-    /// As [`Region::copy_words`], but a few lines are copied by 16-byte moves: faster for words that lie in a cache.
+    /// As [`Region::copy_words`], but a few lines are copied by 16-byte moves: faster for words that are in a cache.
     ///
     /// # Panics
     /// If a range ends beyond its region or this region is read-only.
@@ -85,7 +85,7 @@ impl Region {
         if instructions::EXIST && range.len() >= WIDE_WORDS_MIN {
             let lines = range.len() / LINE_WORDS;
             let (to, from) = (byte_pointer(self, first), byte_pointer(source, range.start));
-            // SAFETY: both ranges lie inside their regions, checked above, this one may be written, and there is a line.
+            // SAFETY: both ranges are inside their regions, checked above, this one may be written, and there is a line.
             unsafe { instructions::wide_lines(to, from, lines) };
             done = lines * LINE_WORDS;
         }
