@@ -6,6 +6,7 @@
 //! simulated fabric and the conformance suite that all backends pass.
 
 pub mod atomics;
+mod backoff;
 mod buffer;
 pub mod bulk;
 pub mod conformance;
@@ -28,6 +29,7 @@ pub mod window;
 #[doc = include_str!("model.md")]
 pub mod model {}
 
+pub use crate::backoff::{Backoff, Trial};
 pub use crate::buffer::Buffer;
 pub use crate::core::Core;
 pub use crate::event::{BreakReason, Event, Token};

@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use super::strategy::Strategy;
-use crate::{Instant, Region};
+use crate::{Instant, Region, Trial};
 
 /// Copies large objects, each by the strategy that has shown to be the fastest for its size.
 #[derive(Debug, Default)]
@@ -97,13 +97,18 @@ struct Ranking {
     best: usize,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Record {
     /// Nanoseconds for [`COST_BYTES`], once it has been tried.
     cost: Option<u64>,
-    /// Blocks until it is tried again, and how many it was the last time.
-    wait: u64,
-    pause: u64,
+    /// When it is tried again, in blocks.
+    trial: Trial,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self { cost: None, trial: Trial::new(1, SPACING_MAX) }
+    }
 }
 
 impl Ranking {
@@ -112,10 +117,10 @@ impl Ranking {
         let mut chosen = self.best;
         for (i, record) in self.records.iter_mut().enumerate().filter(|(i, _)| is_measured && *i != self.best)
         {
-            match record.wait.checked_sub(1) {
-                Some(wait) => record.wait = wait,
-                None => chosen = i,
+            if record.trial.is_due() {
+                chosen = i;
             }
+            record.trial.advance(1);
         }
         Strategy::ALL[chosen]
     }
@@ -130,11 +135,11 @@ impl Ranking {
         }
         if self.records[self.best].cost.is_some_and(|best| cost < best) {
             // The former best is tried again soon: it may have been a matter of luck.
-            self.records[self.best] = Record { wait: 1, pause: 1, ..self.records[self.best] };
+            self.records[self.best].trial.reset();
+            self.records[self.best].trial.fail();
             self.best = tried;
         } else {
-            let pause = (2 * self.records[tried].pause).clamp(1, PAUSE_MAX);
-            self.records[tried] = Record { wait: pause, pause, ..self.records[tried] };
+            self.records[tried].trial.fail();
         }
     }
 }
@@ -150,7 +155,7 @@ const COST_BYTES: u64 = 64 << 10;
 /// A strategy's cost grows by a sixteenth with each block that took longer.
 const GROWTH: u64 = 16;
 /// At 256 KiB a block, one trial of each strategy for a GiB.
-const PAUSE_MAX: u64 = 4096;
+const SPACING_MAX: u64 = 4096;
 
 #[cfg(test)]
 mod tests {

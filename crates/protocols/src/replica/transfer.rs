@@ -10,7 +10,7 @@
 //! fails, and so does the patience with those that say nothing, as a snapshot may take its time. After a state has come, and
 //! when a view begins, [`StateTransfer::poll_take_over`].
 
-use squall_fabric::{Duration, Instant, NodeId};
+use squall_fabric::{Backoff, Duration, Instant, NodeId};
 
 use super::core::{Machine, Replica, TakeOver};
 use super::holding::Hold;
@@ -63,9 +63,10 @@ enum Phase<M> {
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct StateTransfer<M> {
-    settings: StateTransferSettings,
-    silence: Duration,
-    pause: Duration,
+    /// How long the next provider may say nothing.
+    silence: Backoff<Duration>,
+    /// Between two questions.
+    pause: Backoff<Duration>,
     phase: Phase<M>,
 }
 
@@ -73,15 +74,19 @@ impl<M: Machine> StateTransfer<M> {
     /// A joiner that has asked nobody yet.
     #[must_use]
     pub const fn new(settings: StateTransferSettings) -> Self {
-        let (silence, pause) = (settings.silence, settings.pause);
-        Self { settings, silence, pause, phase: Phase::Idle { next_at: Instant::from_nanos(0) } }
+        Self {
+            silence: Backoff::new(settings.silence, settings.silence_max),
+            pause: Backoff::new(settings.pause, settings.pause_max),
+            phase: Phase::Idle { next_at: Instant::from_nanos(0) },
+        }
     }
 
     /// Whom to ask now, if anybody.
     pub fn poll_ask(&mut self, now: Instant, replica: &mut Replica<M>) -> Option<AskForState> {
         if !replica.is_waiting() {
             // The next stay in the shard begins anew.
-            (self.silence, self.pause) = (self.settings.silence, self.settings.pause);
+            self.silence.reset();
+            self.pause.reset();
             return None;
         }
         if !matches!(self.phase, Phase::Idle { next_at } if next_at <= now) {
@@ -92,13 +97,12 @@ impl<M: Machine> StateTransfer<M> {
             return None;
         };
         self.phase = Phase::Asked;
-        Some(AskForState { node, since, silence: self.silence })
+        Some(AskForState { node, since, silence: self.silence.spacing() })
     }
 
     /// Waits before the next question.
     fn rest(&mut self, now: Instant) {
-        self.phase = Phase::Idle { next_at: now + self.pause };
-        self.pause = (self.pause * 2).min(self.settings.pause_max);
+        self.phase = Phase::Idle { next_at: now + self.pause.grow() };
     }
 
     /// The provider has no such state, or cannot be reached.
@@ -109,7 +113,7 @@ impl<M: Machine> StateTransfer<M> {
     /// The provider says nothing.
     pub fn handle_silence(&mut self, now: Instant) {
         reach(Point::ProviderSilent);
-        self.silence = (self.silence * 2).min(self.settings.silence_max);
+        self.silence.grow();
         self.rest(now);
     }
 

@@ -5,54 +5,55 @@
 //! transfer resumes after a bounded number of bytes, and the adverts cost little of what the copies cost. A sender that
 //! says that it waits for adverts gets them at once.
 
+use squall_fabric::Trial;
+
 use super::patience::SHORT_MAX;
 
 /// How long a receiver holds adverts back.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct Renewal {
-    /// The most bytes between two phases of adverts.
+    /// The most bytes that are copied between two phases of adverts.
     gap_max: u64,
-    /// Bytes that must be copied since the last phase; `gap <= gap_max`.
-    gap: u64,
-    /// Bytes that were copied since; counted no further than to `gap`.
-    copied: u64,
+    /// When the next phase begins, in bytes that are copied.
+    phase: Trial,
     /// Whether the present phase has brought a direct transfer.
     was_used: bool,
 }
 
 impl Renewal {
     pub(super) fn new(gap_max: u64) -> Self {
-        Self { gap_max, gap: 0, copied: 0, was_used: false }
+        Self { gap_max, phase: Trial::new(GAP_MIN, gap_max), was_used: false }
     }
 
     /// Whether a new phase may begin.
     pub(super) fn is_due(&self) -> bool {
-        self.copied >= self.gap
+        self.phase.is_due()
     }
 
     /// A direct transfer has come.
     pub(super) fn on_direct(&mut self) {
-        (self.gap, self.was_used) = (0, true);
+        self.phase.reset();
+        self.was_used = true;
     }
 
     /// An indirect transfer has ended a direct phase; the next receive has so much room.
     pub(super) fn on_voided(&mut self, room: u64) {
         if !self.was_used {
-            let gap_max = if room <= SHORT_MAX { SHORT_FACTOR * self.gap_max } else { self.gap_max };
-            self.gap = (2 * self.gap).clamp(GAP_MIN, GAP_MIN.max(gap_max)).min(gap_max);
+            self.phase.set_most(if room <= SHORT_MAX { SHORT_FACTOR * self.gap_max } else { self.gap_max });
+            self.phase.fail();
         }
-        (self.copied, self.was_used) = (0, false);
+        self.was_used = false;
     }
 
     /// The sender waits for adverts: they will not be in vain.
     pub(super) fn on_awaited(&mut self) {
-        self.copied = self.gap;
+        self.phase.hasten();
     }
 
     /// Bytes were copied out of the ring.
     pub(super) fn on_copied(&mut self, bytes: u64) {
-        self.copied = self.copied.saturating_add(bytes).min(self.gap);
+        self.phase.advance(bytes);
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use squall_fabric::Backoff;
 use squall_transports::bootstrap::{Address, BootstrapError, Plan};
 
 use super::error::ExternalError;
@@ -128,18 +129,18 @@ impl Finder {
     /// Connects with a member that accepts `request`; tries all that it knows for up to `patience`.
     pub(super) fn find(&mut self, request: &Request, patience: Duration) -> Result<Found, ExternalError> {
         let begun = Instant::now();
-        let mut pause = PAUSE_MIN;
+        let mut pauses = Backoff::new(PAUSE_MIN, PAUSE_MAX);
         loop {
             let (cause, is_final) = match self.round(request) {
                 Ok(found) => return Ok(found),
                 Err(cause) => cause,
             };
+            let pause = pauses.grow();
             if is_final || begun.elapsed() + pause >= patience {
                 let (subgroup, tried_for) = (self.subgroup.clone(), begun.elapsed());
                 return Err(ExternalError::Unserved { subgroup, tried_for, cause });
             }
             std::thread::sleep(pause);
-            pause = (2 * pause).min(PAUSE_MAX);
         }
     }
 
