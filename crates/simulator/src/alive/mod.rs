@@ -165,7 +165,12 @@ impl Case {
         match &self.trouble {
             Trouble::Hang { node, when, span } => {
                 if is_doubtful(*span) {
-                    plan.rules.extend(group::stagger(self.seed, self.members, SUSPICION_AFTER));
+                    let mut short = group::stagger(self.seed, self.members, SUSPICION_AFTER);
+                    // One that begins while the node hangs would end that.
+                    short.retain(
+                        |rule| !matches!(rule.what, Verdict::Pause { node: other, .. } if other == *node),
+                    );
+                    plan.rules.extend(short);
                 }
                 plan.rules.push(Rule { when: *when, what: Verdict::Pause { node: *node, span: *span } });
             }
