@@ -331,13 +331,15 @@ impl Stack {
         }
     }
 
-    /// Whether this member was excluded for its consumer: the others say that it is gone, and not why; but who has stood
-    /// still for that long knows.
+    /// Whether this member was excluded for its consumer: the others announce that it is gone, and not why, but its consumer has
+    /// taken nothing for a long time. The others have waited for `slow_after`; this member may have noticed later than they, on
+    /// a busy machine.
     fn explain_slowness(&self) -> Option<GroupError> {
         let Standstill { subgroup, since, slow_after } = self.group.standstill()?;
         let (stood_still, slow_after) = (self.fabric.now().since(since), slow_after?);
         let subgroup = self.names[subgroup.0 as usize].clone();
-        (stood_still >= slow_after).then_some(GroupError::Slow { subgroup, stood_still, slow_after })
+        let is_cause = stood_still >= slow_after / 2;
+        is_cause.then(|| GroupError::Slow { subgroup, stood_still: stood_still.max(slow_after), slow_after })
     }
 
     /// What there is to do once in a view whose members have all begun it, and for a guest until it has come in.

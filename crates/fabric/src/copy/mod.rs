@@ -6,11 +6,11 @@
 //!
 //! | copy | loop | for |
 //! |---|---|---|
-//! | [`Region::copy_in`], [`Region::copy_out`] | word by word, a line to a round | values and records |
-//! | [`Region::copy_words`] | the same, and the string instruction from 256 words on | most copies between regions |
-//! | [`Region::copy_words_wide`] | 16-byte moves, and the string instruction from 512 words on | words in a cache |
+//! | [`Region::copy_in`](crate::Region::copy_in), [`Region::copy_out`](crate::Region::copy_out) | word by word, a line to a round | values and records |
+//! | [`Region::copy_words`](crate::Region::copy_words) | the same, and the string instruction from 256 words on | most copies between regions |
+//! | [`Region::copy_words_wide`](crate::Region::copy_words_wide) | 16-byte moves, and the string instruction from 512 words on | words in a cache |
 //! | [`Strategies`] | whichever has shown to be the fastest | objects beyond a core's cache |
-//! | [`Region::copy_bytes_in`], [`Region::copy_bytes_out`] | word by word | short texts |
+//! | [`Region::copy_bytes_in`](crate::Region::copy_bytes_in), [`Region::copy_bytes_out`](crate::Region::copy_bytes_out) | word by word | short texts |
 //!
 //! The loops in assembly are in `instructions`, with the argument why they are sound; all but that file is portable.
 
