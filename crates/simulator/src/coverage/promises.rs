@@ -177,8 +177,6 @@ promises!(
         WedgedByNews,
         CutUnclear,
         CutByCover,
-        CutByConcession,
-        Conceded,
         LeaderResigned,
         ProposedNew,
         Decided,
@@ -209,13 +207,11 @@ promises!(
         "link that fails one way",
         "link that is reported lost",
         "member hangs",
-        "member hangs for about as long as others wait",
         "pause at a time",
         "pause before a post",
         "silent link",
         "slow link",
-        "suspicion",
-        "two members hang"
+        "suspicion"
     ]
 );
 
@@ -229,8 +225,6 @@ promises!(
         WedgedByNews,
         CutUnclear,
         CutByCover,
-        CutByConcession,
-        Conceded,
         LeaderResigned,
         ProposedNew,
         ProposedEarlier,
@@ -266,7 +260,6 @@ promises!(
         "partition",
         "partition of a known shape",
         "pause at a time",
-        "pause for about as long as others wait",
         "slow link",
         "storm of joiners",
         "suspicion"
