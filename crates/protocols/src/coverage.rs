@@ -48,6 +48,10 @@ points! {
     CutUnclear,
     /// A member is removed that not everybody accuses.
     CutByCover,
+    /// A member that stalled learns that it is accused, and concedes.
+    Conceded,
+    /// A member is removed that concedes, where its accuser would be else.
+    CutByConcession,
     /// A leader that does not hear all that stay resigns.
     LeaderResigned,
     /// A leader resigns after it has proposed.

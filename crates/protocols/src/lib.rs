@@ -2,7 +2,7 @@
 //! random source or socket, see only [`squall_fabric`], and run unchanged in the simulator and on real machines.
 //!
 //! docs/invariants.md states their numbered invariants: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O6] and [N1]–[N7], [`group`]
-//! [L1]–[L2], [`membership`] [V1]–[V14] and [D1]–[D8], [`replica`] [A1]–[A12], [`admission`] [J1]–[J9], [`assembly`]
+//! [L1]–[L2], [`membership`] [V1]–[V15] and [D1]–[D8], [`replica`] [A1]–[A12], [`admission`] [J1]–[J9], [`assembly`]
 //! [Q1]–[Q6], [`stream`] [E1]–[E10], [`rdmc`] [B1]–[B9].
 #![forbid(unsafe_code)]
 

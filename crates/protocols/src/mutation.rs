@@ -63,7 +63,7 @@ mutations! {
         LeadForEver,
         /// \[D3\] A new leader adds to what it takes over.
         BlendProposal,
-        /// \[V3\] The trim is the least count over all members, also the dead, whose rows stand still.
+        /// \[V3\] The trim is the least count over all members, also the dead, whose rows stall.
         TrimWithDead,
         /// \[V14\] A member that stops does not deliver what is stable.
         StopUndelivered,
@@ -87,6 +87,10 @@ mutations! {
         VouchUnheard,
         /// \[V11\] The leader removes all that it accuses, and nobody else.
         CutAccused,
+        /// \[V15\] A member that stalled does not say so, and its accuser may go in its place.
+        NeverConcede,
+        /// \[V15\] A pause is forgotten when the view ends.
+        ForgetPause,
         /// \[V11\] A member that attaches after it was accused does not learn who accuses it.
         MissLateReader,
         /// \[S2\] A proposal that a member has missed is taken for one that changes nothing.

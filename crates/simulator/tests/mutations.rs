@@ -5,7 +5,9 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use squall_protocols::{admission, assembly, mutation};
-use squall_simulator::{self as simulator, Outcome, Scenario, group, join, replica, scenarios, takeover};
+use squall_simulator::{
+    self as simulator, Outcome, Scenario, alive, group, join, replica, scenarios, takeover,
+};
 
 /// Within so many seeds each mistake must be caught.
 const SEEDS: u64 = 2000;
@@ -63,14 +65,19 @@ const IN_JOINS: [mutation::Mutation; 3] =
 /// - `MissLateReader`: a member is accused by all but one before it attaches, since it pauses while a view opens.
 /// - `TakeMissedProposal`: a member attaches between a proposal and the decision of the others to go on without it.
 /// - `LeadForEver`: a leader proposes, and then more than one member says that it does not hear it.
+/// - `ForgetPause`: a member pauses for about as long as the others wait, between its last word in a view and the next view, and one
+///   of the others accuses it just before it is back.
 /// - `DecideDeparted`: a member that leaves hears of the decision so late that the others have parted with it.
 fn rare(mistake: mutation::Mutation) -> Option<fn() -> Outcome> {
     use mutation::Mutation;
     Some(match mistake {
         Mutation::ProposeUnaccepted => || takeover::SCENARIO.run(95_787),
-        Mutation::MissLateReader => || group::run(&group::Plan { seed: 100, ..group::Plan::draw(17_810) }, 0),
+        Mutation::MissLateReader => {
+            || group::run(&group::Plan { seed: 1_383, ..group::Plan::draw(17_810) }, 0)
+        }
         Mutation::TakeMissedProposal => || group::SCENARIO.run(63_084),
         Mutation::LeadForEver => || group::SCENARIO.run(119_923),
+        Mutation::ForgetPause => || alive::SCENARIO.run(53_821),
         Mutation::DecideDeparted => || takeover::SCENARIO.run(78_589),
         _ => return None,
     })

@@ -1,6 +1,6 @@
 //! Some seeds of every scenario in each test run; CI and `squall simulate` run more (Spindle §3, Derecho §3.4).
 
-use squall_simulator::{Scenario as _, group, join, multicast, replica, sst, sweep, takeover};
+use squall_simulator::{Scenario as _, alive, group, join, multicast, replica, sst, sweep, takeover};
 
 #[test]
 fn multicast_holds_under_the_adversary() {
@@ -46,6 +46,17 @@ fn seeds_that_have_found_something_hold() {
     for seed in [43_516, 71_043, 78_589] {
         assert_eq!(takeover::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
+}
+
+/// A member stalled for about as long as the others wait, one of them accused it, and that one was removed, which was healthy
+/// \[V15\]: in views that end for nothing else (8) or for a member that leaves (138), where the pause began in the view before
+/// (53821), and in a group with other faults.
+#[test]
+fn who_stood_still_goes_and_not_its_accuser() {
+    for seed in [8, 138, 53_821] {
+        assert_eq!(alive::SCENARIO.run(seed).violation, None, "seed {seed}");
+    }
+    assert_eq!(group::SCENARIO.run(16_992).violation, None);
 }
 
 #[test]

@@ -41,6 +41,19 @@ fn members_stop_for_longer_than_others_wait() {
     assert_eq!(run(cases), 12 * 2 * 3);
 }
 
+/// From 0.8 to 1.5 times as long as the others wait: those that notice it, and those that do not, go on together.
+#[test]
+fn members_stop_for_about_as_long_as_others_wait() {
+    let shapes = (3..=5).flat_map(|members| {
+        let pause = |node, micros| Shape::Pause { node, span: Duration::from_micros(micros) };
+        (0..members)
+            .flat_map(move |node| (320..=600).step_by(20).map(move |micros| (members, pause(node, micros))))
+    });
+    let cases = shapes
+        .flat_map(|(members, shape)| (0..10).map(move |seed| Case { members, shape: shape.clone(), seed }));
+    assert_eq!(run(cases), 12 * 15 * 10);
+}
+
 /// At each of many instants.
 #[test]
 fn members_that_stop_last_deliver_what_the_others_had() {

@@ -56,6 +56,9 @@ impl<A: Application> Group<A> {
             }
         }
         self.install(fabric, next, remainders);
+        if let Stage::Present(present) = &mut self.stage {
+            present.membership.follow(&membership);
+        }
     }
 
     /// Each subgroup delivers its trim.

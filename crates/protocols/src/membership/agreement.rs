@@ -117,7 +117,7 @@ impl Membership {
         if is_on(Mutation::CutAccused) {
             return Some(self.accused);
         }
-        self.reports().cut(self.table.rank())
+        self.reports().cut(self.table.rank(), |stay| self.suffice(stay))
     }
 
     /// Whether `rank` has wedged and will echo nobody below `leader` any more \[D1\].

@@ -67,7 +67,11 @@ pub struct Membership {
     pub(super) joins: Vec<Member>,
     /// The view is to end although its members stay, as far as this member is concerned.
     pub(super) renewing: bool,
-    silence: Option<Silence>,
+    /// The ranks that accuse this member, as far as it knows; its own among them if anybody does.
+    pub(super) accusers: u64,
+    /// It has stalled, and an accusation against it stems from that \[V15\].
+    pub(super) concedes: bool,
+    pub(super) silence: Option<Silence>,
     /// The proposal that was echoed last, and the rank of its leader.
     pub(super) echoed: Option<(usize, Proposal)>,
     pub(super) decision: Option<Proposal>,
@@ -117,6 +121,8 @@ impl Membership {
             row,
             joins: Vec::new(),
             renewing: false,
+            accusers: 0,
+            concedes: false,
             silence,
             echoed: None,
             decision: None,
@@ -251,6 +257,7 @@ impl Membership {
             return 0;
         }
         self.hear_opinions();
+        self.concede(|| fabric.now());
         if self.disputed != 0 {
             self.steps.note_first(Step::Suspected, now);
         }
@@ -328,6 +335,8 @@ impl Membership {
         Reports {
             accused: column(self.row.accused, self.accused),
             vouched: column(self.row.vouched, self.vouched),
+            // After the answers, which are posted later.
+            concedes: self.conceding(),
         }
     }
 
@@ -432,6 +441,7 @@ impl Membership {
     fn publish<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
         // Who was accused before it attached, and lives, has to learn of it: it may lead members that hear it.
         let is_missed = self.table.take_late_reader() && !is_on(Mutation::MissLateReader);
+        self.publish_concession(is_missed);
         let Row { accused, disputed, vouched, suspected, .. } = self.row;
         let opinions = [
             (accused, self.accused),

@@ -2,12 +2,15 @@
 //!
 //! A link that fails between two members is seen by these two alone, and each accuses the other. If members took over
 //! accusations as they come, in whatever order, both ends could go, and with several bad links a healthy majority would
-//! fall apart. So an accusation removes nobody by itself. The leader collects the accusations of all members that it
+//! fall apart. So an accusation removes no member by itself. The leader collects the accusations of all members that it
 //! hears and removes a smallest set of members with an end of each bad link: those who stay hear each other \[V11\].
 //!
 //! - A member that all whom the leader hears accuse, the leader too, is gone as far as they can tell: it is in the cut.
 //! - For what is left the cut is a *least vertex cover* of the graph of accusations; of several, the one with the
 //!   younger members. So of two members that accuse each other alone, the younger one goes.
+//! - A member that *concedes* an accusation (`concession.rs`) goes before its accuser does: of all covers, the cut takes one with the
+//!   fewest members that do not concede. So a member that has accused several that stalled is not taken for their
+//!   common cause \[V15\]. If no majority would be left, concessions do not count.
 //! - A report that is still missing matters only if it could accuse somebody who stays of not being heard by somebody
 //!   who stays. Every other report adds a link that the cut covers already, and what it covers already stays a least
 //!   cover. So the leader waits only for the former: a member either accuses whoever is accused, or vouches for it.
@@ -27,17 +30,21 @@ pub(super) struct Reports {
     pub(super) accused: Vec<u64>,
     /// By rank: who was accused by somebody, and has answered to this member after that.
     pub(super) vouched: Vec<u64>,
+    /// The ranks that have said that they concede.
+    pub(super) concedes: u64,
 }
 
 impl Reports {
     /// The ranks to remove, as the member with rank `own` has to see it; `None` while a report is missing that could
-    /// change it.
-    pub(super) fn cut(&self, own: usize) -> Option<u64> {
+    /// change it. `suffice` returns whether that many members may continue.
+    pub(super) fn cut(&self, own: usize, suffice: impl Fn(u32) -> bool) -> Option<u64> {
         let members = self.accused.len();
         let heard = everybody(members) & !self.accused[own];
         let accused = |rank: usize| self.accused[rank];
         let forced = ranks(heard).fold(self.accused[own], |forced, rank| forced & accused(rank));
-        let cut = forced | least_cover(&self.links(!forced));
+        let conceding = forced | self.cover(!forced, self.concedes);
+        let counts = suffice((everybody(members) & !conceding).count_ones());
+        let cut = if counts { conceding } else { forced | self.cover(!forced, 0) };
         let disputed = (0..members).map(accused).fold(0, |all, these| all | these) & everybody(members);
         let is_missing =
             |rank: usize| disputed & !cut & !(1 << rank) & !self.accused[rank] & !self.vouched[rank] != 0;
@@ -46,7 +53,21 @@ impl Reports {
         if is_clear && cut != forced {
             reach(Point::CutByCover);
         }
+        if is_clear && cut != forced | self.cover(!forced, 0) {
+            reach(Point::CutByConcession);
+        }
         is_clear.then_some(cut)
+    }
+
+    /// A set with an end of each bad link among `among`, and as few members as can be that do not concede: a least set for the
+    /// links between these; then all that concede to any of them that is left; then a least set for the links that are left between
+    /// those that concede.
+    fn cover(&self, among: u64, conceded: u64) -> u64 {
+        let cover = least_cover(&self.links(among & !conceded));
+        let links = self.links(among & !cover);
+        let yields = |rank: &usize| links.get(*rank).is_some_and(|links| links & !conceded != 0);
+        let cover = ranks(conceded & among).filter(yields).fold(cover, |cover, rank| cover | 1 << rank);
+        cover | least_cover(&self.links(among & conceded & !cover))
     }
 
     /// Whether somebody in `heard` vouches for each of `accused`. A member that nobody vouches for may yet be forced
@@ -137,7 +158,13 @@ mod tests {
     use super::*;
 
     fn reports(accused: &[u64], vouched: &[u64]) -> Reports {
-        Reports { accused: accused.to_vec(), vouched: vouched.to_vec() }
+        Reports { accused: accused.to_vec(), vouched: vouched.to_vec(), concedes: 0 }
+    }
+
+    impl Reports {
+        fn cut_of_majority(&self, own: usize) -> Option<u64> {
+            self.cut(own, |stay| 2 * stay as usize > self.accused.len())
+        }
     }
 
     #[test]
@@ -150,20 +177,20 @@ mod tests {
 
     #[test]
     fn a_death_that_all_report_removes_the_dead() {
-        assert_eq!(reports(&[0b100, 0b100, 0], &[0; 3]).cut(0), Some(0b100));
+        assert_eq!(reports(&[0b100, 0b100, 0], &[0; 3]).cut_of_majority(0), Some(0b100));
         // The second leader learns of the first one's death before the others do.
-        assert_eq!(reports(&[0, 0b001, 0], &[0; 3]).cut(1), None);
-        assert_eq!(reports(&[0, 0b001, 0b001], &[0; 3]).cut(1), Some(0b001));
+        assert_eq!(reports(&[0, 0b001, 0], &[0; 3]).cut_of_majority(1), None);
+        assert_eq!(reports(&[0, 0b001, 0b001], &[0; 3]).cut_of_majority(1), Some(0b001));
     }
 
     #[test]
     fn of_two_that_accuse_each_other_the_younger_goes() {
         let accused = [0, 0b0100, 0b0010, 0];
-        assert_eq!(reports(&accused, &[0b0110, 0, 0, 0b0110]).cut(0), Some(0b0100));
+        assert_eq!(reports(&accused, &[0b0110, 0, 0, 0b0110]).cut_of_majority(0), Some(0b0100));
         // The other two have not yet said whom they hear.
-        assert_eq!(reports(&accused, &[0b0110, 0, 0, 0]).cut(0), None);
+        assert_eq!(reports(&accused, &[0b0110, 0, 0, 0]).cut_of_majority(0), None);
         assert_eq!(
-            reports(&accused, &[0b0010, 0, 0, 0b0010]).cut(0),
+            reports(&accused, &[0b0010, 0, 0, 0b0010]).cut_of_majority(0),
             Some(0b0100),
             "what is covered needs no word"
         );
@@ -173,30 +200,96 @@ mod tests {
     fn a_leader_with_several_bad_links_goes_itself() {
         let accused = [0b00110, 0b00001, 0b00001, 0, 0];
         let vouched = [0, 0, 0, 0b00111, 0b00111];
-        assert_eq!(reports(&accused, &vouched).cut(0), Some(0b00001));
-        assert_eq!(reports(&accused, &[0; 5]).cut(0), None);
+        assert_eq!(reports(&accused, &vouched).cut_of_majority(0), Some(0b00001));
+        assert_eq!(reports(&accused, &[0; 5]).cut_of_majority(0), None);
     }
 
     /// Two members die at once: their killer's link is not taken for the cause.
     #[test]
     fn two_deaths_at_once_wait_for_the_others_word() {
         let accused = [0b00110, 0, 0, 0, 0];
-        assert_eq!(reports(&accused, &[0; 5]).cut(0), None);
+        assert_eq!(reports(&accused, &[0; 5]).cut_of_majority(0), None);
         let accused = [0b00110, 0, 0, 0b00110, 0b00110];
-        assert_eq!(reports(&accused, &[0; 5]).cut(0), Some(0b00110));
+        assert_eq!(reports(&accused, &[0; 5]).cut_of_majority(0), Some(0b00110));
     }
 
     /// The last member of four learns of the others' deaths one by one.
     #[test]
     fn an_accuser_does_not_go_for_members_that_nobody_hears() {
-        assert_eq!(reports(&[0b1000, 0b0101, 0, 0], &[0; 4]).cut(1), None);
-        assert_eq!(reports(&[0b1000, 0b1101, 0, 0], &[0; 4]).cut(1), Some(0b1101));
+        assert_eq!(reports(&[0b1000, 0b0101, 0, 0], &[0; 4]).cut_of_majority(1), None);
+        assert_eq!(reports(&[0b1000, 0b1101, 0, 0], &[0; 4]).cut_of_majority(1), Some(0b1101));
+    }
+
+    /// The first of three stalled: the second accuses it, and the third has heard it again.
+    #[test]
+    fn who_concedes_goes_and_not_its_accuser() {
+        let blamed = reports(&[0, 0b001, 0], &[0b001, 0, 0b001]);
+        assert_eq!(blamed.cut_of_majority(0), Some(0b010), "a bad link like any other");
+        let conceded = Reports { concedes: 0b001, ..blamed };
+        assert_eq!([0, 1].map(|own| conceded.cut_of_majority(own)), [Some(0b001); 2]);
+        let unheard = Reports { vouched: vec![0; 3], concedes: 0, ..conceded };
+        assert_eq!(unheard.cut_of_majority(1), None, "whether it concedes is not known");
+    }
+
+    #[test]
+    fn several_that_concede_go_for_one_accuser() {
+        let accused = [0, 0, 0b00011, 0, 0];
+        let vouched = [0b00011; 5];
+        assert_eq!(reports(&accused, &vouched).cut_of_majority(0), Some(0b00100));
+        let conceded = Reports { concedes: 0b00011, ..reports(&accused, &vouched) };
+        assert_eq!(conceded.cut_of_majority(0), Some(0b00011));
+        // It does not hear one either that has not stalled, and goes for that reason.
+        let conceded = Reports { concedes: 0b00001, ..reports(&accused, &vouched) };
+        assert_eq!(conceded.cut_of_majority(0), Some(0b00100));
+        // What another one accuses one of them for is not excused by that.
+        let conceded = Reports { concedes: 0b00001, ..reports(&[0, 0, 0b00011, 0, 0b00001], &vouched) };
+        assert_eq!(conceded.cut_of_majority(0), Some(0b00101));
+    }
+
+    #[test]
+    fn concessions_cost_no_majority() {
+        let accused = [0, 0, 0, 0b00111, 0];
+        let conceded = Reports { concedes: 0b00111, ..reports(&accused, &[0b00111; 5]) };
+        assert_eq!(conceded.cut_of_majority(0), Some(0b01000));
+        assert_eq!(conceded.cut(0, |_| true), Some(0b00111), "partition safety is off");
+    }
+
+    /// Two stalled, and the one that came back first found the other one silent.
+    #[test]
+    fn of_two_that_concede_to_each_other_the_younger_goes() {
+        let conceded = Reports { concedes: 0b011, ..reports(&[0b010, 0, 0], &[0b010; 3]) };
+        assert_eq!(conceded.cut_of_majority(0), Some(0b010));
+        let conceded = Reports { concedes: 0b111, ..reports(&[0, 0b001, 0], &[0b001; 3]) };
+        assert_eq!(conceded.cut_of_majority(0), Some(0b010), "all stalled");
+    }
+
+    /// Of all sets that cover all links, none has fewer members that do not concede.
+    #[test]
+    fn covers_spare_whom_they_can() {
+        for graph in 0..1_u32 << 10 {
+            let pairs = (0..5_usize).flat_map(|a| (a + 1..5).map(move |b| (a, b)));
+            let mut accused = [0_u64; 5];
+            for (_, (a, b)) in pairs.enumerate().filter(|(i, _)| graph >> i & 1 == 1) {
+                accused[a] |= 1 << b;
+            }
+            let reports = reports(&accused, &[0; 5]);
+            let links = reports.links(u64::MAX);
+            let covers = |set: &u64| (0..5).all(|rank| set >> rank & 1 == 1 || links[rank] & !set == 0);
+            for conceded in 0..32_u64 {
+                let cover = reports.cover(u64::MAX, conceded);
+                let least = (0..32).filter(covers).map(|set| (set & !conceded).count_ones()).min();
+                assert!(
+                    covers(&cover) && Some((cover & !conceded).count_ones()) == least,
+                    "{links:?} {conceded:b}"
+                );
+            }
+        }
     }
 
     #[test]
     fn a_part_without_connection_removes_the_others() {
-        assert_eq!(reports(&[0b10, 0b01], &[0; 2]).cut(0), Some(0b10));
-        assert_eq!(reports(&[0b10, 0b01], &[0; 2]).cut(1), Some(0b01));
+        assert_eq!(reports(&[0b10, 0b01], &[0; 2]).cut_of_majority(0), Some(0b10));
+        assert_eq!(reports(&[0b10, 0b01], &[0; 2]).cut_of_majority(1), Some(0b01));
     }
 
     #[test]

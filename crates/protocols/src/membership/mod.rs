@@ -6,13 +6,14 @@
 //!
 //! **State** of a member in a view; all of it grows only: whom it *accuses*, because it does not hear them (the fabric has
 //! lost them, or they gave no sign of life for too long); whom anybody accuses, as far as it knows (*disputed*); which of
-//! these have answered to it (*vouched*); whom it follows no more (*suspected*: those it accuses, and leaders that have
+//! these have answered to it (*vouched*); whether it *concedes* an accusation, since it stalled itself; whom it follows no more (*suspected*: those it accuses, and leaders that have
 //! resigned); which states it holds; whether it wishes to leave; whether it has wedged, the latest proposal that it has echoed and of which leader, and whether it knows the
 //! decision.
 //!
 //! **Step order** of one evaluation ([`Membership::poll`]):
 //! 1. *Accuse* whom it does not hear. Freeze their rows, and publish that before anything else that rests on it. A member
-//!    that hears no majority of the view stops \[V5\]. An accusation removes nobody by itself \[V11\].
+//!    that hears no majority of the view stops \[V5\]. An accusation removes nobody by itself \[V11\]. A member that learns that it
+//!    is accused, soon after it stalled, concedes, and posts that before its answer \[V15\].
 //! 2. *Wedge*, if there is a reason or another member has wedged: subgroups stop, and how much of each sender is here
 //!    and which states are held here is published for good \[A8\]. A wish to leave is a reason when it is new, and again
 //!    when members that stay hold all that the leaver holds.
@@ -43,7 +44,7 @@
 //! the one before, unless that is switched off; \[V8\] after the last fault a view is installed; \[V9\] several changes
 //! go in one view; \[V10\] a healthy member is removed only with a bad link; \[V11\] bad links remove as few members as can
 //! be; \[V12\] a view ends only for a change; \[V13\] a member that wishes to leave does, whatever views end
-//! meanwhile.
+//! meanwhile; \[V15\] of a member that stalled and its accusers, the former goes.
 //!
 //! With [`PartitionSafety::Off`] no majority is asked for. Then there is one decision only as long as nobody is accused that
 //! lives: a decision waits for everybody that is heard and stays. One is accused all the same: a member that leaves, and hears
@@ -61,6 +62,7 @@
 //! docs/papers/.
 
 mod agreement;
+mod concession;
 mod core;
 mod cut;
 mod departure;

@@ -23,6 +23,8 @@ pub struct Row {
     /// The ranks that the member follows no more: those that it accuses, and those that do not lead any more. Its own
     /// rank is among them once it has resigned.
     pub suspected: Column<u64>,
+    /// The member has stalled, and does not blame those who accuse it \[V15\]. Posted before its answer.
+    pub concedes: Column<bool>,
     /// The member wants to leave, and the view is to end for it: the wish is new, or others hold all that it holds.
     pub leaving: Column<bool>,
     /// The ranks whose consumers hold the member up for too long, as a set of bits.
@@ -64,7 +66,7 @@ impl Row {
         let (holds, counts) = (layout.list(states.div_ceil(64)), layout.list(counts));
         let wedged = layout.column();
         let proposals = (0..members).map(|_| layout.block(Proposal::words(trims, states))).collect();
-        let (echoed, decided) = (layout.column(), layout.column());
+        let (echoed, decided, concedes) = (layout.column(), layout.column(), layout.column());
         let words = layout.words();
         Self {
             heartbeat,
@@ -72,6 +74,7 @@ impl Row {
             disputed,
             vouched,
             suspected,
+            concedes,
             leaving,
             slow,
             holds,

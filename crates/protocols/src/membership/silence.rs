@@ -1,7 +1,7 @@
 //! Signs of life: members that say nothing for too long are suspected (Derecho §2).
 //!
 //! A member that was stopped itself, and comes back, has heard nothing from anybody: it gives all others the whole time
-//! again before it suspects them.
+//! again before it suspects them. For as long it also takes an accusation against itself for deserved (`concession.rs`).
 
 use squall_fabric::{Duration, Instant};
 
@@ -17,12 +17,14 @@ pub(super) struct Silence {
     /// When this member last looked, and when it looks again.
     looked: Instant,
     next: Instant,
+    /// When this member came back from its latest pause.
+    back: Option<Instant>,
 }
 
 impl Silence {
     pub(super) fn new(settings: &Settings, members: usize, now: Instant) -> Option<Self> {
         let after = settings.suspicion_after?;
-        Some(Self { after, heard: vec![(0, now); members], looked: now, next: now })
+        Some(Self { after, heard: vec![(0, now); members], looked: now, next: now, back: None })
     }
 
     /// Whether it is time to give a sign and to look at those of the others; several times within `after`.
@@ -41,10 +43,11 @@ impl Silence {
         signs: impl Iterator<Item = u64>,
         mut silent: impl FnMut(usize),
     ) {
-        let was_away = now.since(self.looked) > 2 * self.interval();
+        let was_away = self.is_away(now);
         self.looked = now;
         if was_away {
             reach(Point::BackFromPause);
+            self.back = Some(now);
         }
         for (rank, (sign, heard)) in signs.zip(&mut self.heard).enumerate() {
             if was_away || sign != heard.0 {
@@ -54,6 +57,24 @@ impl Silence {
                 silent(rank);
             }
         }
+    }
+
+    /// Whether an accusation of which this member learns now may stem from a pause of its own: it comes back from one,
+    /// or has done so within the time that the others wait.
+    pub(super) fn has_paused(&self, now: Instant) -> bool {
+        self.is_away(now) || self.back.is_some_and(|back| now.since(back) <= self.after)
+    }
+
+    /// Continues from the view before: a pause may have begun there.
+    pub(super) const fn follow(&mut self, earlier: &Self) {
+        self.looked = earlier.looked;
+        self.back = earlier.back;
+    }
+
+    /// Whether this member has not looked for so long that others may find it silent. They do so after no less than three
+    /// intervals without a look here, less the delay of its signs.
+    fn is_away(&self, now: Instant) -> bool {
+        now.since(self.looked) > 2 * self.interval()
     }
 
     /// When it is due again.
@@ -97,6 +118,28 @@ mod tests {
         silence.look(at(0), [1, 1].into_iter(), |_| panic!("too soon"));
         silence.look(at(5000), [1, 1].into_iter(), |_| panic!("it was away"));
         silence.look(at(5100), [1, 2].into_iter(), |_| panic!("too soon"));
+    }
+
+    /// A pause does not make a member guilty forever.
+    #[test]
+    fn a_pause_is_a_reason_to_be_accused_for_a_while() {
+        let mut silence = silence();
+        silence.look(at(0), [1, 1].into_iter(), |_| panic!("too soon"));
+        assert!(!silence.has_paused(at(200)), "signs came as they should");
+        assert!(silence.has_paused(at(201)), "it has not looked yet");
+        silence.look(at(201), [1, 1].into_iter(), |_| panic!("it was away"));
+        let mut next = self::silence();
+        next.follow(&silence);
+        for silence in [&mut silence, &mut next] {
+            for millis in (250..=600).step_by(50) {
+                assert!(silence.has_paused(at(millis)), "{millis}");
+                silence.look(at(millis), [1, millis].into_iter(), |rank| {
+                    assert_eq!((rank, millis > 600), (0, true))
+                });
+            }
+            assert!(silence.has_paused(at(601)));
+            assert!(!silence.has_paused(at(602)), "what comes now has another reason");
+        }
     }
 
     #[test]

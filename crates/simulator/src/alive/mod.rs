@@ -3,11 +3,14 @@
 //! Each case has one reason for a view to end and one kind of trouble, and from the two follows who is healthy:
 //!
 //! - [`Trouble::Hang`]: a member or a joiner stops at some moment while a view ends and the next one opens. A pause
-//!   that is shorter than the others wait removes nobody; a longer one removes at most the member that pauses \[V10\].
+//!   that is shorter than the others wait removes no member; a longer one removes at most the member that pauses \[V10\],
+//!   and so does one of about that length, which some of the others notice \[V15\].
+//! - [`Trouble::Naps`]: one or two members stop for about as long as the others wait, and nothing else ends the view. They
+//!   alone may be removed \[V15\].
 //! - [`Trouble::Links`]: some pairs of members no longer hear each other, in one direction or in both, while every
 //!   other pair does. As few members are removed as can be, and the rest continues \[V11\].
 //! - [`Trouble::Distance`]: every message takes so long that an agreement takes longer than the members wait for a
-//!   sign of life. Nobody is removed \[V10\].
+//!   sign of life. No member is removed \[V10\].
 //!
 //! The healthy members have to end in one view, together, with everything delivered that they sent. All checkers of
 //! [`crate::group`] watch as well.
@@ -63,10 +66,23 @@ pub enum Trouble {
         /// For how long.
         span: Duration,
     },
+    /// These members stop for a while each.
+    Naps(Vec<Nap>),
     /// These pairs of members do not hear each other.
     Links(Vec<BadLink>),
     /// Whatever is posted takes longer by this.
     Distance(Duration),
+}
+
+/// A pause of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nap {
+    /// Which member.
+    pub node: u32,
+    /// When it begins, after the trouble begins.
+    pub after: Duration,
+    /// For how long.
+    pub span: Duration,
 }
 
 /// A pair of members, one of which does not hear the other, or neither.
@@ -148,7 +164,22 @@ impl Case {
         }
         match &self.trouble {
             Trouble::Hang { node, when, span } => {
+                if is_doubtful(*span) {
+                    let mut short = group::stagger(self.seed, self.members, SUSPICION_AFTER);
+                    // One that begins while the node hangs would end that.
+                    short.retain(
+                        |rule| !matches!(rule.what, Verdict::Pause { node: other, .. } if other == *node),
+                    );
+                    plan.rules.extend(short);
+                }
                 plan.rules.push(Rule { when: *when, what: Verdict::Pause { node: *node, span: *span } });
+            }
+            Trouble::Naps(naps) => {
+                plan.rules.extend(group::stagger(self.seed, self.members, SUSPICION_AFTER));
+                plan.rules.extend(naps.iter().map(|nap| Rule {
+                    when: When::At(begin + nap.after),
+                    what: Verdict::Pause { node: nap.node, span: nap.span },
+                }));
             }
             Trouble::Links(links) => {
                 // Members that share memory see what is not yet pushed.
@@ -176,7 +207,12 @@ impl Case {
         };
         let own = match &self.trouble {
             Trouble::Hang { node, .. } if *node == self.members => vec!["joiner hangs"],
+            Trouble::Hang { span, .. } if is_doubtful(*span) => {
+                vec!["member hangs for about as long as others wait"]
+            }
             Trouble::Hang { .. } => vec!["member hangs"],
+            Trouble::Naps(naps) if naps.len() > 1 => vec!["two members hang"],
+            Trouble::Naps(_) => vec!["member hangs for about as long as others wait"],
             Trouble::Links(links) => links.iter().map(kind).collect(),
             Trouble::Distance(_) => vec!["agreement slower than suspicion"],
         };
@@ -195,11 +231,13 @@ impl Case {
         match &self.trouble {
             Trouble::Distance(_) => expect_healthy(fates, &wanted),
             Trouble::Hang { node, span, .. } => {
-                let hangs_long = *span > SUSPICION_AFTER / 2;
-                let stays = matches!(fates.get(*node as usize), Some(Fate::Member(_)));
-                if hangs_long && !stays {
-                    wanted.retain(|member| member != node);
-                }
+                wanted.retain(|member| member != node || !may_go(fates, *node, *span));
+                expect_healthy(fates, &wanted)
+            }
+            Trouble::Naps(naps) => {
+                wanted.retain(|member| {
+                    !naps.iter().any(|nap| nap.node == *member && may_go(fates, nap.node, nap.span))
+                });
                 expect_healthy(fates, &wanted)
             }
             Trouble::Links(links) => self.check_links(fates, links),
@@ -211,7 +249,7 @@ impl Case {
         let pairs: Vec<(u32, u32)> = links.iter().map(|link| (link.a, link.b)).collect();
         let least = least_cover(self.members, &pairs);
         if least > (self.members - 1) / 2 {
-            // Whoever continues would have to do without a majority.
+            // The others would have to do without a majority.
             return Ok(());
         }
         let together: Vec<u32> =
@@ -245,6 +283,17 @@ impl BadLink {
     }
 }
 
+/// Whether `node`, which pauses for `span`, is gone, and has to be gone from the others' view then.
+fn may_go(fates: &[Fate], node: u32, span: Duration) -> bool {
+    let stays = matches!(fates.get(node as usize), Some(Fate::Member(_)));
+    span > SUSPICION_AFTER / 2 && !stays
+}
+
+/// Whether some members notice a pause of `span`, and others perhaps not.
+fn is_doubtful(span: Duration) -> bool {
+    (SUSPICION_AFTER / 2..2 * SUSPICION_AFTER).contains(&span)
+}
+
 /// \[V10\] The healthy `nodes` are in one view, of just them.
 fn expect_healthy(fates: &[Fate], nodes: &[u32]) -> Result<(), String> {
     Fate::expect_together(fates, nodes)
@@ -275,9 +324,10 @@ impl fmt::Display for Case {
 fn draw(seed: u64) -> Case {
     let mut prng = Prng::new(seed ^ 0xa11e);
     let members = 3 + u32::try_from(prng.index(4)).expect("few");
-    let (reason, trouble) = match prng.below(8) {
+    let (reason, trouble) = match prng.below(10) {
         0..4 => return draw_hang(&mut prng, members, seed),
         4..7 => (Reason::Nothing, Trouble::Links(links::draw(&mut prng, members))),
+        7..9 => (Reason::Nothing, Trouble::Naps(draw_naps(&mut prng, members))),
         _ => {
             let reason = [Reason::Join, Reason::Leave, Reason::Crash][prng.index(3)];
             // A joiner hears of its view after one delay, and is heard after another one, while signs of life and looks
@@ -305,9 +355,30 @@ fn draw_hang(prng: &mut Prng, members: u32, seed: u64) -> Case {
     };
     let at = When::At(Instant::from_nanos(0) + BEGIN + Duration::from_nanos(prng.below(150_000)));
     let when = if prng.chance(500) { at } else { When::Post { node, nth: 1 + prng.below(80) } };
-    let span = match prng.chance(400) {
-        true => Duration::from_nanos(prng.below(SUSPICION_AFTER.as_nanos() as u64 / 2)),
-        false => SUSPICION_AFTER * 3 + Duration::from_nanos(prng.below(20_000_000)),
+    let span = match prng.below(10) {
+        0..3 => Duration::from_nanos(prng.below(SUSPICION_AFTER.as_nanos() as u64 / 2)),
+        3..6 => draw_doubtful(prng),
+        _ => SUSPICION_AFTER * 3 + Duration::from_nanos(prng.below(20_000_000)),
     };
     Case { members, reason, trouble: Trouble::Hang { node, when, span }, seed }
+}
+
+/// One member, or two of at least five, any of them the leader as often as all others together.
+fn draw_naps(prng: &mut Prng, members: u32) -> Vec<Nap> {
+    let first =
+        if prng.chance(500) { 0 } else { u32::try_from(prng.below(u64::from(members))).expect("few") };
+    let second = (first + 1 + u32::try_from(prng.below(u64::from(members - 1))).expect("few")) % members;
+    let nodes = if members >= 5 && prng.chance(500) { vec![first, second] } else { vec![first] };
+    let nap = |node| Nap {
+        node,
+        after: Duration::from_nanos(150_000 + prng.below(300_000)),
+        span: draw_doubtful(prng),
+    };
+    nodes.into_iter().map(nap).collect()
+}
+
+/// From 0.8 to 1.5 times as long as the others wait.
+fn draw_doubtful(prng: &mut Prng) -> Duration {
+    let tenth = SUSPICION_AFTER.as_nanos() as u64 / 10;
+    Duration::from_nanos(8 * tenth + prng.below(7 * tenth))
 }

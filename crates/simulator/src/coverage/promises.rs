@@ -177,6 +177,8 @@ promises!(
         WedgedByNews,
         CutUnclear,
         CutByCover,
+        CutByConcession,
+        Conceded,
         LeaderResigned,
         ProposedNew,
         Decided,
@@ -207,11 +209,13 @@ promises!(
         "link that fails one way",
         "link that is reported lost",
         "member hangs",
+        "member hangs for about as long as others wait",
         "pause at a time",
         "pause before a post",
         "silent link",
         "slow link",
-        "suspicion"
+        "suspicion",
+        "two members hang"
     ]
 );
 
@@ -225,6 +229,8 @@ promises!(
         WedgedByNews,
         CutUnclear,
         CutByCover,
+        CutByConcession,
+        Conceded,
         LeaderResigned,
         ProposedNew,
         ProposedEarlier,
@@ -260,6 +266,7 @@ promises!(
         "partition",
         "partition of a known shape",
         "pause at a time",
+        "pause for about as long as others wait",
         "slow link",
         "storm of joiners",
         "suspicion"

@@ -139,7 +139,7 @@ impl<S: Scene> Cluster<S> {
             if self.watch.borrow().violation.is_some() {
                 break;
             }
-            // Heartbeats go on for ever. To look at everything takes longer than many turns.
+            // Heartbeats go on forever. To look at everything takes longer than many turns.
             let may_be_over = self.plan.suspicion_after.is_some() && turns.is_multiple_of(LOOK_EVERY);
             if may_be_over && self.world.now() > last_fault && self.is_settled() {
                 break;

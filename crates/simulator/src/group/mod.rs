@@ -10,6 +10,7 @@ mod limits;
 mod plan;
 mod program;
 pub mod slow;
+mod stagger;
 
 pub(crate) use cluster::{Cluster, STATES};
 pub use cluster::{Fate, UNREACHABLE_AFTER};
@@ -17,6 +18,7 @@ pub use limits::Limits;
 pub(crate) use plan::{FOR_EVER, draw_drift, draw_rules};
 pub use plan::{Plan, SubgroupPlan};
 pub(crate) use program::{Program, Scene, Watch};
+pub(crate) use stagger::stagger;
 
 use app::Senders;
 

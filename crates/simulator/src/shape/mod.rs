@@ -3,6 +3,7 @@
 //! - [`Shape::Partition`]: the network parts, in every way in which it can, and heals soon, late or never. A part with a
 //!   majority goes on, of just its members; all others stop \[V5\]. If it heals soon, nothing happens.
 //! - [`Shape::Pause`]: a member stops for longer than the others wait. They go on without it, and it stops \[V4\].
+//!   Or it stops for about as long as they wait: then all go on, or all but this one \[V15\].
 //! - [`Shape::Mute`]: what a member says comes too late, but it hears the others, or all but the leader, whose decision
 //!   it would find itself left out of. They go on without it, and it learns from them that it is excluded \[V4\].
 //! - [`Shape::Storm`]: eight nodes join, at once or one after the other, and perhaps the leader dies meanwhile. All are let
@@ -134,6 +135,11 @@ impl Case {
             }
             Shape::Pause { node, span } => {
                 plan.suspicion_after = Some(SUSPICION_AFTER);
+                let mut begin = begin;
+                if *span < SURELY_NOTICED {
+                    begin = begin + SUSPICION_AFTER / 2;
+                    plan.rules.extend(group::stagger(self.seed, self.members, SUSPICION_AFTER));
+                }
                 plan.rules.push(rule(When::At(begin), Verdict::Pause { node: *node, span: *span }));
             }
             Shape::Mute { node, misses_leader } => {
@@ -174,6 +180,7 @@ impl Case {
     fn faults(&self) -> Vec<&'static str> {
         let own = match self.shape {
             Shape::Partition { .. } => "partition of a known shape",
+            Shape::Pause { span, .. } if span < SURELY_NOTICED => "pause for about as long as others wait",
             Shape::Pause { .. } => "long pause",
             Shape::Mute { misses_leader: false, .. } => "mute member",
             Shape::Mute { misses_leader: true, .. } => "mute member that does not hear the leader",
@@ -187,7 +194,7 @@ impl Case {
     fn check(&self, fates: &[Fate], delivered: &[usize]) -> Result<(), String> {
         match &self.shape {
             Shape::Partition { parts, heal_after } => self.check_parts(fates, parts, *heal_after),
-            Shape::Pause { node, .. } => self.check_pause(fates, *node),
+            Shape::Pause { node, span } => self.check_pause(fates, *node, *span),
             Shape::Mute { node, .. } => self.check_mute(fates, *node),
             Shape::Storm { gap, death } => self.check_storm(fates, *gap, *death),
             Shape::Last { node, .. } => self.check_last(fates, delivered, *node),
@@ -215,7 +222,11 @@ impl Case {
         Ok(())
     }
 
-    fn check_pause(&self, fates: &[Fate], node: u32) -> Result<(), String> {
+    fn check_pause(&self, fates: &[Fate], node: u32, span: Duration) -> Result<(), String> {
+        if span < SURELY_NOTICED && matches!(fates[node as usize], Fate::Member(_)) {
+            let all: Vec<u32> = (0..self.members).collect();
+            return expect_members(fates, &all, "[V15] one pauses and stays, but not all go on");
+        }
         let others: Vec<u32> = (0..self.members).filter(|other| *other != node).collect();
         expect_members(fates, &others, "[V8] the others do not go on")?;
         match fates[node as usize] {
@@ -315,7 +326,8 @@ fn draw(seed: u64) -> Case {
         1 => {
             let members = members.max(3);
             let node = u32::try_from(prng.below(u64::from(members))).expect("few");
-            (members, Shape::Pause { node, span: Duration::from_micros(2_000 + prng.below(6_000)) })
+            let micros = if prng.chance(400) { 320 + prng.below(280) } else { 2_000 + prng.below(6_000) };
+            (members, Shape::Pause { node, span: Duration::from_micros(micros) })
         }
         2 => {
             let misses_leader = prng.chance(500);
@@ -335,6 +347,9 @@ fn draw(seed: u64) -> Case {
     };
     Case { members, shape, seed: seed * 3 }
 }
+
+/// A pause that all others notice: some of them may hear a shorter one's end before they would accuse.
+const SURELY_NOTICED: Duration = Duration::from_micros(800);
 
 /// After this time without messages of the application nothing is under way.
 const CALM_AFTER: Duration = Duration::from_millis(2);
