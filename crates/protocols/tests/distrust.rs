@@ -92,6 +92,15 @@ impl Scene {
         }
     }
 
+    /// Whether an honest member may distrust `node`: the puppet, and an honest one that has decided what the puppet said was decided,
+    /// before others could know better. All end with a view of their own then; the model has no such member.
+    fn may_distrust(&self, node: NodeId) -> bool {
+        let has_decided = |(fabric, membership): &(SimFabric, Membership)| {
+            fabric.node() == node && membership.decision().is_some()
+        };
+        node == NodeId(self.puppet.node) || self.members.iter().any(has_decided)
+    }
+
     fn accused(&self) -> Vec<(NodeId, &'static str)> {
         self.members.iter().flat_map(|(_, membership)| membership.distrusted().iter().copied()).collect()
     }
@@ -104,9 +113,11 @@ impl Puppet {
         self.fabric.push(self.mirror, 0..self.columns.words);
     }
 
-    /// Writes a proposal where that of rank 0 is expected: the line behind `wedged`, as `Proposal::store` would.
-    fn propose(&mut self, removed: u64, joins: &[u64], trims: &[u64]) {
-        let first = (self.columns.wedged.word() + 1).next_multiple_of(LINE_WORDS);
+    /// Writes a proposal where that of the leader with this rank is expected, as `Proposal::store` would: that of rank 0 begins with
+    /// the line behind `wedged`, and each of the others with the line behind the one before.
+    fn propose(&mut self, leader: usize, removed: u64, joins: &[u64], trims: &[u64]) {
+        let words = (3 + 2 * JOINS_MAX + SENDERS).next_multiple_of(LINE_WORDS);
+        let first = (self.columns.wedged.word() + 1).next_multiple_of(LINE_WORDS) + leader * words;
         self.row.store(first, removed);
         self.row.store(first + 1, joins.len() as u64 + 1);
         for (i, node) in joins.iter().enumerate() {
@@ -121,7 +132,8 @@ impl Puppet {
 /// Anything at all, in any word, again and again.
 #[test]
 fn no_words_of_a_member_make_another_panic() {
-    for seed in 0..3000 {
+    // The last two: others have decided what the puppet says before they can know better.
+    for seed in (0..3000).chain([6294, 12_288]) {
         let mut prng = Prng::new(seed);
         let mut scene = Scene::new(seed, u32::try_from(prng.index(MEMBERS as usize)).unwrap());
         scene.run();
@@ -142,11 +154,11 @@ fn no_words_of_a_member_make_another_panic() {
             }
             scene.run();
         }
-        let (_, honest) = &scene.members[0];
-        assert!(
-            honest.distrusted().iter().all(|(node, _)| *node == NodeId(scene.puppet.node)),
-            "seed {seed}"
-        );
+        for (_, honest) in &scene.members {
+            for (node, why) in honest.distrusted() {
+                assert!(scene.may_distrust(*node), "seed {seed}: {node:?}: {why}");
+            }
+        }
     }
 }
 
@@ -166,7 +178,7 @@ fn a_leader_that_proposes_what_cannot_be_is_accused() {
         columns.wedged.store(row, u64::MAX);
         scene.puppet.push();
         scene.run();
-        scene.puppet.propose(removed, joins, trims);
+        scene.puppet.propose(0, removed, joins, trims);
         scene.puppet.columns.echoed.store(&scene.puppet.row, 1);
         scene.puppet.push();
         scene.run();
@@ -184,11 +196,29 @@ fn a_member_that_decides_what_nobody_proposed_is_accused() {
     scene.puppet.columns.wedged.store(&scene.puppet.row, u64::MAX);
     scene.puppet.push();
     scene.run();
-    scene.puppet.propose(0, &[], &[1; SENDERS]);
+    scene.puppet.propose(0, 0, &[], &[1; SENDERS]);
     scene.puppet.columns.decided.store(&scene.puppet.row, 1);
     scene.puppet.push();
     scene.run();
     let accused = scene.accused();
     let noticed = accused.iter().all(|(node, why)| *node == NodeId(3) && why.contains("two decisions"));
     assert!(noticed && accused.len() == 3, "{accused:?}");
+}
+
+/// It says that what one of the others was to propose is decided: that one knows better.
+#[test]
+fn a_member_that_invents_a_proposal_of_another_is_accused() {
+    let mut scene = Scene::new(3, 3);
+    scene.run();
+    scene.puppet.propose(1, 0, &[], &[COUNT; SENDERS]);
+    scene.puppet.columns.wedged.store(&scene.puppet.row, u64::MAX);
+    scene.puppet.columns.decided.store(&scene.puppet.row, 2);
+    scene.puppet.push();
+    scene.run();
+    let (_, leader) = &scene.members[1];
+    let accused = leader.distrusted();
+    assert!(
+        accused.iter().any(|(node, why)| *node == NodeId(3) && why.contains("was to propose")),
+        "{accused:?}"
+    );
 }

@@ -36,7 +36,7 @@ impl Membership {
             };
             // Who was accused before it attached may have missed the proposal itself [S2].
             let Some(proposal) = self.load(rank, leader) else { continue };
-            if !self.accepts(rank, &proposal) {
+            if !self.accepts(rank, leader, &proposal) {
                 continue;
             }
             match self.echoed.clone() {
@@ -87,13 +87,13 @@ impl Membership {
             return 0;
         }
         let earlier = self.earlier_proposal();
-        if let Some((rank, earlier)) = &earlier
-            && !self.accepts(*rank, earlier)
+        if let Some((rank, leader, earlier)) = &earlier
+            && !self.accepts(*rank, *leader, earlier)
         {
             return 1;
         }
         let proposal = match earlier {
-            Some((_, mut earlier)) => {
+            Some((.., mut earlier)) => {
                 reach(Point::ProposedEarlier);
                 if is_on(Mutation::BlendProposal) {
                     earlier.removed |= cut;
@@ -129,8 +129,8 @@ impl Membership {
         is_complete && accepts
     }
 
-    /// The proposal of the latest earlier leader that anybody has echoed \[D2\], and in whose row it is.
-    fn earlier_proposal(&self) -> Option<(usize, Proposal)> {
+    /// The proposal of the latest earlier leader that anybody has echoed \[D2\]: in whose row it is, and of which leader.
+    fn earlier_proposal(&self) -> Option<(usize, usize, Proposal)> {
         if is_on(Mutation::IgnoreEarlierProposal) {
             return None;
         }
@@ -182,7 +182,7 @@ impl Membership {
             return 0;
         }
         let Some(proposal) = self.load(leader, leader) else { return 0 };
-        if !self.accepts(leader, &proposal) {
+        if !self.accepts(leader, leader, &proposal) {
             return 1;
         }
         if self.echoed.is_some() {
@@ -237,20 +237,20 @@ impl Membership {
     }
 
     /// One more than the rank of the leader whose proposal this member has echoed last.
-    fn echoed_last(&self) -> usize {
+    pub(super) fn echoed_last(&self) -> usize {
         self.echoed.as_ref().map_or(0, |(leader, _)| leader + 1)
     }
 }
 
 /// Of proposals, each with one more than the rank of its leader and the rank of a member that has echoed it, the one of the
-/// latest leader \[D2\], and who has echoed it.
-fn latest(echoes: impl Iterator<Item = (usize, usize, Proposal)>) -> Option<(usize, Proposal)> {
+/// latest leader \[D2\]: the rank of who has echoed it, and of that leader.
+fn latest(echoes: impl Iterator<Item = (usize, usize, Proposal)>) -> Option<(usize, usize, Proposal)> {
     let key = |(echoed, rank, _): &(usize, usize, Proposal)| (*echoed, *rank);
-    let (_, rank, proposal) = match is_on(Mutation::TakeEarliestProposal) {
+    let (echoed, rank, proposal) = match is_on(Mutation::TakeEarliestProposal) {
         false => echoes.max_by_key(key)?,
         true => echoes.min_by_key(key)?,
     };
-    Some((rank, proposal))
+    Some((rank, echoed - 1, proposal))
 }
 
 /// A word of a row that names a rank; what is no rank is beyond all.

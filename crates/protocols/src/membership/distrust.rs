@@ -29,15 +29,17 @@ impl Membership {
         self.suspect(node);
     }
 
-    /// Whether a proposal in the row of `rank` can be one; accuses that member if not.
-    pub(super) fn accepts(&mut self, rank: usize, proposal: &Proposal) -> bool {
-        match self.fault(proposal) {
-            Some(why) if rank != self.table.rank() => {
-                self.distrust(rank, why);
-                false
-            }
-            _ => true,
-        }
+    /// Whether a proposal of `leader` in the row of `rank` can be one; accuses `rank` if not.
+    pub(super) fn accepts(&mut self, rank: usize, leader: usize, proposal: &Proposal) -> bool {
+        let own = self.table.rank();
+        let has_proposed = leader != own || self.echoed_last() > own;
+        let fault = match has_proposed {
+            true => self.fault(proposal),
+            false => Some("a decision of what this member was to propose, and has not"),
+        };
+        let Some(why) = fault.filter(|_| rank != own) else { return true };
+        self.distrust(rank, why);
+        false
     }
 
     fn fault(&self, proposal: &Proposal) -> Option<&'static str> {
