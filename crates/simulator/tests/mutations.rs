@@ -77,7 +77,7 @@ fn rare(mistake: mutation::Mutation) -> Option<fn() -> Outcome> {
         }
         Mutation::TakeMissedProposal => || group::SCENARIO.run(63_084),
         Mutation::LeadForEver => || group::SCENARIO.run(119_923),
-        Mutation::ForgetPause => || alive::SCENARIO.run(53_821),
+        Mutation::ForgetPause => || alive::SCENARIO.run(1_090),
         Mutation::DecideDeparted => || takeover::SCENARIO.run(78_589),
         _ => return None,
     })
