@@ -56,10 +56,12 @@ impl Storm {
         let well = self.well();
         let is_well = |rank: &&usize| well.iter().any(|life| self.herd.lives[*life].rank == **rank);
         let lost = ranks.len() - ranks.iter().filter(is_well).count();
-        // One that was halted on its way in may be in a view that nobody has delivered in yet.
+        // One that was halted on its way in may be in a view that nobody has delivered in yet. It may also be on its way out
+        // of that view when it continues.
         let is_coming = |number: &usize| {
             let life = &self.herd.lives[*number];
-            life.state == State::Halted && !ranks.contains(&life.rank)
+            let is_back = matches!(life.state, State::Starting | State::Running) && self.is_excused(*number);
+            (life.state == State::Halted || is_back) && !ranks.contains(&life.rank)
         };
         let coming = (0..self.herd.lives.len()).filter(is_coming).count();
         count == 0 || lost + coming + count <= (ranks.len() - 1) / 2
@@ -67,9 +69,12 @@ impl Storm {
 
     /// The processes that run and that the group has no reason to exclude: one that continues after a halt may be on its way out.
     fn well(&self) -> Vec<usize> {
-        let now = Instant::now();
-        let is_excused = |number: &usize| self.excuses.get(number).is_some_and(|until| now < *until);
-        self.herd.running().into_iter().filter(|number| !is_excused(number)).collect()
+        self.herd.running().into_iter().filter(|number| !self.is_excused(*number)).collect()
+    }
+
+    /// Whether the group may exclude this process because it was halted a short while ago.
+    fn is_excused(&self, number: usize) -> bool {
+        self.excuses.get(&number).is_some_and(|until| Instant::now() < *until)
     }
 
     /// A member of the latest view that runs, and is not one of the last two well ones that have all states.
