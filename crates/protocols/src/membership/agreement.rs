@@ -273,9 +273,9 @@ mod tests {
     #[test]
     fn the_proposal_of_the_latest_leader_is_taken_over() {
         let echoes = || [(1, 2, removal(0b1)), (2, 1, removal(0b101)), (2, 3, removal(0b101))].into_iter();
-        assert_eq!(latest(echoes()), Some((3, removal(0b101))));
+        assert_eq!(latest(echoes()), Some((3, 1, removal(0b101))));
         assert_eq!(latest(std::iter::empty()), None);
-        let caught = || latest(echoes()) != Some((3, removal(0b101)));
+        let caught = || latest(echoes()) != Some((3, 1, removal(0b101)));
         assert!(mutation::with(Mutation::TakeEarliestProposal, caught));
     }
 }
