@@ -34,7 +34,7 @@ impl Membership {
             else {
                 continue;
             };
-            // Who was accused before it attached may have missed the proposal itself [S2].
+            // A member that was accused before it attached may have missed the proposal itself [S2].
             let Some(proposal) = self.load(rank, leader) else { continue };
             if !self.accepts(rank, leader, &proposal) {
                 continue;
@@ -243,7 +243,7 @@ impl Membership {
 }
 
 /// Of proposals, each with one more than the rank of its leader and the rank of a member that has echoed it, the one of the
-/// latest leader \[D2\]: the rank of who has echoed it, and of that leader.
+/// latest leader \[D2\]: the rank of a member that has echoed it, and the rank of that leader.
 fn latest(echoes: impl Iterator<Item = (usize, usize, Proposal)>) -> Option<(usize, usize, Proposal)> {
     let key = |(echoed, rank, _): &(usize, usize, Proposal)| (*echoed, *rank);
     let (echoed, rank, proposal) = match is_on(Mutation::TakeEarliestProposal) {
@@ -267,8 +267,8 @@ mod tests {
         Proposal { removed, leaving: 0, joins: Vec::new(), holders: Vec::new(), trims: Vec::new() }
     }
 
-    /// A leader dies when the third has its proposal and the second has not, the second when its own is decided and nobody
-    /// else knows that: what was decided has to be taken over, not what was proposed before. To see that in the simulator takes
+    /// A leader dies when the third has its proposal and the second has not, the second when its own is decided and no
+    /// other member knows that: what was decided has to be taken over, not what was proposed before. To see that in the simulator takes
     /// three deaths, each at one of a few posts.
     #[test]
     fn the_proposal_of_the_latest_leader_is_taken_over() {

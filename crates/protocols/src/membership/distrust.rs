@@ -1,5 +1,5 @@
-//! Rows that no member writes that keeps to the protocol (beside Derecho §3.4): whoever shows one is accused, and the reason
-//! is kept.
+//! Rows that no member writes that keeps to the protocol (beside Derecho §3.4): a member that shows one is accused, and the
+//! reason is kept.
 //!
 //! The model is of members that stop, not of members that lie; so nothing is promised about how a group fares with such a
 //! one. But no word that it writes into its row ends another process by a panic.
