@@ -13,6 +13,7 @@ use rustix::net::{
 };
 
 use super::wire::{Frame, Message, Violation};
+use crate::shortage::shortage;
 
 /// A connected Unix stream socket, never blocking.
 #[derive(Debug)]
@@ -126,6 +127,10 @@ impl Socket {
     }
 
     /// Reads once.
+    ///
+    /// # Panics
+    ///
+    /// Unwinds with a [`Shortage`](squall_fabric::Shortage) if this process has reached its limit of descriptors.
     pub(super) fn fill(&mut self) -> Result<Fill, Violation> {
         let mut bytes = [0; READ_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_READ))];
@@ -137,12 +142,18 @@ impl Socket {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Fill::Empty),
             Err(_) => return Ok(Fill::End),
         };
+        let waiting = self.files.len();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
                 self.files.extend(files);
             }
         }
-        if received.flags.contains(ReturnFlags::CTRUNC) || self.files.len() > FILES_WAITING_MAX {
+        let cut = received.flags.contains(ReturnFlags::CTRUNC);
+        if cut && self.files.len() - waiting < FILES_PER_READ {
+            // There was space for more: this process has no descriptor left, and the file is lost.
+            shortage("descriptor for memory that a peer shares", &Errno::MFILE.into()).unwind();
+        }
+        if cut || self.files.len() > FILES_WAITING_MAX {
             return Err(Violation("more files than messages"));
         }
         if received.bytes == 0 {
@@ -194,7 +205,7 @@ fn is_full(error: Errno) -> bool {
 /// A peer that leaves so many control messages unread does not live; each may hold a file open.
 const OUTBOX_MAX: usize = 8192;
 const READ_BYTES: usize = 4096;
-/// One message brings one file; the kernel joins no two messages that bring files.
+/// One message brings one file; the kernel joins no two messages that bring files. Alignment leaves space for more.
 const FILES_PER_READ: usize = 4;
 const FILES_WAITING_MAX: usize = 8;
 
@@ -241,6 +252,21 @@ mod tests {
         let message = receiver.next().expect("no violation").map(|(message, _)| message);
         assert_eq!(message, Some(Message::Attached { key: 1 }));
         assert_eq!(receiver.fill(), Ok(Fill::End));
+    }
+
+    /// That is no shortage of this process.
+    #[test]
+    fn more_files_than_there_is_space_for_are_a_violation() {
+        let (mut receiver, theirs) = pair();
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        let files = [file.as_fd(); 2 * FILES_PER_READ];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * FILES_PER_READ))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&files)), "space");
+        let frame = Message::Mirror { key: 1, words: 1 }.encode();
+        rustix::net::sendmsg(&theirs, &[IoSlice::new(frame.bytes())], &mut control, SendFlags::empty())
+            .expect("sent");
+        assert_eq!(receiver.fill(), Err(Violation("more files than messages")));
     }
 
     #[test]
