@@ -52,11 +52,9 @@ fn a_file_needs_no_address_if_the_command_has_one() {
     let said = node(&file, &["--rank", "0"]).output().unwrap();
     let text = String::from_utf8_lossy(&said.stderr);
     assert!(said.status.code() == Some(1) && text.contains("`listen` is missing"), "{text}");
-    let said = node(&file, &["--listen", &addresses[0], "--rank", "1"]).output().unwrap();
-    let text = String::from_utf8_lossy(&said.stderr);
-    assert!(said.status.code() == Some(1) && text.contains("it coordinates and has rank 0, not 1"), "{text}");
 
-    for (rank, address) in addresses.iter().enumerate() {
+    // The one at the first contact may have any rank.
+    for (rank, address) in addresses.iter().rev().enumerate() {
         let mut node = node(&file, &["--listen", address, "--rank", &rank.to_string()]);
         nodes.nodes.push(node.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     }

@@ -6,13 +6,14 @@ use std::os::unix::net::UnixStream;
 
 use squall_fabric::NodeId;
 use squall_transports::barrier;
-use squall_transports::bootstrap::{self, Address, Assembly, Joined, Link, Listener, Met, Progress};
+use squall_transports::bootstrap::{self, Address, Joined, Link, Listener, Progress};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::{self, VerbsFabric, VerbsSettings};
 
 use crate::admission::Joining;
+use crate::assembly::{Assembly, Met, meet};
 use crate::config::{Config, Transport};
 use crate::error::JoinError;
 use crate::transport::AnyFabric;
@@ -126,7 +127,7 @@ fn enter_by<S: Link>(
     let mut joining = match entering {
         Entering::JoinAgain(joining) => joining,
         Entering::Join => Joining::new(&plan, listener, None)?,
-        Entering::Either => match bootstrap::meet(&plan, listener, on_progress)? {
+        Entering::Either => match meet(&plan, listener, on_progress)? {
             Met::Running(contact) => Joining::new(&plan, listener, Some(&contact))?,
             Met::Assembled(Assembly { node, session, members, streams }) => {
                 let start = Start::First(members.iter().map(|member| member.node).collect());

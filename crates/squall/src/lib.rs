@@ -15,7 +15,7 @@
 //!     let mut group = Group::join(other).unwrap();
 //!     let mut deliveries = group.subgroup("log").unwrap().deliveries().unwrap();
 //!     let bytes = deliveries.next().unwrap().bytes.to_vec();
-//!     group.leave(std::time::Duration::from_secs(10)); // in order: the other one goes on
+//!     group.leave(std::time::Duration::from_secs(10)); // in order: the other one continues
 //!     bytes
 //! });
 //! let mut group = Group::join(config)?;
@@ -43,6 +43,7 @@ struct Readme;
 
 mod admission;
 mod application;
+mod assembly;
 pub mod bulk;
 pub mod config;
 mod deliveries;
@@ -61,6 +62,8 @@ pub mod trace;
 mod transport;
 mod wait;
 
+#[doc(hidden)]
+pub use assembly::{Assembly, assemble};
 pub use config::Config;
 pub use deliveries::Deliveries;
 pub use error::{GroupError, HandleError, JoinError, ReceiveError, SendError};

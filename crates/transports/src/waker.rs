@@ -64,9 +64,14 @@ impl Waker {
     pub(crate) fn set_parked(&self, parked: bool) {
         self.shared.parked.store(parked, Ordering::Relaxed);
         if !parked {
-            // Silence the doorbell; EAGAIN means that nobody rang.
-            let _ = rustix::io::read(&self.shared.doorbell, &mut [0u8; 8]);
+            self.silence();
         }
+    }
+
+    /// Silences the doorbell, until somebody rings again.
+    pub(crate) fn silence(&self) {
+        // EAGAIN means that nobody rang.
+        let _ = rustix::io::read(&self.shared.doorbell, &mut [0u8; 8]);
     }
 
     /// Readable when somebody rang.

@@ -140,16 +140,13 @@ fn address(tcp: bool) -> Address {
 
 /// Three members that see each other, in the order of their numbers.
 fn group(tcp: bool, role: &str) -> Vec<Process> {
-    let contact = address(tcp);
-    let first = Process::start(role, &contact, &[&contact]);
-    let mut unsorted: Vec<_> = (0..2).map(|_| Process::start(role, &address(tcp), &[&contact])).collect();
-    first.expect("node 0");
-    first.expect("sees 1 2");
-    unsorted.sort_by_cached_key(Process::number);
-    unsorted[0].expect("sees 0 2");
-    unsorted[1].expect("sees 0 1");
-    let mut members = vec![first];
-    members.extend(unsorted);
+    let addresses = [(); 3].map(|()| address(tcp));
+    let contacts: Vec<_> = addresses.iter().collect();
+    let members: Vec<_> = addresses.iter().map(|listen| Process::start(role, listen, &contacts)).collect();
+    for (rank, (member, others)) in members.iter().zip(["1 2", "0 2", "0 1"]).enumerate() {
+        member.expect(&format!("node {rank}"));
+        member.expect(&format!("sees {others}"));
+    }
     members
 }
 
@@ -251,11 +248,11 @@ fn a_leader_dies_while_a_newcomer_waits_over_tcp() {
 /// As above, and the next leader admits it.
 #[test]
 fn a_newcomer_is_admitted_by_the_next_leader() {
-    let contact = address(false);
-    let first = Process::start("first holding", &contact, &[&contact]);
-    let others: Vec<_> = (0..2).map(|_| Process::start("first", &address(false), &[&contact])).collect();
+    let addresses = [(); 3].map(|()| address(false));
+    let contacts: Vec<_> = addresses.iter().collect();
+    let first = Process::start("first holding", &addresses[0], &contacts);
+    let others = [1, 2].map(|rank| Process::start("first", &addresses[rank], &contacts));
     first.expect("sees 1 2");
-    let contacts: Vec<_> = [&contact].into_iter().chain(others.iter().map(|other| &other.address)).collect();
     let newcomer = Process::start("newcomer", &address(false), &contacts);
     first.expect("asked");
     first.kill();

@@ -89,6 +89,11 @@ fn show(progress: Progress) {
         Progress::Listening { address } => format!("listening at {address}"),
         Progress::Calling { contact, cause } => format!("no answer from {contact} yet: {cause}"),
         Progress::Joined { joined, members } => format!("{joined} of {members} members are here"),
+        Progress::NoQuorum { present, needed } => {
+            format!(
+                "enough processes are here, but {present} of the {needed} contacts that are needed: start another one"
+            )
+        }
         Progress::Left { peer } => format!("{peer} has gone again"),
         Progress::Redirected { leader } => format!("the leader is at {leader}"),
         Progress::Waiting { contact, reason } => format!("{contact} lets nobody in now: {reason}"),

@@ -4,10 +4,10 @@ use std::net::{IpAddr, TcpStream};
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use squall::Config;
 use squall::config::Address;
+use squall::{Config, assemble};
 use squall_harness::terminal::output;
-use squall_transports::bootstrap::{Listener, assemble};
+use squall_transports::bootstrap::Listener;
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 
 /// One other member.

@@ -6,11 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
+use squall::assemble;
 use squall::config::Config;
 use squall_fabric::{Column, Event as FabricEvent, Layout, MirrorKey, NodeId};
 use squall_protocols::sst::Table;
 use squall_transports::Transport;
-use squall_transports::bootstrap::{Link, Listener, assemble};
+use squall_transports::bootstrap::{Link, Listener};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::runner::{Driven, Runner};
 use squall_transports::shm::ShmFabric;

@@ -105,7 +105,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     fn on_roster(&mut self, now: Instant, mut roster: Roster<A>, own: NodeId) {
         let Role::Following(following) = self.role.clone() else {
-            return self.nonsense("a second roster");
+            return self.handle_nonsense("a second roster");
         };
         let members = self.settings.members;
         let is_sound = roster.listen.len() == members as usize
@@ -114,7 +114,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             && own != roster.coordinator
             && (self.settings.rank.is_none_or(|rank| rank == own.0) || is_on(Mutation::IgnoreRanks));
         if !is_sound {
-            return self.nonsense("a roster that cannot be");
+            return self.handle_nonsense("a roster that cannot be");
         }
         // Its own word may be a wildcard, but there it was reached.
         roster.listen[roster.coordinator.0 as usize] = following.at.clone();
@@ -134,7 +134,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             }
             before => {
                 self.role = before;
-                self.nonsense("the word to go before the report");
+                self.handle_nonsense("the word to go before the report");
             }
         }
     }
@@ -154,7 +154,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
                     .push_back(AssemblyAction::Progress(AssemblyProgress::MemberLost { address: listen }));
                 self.role = Role::Following(Following { at, heard: now });
             }
-            Release::MemberLost { .. } => self.nonsense("the loss of a member before the roster"),
+            Release::MemberLost { .. } => self.handle_nonsense("the loss of a member before the roster"),
             Release::Redirect(contact) => {
                 self.leave(now);
                 if self.contacts.all().contains(&contact) {
@@ -180,8 +180,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    /// The coordinator breaks the protocol.
-    fn nonsense(&mut self, what: &'static str) {
+    /// The coordinator has sent something that it must not, or that the driver cannot read.
+    pub fn handle_nonsense(&mut self, what: &'static str) {
         let Some(Following { at, .. }) = self.following().cloned() else { return };
         self.give_up(AssemblyFailure::Nonsense(at, what));
     }

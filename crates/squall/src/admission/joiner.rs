@@ -214,7 +214,7 @@ impl Joining {
     }
 }
 
-fn failure_of(error: CallError) -> CallFailure<BootstrapError> {
+pub(crate) fn failure_of(error: CallError) -> CallFailure<BootstrapError> {
     match error {
         CallError::Unheard(cause) => CallFailure::Unheard(cause),
         CallError::Again(cause) => CallFailure::Again(cause),

@@ -7,7 +7,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::joiner::{Arrived, Joining};
+pub(crate) use self::joiner::{Arrived, Joining, failure_of};
 pub(crate) use self::service::MemberAdmission;
 
 /// What a leader tells a joiner through its desk.

@@ -6,7 +6,7 @@
 //!     cluster = "kitchen"
 //!     secret = "at least sixteen bytes"
 //!     listen = "192.0.2.1:7000"                      # or "unix:@name" for shared memory
-//!     contacts = ["192.0.2.1:7000"]                  # who listens at the first coordinates the start
+//!     contacts = ["192.0.2.1:7000"]                  # where some members listen: the same list everywhere
 //!     members = 3
 //!
 //!     [subgroups.orders]
@@ -101,8 +101,9 @@ pub struct Config {
     pub secret: Secret,
     /// Where this member can be reached.
     pub listen: Address,
-    /// Who listens at the first coordinates the start; without any, this member does. Whoever comes later asks them in
-    /// turn, so they should be several.
+    /// Where some of the members listen, the same list at all. Any of them can bring the first members together, of whom a
+    /// majority of the contacts has to be part; a process that joins later asks them in turn. So they should be several, best three or
+    /// more. Without any, this member brings the others together.
     pub contacts: Vec<Address>,
     /// The number of members with which the group starts, the same at all.
     pub members: usize,
@@ -124,7 +125,7 @@ pub struct Config {
     /// A member that shows no sign of life for this long is taken for dead; `None`: only what the transport notices
     /// counts. The same at all members.
     pub suspicion_after: Option<Duration>,
-    /// When a part of the group may go on alone. The same at all members.
+    /// When a part of the group may continue alone. The same at all members.
     pub partition_safety: PartitionSafety,
     /// The time for all members to come together.
     pub timeout: Duration,
@@ -166,7 +167,7 @@ impl Config {
     }
 
     /// A group of `members` processes or threads of this user on this host, over shared memory: for tests and
-    /// examples. It is the coordinator's configuration; [`Config::for_rank`] makes the others'. The name must not
+    /// examples. It is the configuration of rank 0; [`Config::for_rank`] makes the others'. The name must not
     /// be in use on this host. There is no subgroup yet.
     ///
     /// # Panics
@@ -177,7 +178,7 @@ impl Config {
         let address = |rank: usize| Address::Abstract(format!("squall-{name}-{rank}"));
         Self {
             cluster: name.into(),
-            // The kernel vouches for the user of a Unix socket, so the secret keeps nobody out here.
+            // The kernel vouches for the user of a Unix socket, so the secret excludes no process here.
             secret: Secret::new("a group of one user on one host").expect("it is long enough"),
             contacts: (0..members.max(1)).map(address).collect(),
             listen: address(0),
@@ -259,16 +260,9 @@ impl Config {
         if self.members > MEMBERS_MAX {
             return Some(format!("`members` = {}: a group has at most {MEMBERS_MAX}", self.members));
         }
-        let coordinates = self.contacts.first().is_none_or(|contact| *contact == self.listen);
-        match self.rank {
-            Some(rank) if rank >= MEMBERS_MAX => {
-                Some(format!("`rank` = {rank}: a group has at most {MEMBERS_MAX} members (ranks begin at 0)"))
-            }
-            Some(rank) if coordinates && rank != 0 => Some(format!(
-                "this member listens at the first contact, so it coordinates and has rank 0, not {rank}"
-            )),
-            _ => None,
-        }
+        self.rank.filter(|rank| *rank >= MEMBERS_MAX).map(|rank| {
+            format!("`rank` = {rank}: a group has at most {MEMBERS_MAX} members (ranks begin at 0)")
+        })
     }
 
     /// The plan by which the members find each other.

@@ -258,10 +258,6 @@ fn a_wrong_value_is_named_with_its_line_and_what_to_write() {
         (with("members", "members = \"3\""), "line 6: `members = \"3\"`: write a number from 1 to 64"),
         (with("members", "members = 3\nrank = 64"), "line 7: `rank = 64`: write a number from 0 to 63"),
         (
-            with("members", "members = 3\nrank = 1"),
-            "line 7: this member listens at the first contact, so it coordinates and has rank 0, not 1",
-        ),
-        (
             with("members", "members = 3\ntransport = \"shm\""),
             "line 7: `transport` and `listen = \"127.0.0.1:7000\"` do not go together: \
              shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",

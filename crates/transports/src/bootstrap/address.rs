@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// The longest address in bytes; with [`super::MEMBERS_MAX`] it bounds the roster.
 pub const ADDRESS_BYTES_MAX: usize = 255;
 
@@ -11,7 +13,8 @@ pub const ADDRESS_BYTES_MAX: usize = 255;
 const UNIX_BYTES_MAX: usize = 107;
 
 /// An address to listen at or to connect to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Address {
     /// `host:port`; the host is a name, an IPv4 address or an IPv6 address (written in brackets).
     Tcp {
@@ -84,6 +87,23 @@ impl fmt::Display for Address {
             Self::Tcp { host, port } => write!(f, "{host}:{port}"),
             Self::Abstract(name) => write!(f, "unix:@{name}"),
             Self::Path(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.to_string()
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = AddressError;
+
+    fn try_from(text: String) -> Result<Self, AddressError> {
+        match text.len() <= ADDRESS_BYTES_MAX {
+            true => text.parse(),
+            false => Err(AddressError::Long { text }),
         }
     }
 }

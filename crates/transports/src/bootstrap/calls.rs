@@ -7,25 +7,22 @@ use std::time::{Duration, Instant};
 use rustix::fd::AsFd;
 use squall_fabric::NodeId;
 
+use super::caller::Caller;
 use super::desk::ANSWER_TIMEOUT;
 use super::error::system;
 use super::link::Link;
-use super::member::Caller;
 use super::message::{Admittance, Answer, Refusal, Report, Request};
 use super::porter::Porter;
 use super::request::{NAME_BYTES_MAX, read_address, read_members};
-use super::scout::Scout;
 use super::wire::{Until, Wire};
-use super::{
-    Address, Assembly, BootstrapError, CallError, Listener, Member, Plan, Progress, Proof, assemble_unless,
-};
+use super::{Address, BootstrapError, CallError, Listener, Member, Plan, Proof};
 
 /// What a process has when all its links stand. It is a member as soon as the leader's group says so.
 #[derive(Debug)]
 pub struct Joined<S> {
     /// Our number.
     pub node: NodeId,
-    /// The group's, as in [`super::Assembly`]; for [`super::Desk::open`].
+    /// The group's, for [`super::Desk::open`].
     pub session: u64,
     /// All members, without us, in the order of their numbers.
     pub members: Vec<Member>,
@@ -131,7 +128,7 @@ impl<S: Link> JoinCalls<'_, S> {
         patience: Duration,
         until: Instant,
     ) -> Result<JoinReply, CallError> {
-        let caller = Caller { plan: self.plan, proof: self.proof, deadline: until, patience };
+        let caller = Caller { plan: self.plan, proof: self.proof, patience };
         let (wire, answer) = caller.ask::<S>(contact, &self.request, until.into())?;
         match answer {
             Answer::Admit(admittance) => self.on_admitted(contact, wire, admittance),
@@ -139,13 +136,10 @@ impl<S: Link> JoinCalls<'_, S> {
                 Some(leader) => JoinReply::Redirect(leader),
                 None => JoinReply::Wait("it does not know the leader".into()),
             }),
-            Answer::Wait { reason } => Ok(JoinReply::Wait(reason)),
-            Answer::Refused(
-                refusal @ (Refusal::Assembling
-                | Refusal::Complete
-                | Refusal::OtherSession
-                | Refusal::NotCoordinator { .. }),
-            ) => Ok(JoinReply::Wait(refusal.to_string())),
+            Answer::Wait { reason } | Answer::Later { reason } => Ok(JoinReply::Wait(reason)),
+            Answer::Refused(refusal @ (Refusal::Assembling | Refusal::Complete | Refusal::OtherSession)) => {
+                Ok(JoinReply::Wait(refusal.to_string()))
+            }
             Answer::Refused(refusal) => {
                 Err(CallError::Never(BootstrapError::Refused { address: contact.clone(), refusal }))
             }
@@ -185,8 +179,7 @@ impl<S: Link> JoinCalls<'_, S> {
             return Err(CallError::Again("this process has not been admitted".into()));
         };
         let request = Request::Hello { session: *session, node: *own, listen: self.own.clone() };
-        let caller =
-            Caller { plan: self.plan, proof: self.proof, deadline: until, patience: self.plan.timeout };
+        let caller = Caller { plan: self.plan, proof: self.proof, patience: self.plan.timeout };
         let because = |cause: String| format!("no link with {node} at {address}: {cause}");
         let call = caller.call(address, &request, Until { deadline: until, abandon: Some(leader.as_fd()) });
         match call {
@@ -247,37 +240,6 @@ impl<S: Link> JoinCalls<'_, S> {
     }
 }
 
-/// What a process has found that starts.
-#[derive(Debug)]
-pub enum Met<S> {
-    /// It is one of the first members.
-    Assembled(Assembly<S>),
-    /// The group runs already, says this contact.
-    Running(Address),
-}
-
-/// Meets the other members, unless their group runs already: any of the contacts may say so, also where this process would
-/// coordinate.
-///
-/// # Errors
-/// [`BootstrapError`], each with what to do next. All connections are closed then; `listener` stays bound.
-pub fn meet<S: Link>(
-    plan: &Plan,
-    listener: &Listener<S>,
-    on_progress: &mut dyn FnMut(Progress),
-) -> Result<Met<S::Secured>, BootstrapError> {
-    let others = plan.contacts.iter().filter(|contact| !listener.is_at(contact) && S::takes(contact));
-    let scout = Scout::send::<S>(plan, others.cloned().collect())?;
-    match assemble_unless(&scout, plan, listener, on_progress) {
-        Ok(assembly) => Ok(Met::Assembled(assembly)),
-        Err(
-            BootstrapError::Running { contact }
-            | BootstrapError::Refused { refusal: Refusal::Complete, address: contact },
-        ) => Ok(Met::Running(contact)),
-        Err(error) => Err(error),
-    }
-}
-
 /// Asks a member of a group that runs something that its code understands; waits for the answer, for the plan's
 /// `handshake_timeout` and as long as the member may take.
 ///
@@ -286,7 +248,7 @@ pub fn meet<S: Link>(
 pub fn ask<S: Link>(plan: &Plan, address: &Address, question: &[u8]) -> Result<Vec<u8>, BootstrapError> {
     let deadline = Instant::now() + plan.handshake_timeout + ANSWER_WITHIN;
     let proof = plan.proof();
-    let caller = Caller { plan, proof: &proof, deadline, patience: plan.timeout };
+    let caller = Caller { plan, proof: &proof, patience: plan.timeout };
     let no_answer = |cause: String| BootstrapError::NoAnswer { address: address.clone(), cause };
     let request = Request::Status { question: question.into() };
     match caller.ask::<S>(address, &request, deadline.into()) {
@@ -299,7 +261,7 @@ pub fn ask<S: Link>(plan: &Plan, address: &Address, question: &[u8]) -> Result<V
     }
 }
 
-fn nonsense(contact: &Address, what: &str) -> BootstrapError {
+pub(super) fn nonsense(contact: &Address, what: &str) -> BootstrapError {
     BootstrapError::Protocol { contact: contact.clone(), what: what.into() }
 }
 

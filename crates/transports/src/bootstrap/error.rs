@@ -34,14 +34,15 @@ pub enum BootstrapError {
         /// What the system says.
         cause: io::Error,
     },
-    /// Nobody answered at the first contact in time.
+    /// No contact has accepted this process in time.
     #[error(
-        "no answer from the coordinator at {contact} within {waited:.1?} ({cause}): \
-         start it, and compare its `listen` with the first of our `contacts`"
+        "nobody at {} has accepted this process within {waited:.1?} (last: {cause}): start a process that \
+         listens there, and compare its `listen` with our `contacts`",
+        addresses(contacts)
     )]
     Unreachable {
-        /// The first contact.
-        contact: Address,
+        /// The contacts that were asked.
+        contacts: Vec<Address>,
         /// How long we tried.
         waited: Duration,
         /// The last failure.
@@ -113,6 +114,20 @@ pub enum BootstrapError {
         /// How many are needed.
         members: u32,
     },
+    /// The time is over, and as many processes as planned are here, but too few contacts are among them.
+    #[error(
+        "enough processes are here, but only {present} of the contacts ({}) are among them, and {needed} are needed: \
+         start those that listen at the others, the first one before all",
+        addresses(contacts)
+    )]
+    NoQuorum {
+        /// How many contacts are here.
+        present: u32,
+        /// How many are needed.
+        needed: u32,
+        /// All of them.
+        contacts: Vec<Address>,
+    },
     /// The time is over and links are missing.
     #[error(
         "no link with {} within the time: look whether these processes run, and whether their `listen` \
@@ -130,24 +145,19 @@ pub enum BootstrapError {
         /// The members whose links do not stand, with the addresses at which they listen, as far as is known.
         unready: Vec<(NodeId, Address)>,
     },
-    /// The coordinator died or gave up without a word.
-    #[error("the coordinator at {contact} has gone before the group was complete: start all processes again")]
+    /// The coordinator was lost when the others might have begun.
+    #[error(
+        "the coordinator at {contact} has gone when the group was about to begin: start this process again, to join \
+         the group if the others have begun"
+    )]
     CoordinatorLost {
-        /// The first contact.
+        /// The contact that coordinated.
         contact: Address,
-    },
-    /// A member died after all had joined.
-    #[error("{node} at {address} has gone while the members connected: start all processes again")]
-    MemberLost {
-        /// Its rank.
-        node: NodeId,
-        /// Where it listened.
-        address: Address,
     },
     /// The coordinator says what makes no sense.
     #[error("the coordinator at {contact} sent {what}: run the same release everywhere")]
     Protocol {
-        /// The first contact.
+        /// The contact that coordinates, or that has answered.
         contact: Address,
         /// What it sent.
         what: String,

@@ -4,11 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Address;
+
 /// The first message of who has connected.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// To the coordinator: take me in.
-    Join { members: u32, rank: Option<u32>, agreement: [u8; 32], listen: String },
+    /// To a contact: let me be one of the first members.
+    Join(Claim),
     /// To a member of lower rank: this connection is the link between us.
     Link { session: u64, node: u32 },
     /// To any member of a group that runs: take me in.
@@ -21,14 +23,19 @@ pub(super) enum Request {
     Pair { wish: Wish },
 }
 
-impl Request {
-    /// The answer to a request that only a group that runs can take.
-    pub(super) fn too_early(&self) -> Option<Refusal> {
-        match self {
-            Self::Join { .. } | Self::Link { .. } | Self::Pair { .. } => None,
-            Self::Enter { .. } | Self::Hello { .. } | Self::Status { .. } => Some(Refusal::Assembling),
-        }
-    }
+/// What a process says of itself that wants to be one of the first members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The number of members that it expects.
+    pub members: u32,
+    /// The rank that it wants.
+    pub rank: Option<u32>,
+    /// A digest of whatever else all members must have the same.
+    pub agreement: [u8; 32],
+    /// Where it is reached.
+    pub listen: Address,
+    /// If it listens at a contact: its place, and the list that it has.
+    pub contact: Option<(u32, Vec<Address>)>,
 }
 
 /// What a caller of [`super::pair`] would have this connection become.
@@ -53,7 +60,11 @@ pub(super) enum Answer {
     Redirect {
         leader: String,
     },
-    /// Ask again soon.
+    /// To a claim: ask again; there is no group yet.
+    Later {
+        reason: String,
+    },
+    /// There is a group: ask again soon.
     Wait {
         reason: String,
     },
@@ -82,35 +93,59 @@ pub(super) struct Admittance {
     pub(super) token: Vec<u8>,
 }
 
-/// What the coordinator says to those whom it has taken in.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Notice {
-    /// So many processes have joined, the coordinator included.
-    Joined { joined: u32 },
-    /// All have joined. The members are in the order of their ranks.
-    Roster { session: u64, node: u32, listen: Vec<String> },
-    /// All links stand.
+/// What a coordinator sends to a process that it has gathered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Notice {
+    /// How many processes have been gathered, the coordinator included. Also a sign of life.
+    Joined {
+        /// The number.
+        joined: u32,
+    },
+    /// The members, in the order of their ranks.
+    Roster {
+        /// Names this attempt.
+        session: u64,
+        /// The rank of the process.
+        node: u32,
+        /// That of the coordinator.
+        coordinator: u32,
+        /// Where each is reached.
+        listen: Vec<Address>,
+    },
+    /// All links stand. What follows on the connection belongs to the members.
     Go,
-    /// The bootstrap is over without a result.
-    Stopped(Stop),
+    /// The roster, if there was one, is void.
+    Released(Release),
 }
 
-/// What a member says to the coordinator, or a newcomer to the leader, when its links stand.
+/// Why a process is released.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Release {
+    /// The coordinator follows this contact.
+    Redirect(Address),
+    /// This member was lost; the coordinator gathers again, and those that it releases stay with it.
+    MemberLost {
+        /// Its rank.
+        node: u32,
+        /// Where it was reached.
+        listen: Address,
+    },
+    /// The group runs, says this contact.
+    Running(Address),
+    /// The group has begun without this process.
+    Complete,
+    /// The time of the coordinator is over before these members had all their links.
+    Unready(Vec<u32>),
+}
+
+/// What a member reports to the coordinator, or a joiner to the leader, when its links stand.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
-    Linked,
+    /// Those of the roster with this name.
+    Linked {
+        session: u64,
+    },
     Connected,
-}
-
-/// Why the coordinator gave up.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Stop {
-    /// The time was over when so many had joined.
-    Incomplete { joined: u32 },
-    /// The time was over before these members had all their links.
-    Unready { nodes: Vec<u32> },
-    /// A member died after all had joined. Who hears of it may not have the roster yet.
-    MemberLost { node: u32, listen: String },
 }
 
 /// Why a request was refused by a process that shares our secret.
@@ -129,18 +164,15 @@ pub enum Refusal {
         /// The rank.
         rank: u32,
     },
-    /// The rank is not below the number of members, or it is the coordinator's 0.
+    /// The rank is not below the number of members.
     RankOutOfRange {
         /// The rank.
         rank: u32,
     },
     /// All members have joined already.
     Complete,
-    /// The process does not coordinate.
-    NotCoordinator {
-        /// The first of its own contacts.
-        coordinator: String,
-    },
+    /// The contact has another list of contacts.
+    Contacts,
     /// The process is in another session, or expects no link from this rank.
     OtherSession,
     /// The request holds something that cannot be used.
@@ -165,18 +197,16 @@ impl fmt::Display for Refusal {
             Self::RankTaken { rank } => {
                 write!(f, "rank {rank} is taken by another process: give each process its own `rank`, or none")
             }
-            Self::RankOutOfRange { rank } => write!(
-                f,
-                "rank {rank} cannot be had: the coordinator has 0, the others may ask for 1 to `members` - 1"
-            ),
+            Self::RankOutOfRange { rank } => {
+                write!(f, "there is no rank {rank}: choose a `rank` from 0 to `members` - 1, or none")
+            }
             Self::Complete => f.write_str(
                 "all members have joined already: start no more processes than `members`, or wait for the next start",
             ),
-            Self::NotCoordinator { coordinator } => write!(
-                f,
-                "it does not coordinate, its own first contact is {coordinator}: give all processes the same `contacts`"
-            ),
-            Self::OtherSession => f.write_str("it is in another session: start all processes again"),
+            Self::Contacts => {
+                f.write_str("its list of contacts is different: give all processes the same `contacts`")
+            }
+            Self::OtherSession => f.write_str("it is in another session, or expects no link from this process"),
             Self::Assembling => f.write_str("its group has not come together yet: try again"),
             Self::NoRdma => f.write_str(
                 "it was told not to use RDMA, or has no device that it can use (`squall doctor` there says why): choose \

@@ -1,44 +1,37 @@
-//! Bootstrap: how the members of a fixed list find and trust each other (Derecho §2.2 begins with it; views,
-//! joins and leaves build upon it).
+//! Bootstrap: how processes find and trust each other (Derecho §2.2 begins with it; views, joins and leaves build upon it).
 //!
-//! **Law.** Every process binds a [`Listener`] and calls [`assemble`] with the same [`Plan`]. The process that
-//! listens at the first contact coordinates:
+//! **Law.** Every process binds a [`Listener`] and has a [`Plan`]. How the first members meet is decided by a core
+//! (`squall_protocols::assembly`), which the crate `squall` drives; the sockets are here, in a [`MeetingPoint`]:
 //!
-//! 1. The others connect to it, prove the secret ([`Proof`]) and ask to join. It refuses those whose plan
-//!    differs, forgets those who die, and waits until there are as many as planned.
-//! 2. It gives out ranks (itself 0, to the others what they have asked for, else by arrival) and sends to each
-//!    the roster: all members in the order of their ranks, and a session number.
-//! 3. Member *i* connects to each *j* with 0 < *j* < *i*, proves the secret and names the session; its
-//!    connection with the coordinator is kept as the link with member 0.
-//! 4. Each reports to the coordinator when all its links stand; when all have, the coordinator says go, and
-//!    `assemble` returns everywhere. Before that, whoever dies ends the attempt for all, with its name.
+//! 1. A process connects to a contact, proves the secret ([`Proof`]) and sends its [`Claim`]. A contact that accepts it keeps the
+//!    connection, over which it sends [`Notice`]s: how many it has gathered, and then the roster.
+//! 2. A member connects to others of the roster, proves the secret and names the session. These connections and the one with
+//!    the coordinator become the links, when the coordinator has said go.
 //!
 //! Nothing that comes from a socket is parsed before the proof, frames are bounded, every wait has a deadline,
 //! and at most `Plan::unauthenticated_max` connections wait for their proof. So a port scanner, a silent client
 //! or a wrong secret costs a closed connection and nothing else. Over Unix sockets the peer's user must be ours.
 //!
-//! A group that runs is joined at the [`desk`] of any member, by [`JoinCalls`]. [`meet`] finds out which it is to be: a process
-//! that starts cannot know whether it is one of the first, or one that has died and comes again.
+//! A group that runs is joined at the [`desk`] of any member, by [`JoinCalls`]. A process that starts cannot know whether it is
+//! one of the first, or one that has died and comes again: it sends its claim, and a desk answers that the group runs.
 //!
 //! All frames travel in the encrypted records of a session ([`crate::session`]), on every kind of socket: a relay that passes the
 //! proof on can neither read nor write them. After the bootstrap the streams carry nothing of it any more: not a byte is read
 //! beyond its last frame. What follows is encrypted if the session says so ([`Encryption`]).
 
 mod address;
+mod caller;
 mod calls;
-mod coordinator;
 pub mod desk;
 mod error;
 mod link;
 mod listener;
-mod member;
-mod mesh;
+mod meeting;
 mod message;
 pub mod pair;
 mod porter;
 mod reception;
 mod request;
-mod scout;
 mod secret;
 #[cfg(test)]
 mod tests;
@@ -50,16 +43,16 @@ use sha2::{Digest as _, Sha256};
 use squall_fabric::NodeId;
 
 pub use self::address::{ADDRESS_BYTES_MAX, Address, AddressError};
-pub use self::calls::{ANSWER_WITHIN, JoinCalls, JoinReply, Joined, Met, ask, join_contacts, meet};
+pub use self::caller::CallError;
+pub use self::calls::{ANSWER_WITHIN, JoinCalls, JoinReply, Joined, ask, join_contacts};
 pub use self::desk::{Admission, Asker, Desk, DeskEvent, DeskEvents, JoinInfo};
 pub use self::error::BootstrapError;
 pub use self::link::Link;
 pub use self::listener::Listener;
-pub use self::member::CallError;
-pub use self::message::Refusal;
+pub use self::meeting::{ClaimAnswer, LinkSource, MeetingEvent, MeetingPoint};
+pub use self::message::{Claim, Notice, Refusal, Release};
 #[doc(hidden)]
 pub use self::request::read_foreign;
-use self::scout::Scout;
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretTooShort};
 pub use crate::session::{Encryption, Proof, ProofError};
 
@@ -73,7 +66,8 @@ pub struct Plan {
     pub cluster: String,
     /// The cluster's secret, the same everywhere.
     pub secret: Secret,
-    /// The first is where the coordinator listens. Without any, this process coordinates.
+    /// Where some of the processes listen, the same everywhere, in the same order; any of these may coordinate. Without any,
+    /// this process does.
     pub contacts: Vec<Address>,
     /// `1 <= members <= MEMBERS_MAX`, the same everywhere.
     pub members: u32,
@@ -119,7 +113,7 @@ impl Plan {
         Proof::new(&self.secret, &self.cluster, PURPOSE).with_encryption(self.encryption)
     }
 
-    fn check(&self, coordinates: bool) -> Result<(), BootstrapError> {
+    fn check(&self, takes: fn(&Address) -> bool, own: &Address) -> Result<(), BootstrapError> {
         let fail = |text: String| Err(BootstrapError::Plan(text));
         if self.members == 0 || self.members as usize > MEMBERS_MAX {
             return fail(format!("{} members: choose 1 to {MEMBERS_MAX}", self.members));
@@ -127,11 +121,12 @@ impl Plan {
         if self.unauthenticated_max == 0 {
             return fail("nobody may connect: let `unauthenticated_max` be at least 1".into());
         }
-        match self.rank {
-            Some(rank) if coordinates && rank != 0 => fail(format!(
-                "the process at the first contact has rank 0, not {rank}: change `rank` or `contacts`"
-            )),
-            _ => Ok(()),
+        if self.contacts.len() > MEMBERS_MAX {
+            return fail(format!("{} contacts: name at most {MEMBERS_MAX}", self.contacts.len()));
+        }
+        match self.contacts.iter().find(|contact| !takes(contact)) {
+            Some(contact) => fail(format!("{own} and the contact {contact} are of different kinds")),
+            None => Ok(()),
         }
     }
 }
@@ -145,19 +140,6 @@ pub struct Member {
     pub address: Address,
 }
 
-/// The group that came together.
-#[derive(Debug)]
-pub struct Assembly<S> {
-    /// Our rank.
-    pub node: NodeId,
-    /// Names this start of the group; no two starts have the same.
-    pub session: u64,
-    /// All members in the order of their ranks, ourselves included.
-    pub members: Vec<Member>,
-    /// A blocking stream to each other member, in the order of their ranks. TCP streams have no delay set.
-    pub streams: Vec<(NodeId, S)>,
-}
-
 /// What happens meanwhile, for people to see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -167,19 +149,26 @@ pub enum Progress {
         /// Where, with the port that the kernel has chosen.
         address: Address,
     },
-    /// The coordinator does not answer yet.
+    /// A contact does not accept this process yet, or a member no link.
     Calling {
-        /// The first contact.
+        /// Which.
         contact: Address,
         /// Why not.
         cause: String,
     },
-    /// So many have joined, the coordinator included.
+    /// How many have joined, as far as this process knows.
     Joined {
         /// `1 <= joined <= members`.
         joined: u32,
         /// The number needed.
         members: u32,
+    },
+    /// As many processes as planned are here, but too few contacts are among them.
+    NoQuorum {
+        /// How many contacts are here.
+        present: u32,
+        /// How many are needed.
+        needed: u32,
     },
     /// A member that had joined has gone again; another may take its place.
     Left {
@@ -212,38 +201,6 @@ pub enum Progress {
         /// What was wrong.
         cause: String,
     },
-}
-
-/// Meets the other members; returns when all links stand.
-///
-/// # Errors
-/// [`BootstrapError`], each with what to do next. All connections are closed then; `listener` stays bound.
-pub fn assemble<S: Link>(
-    plan: &Plan,
-    listener: &Listener<S>,
-    on_progress: &mut dyn FnMut(Progress),
-) -> Result<Assembly<S::Secured>, BootstrapError> {
-    assemble_unless(&Scout::none(), plan, listener, on_progress)
-}
-
-/// Meets the other members, unless the scout finds a group that runs.
-fn assemble_unless<S: Link>(
-    scout: &Scout,
-    plan: &Plan,
-    listener: &Listener<S>,
-    on_progress: &mut dyn FnMut(Progress),
-) -> Result<Assembly<S::Secured>, BootstrapError> {
-    let contact = plan.contacts.first().filter(|contact| !listener.is_at(contact));
-    plan.check(contact.is_none())?;
-    on_progress(Progress::Listening { address: listener.address().clone() });
-    match contact {
-        None => coordinator::coordinate(plan, listener, scout, on_progress),
-        Some(contact) if S::takes(contact) => member::join(plan, contact, listener, scout, on_progress),
-        Some(contact) => {
-            let text = format!("{} and the contact {contact} are of different kinds", listener.address());
-            Err(BootstrapError::Plan(text))
-        }
-    }
 }
 
 /// The purpose of the proofs of this sub-protocol.

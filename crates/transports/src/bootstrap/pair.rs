@@ -27,9 +27,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::caller::{CallError, Caller};
 use super::error::system;
 use super::link::{Link, is_this_host};
-use super::member::{CallError, Caller};
+
 use super::message::{Answer, Refusal, Request, Wish};
 use super::reception::{Reception, Visitor};
 use super::{Address, BootstrapError, Listener, Plan, Progress, Proof, Secret};
@@ -359,7 +360,7 @@ impl Reporter {
 pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError> {
     let (plan, proof) = (terms.plan(), terms.proof());
     let deadline = Instant::now() + plan.timeout;
-    let caller = Caller { plan: &plan, proof: &proof, deadline, patience: plan.timeout };
+    let caller = Caller { plan: &plan, proof: &proof, patience: plan.timeout };
     if address.is_unix() && !terms.choice.may_share() {
         return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
     }
@@ -381,7 +382,7 @@ pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError>
             Err(CallError::Never(error)) => return Err(error),
             Err(CallError::Unproved(error)) => error,
             Err(CallError::Unheard(cause) | CallError::Again(cause)) => {
-                BootstrapError::Unreachable { contact: address.clone(), waited: plan.timeout, cause }
+                BootstrapError::Unreachable { contacts: vec![address.clone()], waited: plan.timeout, cause }
             }
         };
         if Instant::now() + pause >= deadline {
@@ -423,7 +424,7 @@ impl Caller<'_> {
             self.ask::<S>(address, &Request::Pair { wish }, (Instant::now() + wait).into())?;
         let by_rdma = match answer {
             Answer::AcceptedByRdma => true,
-            answer => self.accepted(address, answer).map(|()| false)?,
+            answer => Self::accepted(address, answer).map(|()| false)?,
         };
         let stream = wire.into_stream();
         let stream = stream.map_err(|error| CallError::Never(system("to make a socket blocking")(error)))?;

@@ -41,6 +41,7 @@ impl<S: Link> Visitor<S> {
     }
 }
 
+#[derive(Debug)]
 pub(super) struct Reception<'p, S: Link> {
     listener: &'p Listener<S>,
     proof: &'p Proof,
@@ -50,6 +51,7 @@ pub(super) struct Reception<'p, S: Link> {
     pending_max: usize,
 }
 
+#[derive(Debug)]
 struct Pending<S> {
     wire: Wire<S>,
     peer: String,
@@ -59,7 +61,7 @@ struct Pending<S> {
 }
 
 /// What is to come next.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Stage {
     HelloHead,
     Hello([u8; HELLO_HEAD_BYTES]),

@@ -1,11 +1,12 @@
 //! What foreign messages are worth: pure functions from bytes to a value or a refusal.
 
+use std::net::IpAddr;
+
 use squall_fabric::NodeId;
 
-use super::coordinator::seen_from_here;
 use super::desk::{JoinInfo, STATUS_BYTES_MAX, TOKEN_BYTES_MAX};
 use super::link::Link;
-use super::message::{Admittance, Answer, Notice, Refusal, Report, Request};
+use super::message::{Admittance, Answer, Claim, Notice, Refusal, Release, Report, Request};
 use super::wire::FRAME_BYTES_MAX;
 use super::{ADDRESS_BYTES_MAX, Address, MEMBERS_MAX, Member};
 
@@ -41,6 +42,43 @@ fn read_entry(listen: &[String], name: &str) -> Option<(String, Vec<Address>)> {
     let addresses: Option<Vec<_>> = listen.iter().map(|listen| read_address(listen)).collect();
     let addresses = addresses.filter(|addresses| !addresses.is_empty())?;
     Some((name.into(), addresses))
+}
+
+/// A claim, if it can be used: with the address at which its sender is reached from here.
+pub(super) fn read_claim<S: Link>(claim: Claim, stream: &S) -> Option<Claim> {
+    let takes_all = |all: &[Address]| all.iter().all(S::takes);
+    let is_place = |(place, all): &(u32, Vec<Address>)| (*place as usize) < all.len() && takes_all(all);
+    if !S::takes(&claim.listen) || !claim.contact.as_ref().is_none_or(is_place) {
+        return None;
+    }
+    Some(Claim { listen: seen_from_here(claim.listen, stream), ..claim })
+}
+
+/// Whether all addresses of a notice can be used.
+pub(super) fn can_use<S: Link>(notice: &Notice) -> bool {
+    match notice {
+        Notice::Roster { listen, .. } => listen.iter().all(S::takes),
+        Notice::Released(
+            Release::Redirect(address)
+            | Release::Running(address)
+            | Release::MemberLost { listen: address, .. },
+        ) => S::takes(address),
+        Notice::Joined { .. } | Notice::Go | Notice::Released(Release::Complete | Release::Unready(_)) => {
+            true
+        }
+    }
+}
+
+/// A process that listens at all addresses of its host is reached at the one that its packets come from.
+fn seen_from_here<S: Link>(listen: Address, stream: &S) -> Address {
+    match (&listen, stream.peer_ip()) {
+        (Address::Tcp { host, port }, Some(ip))
+            if host.parse::<IpAddr>().is_ok_and(|host| host.is_unspecified()) =>
+        {
+            Address::Tcp { host: ip.to_string(), port: *port }
+        }
+        _ => listen,
+    }
 }
 
 /// Reads an address of bounded length. Fuzzed as `bootstrap`.

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region};
 use squall_transports::Transport;
 use squall_transports::bootstrap::{
-    self, Address, Admission, Asker, Desk, DeskEvent, DeskEvents, JoinReply, Link, Listener, Member, Plan,
-    Secret,
+    Address, Admission, Asker, Desk, DeskEvent, DeskEvents, JoinReply, Link, LinkSource, Listener,
+    MeetingEvent, MeetingPoint, Member, Plan, Secret,
 };
 use squall_transports::runner::{Driven, Idle, Runner};
 
@@ -44,16 +45,54 @@ pub(crate) fn plan(contacts: Vec<Address>) -> Plan {
 pub(crate) fn first<F: Backend + Transport>(listen: &Address, contacts: Vec<Address>, holds: bool) {
     let listener = Listener::<F::Stream>::bind(listen).expect("free");
     let plan = plan(contacts);
-    let assembly = bootstrap::assemble(&plan, &listener, &mut |_| ()).expect("three come together");
-    let mut group = Group::<F>::new(assembly.node, listener, &plan, assembly.session);
+    let (node, streams) = link_first(&plan, &listener);
+    let mut group = Group::<F>::new(node, listener, &plan, SESSION);
     group.holds = holds;
-    for member in assembly.members {
-        group.addresses.insert(member.node, member.address);
-    }
-    for (node, stream) in assembly.streams {
+    group.addresses.extend((0..).map(NodeId).zip(plan.contacts));
+    for (node, stream) in streams {
         group.add(node, stream);
     }
     group.run();
+}
+
+/// The links of one of the first members, which are the contacts, in the order of their ranks: each calls those before it.
+fn link_first<S: Link>(plan: &Plan, listener: &Listener<S>) -> (NodeId, Vec<(NodeId, S::Secured)>) {
+    let own = plan.contacts.iter().position(|contact| listener.is_at(contact)).expect("a contact");
+    let own = NodeId(u32::try_from(own).expect("three"));
+    let deadline = Instant::now() + plan.timeout;
+    let linked = MeetingPoint::with(plan, listener, |point| {
+        let mut links = BTreeMap::new();
+        let mut lower = (0..own.0).map(NodeId).peekable();
+        let mut is_idle = true;
+        while links.len() + 1 < plan.contacts.len() {
+            if let Some(node) = lower.peek().filter(|_| is_idle) {
+                point.link(SESSION, own, *node, &plan.contacts[node.0 as usize], deadline);
+                is_idle = false;
+            }
+            for event in point.poll(deadline, &mut |_| ()).expect("descriptors") {
+                match event {
+                    MeetingEvent::LinkAsked { visitor, node, .. } => {
+                        point.take_link(visitor);
+                        links.insert(node, LinkSource::Visitor(visitor));
+                    }
+                    MeetingEvent::Linked => {
+                        point.keep();
+                        links.insert(lower.next().expect("called"), LinkSource::Called);
+                        is_idle = true;
+                    }
+                    // It has not started yet.
+                    MeetingEvent::Failed(_) => {
+                        std::thread::sleep(Duration::from_millis(10));
+                        is_idle = true;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(Instant::now() < deadline, "three come together");
+        }
+        point.finish(links)
+    });
+    (own, linked.expect("a plan to follow").expect("links"))
 }
 
 /// One that comes later.
@@ -105,6 +144,8 @@ struct Group<F: Backend> {
     spent: NodeId,
     /// Admitted by this node and not connected.
     admitted: Option<(NodeId, Address)>,
+    /// Lost; the desk may report later that such a node has connected.
+    lost: BTreeSet<NodeId>,
     /// Whether it lets who asks wait for ever, and who does.
     holds: bool,
     held: Vec<Asker>,
@@ -133,6 +174,7 @@ impl<F: Backend + Transport> Group<F> {
             addresses: BTreeMap::from([(node, own)]),
             spent: node,
             admitted: None,
+            lost: BTreeSet::new(),
             holds: false,
             held: Vec::new(),
             told: BTreeSet::new(),
@@ -173,6 +215,7 @@ impl<F: Backend + Transport> Group<F> {
                 self.fabric.remove(*peer);
                 self.fabric.retire(row.mirror);
                 self.addresses.remove(peer);
+                self.lost.insert(*peer);
             }
             _ => {}
         }
@@ -201,7 +244,9 @@ impl<F: Backend + Transport> Group<F> {
             DeskEvent::Connected { node } => {
                 let (admitted, address) = self.admitted.take().expect("admitted here");
                 assert_eq!(admitted, node);
-                self.addresses.insert(node, address);
+                if !self.lost.contains(&node) {
+                    self.addresses.insert(node, address);
+                }
             }
             DeskEvent::Gone { .. } => self.admitted = None,
             DeskEvent::StatusAsked { asker, .. } => {
@@ -248,6 +293,9 @@ impl<F: Backend + Transport> Driven for Group<F> {
         work
     }
 }
+
+/// Of the group of each test.
+const SESSION: u64 = 7;
 
 fn word_of(node: NodeId) -> u64 {
     0x5eed_0000 + u64::from(node.0)

@@ -137,7 +137,7 @@ impl<'p, S: Link> Room<'p, S> {
                     None => Answer::Refused(Refusal::Unusable),
                 }
             }
-            Request::Join { .. } => Answer::Refused(Refusal::Complete),
+            Request::Join(_) => Answer::Refused(Refusal::Complete),
             Request::Hello { .. } | Request::Link { .. } | Request::Pair { .. } => {
                 Answer::Refused(Refusal::OtherSession)
             }

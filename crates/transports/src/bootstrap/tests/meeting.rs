@@ -1,85 +1,174 @@
-//! Members that do all right.
+//! The connections of a process that meets others, and where it listens.
 
+use serde::Serialize;
+
+use super::message::Report;
 use super::*;
 
-fn meet<S: Link>(members: u32, listen: &Address) {
-    let first = Process::<S>::coordinate(members, listen, |_| {});
-    let others: Vec<_> = (1..members).map(|_| Process::<S>::join(members, &first.address, |_| {})).collect();
-    let mut assemblies = vec![first.assembly()];
-    assemblies.extend(others.into_iter().map(Process::assembly));
-    assert_eq!(assemblies[0].node, NodeId(0), "the process at the first contact has rank 0");
-    assert_meshed(assemblies);
+/// A connection with a process that has asked for something, as a contact has it that follows the protocol no further.
+fn accept(listener: &Listener<UnixStream>) -> (Wire<UnixStream>, Request) {
+    let stream = loop {
+        match listener.accept() {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let mut wire = Wire::new(stream).unwrap();
+    let proof = plan(2, listener.address()).proof();
+    let session = proof.demand(&mut wire.waiting(soon().into()), None).unwrap();
+    wire.begin(session);
+    let request = wire.read_frame(soon()).unwrap();
+    (wire, request)
+}
+
+/// What a follower makes of a frame of its coordinator.
+fn heard(frame: &impl Serialize) -> MeetingEvent {
+    let contact = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    let own = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    let plan = plan(2, contact.address());
+    MeetingPoint::with(&plan, &own, |point| {
+        point.ask(contact.address(), claim(&plan, own.address()), plan.timeout, soon());
+        let (mut wire, request) = accept(&contact);
+        assert_eq!(request, Request::Join(claim(&plan, own.address())));
+        wire.write_frame(&Answer::Accepted, soon()).unwrap();
+        assert!(matches!(next(point), MeetingEvent::Answered(ClaimAnswer::Accepted)));
+        point.keep();
+        wire.write_frame(frame, soon()).unwrap();
+        next(point)
+    })
+    .unwrap()
+}
+
+/// The coordinator is trusted, but a wrong release of it must not make a member panic.
+#[test]
+fn a_notice_that_makes_no_sense_is_named() {
+    let roster = |listen: [&str; 2]| (1_u32, 1_u64, 1_u32, 0_u32, listen.map(String::from).to_vec());
+    let sound = heard(&roster(["unix:@a", "unix:@b"]));
+    assert!(matches!(sound, MeetingEvent::Noticed(Notice::Roster { session: 1, node: 1, .. })), "{sound:?}");
+    for nonsense in [["unix:@a", "b"], ["unix:@a", "127.0.0.1:1"], ["unix:@a", &"b".repeat(300)]] {
+        let event = heard(&roster(nonsense));
+        assert!(matches!(event, MeetingEvent::Nonsense(_)), "{event:?}");
+    }
+    let event = heard(&77_u32);
+    assert!(matches!(event, MeetingEvent::Nonsense(_)), "{event:?}");
+    let event = heard(&Notice::Released(Release::Redirect(any_port())));
+    assert!(matches!(event, MeetingEvent::Nonsense(_)), "{event:?}");
+}
+
+/// A claim that cannot be used gets a refusal, and the core does not see it.
+#[test]
+fn a_claim_that_makes_no_sense_is_refused() {
+    let host = Host::<UnixStream>::open(&unix_address(), |_| {});
+    let plan = plan(3, &host.address);
+    let address = unix_address();
+    let nonsense: [&dyn Fn(&mut Claim); 3] = [
+        &|claim| claim.listen = any_port(),
+        &|claim| claim.contact = Some((1, vec![address.clone()])),
+        &|claim| claim.contact = Some((0, vec![any_port()])),
+    ];
+    for change in nonsense {
+        let event = claim_at::<UnixStream>(&plan, change);
+        let MeetingEvent::Answered(ClaimAnswer::Later(reason)) = event else { panic!("{event:?}") };
+        assert_eq!(reason, Refusal::Unusable.to_string());
+    }
+    assert_open(&host);
+    host.close();
+}
+
+/// A process that was accepted and says something else than that its links stand is lost, and so is one that has gone.
+#[test]
+fn followers_report_or_are_lost() {
+    let listener = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    let plan = plan(3, listener.address());
+    MeetingPoint::with(&plan, &listener, |point| {
+        let mut join = || {
+            let stream = <UnixStream as Link>::connect(listener.address(), soon(), None).unwrap();
+            let mut wire = Wire::new(stream).unwrap();
+            let proof = plan.proof();
+            let request = Request::Join(claim(&plan, &unix_address()));
+            let wire = std::thread::spawn(move || {
+                wire.prove(&proof, soon().into()).unwrap();
+                wire.write_frame(&request, soon()).unwrap();
+                wire
+            });
+            let MeetingEvent::Claimed { visitor, .. } = next(point) else { panic!("a claim") };
+            point.answer(visitor, ClaimAnswer::Accepted, &mut |_| ());
+            let mut wire = wire.join().unwrap();
+            assert_eq!(wire.read_frame::<Answer>(soon()).unwrap(), Answer::Accepted);
+            (visitor, wire)
+        };
+        let ((first, mut honest), (second, mut other)) = (join(), join());
+        assert!(first < second, "visitors have numbers in ascending order");
+        honest.write_frame(&Report::Linked { session: 9 }, soon()).unwrap();
+        let event = next(point);
+        assert!(matches!(event, MeetingEvent::Reported { visitor, session: 9 } if visitor == first));
+        other.write_frame(&Report::Connected, soon()).unwrap();
+        let event = next(point);
+        assert!(matches!(event, MeetingEvent::Lost { visitor, .. } if visitor == second), "{event:?}");
+        drop(honest);
+        let event = next(point);
+        assert!(matches!(event, MeetingEvent::Lost { visitor, .. } if visitor == first), "{event:?}");
+    })
+    .unwrap();
+}
+
+/// A process that does not read holds nothing up, and is lost when its buffer is full.
+#[test]
+fn a_process_that_does_not_read_is_lost() {
+    let listener = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    let contact = listener.address().clone();
+    let plan = plan(2, &contact);
+    let own = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    MeetingPoint::with(&plan, &listener, |point| {
+        MeetingPoint::with(&plan, &own, |follower| {
+            follower.ask(&contact, claim(&plan, own.address()), plan.timeout, soon());
+            let MeetingEvent::Claimed { visitor, .. } = next(point) else { panic!("a claim") };
+            point.answer(visitor, ClaimAnswer::Accepted, &mut |_| ());
+            let begun = Instant::now();
+            let lost = loop {
+                point.notify(visitor, &Notice::Released(Release::Unready(vec![0; 10_000])));
+                let events = point.poll(Instant::now(), &mut |_| ()).unwrap();
+                if !events.is_empty() {
+                    break events;
+                }
+                assert!(begun.elapsed() < Duration::from_secs(10), "its buffer has an end");
+            };
+            assert!(matches!(lost[..], [MeetingEvent::Lost { .. }]), "{lost:?}");
+        })
+        .unwrap();
+    })
+    .unwrap();
 }
 
 #[test]
-fn members_meet_over_unix_sockets() {
-    for members in [1, 2, 3, 9] {
-        meet::<UnixStream>(members, &unix_address());
+fn a_plan_that_contradicts_itself_is_refused() {
+    let plans: [fn(&mut Plan); 5] = [
+        |plan| plan.members = 0,
+        |plan| plan.members = MEMBERS_MAX as u32 + 1,
+        |plan| plan.unauthenticated_max = 0,
+        |plan| plan.contacts = vec![any_port()],
+        |plan| plan.contacts = vec![unix_address(); MEMBERS_MAX + 1],
+    ];
+    let listener = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    for change in plans {
+        let mut plan = plan(2, listener.address());
+        change(&mut plan);
+        let error = MeetingPoint::with(&plan, &listener, |_| ()).unwrap_err();
+        assert!(matches!(error, BootstrapError::Plan(_)), "{error:?}");
     }
 }
 
 #[test]
-fn members_meet_over_tcp() {
-    for members in [1, 2, 3, 9] {
-        meet::<TcpStream>(members, &any_port());
-    }
-}
+fn an_address_that_cannot_be_had_is_named() {
+    let address = unix_address();
+    let _listener = Listener::<UnixStream>::bind(&address).unwrap();
+    let again = Listener::<UnixStream>::bind(&address).unwrap_err();
+    assert!(matches!(again, BootstrapError::AddressInUse { address: named } if named == address));
 
-/// Who asks for a rank gets it; the others fill the gaps in the order of arrival.
-#[test]
-fn ranks_are_given_as_asked_and_by_arrival() {
-    let mut first = Process::<UnixStream>::coordinate(5, &unix_address(), |plan| plan.rank = Some(0));
-    let mut members = Vec::new();
-    for (joined, rank) in (2..).zip([None, Some(1), Some(4), None]) {
-        members.push(Process::<UnixStream>::join(5, &first.address, |plan| plan.rank = rank));
-        first.await_joined(joined);
-    }
-    let asked: Vec<_> = members.iter().map(|member| member.address.clone()).collect();
-    let assembly = first.assembly();
-    let at = |node: usize| &assembly.members[node].address;
-    assert_eq!((at(2), at(1), at(4), at(3)), (&asked[0], &asked[1], &asked[2], &asked[3]));
-    for (member, node) in members.into_iter().zip([2, 1, 4, 3]) {
-        assert_eq!(member.assembly().node, NodeId(node));
-    }
-}
-
-#[test]
-fn a_member_may_start_before_the_coordinator_and_another_late() {
-    let contact = unix_address();
-    let mut early = Process::<UnixStream>::join(3, &contact, |_| {});
-    std::thread::sleep(Duration::from_millis(100));
-    let first = Process::<UnixStream>::coordinate(3, &contact, |_| {});
-    early.await_joined(2);
-    let late = Process::<UnixStream>::join(3, &contact, |_| {});
-
-    let (early, progress) = early.outcome();
-    let calling = Progress::Calling { contact, cause: "nobody listens there".into() };
-    assert!(matches!(progress[0], Progress::Listening { .. }));
-    assert_eq!(progress[1], calling);
-    let joined = |joined| Progress::Joined { joined, members: 3 };
-    assert_eq!(progress[2..], [joined(2), joined(3)], "a member hears how many have joined");
-    assert_meshed(vec![early.unwrap(), first.assembly(), late.assembly()]);
-}
-
-/// Who listens at all addresses is announced to the others at the address that it is seen at.
-#[test]
-fn a_wildcard_address_is_replaced_by_the_one_seen() {
-    let everywhere: Address = "0.0.0.0:0".parse().unwrap();
-    let listener = Listener::<TcpStream>::bind(&everywhere).unwrap();
-    let Address::Tcp { port, .. } = *listener.address() else { unreachable!() };
-    let contact = Address::Tcp { host: "127.0.0.1".into(), port };
-    assert!(listener.is_at(&contact) && !listener.is_at(&"192.0.2.1:1".parse().unwrap()));
-
-    let first = Process::run(plan(3, &contact), listener);
-    let others: Vec<_> = (0..2)
-        .map(|_| Process::run(plan(3, &contact), Listener::<TcpStream>::bind(&everywhere).unwrap()))
-        .collect();
-    let mut assemblies = vec![first.assembly()];
-    assemblies.extend(others.into_iter().map(Process::assembly));
-    for member in &assemblies[0].members[1..] {
-        assert!(member.address.to_string().starts_with("127.0.0.1:"), "{}", member.address);
-    }
-    assert_meshed(assemblies);
+    let elsewhere = Listener::<TcpStream>::bind(&"192.0.2.1:7000".parse().unwrap()).unwrap_err();
+    assert!(matches!(elsewhere, BootstrapError::AddressElsewhere { .. }), "{elsewhere:?}");
+    let kind = Listener::<TcpStream>::bind(&address).unwrap_err();
+    assert!(matches!(kind, BootstrapError::Plan(_)));
 }
 
 #[test]

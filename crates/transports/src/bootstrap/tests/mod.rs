@@ -1,30 +1,27 @@
-//! Members of one process meet over real sockets.
+//! Processes call each other over real sockets; what they make of it is tested with the core, in the crate `squall`.
 
-mod deaths;
 #[path = "../../../tests/joins/join.rs"]
 mod join;
 mod meeting;
 mod newcomers;
-mod refusals;
 mod strangers;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
-use squall_fabric::atomics::{AtomicU64, Ordering};
+use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use self::join::{TestJoined, join};
 use super::message::{Answer, Request};
 use super::wire::Wire;
 use super::*;
 use crate::bootstrap;
-
-type Outcome<S> = Result<Assembly<<S as Link>::Secured>, BootstrapError>;
 
 /// An address in the abstract namespace that no other test has.
 fn unix_address() -> Address {
@@ -37,8 +34,8 @@ fn any_port() -> Address {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A plan for `members` members whose coordinator listens at `contact`. Long waits would hide a fault, so all
-/// limits are short enough to notice and long enough for a busy machine.
+/// A plan for `members` members of which one listens at `contact`. Long waits would hide a fault, so all limits are short enough
+/// to notice and long enough for a busy machine.
 fn plan(members: u32, contact: &Address) -> Plan {
     let secret = Secret::new("the secret of the tests").unwrap();
     let mut plan = Plan::new("tests", &secret, members);
@@ -48,111 +45,94 @@ fn plan(members: u32, contact: &Address) -> Plan {
     plan
 }
 
-/// A process of the cluster, run by a thread.
-struct Process<S: Link> {
+/// A process that receives others, run by a thread: it reports what happens, and asks all that claim to come later.
+struct Host<S: Link> {
     address: Address,
-    thread: JoinHandle<Outcome<S>>,
-    events: Receiver<Progress>,
-    /// What has come out of `events`.
-    seen: Vec<Progress>,
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<(Listener<S>, Vec<Progress>)>,
+    events: Receiver<MeetingEvent>,
 }
 
-impl<S: Link> Process<S> {
-    /// The process that coordinates `members` members; `change` alters its plan.
-    fn coordinate(members: u32, listen: &Address, change: impl FnOnce(&mut Plan)) -> Self {
-        let listener = Listener::bind(listen).unwrap();
-        let mut plan = plan(members, &listener.address().clone());
-        change(&mut plan);
-        Self::run(plan, listener)
-    }
-
-    /// A member that joins the coordinator at `contact`; `change` alters its plan.
-    fn join(members: u32, contact: &Address, change: impl FnOnce(&mut Plan)) -> Self {
-        let listen = if contact.is_unix() { unix_address() } else { any_port() };
-        let mut plan = plan(members, contact);
-        change(&mut plan);
-        Self::run(plan, Listener::bind(&listen).unwrap())
-    }
-
-    fn run(plan: Plan, listener: Listener<S>) -> Self {
+impl<S: Link> Host<S> {
+    fn open(listen: &Address, change: impl FnOnce(&mut Plan)) -> Self {
+        let listener = Listener::<S>::bind(listen).unwrap();
         let address = listener.address().clone();
+        let mut plan = plan(3, &address);
+        change(&mut plan);
         let (sender, events) = std::sync::mpsc::channel();
-        let thread =
-            std::thread::spawn(move || assemble(&plan, &listener, &mut |event| sender.send(event).unwrap()));
-        Self { address, thread, events, seen: Vec::new() }
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            let mut progress = Vec::new();
+            let served = MeetingPoint::with(&plan, &listener, |point| {
+                while !ends.load(Ordering::Relaxed) {
+                    let until = Instant::now() + Duration::from_millis(5);
+                    for event in point.poll(until, &mut |event| progress.push(event)).unwrap() {
+                        if let MeetingEvent::Claimed { visitor, .. } = event {
+                            let later = ClaimAnswer::Later("the test has begun".into());
+                            point.answer(visitor, later, &mut |_| ());
+                        }
+                        sender.send(event).unwrap();
+                    }
+                }
+            });
+            served.unwrap();
+            (listener, progress)
+        });
+        Self { address, over, thread, events }
     }
 
-    /// Waits until so many have joined, as far as this process knows.
-    fn await_joined(&mut self, count: u32) {
-        self.await_event(|event| matches!(event, Progress::Joined { joined, .. } if *joined == count));
-    }
-
-    fn await_event(&mut self, expected: impl Fn(&Progress) -> bool) {
-        while !self.seen.iter().any(&expected) {
-            self.seen.push(self.events.recv_timeout(Duration::from_secs(10)).unwrap());
+    /// Waits for the next claim.
+    fn claim(&self) -> Claim {
+        match self.events.recv_timeout(Duration::from_secs(10)).unwrap() {
+            MeetingEvent::Claimed { claim, .. } => claim,
+            other => panic!("{other:?}"),
         }
     }
 
-    fn outcome(mut self) -> (Outcome<S>, Vec<Progress>) {
-        let outcome = self.thread.join().unwrap();
-        self.seen.extend(self.events.iter());
-        (outcome, self.seen)
-    }
-
-    fn assembly(self) -> Assembly<S::Secured> {
-        self.outcome().0.unwrap()
-    }
-
-    fn error(self) -> BootstrapError {
-        self.outcome().0.unwrap_err()
+    fn close(self) -> (Listener<S>, Vec<Progress>) {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
     }
 }
 
-/// Asserts that all agree on who they are, and that each pair shares one stream, on which nothing has come yet.
-fn assert_meshed<S: Read + Write>(mut assemblies: Vec<Assembly<S>>) {
-    assemblies.sort_by_key(|assembly| assembly.node);
-    let nodes: Vec<_> = (0..).map(NodeId).take(assemblies.len()).collect();
-    for (node, assembly) in nodes.iter().zip(&mut assemblies) {
-        assert_eq!(assembly.node, *node);
-        assert_eq!(assembly.members.iter().map(|member| member.node).collect::<Vec<_>>(), nodes);
-        let peers: Vec<_> = assembly.streams.iter().map(|(peer, _)| *peer).collect();
-        assert_eq!(peers, nodes.iter().copied().filter(|peer| peer != node).collect::<Vec<_>>());
-        for (peer, stream) in &mut assembly.streams {
-            stream.write_all(&[node.0, peer.0].map(u32::to_be_bytes).concat()).unwrap();
+fn claim(plan: &Plan, listen: &Address) -> Claim {
+    Claim {
+        members: plan.members,
+        rank: plan.rank,
+        agreement: plan.agreement,
+        listen: listen.clone(),
+        contact: None,
+    }
+}
+
+/// What comes of a claim at the plan's contact.
+fn claim_at<S: Link>(plan: &Plan, change: impl FnOnce(&mut Claim)) -> MeetingEvent {
+    let listen = if S::takes(&any_port()) { any_port() } else { unix_address() };
+    let listener = Listener::<S>::bind(&listen).unwrap();
+    MeetingPoint::with(plan, &listener, |point| {
+        let mut claim = claim(plan, listener.address());
+        change(&mut claim);
+        point.ask(&plan.contacts[0], claim, plan.handshake_timeout, soon());
+        next(point)
+    })
+    .unwrap()
+}
+
+/// The next event.
+fn next<S: Link>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
+    loop {
+        if let Some(event) = point.poll(soon(), &mut |_| ()).unwrap().pop() {
+            return event;
         }
     }
-    let session = assemblies[0].session;
-    for assembly in &mut assemblies {
-        assert_eq!(assembly.session, session);
-        for (peer, stream) in &mut assembly.streams {
-            let mut greeting = [0; 8];
-            stream.read_exact(&mut greeting).unwrap();
-            assert_eq!(greeting[..], [peer.0, assembly.node.0].map(u32::to_be_bytes).concat());
-        }
-    }
 }
 
-/// A member that follows the protocol only as far as the test wants.
-struct Puppet {
-    /// Kept open.
-    _wire: Wire<UnixStream>,
-    /// Where it can be reached, until the test takes that away.
-    listener: Option<Listener<UnixStream>>,
-}
-
-impl Puppet {
-    /// Joins and is accepted.
-    fn join(plan: &Plan, rank: Option<u32>) -> Self {
-        let listener = Listener::bind(&unix_address()).unwrap();
-        let stream = <UnixStream as Link>::connect(&plan.contacts[0], soon(), None).unwrap();
-        let mut wire = Wire::new(stream).unwrap();
-        wire.prove(&plan.proof(), soon().into()).unwrap();
-        let listen = listener.address().to_string();
-        let request = Request::Join { members: plan.members, rank, agreement: plan.agreement, listen };
-        wire.write_frame(&request, soon()).unwrap();
-        assert_eq!(wire.read_frame::<Answer>(soon()).unwrap(), Answer::Accepted);
-        Self { _wire: wire, listener: Some(listener) }
-    }
+/// Asserts that a process that follows the protocol is answered.
+fn assert_open<S: Link>(host: &Host<S>) {
+    let event = claim_at::<S>(&plan(3, &host.address), |_| {});
+    assert!(matches!(event, MeetingEvent::Answered(ClaimAnswer::Later(_))), "{event:?}");
+    host.claim();
 }
 
 fn soon() -> Instant {

@@ -274,7 +274,7 @@ fn a_newcomer_that_dies_half_way_is_gone() {
     let mut puppet = ask_as_puppet(&leader.address);
     leader.asked().0.admit(&admission(3, 0, &[(0, &leader)]));
     assert!(matches!(puppet.read_frame::<Answer>(soon()), Ok(Answer::Admit(_))));
-    puppet.write_frame(&message::Report::Linked, soon()).unwrap();
+    puppet.write_frame(&message::Report::Linked { session: SESSION }, soon()).unwrap();
     gone(&mut leader, 3);
 }
 
@@ -348,8 +348,8 @@ fn what_can_never_work_is_named() {
     let error = JoinCalls::with(&plan(3, &contact), "new\ncomer", &own, |_| ()).unwrap_err();
     assert!(matches!(error, BootstrapError::Plan(_)), "{error:?}");
     // A process of the first start comes too late.
-    let error = Process::<UnixStream>::join(3, &contact, |_| {}).error();
-    assert!(matches!(error, BootstrapError::Refused { refusal: Refusal::Complete, .. }), "{error:?}");
+    let event = claim_at::<UnixStream>(&plan(3, &contact), |_| {});
+    assert!(matches!(event, MeetingEvent::Answered(ClaimAnswer::Running)), "{event:?}");
     let newcomer = Newcomer::<UnixStream>::start(&[&contact], |_| {});
     leader.asked().0.refuse("the group is full: enlarge it");
     let error = newcomer.error();
@@ -369,27 +369,20 @@ fn a_link_is_of_this_session() {
     let wire = ask_for_link(&member.address, SESSION);
     assert_eq!(member.peer().0, NodeId(7));
     assert_eq!(answer(wire), Answer::Accepted);
-    let first = Process::<UnixStream>::coordinate(2, &unix_address(), |_| {});
+    let host = Host::<UnixStream>::open(&unix_address(), |_| {});
     let assembling = Answer::Refused(Refusal::Assembling);
-    assert_eq!(answer(ask_for_link(&first.address, SESSION)), assembling);
-    let second = Process::<UnixStream>::join(2, &first.address, |_| {});
-    assert_meshed(vec![first.assembly(), second.assembly()]);
+    assert_eq!(answer(ask_for_link(&host.address, SESSION)), assembling);
+    host.close();
 }
 
 /// Who comes while the group still assembles waits until there is a desk.
 #[test]
 fn who_comes_too_early_waits() {
-    let listener = Listener::<UnixStream>::bind(&unix_address()).unwrap();
-    let contact = listener.address().clone();
-    let newcomer = Newcomer::<UnixStream>::start(&[&contact], |_| {});
-    let first_plan = plan(2, &contact);
-    let address = contact.clone();
-    let second = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(200));
-        Process::<UnixStream>::join(2, &address, |_| {}).assembly()
-    });
-    assemble(&first_plan, &listener, &mut |_| ()).unwrap();
-    second.join().unwrap();
+    let host = Host::<UnixStream>::open(&unix_address(), |_| {});
+    let newcomer = Newcomer::<UnixStream>::start(&[&host.address], |_| {});
+    std::thread::sleep(Duration::from_millis(200));
+    let (listener, progress) = host.close();
+    assert!(progress.iter().any(|event| matches!(event, Progress::Rejected { .. })), "{progress:?}");
     let mut leader = Seat::serve(listener, |_| {});
     leader.asked().0.admit(&admission(2, 0, &[(0, &leader)]));
     assert_eq!(newcomer.joined().links.node, NodeId(2));

@@ -10,26 +10,23 @@ use crate::session::ANSWER_BYTES;
 /// Silent clients hold all places for connections without proof, and are closed in time all the same.
 #[test]
 fn silent_clients_keep_nobody_out() {
-    let first = Process::<TcpStream>::coordinate(3, &any_port(), |plan| plan.unauthenticated_max = 4);
-    let contact = first.address.clone();
-    let mut silent: Vec<_> = (0..12).map(|_| connect_tcp(&contact)).collect();
-    let second = Process::<TcpStream>::join(3, &contact, |_| {});
-    // All are closed while the coordinator still waits for the third.
+    let host = Host::<TcpStream>::open(&any_port(), |plan| plan.unauthenticated_max = 4);
+    let mut silent: Vec<_> = (0..12).map(|_| connect_tcp(&host.address)).collect();
+    assert_open(&host);
     for stream in &mut silent {
         assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "a silent client hears nothing");
     }
-    let third = Process::<TcpStream>::join(3, &contact, |_| {});
-    let (outcome, progress) = first.outcome();
+    assert_open(&host);
+    let (_, progress) = host.close();
     let rejected = progress.iter().filter(|event| matches!(event, Progress::Rejected { .. })).count();
     assert_eq!(rejected, 12);
-    assert_meshed(vec![outcome.unwrap(), second.assembly(), third.assembly()]);
 }
 
 /// The deadline is for the whole proof, not for each byte.
 #[test]
 fn a_client_that_trickles_is_closed() {
-    let first = Process::<TcpStream>::coordinate(2, &any_port(), |_| {});
-    let mut stream = connect_tcp(&first.address);
+    let host = Host::<TcpStream>::open(&any_port(), |_| {});
+    let mut stream = connect_tcp(&host.address);
     stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let started = Instant::now();
     let proof = Proof::new(&Secret::random(), "tests", PURPOSE);
@@ -39,8 +36,8 @@ fn a_client_that_trickles_is_closed() {
         stream.write_all(&[**byte]).is_err() || matches!(stream.read(&mut [0; 1]), Ok(0))
     });
     assert!(closed.is_some() && started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
-    let second = Process::<TcpStream>::join(2, &first.address, |_| {});
-    assert_meshed(vec![first.assembly(), second.assembly()]);
+    assert_open(&host);
+    host.close();
 }
 
 /// Sends `bytes` to the coordinator, and returns what it says before it closes.
@@ -66,13 +63,13 @@ fn garbage() -> impl Strategy<Value = Vec<u8>> {
 
 #[test]
 fn garbage_gets_a_closed_connection_and_nothing_else() {
-    let first = Process::<TcpStream>::coordinate(2, &any_port(), |_| {});
-    let contact = first.address.clone();
+    let host = Host::<TcpStream>::open(&any_port(), |_| {});
+    let contact = host.address.clone();
     proptest!(ProptestConfig::with_cases(100), |(bytes in garbage())| {
         prop_assert!(answer(&contact, &bytes).len() <= ANSWER_BYTES);
     });
-    let second = Process::<TcpStream>::join(2, &contact, |_| {});
-    assert_meshed(vec![first.assembly(), second.assembly()]);
+    assert_open(&host);
+    host.close();
 }
 
 /// The same from a peer that has our secret, at each of the two kinds of messages.
@@ -111,84 +108,24 @@ fn a_frame_is_bounded_and_read_to_its_last_byte() {
 fn what_is_not_squall_is_named() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let contact: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
-    std::thread::spawn(move || answer_http(&listener));
-    let brief = |plan: &mut Plan| plan.timeout = Duration::from_millis(300);
-    let error = Process::<TcpStream>::join(2, &contact, brief).error();
-    assert!(matches!(error, BootstrapError::NotSquall { address } if address == contact));
-}
-
-/// Answers everybody, until the test ends.
-fn answer_http(listener: &std::net::TcpListener) {
-    for stream in listener.incoming() {
-        let mut stream = stream.unwrap();
+    std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
-        std::thread::spawn(move || stream.read_to_end(&mut Vec::new()));
-    }
-}
-
-/// What listens where a member had its address before: a member that comes again finds its group all the same, and soon.
-#[test]
-fn whatever_listens_at_the_first_contact_ends_nobody() {
-    let other_cluster = |listener: std::net::TcpListener| {
-        let proof = Proof::new(&Secret::random(), "others", PURPOSE);
-        for stream in listener.incoming() {
-            let _ = proof.demand(&mut stream.unwrap(), None);
-        }
-    };
-    let silent = |listener: std::net::TcpListener| {
-        let streams: Vec<_> = listener.incoming().collect();
-        drop(streams);
-    };
-    let strangers: [fn(std::net::TcpListener); 3] =
-        [|listener| answer_http(&listener), other_cluster, silent];
-    for (number, stranger) in strangers.into_iter().enumerate() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let first: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
-        std::thread::spawn(move || stranger(listener));
-        let member = Listener::<TcpStream>::bind(&any_port()).unwrap();
-        let mut plan = plan(2, &first);
-        plan.contacts.push(member.address().clone());
-        plan.timeout = Duration::from_secs(4);
-        let (desk, mut events) = Desk::open(member, &plan, 7, crate::Waker::new().unwrap()).unwrap();
-        let begun = Instant::now();
-        let entering = std::thread::spawn(move || {
-            let own = Listener::<TcpStream>::bind(&any_port()).unwrap();
-            match meet(&plan, &own, &mut |_| ())? {
-                Met::Running(_) => join(&plan, &own, &mut |_| ()),
-                Met::Assembled(assembly) => panic!("{assembly:?}"),
-            }
-        });
-        let asker = loop {
-            match events.poll_event() {
-                Some(DeskEvent::JoinAsked { asker, .. }) => break asker,
-                // Whether a group runs.
-                Some(DeskEvent::StatusAsked { asker, .. }) => asker.answer(Vec::new()),
-                _ => std::thread::sleep(Duration::from_millis(1)),
-            }
-            assert!(
-                begun.elapsed() < Duration::from_secs(10),
-                "stranger {number}: it does not ask the member"
-            );
-        };
-        assert!(begun.elapsed() < Duration::from_secs(3), "stranger {number}: {:?}", begun.elapsed());
-        asker.refuse("the test is over");
-        let error = match entering.join().unwrap() {
-            Ok(entered) => panic!("{entered:?}"),
-            Err(error) => error,
-        };
-        drop(desk);
-        assert!(!matches!(error, BootstrapError::Unreachable { .. }), "stranger {number}: {error}");
-    }
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let event = claim_at::<TcpStream>(&plan(2, &contact), |_| {});
+    let MeetingEvent::Failed(CallError::Unproved(error)) = event else { panic!("{event:?}") };
+    assert!(matches!(error, BootstrapError::NotSquall { address } if address == contact));
 }
 
 /// A host that takes all places, again and again, and members elsewhere.
 #[test]
 fn a_flood_from_one_host_keeps_no_other_out() {
-    let first = Process::<TcpStream>::coordinate(3, &any_port(), |plan| {
+    let host = Host::<TcpStream>::open(&any_port(), |plan| {
         plan.unauthenticated_max = 8;
         plan.handshake_timeout = Duration::from_secs(5);
     });
-    let Address::Tcp { port, .. } = first.address.clone() else { unreachable!() };
+    let Address::Tcp { port, .. } = host.address.clone() else { unreachable!() };
     let over = std::sync::Arc::new(squall_fabric::atomics::AtomicBool::new(false));
     let flood = |over: std::sync::Arc<squall_fabric::atomics::AtomicBool>| {
         std::thread::spawn(move || {
@@ -204,14 +141,17 @@ fn a_flood_from_one_host_keeps_no_other_out() {
     let floods: Vec<_> = (0..2).map(|_| flood(over.clone())).collect();
     std::thread::sleep(Duration::from_millis(100));
     let begun = Instant::now();
-    let others = [(); 2].map(|()| Process::<TcpStream>::join(3, &first.address, |_| {}));
-    let mut assemblies = vec![first.assembly()];
-    assemblies.extend(others.map(Process::assembly));
+    let mut patient = plan(3, &host.address);
+    patient.handshake_timeout = Duration::from_secs(5);
+    for _ in 0..2 {
+        let event = claim_at::<TcpStream>(&patient, |_| {});
+        assert!(matches!(event, MeetingEvent::Answered(_)), "{event:?}");
+    }
     let took = begun.elapsed();
     over.store(true, Ordering::Relaxed);
     floods.into_iter().for_each(|flood| flood.join().unwrap());
     assert!(took < Duration::from_secs(5), "{took:?}");
-    assert_meshed(assemblies);
+    host.close();
 }
 
 /// A connection from another address of this host.

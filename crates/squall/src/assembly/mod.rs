@@ -1,0 +1,263 @@
+//! Drives a process that meets the other first members ([`squall_protocols::assembly::Assembler`]): its connections are those of a
+//! [`MeetingPoint`] (Derecho §2.2).
+
+mod frames;
+#[cfg(test)]
+mod tests;
+
+use squall_fabric::{Instant, NodeId};
+use squall_protocols::assembly::{
+    Assembled, Assembler, AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings, ContactList,
+    LinkEnd,
+};
+use squall_transports::bootstrap::{
+    Address, BootstrapError, Link, LinkSource, Listener, MeetingEvent, MeetingPoint, Member, Plan, Progress,
+};
+
+use crate::admission::failure_of;
+
+/// The group that has come together.
+#[derive(Debug)]
+pub struct Assembly<S> {
+    /// The rank of this process.
+    pub node: NodeId,
+    /// Names this start of the group; no two starts have the same.
+    pub session: u64,
+    /// All members in the order of their ranks, this process included.
+    pub members: Vec<Member>,
+    /// A blocking stream to each other member, in the order of their ranks. TCP streams have no delay set.
+    pub streams: Vec<(NodeId, S)>,
+}
+
+/// What a process has found that starts.
+#[derive(Debug)]
+pub(crate) enum Met<S> {
+    /// It is one of the first members.
+    Assembled(Assembly<S>),
+    /// The group runs already, says this contact.
+    Running(Address),
+}
+
+/// Meets the other first members of a group that no process joins later.
+///
+/// # Errors
+/// [`BootstrapError`], each with what to do next. All connections are closed then; `listener` stays bound.
+pub fn assemble<S: Link>(
+    plan: &Plan,
+    listener: &Listener<S>,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<Assembly<S::Secured>, BootstrapError> {
+    match meet(plan, listener, on_progress)? {
+        Met::Assembled(assembly) => Ok(assembly),
+        Met::Running(contact) => Err(BootstrapError::Running { contact }),
+    }
+}
+
+/// Meets the other first members, unless a contact says that their group runs already.
+///
+/// # Errors
+/// As [`assemble`].
+pub(crate) fn meet<S: Link>(
+    plan: &Plan,
+    listener: &Listener<S>,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<Met<S::Secured>, BootstrapError> {
+    MeetingPoint::with(plan, listener, |point| {
+        let own = listener.address().clone();
+        on_progress(Progress::Listening { address: own.clone() });
+        let contacts = contacts(plan, listener);
+        if contacts.own().is_some() {
+            on_progress(Progress::Joined { joined: 1, members: plan.members });
+        }
+        let mut settings = AssemblySettings::new(plan.members, plan.timeout, plan.handshake_timeout);
+        (settings.agreement, settings.rank) = (plan.agreement, plan.rank);
+        settings.nonce = point.nonce();
+        let assembler = Assembler::new(settings, contacts.clone(), own, Instant::default());
+        let begun = std::time::Instant::now();
+        Meeting { point, plan, contacts, assembler, begun, lost: String::new(), on_progress }.run()
+    })?
+}
+
+/// The plan's contacts, each of them once; without any, a process is its own.
+fn contacts<S: Link>(plan: &Plan, listener: &Listener<S>) -> ContactList<Address> {
+    let mut all: Vec<Address> = Vec::new();
+    for contact in &plan.contacts {
+        if !all.contains(contact) {
+            all.push(contact.clone());
+        }
+    }
+    if all.is_empty() {
+        all.push(listener.address().clone());
+    }
+    let own = all.iter().position(|contact| listener.is_at(contact));
+    ContactList::new(all, own)
+}
+
+struct Meeting<'m, 'p, S: Link> {
+    point: &'m mut MeetingPoint<'p, S>,
+    plan: &'m Plan,
+    contacts: ContactList<Address>,
+    assembler: Assembler<Address, BootstrapError>,
+    /// When the assembler's clock began.
+    begun: std::time::Instant,
+    /// The process that was lost last, in words.
+    lost: String,
+    on_progress: &'m mut dyn FnMut(Progress),
+}
+
+impl<S: Link> Meeting<'_, '_, S> {
+    fn run(&mut self) -> Result<Met<S::Secured>, BootstrapError> {
+        loop {
+            if let Some(met) = self.act()? {
+                return Ok(met);
+            }
+            let until = self.assembler.next_deadline().expect("an assembler without an end waits for a time");
+            for event in self.point.poll(self.real(until), self.on_progress)? {
+                self.on_event(event);
+                if let Some(met) = self.act()? {
+                    return Ok(met);
+                }
+            }
+        }
+    }
+
+    /// Hands in what has happened.
+    fn on_event(&mut self, event: MeetingEvent) {
+        let now = self.now();
+        let assembler = &mut self.assembler;
+        match event {
+            MeetingEvent::Claimed { visitor, claim } => {
+                assembler.handle_claim(now, frames::visitor(visitor), frames::read_claim(claim));
+            }
+            MeetingEvent::LinkAsked { visitor, session, node } => {
+                assembler.handle_link(frames::visitor(visitor), session, node);
+            }
+            MeetingEvent::Reported { visitor, session } => {
+                assembler.handle_report(frames::visitor(visitor), session);
+            }
+            MeetingEvent::Lost { visitor, peer } => {
+                self.lost = peer;
+                assembler.handle_lost(now, frames::visitor(visitor));
+            }
+            MeetingEvent::Noticed(notice) => assembler.handle_notice(now, frames::read_notice(notice)),
+            MeetingEvent::Nonsense(what) => assembler.handle_nonsense(what),
+            MeetingEvent::CoordinatorLost => assembler.handle_coordinator_lost(now),
+            MeetingEvent::Answered(answer) => assembler.handle_answer(now, frames::read_answer(answer)),
+            MeetingEvent::Linked => assembler.handle_linked(now),
+            MeetingEvent::Failed(error) => assembler.handle_failure(now, failure_of(error)),
+        }
+    }
+
+    /// Carries out what there is to do; returns what the process has found, if this is the end.
+    fn act(&mut self) -> Result<Option<Met<S::Secured>>, BootstrapError> {
+        while let Some(action) = self.assembler.poll_action(self.now()) {
+            match action {
+                AssemblyAction::Begin(assembled) => return self.begin(assembled).map(Some),
+                AssemblyAction::Join(contact) => return Ok(Some(Met::Running(contact))),
+                AssemblyAction::GiveUp(failure) => return Err(self.explain(failure)),
+                AssemblyAction::Progress(progress) => self.report(progress),
+                action => self.perform(action),
+            }
+        }
+        Ok(None)
+    }
+
+    fn perform(&mut self, action: AssemblyAction<Address>) {
+        match action {
+            AssemblyAction::Ask { contact, patience, until } => {
+                let claim = frames::claim(self.assembler.claim());
+                self.point.ask(&contact, claim, patience, self.real(until));
+            }
+            AssemblyAction::Link { session, own, node, address, until } => {
+                self.point.link(session, own, node, &address, self.real(until));
+            }
+            AssemblyAction::Keep => self.point.keep(),
+            AssemblyAction::Discard => self.point.discard(),
+            AssemblyAction::Answer(visitor, answer) => {
+                self.point.answer(visitor.0, frames::answer(answer), self.on_progress);
+            }
+            AssemblyAction::TakeLink(visitor) => self.point.take_link(visitor.0),
+            AssemblyAction::Notify(visitor, notice) => {
+                self.point.notify(visitor.0, &frames::notice(notice));
+            }
+            AssemblyAction::Close(visitor) => self.point.close(visitor.0),
+            AssemblyAction::Report { session } => self.point.report(session),
+            AssemblyAction::CloseLinks => self.point.close_links(),
+            AssemblyAction::Leave => self.point.leave(),
+            AssemblyAction::Progress(_)
+            | AssemblyAction::Begin(_)
+            | AssemblyAction::Join(_)
+            | AssemblyAction::GiveUp(_) => unreachable!("`act` has carried these out"),
+        }
+    }
+
+    fn begin(&mut self, assembled: Assembled<Address>) -> Result<Met<S::Secured>, BootstrapError> {
+        let Assembled { roster, node, links } = assembled;
+        let source = |end| match end {
+            LinkEnd::Visitor(visitor) => LinkSource::Visitor(visitor.0),
+            LinkEnd::Called => LinkSource::Called,
+            LinkEnd::Coordinator => LinkSource::Coordinator,
+        };
+        let streams = self.point.finish(links.into_iter().map(|(node, end)| (node, source(end))))?;
+        let members = roster.nodes().map(|node| Member { node, address: roster.address(node).clone() });
+        Ok(Met::Assembled(Assembly { node, session: roster.session, members: members.collect(), streams }))
+    }
+
+    fn report(&mut self, progress: AssemblyProgress<Address>) {
+        let (members, needed) = (self.plan.members, self.needed());
+        (self.on_progress)(match progress {
+            AssemblyProgress::Joined { joined } => Progress::Joined { joined, members },
+            AssemblyProgress::Left(_) => Progress::Left { peer: std::mem::take(&mut self.lost) },
+            AssemblyProgress::NoQuorum { present } => Progress::NoQuorum { present, needed },
+            AssemblyProgress::Calling { contact, cause } => Progress::Calling { contact, cause },
+            AssemblyProgress::MemberLost { address } => Progress::Left { peer: address.to_string() },
+            AssemblyProgress::Following { contact } => {
+                return tracing::debug!(%contact, "this process follows another contact");
+            }
+        });
+    }
+
+    fn explain(&mut self, failure: AssemblyFailure<Address>) -> BootstrapError {
+        let (members, waited) = (self.plan.members, self.plan.timeout);
+        match failure {
+            AssemblyFailure::Hopeless(cause) | AssemblyFailure::Unreachable(cause) => {
+                let contacts = self.contacts.all().to_vec();
+                let unknown = || BootstrapError::Unreachable { contacts, waited, cause };
+                self.assembler.take_error().unwrap_or_else(unknown)
+            }
+            // If no process has come, what another contact has said explains more.
+            AssemblyFailure::Incomplete { joined } => {
+                let error = self.assembler.take_error().filter(|_| joined == 1);
+                error.unwrap_or(BootstrapError::Incomplete { joined, members })
+            }
+            AssemblyFailure::NoQuorum { present } => {
+                let contacts = self.contacts.all().to_vec();
+                BootstrapError::NoQuorum { present, needed: self.needed(), contacts }
+            }
+            AssemblyFailure::Unready(unready) => BootstrapError::Unready { unready },
+            AssemblyFailure::Unlinked(node, address) => {
+                BootstrapError::Unlinked { missing: vec![(node, address)] }
+            }
+            AssemblyFailure::CoordinatorLost(contact) => BootstrapError::CoordinatorLost { contact },
+            AssemblyFailure::Nonsense(contact, what) => {
+                BootstrapError::Protocol { contact, what: what.into() }
+            }
+        }
+    }
+
+    /// How many contacts have to be among the members; with the first one it may be fewer.
+    fn needed(&self) -> u32 {
+        let majority = self.contacts.all().len() / 2 + 1;
+        u32::try_from(majority).unwrap_or(u32::MAX).min(self.plan.members)
+    }
+
+    /// Now, by the assembler's clock.
+    fn now(&self) -> Instant {
+        Instant::default() + self.begun.elapsed()
+    }
+
+    /// A time of the assembler's clock as the system has it.
+    fn real(&self, at: Instant) -> std::time::Instant {
+        self.begun + at.since(Instant::default())
+    }
+}

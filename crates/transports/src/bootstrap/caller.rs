@@ -1,0 +1,174 @@
+//! Calls: to connect, to prove the secret, to ask (what the answer means is for those who ask).
+
+use std::io::ErrorKind;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::fd::BorrowedFd;
+
+use super::error::system;
+use super::link::Link;
+use super::message::{Answer, Request};
+use super::wire::{Until, Wire, WireError};
+use super::{Address, BootstrapError, Plan, Proof, ProofError};
+use crate::Waker;
+
+/// Makes connections.
+pub(super) struct Caller<'p> {
+    pub(super) plan: &'p Plan,
+    pub(super) proof: &'p Proof,
+    /// How long a process may take to prove the secret.
+    pub(super) patience: Duration,
+}
+
+/// Why a call did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// No process has heard it, or none that takes such requests yet.
+    #[error("{0}")]
+    Unheard(String),
+    /// It may succeed next time. It may have been heard.
+    #[error("{0}")]
+    Again(String),
+    /// What listens there has not proved the secret, whatever it says: next time it may be another process.
+    #[error(transparent)]
+    Unproved(BootstrapError),
+    /// A process that has proved the secret says so, or the system.
+    #[error(transparent)]
+    Never(BootstrapError),
+}
+
+impl Caller<'_> {
+    /// Connects, proves the secret, asks, and is accepted.
+    pub(super) fn call<S: Link>(
+        &self,
+        address: &Address,
+        request: &Request,
+        until: Until<'_>,
+    ) -> Result<Wire<S>, CallError> {
+        let (wire, answer) = self.ask(address, request, until)?;
+        Self::accepted(address, answer).map(|()| wire)
+    }
+
+    /// Whether an answer is a plain yes.
+    pub(super) fn accepted(address: &Address, answer: Answer) -> Result<(), CallError> {
+        match answer {
+            Answer::Accepted => Ok(()),
+            Answer::Refused(refusal) => {
+                Err(CallError::Never(BootstrapError::Refused { address: address.clone(), refusal }))
+            }
+            Answer::Wait { reason } => Err(CallError::Unheard(reason)),
+            Answer::Denied { reason } => Err(CallError::Again(reason)),
+            _ => Err(CallError::Again("it gave an answer to something else".into())),
+        }
+    }
+
+    /// Connects, proves the secret, and asks; returns the answer.
+    pub(super) fn ask<S: Link>(
+        &self,
+        address: &Address,
+        request: &Request,
+        until: Until<'_>,
+    ) -> Result<(Wire<S>, Answer), CallError> {
+        let begun = Instant::now();
+        let before = Until { deadline: until.deadline.min(begun + self.patience), ..until };
+        let stream = S::connect(address, before.deadline, until.abandon).map_err(|error| {
+            CallError::Unheard(match error.kind() {
+                ErrorKind::ConnectionRefused | ErrorKind::NotFound => "nobody listens there".into(),
+                _ => error.to_string(),
+            })
+        })?;
+        if let Ok(Some(user)) = stream.foreign_user() {
+            return Err(CallError::Unproved(BootstrapError::OtherUser { address: address.clone(), user }));
+        }
+        let wire = Wire::new(stream).map_err(system("to make a socket non-blocking"));
+        let mut wire = wire.map_err(CallError::Never)?;
+        wire.prove(self.proof, before).map_err(|error| self.on_proof_error(address, error))?;
+        let again = |error: WireError| CallError::Again(error.to_string());
+        wire.write_frame(request, until).map_err(again)?;
+        let answer = wire.read_frame(until).map_err(again)?;
+        Ok((wire, answer))
+    }
+
+    fn on_proof_error(&self, address: &Address, error: ProofError) -> CallError {
+        let address = address.clone();
+        CallError::Unproved(match error {
+            ProofError::Io(error) => return CallError::Unheard(error.to_string()),
+            ProofError::NotSquall => BootstrapError::NotSquall { address },
+            ProofError::Secret => BootstrapError::SecretRefused { address },
+            ProofError::Cluster => {
+                BootstrapError::OtherCluster { address, cluster: self.plan.cluster.clone() }
+            }
+            ProofError::Version { ours, theirs } => BootstrapError::OtherVersion { address, ours, theirs },
+        })
+    }
+}
+
+/// Makes calls on a thread of its own, one at a time: two contacts call each other at the same time, and one that does not answer
+/// must hold nothing up. The thread ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct CallThread<S> {
+    calls: Sender<Call>,
+    outcomes: Receiver<Outcome<S>>,
+    /// Rings when there is an outcome.
+    bell: Waker,
+    /// Rings when a call is of no use any more.
+    over: Waker,
+}
+
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) address: Address,
+    pub(super) request: Request,
+    /// How long it may take to connect and to prove the secret.
+    pub(super) patience: Duration,
+    pub(super) until: Instant,
+}
+
+pub(super) type Outcome<S> = Result<(Wire<S>, Answer), CallError>;
+
+impl<S: Link> CallThread<S> {
+    pub(super) fn begin(plan: &Plan) -> Result<Self, BootstrapError> {
+        let waker = || Waker::new().map_err(system("to make a doorbell"));
+        let (bell, over) = (waker()?, waker()?);
+        let ((calls, ordered), (made, outcomes)) = (channel::<Call>(), channel());
+        let (plan, ring, abandon) = (plan.clone(), bell.clone(), over.clone());
+        let run = move || {
+            let proof = plan.proof();
+            for Call { address, request, patience, until } in ordered {
+                let until = Until { deadline: until, abandon: Some(abandon.doorbell()) };
+                let outcome = Caller { plan: &plan, proof: &proof, patience }.ask(&address, &request, until);
+                if made.send(outcome).is_err() {
+                    return;
+                }
+                ring.ring();
+            }
+        };
+        let thread = std::thread::Builder::new().name("squall-calls".into()).spawn(run);
+        thread.map_err(system("to start a thread"))?;
+        Ok(Self { calls, outcomes, bell, over })
+    }
+
+    pub(super) fn begin_call(&self, call: Call) {
+        // If the thread has panicked, it has said so, and the time of the process will be over.
+        let _ = self.calls.send(call);
+    }
+
+    /// Can be read when there is an outcome.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.doorbell()
+    }
+
+    /// What has come of the call, once.
+    pub(super) fn poll(&self) -> Option<Outcome<S>> {
+        // First: the bell rings behind the outcome.
+        self.bell.silence();
+        self.outcomes.try_recv().ok()
+    }
+}
+
+impl<S> Drop for CallThread<S> {
+    fn drop(&mut self) {
+        self.over.ring();
+    }
+}
