@@ -1,6 +1,6 @@
 //! The rules of the tree, beyond what compiler and clippy check: the direction of dependencies, headers that name their
-//! paper, no stray unsafe, sizes as a ratchet, invariants with witnesses, parsers with fuzz entries, pages whose links,
-//! paths and commands exist, plain English. Each rule has a test beside it that shows it a fault.
+//! paper, no stray unsafe, types with names of their own, sizes as a ratchet, invariants with witnesses, parsers with fuzz
+//! entries, pages whose links, paths and commands exist, plain English. Each rule has a test beside it that shows it a fault.
 
 #[path = "tidy/commands.rs"]
 mod commands;
@@ -10,6 +10,8 @@ mod dependencies;
 mod invariants;
 #[path = "tidy/language.rs"]
 mod language;
+#[path = "tidy/names.rs"]
+mod names;
 #[path = "tidy/pages.rs"]
 mod pages;
 #[path = "tidy/parsers.rs"]
@@ -48,6 +50,11 @@ fn dependencies_are_those_of_the_figures() {
 #[test]
 fn files_keep_the_style() {
     assert_none(&source::tree().iter().flat_map(style::all).collect::<Vec<_>>());
+}
+
+#[test]
+fn types_do_not_share_names() {
+    assert_none(&names::shared(&source::rust_tree()));
 }
 
 #[test]

@@ -12,9 +12,10 @@ mod message;
 mod parcel;
 
 use message::{
-    Answer, BLOCK_BYTES, Begin, Entry, FileEntry, HostId, Judgement, Position, Request, Transport, parse,
+    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyEntry, CopyRequest, CopyTransport, DigestVerdict, FileEntry,
+    HostId, QueuePosition, parse,
 };
-use parcel::Way;
+use parcel::ParcelKind;
 
 /// What a host hears, line by line: what is taken can be said again, and no answer and no parcel makes it take more memory
 /// than it promises.
@@ -22,22 +23,22 @@ pub fn feed(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let mut request = None;
     for line in text.lines() {
-        request = taken::<Request>(line).or(request);
-        let begin = taken::<Option<Begin>>(line).flatten();
-        let answer = taken::<Answer>(line);
+        request = taken::<CopyRequest>(line).or(request);
+        let begin = taken::<Option<CopyBegin>>(line).flatten();
+        let answer = taken::<CopyAnswer>(line);
         taken::<HostId>(line);
-        taken::<Position>(line);
-        taken::<Vec<Judgement>>(line);
+        taken::<QueuePosition>(line);
+        taken::<Vec<DigestVerdict>>(line);
         taken::<Vec<String>>(line);
         let Some(request) = &request else { continue };
-        if let Some(Answer::Ready { held }) = answer
+        if let Some(CopyAnswer::Ready { held }) = answer
             && request.fits(&held)
         {
             let files = request.entries.iter().filter_map(|entry| entry.file);
             assert!(files.zip(held).all(|(file, held)| held <= file.bytes.div_ceil(BLOCK_BYTES)));
         }
         for parcel in begin.into_iter().flat_map(|begin| begin.send) {
-            if let Some(Way::Together(bytes)) = request.way(&parcel) {
+            if let Some(ParcelKind::Together(bytes)) = request.parcel_kind(&parcel) {
                 assert!(bytes as u64 <= 8 * BLOCK_BYTES && parcel.len() <= 1024);
             }
         }
@@ -46,35 +47,35 @@ pub fn feed(bytes: &[u8]) {
 
 fn taken<T: Serialize + DeserializeOwned>(line: &str) -> Option<T> {
     let value = parse::<T>(line).ok()?;
-    let said = serde_json::to_string(&value).expect("what came can be said");
-    let again = serde_json::to_string(&parse::<T>(&said).expect("what is said is taken"));
-    assert_eq!(said, again.expect("as before"));
+    let written = serde_json::to_string(&value).expect("what came can be said");
+    let again = serde_json::to_string(&parse::<T>(&written).expect("what is said is taken"));
+    assert_eq!(written, again.expect("as before"));
     Some(value)
 }
 
 /// A copy of three entries.
 pub fn seeds() -> Vec<Vec<u8>> {
     let file = |bytes| Some(FileEntry { bytes, modified_ns: -1 });
-    let entry = |name: &str, file| Entry { path: vec!["site".into(), name.into()], mode: 0o644, file };
+    let entry = |name: &str, file| CopyEntry { path: vec!["site".into(), name.into()], mode: 0o644, file };
     let entries = vec![entry("folder", None), entry("small", file(7)), entry("large", file(3 << 20))];
-    let request = Request { path: "new".into(), into: true, entries };
-    let answer = Answer::Ready { held: vec![0, 2] };
+    let request = CopyRequest { path: "new".into(), into: true, entries };
+    let answer = CopyAnswer::Ready { held: vec![0, 2] };
     let send = vec![vec![1], vec![2]];
-    let (name, transport) = ("copy".into(), Transport::Tcp);
-    let begin = Some(Begin { name, port: 1, members: 2, rank: 1, send, transport });
-    let judgements = vec![Judgement::Good, Judgement::Bad { message: "the disk is full".into() }];
-    let waiting = Position::Waiting { copies: 1, source: "192.0.2.1:7401".into() };
-    let said = [
+    let (name, transport) = ("copy".into(), CopyTransport::Tcp);
+    let begin = Some(CopyBegin { name, port: 1, members: 2, rank: 1, send, transport });
+    let judgements = vec![DigestVerdict::Good, DigestVerdict::Bad { message: "the disk is full".into() }];
+    let waiting = QueuePosition::Waiting { copies: 1, source: "192.0.2.1:7401".into() };
+    let written = [
         serde_json::to_string(&HostId(u128::MAX)),
         serde_json::to_string(&waiting),
-        serde_json::to_string(&Position::First),
+        serde_json::to_string(&QueuePosition::First),
         serde_json::to_string(&request),
         serde_json::to_string(&answer),
         serde_json::to_string(&begin),
         serde_json::to_string(&judgements),
         serde_json::to_string(&["ab", "cd"]),
-        serde_json::to_string(&Answer::Refused { message: "no".into() }),
+        serde_json::to_string(&CopyAnswer::Refused { message: "no".into() }),
     ];
-    let said: Result<Vec<String>, _> = said.into_iter().collect();
-    vec![said.expect("plain data").join("\n").into_bytes()]
+    let written: Result<Vec<String>, _> = written.into_iter().collect();
+    vec![written.expect("plain data").join("\n").into_bytes()]
 }

@@ -1,7 +1,7 @@
 //! The records of a session, replaced by bytes of an attacker on the network: none of them is ever accepted.
 
 use squall_transports::bootstrap::Secret;
-use squall_transports::session::{Proof, Session, open_foreign};
+use squall_transports::session::{Proof, SessionKeys, open_foreign};
 
 /// Gives the bytes to a session in the place of the other end's records.
 pub fn feed(bytes: &[u8]) {
@@ -14,7 +14,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     vec![record(16, 0), record(16, 15), record(16, 16), record(40, 80), record(15, 15), record(u16::MAX, 100)]
 }
 
-fn session() -> Session {
+fn session() -> SessionKeys {
     let secret = Secret::new("a secret of many bytes").expect("it is long enough");
     let proof = Proof::new(&secret, "kitchen", "fuzz");
     let (_initiator, hello) = proof.initiate(None);

@@ -1,7 +1,9 @@
 //! The table of clients' sessions that comes with a state, from a member.
 
 use squall_fabric::NodeId;
-use squall_protocols::replica::{Give, Machine, Position, Replica, Sessions, Settings, ShardView};
+use squall_protocols::replica::{
+    Machine, Replica, ReplicaSettings, Sessions, ShardPosition, ShardView, StateReply,
+};
 
 /// An object without state: only the sessions count here.
 struct Nothing;
@@ -26,15 +28,17 @@ impl Machine for Nothing {
 /// A joiner takes a state with these sessions; what it takes it gives in the same words.
 pub fn feed(bytes: &[u8]) {
     let (node, other) = (NodeId(1), NodeId(2));
-    let mut replica = Replica::new(node, Settings::default());
+    let mut replica = Replica::new(node, ReplicaSettings::default());
     let nodes = vec![node, other];
     let view = ShardView { id: 1, group: nodes.clone(), members: nodes, holders: vec![other] };
     replica.begin_view(view, || Nothing);
-    let position = Position::start_of(1);
+    let position = ShardPosition::start_of(1);
     if let Ok(sessions) = Sessions::decode(bytes) {
         replica.take_over(position, sessions, Nothing);
-        let Give::State(gift) = replica.give(position) else { panic!("it holds the state") };
-        assert_eq!(gift.sessions, bytes);
+        let StateReply::State(snapshot) = replica.provide_state(position) else {
+            panic!("it holds the state")
+        };
+        assert_eq!(snapshot.sessions, bytes);
     }
 }
 

@@ -127,7 +127,7 @@ const FOLDERS: [&str; 6] = [
 ];
 /// Files that make words of their own bytes, or of random ones.
 const OWN_BYTES: [&str; 6] = [
-    "crates/cli/src/copy/entrance.rs",
+    "crates/cli/src/copy/host.rs",
     "crates/fabric/src/region.rs",
     "crates/transports/src/bootstrap/coordinator.rs",
     "crates/transports/src/shm/fetching.rs",

@@ -10,10 +10,10 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use squall::stream::{Kind, Listener, Options, Secret, Settings, Socket, wait_any};
+use squall::stream::{Listener, Secret, Socket, SocketKind, StreamOptions, StreamSettings, wait_any};
 
 use memory::Span;
-use table::{Entry, Operation, Table, with_table};
+use table::{ExsOperation, SocketEntry, SocketTable, with_table};
 
 /// What C gets; see the header.
 #[repr(C)]
@@ -89,7 +89,7 @@ fn span(timeout_ms: c_int) -> Option<Duration> {
 pub extern "C" fn exs_init(name: *const c_char, secret: *const c_char) -> c_int {
     call(|| {
         let secret = Secret::new(text(secret)?).map_err(|_| libc::EINVAL)?;
-        let options = Options::new(text(name)?, &secret);
+        let options = StreamOptions::new(text(name)?, &secret);
         with_table(|table| table.options = Some(options));
         Ok(0)
     })
@@ -102,12 +102,12 @@ pub extern "C" fn exs_socket(kind: c_int) -> c_int {
         with_table(|table| {
             let mut options = table.options.clone().ok_or(libc::ENOTCONN)?;
             let kind = match kind {
-                STREAM => Kind::Stream,
-                SEQPACKET => Kind::Packets,
+                STREAM => SocketKind::Stream,
+                SEQPACKET => SocketKind::Packets,
                 _ => return Err(libc::EINVAL),
             };
-            options.settings = Settings { kind, ..options.settings };
-            Ok(table.insert(Entry::New { options, address: None }))
+            options.settings = StreamSettings { kind, ..options.settings };
+            Ok(table.insert(SocketEntry::New { options, address: None }))
         })
     })
 }
@@ -118,7 +118,7 @@ pub extern "C" fn exs_bind(socket: c_int, address: *const c_char) -> c_int {
     call(|| {
         let parsed = text(address)?.parse().map_err(|_| libc::EINVAL)?;
         with_table(|table| match table.entry(socket)? {
-            Entry::New { address, .. } => {
+            SocketEntry::New { address, .. } => {
                 *address = Some(parsed);
                 Ok(0)
             }
@@ -133,8 +133,10 @@ pub extern "C" fn exs_listen(socket: c_int) -> c_int {
     call(|| {
         with_table(|table| {
             let entry = table.entry(socket)?;
-            let Entry::New { options, address: Some(address) } = entry else { return Err(libc::EINVAL) };
-            *entry = Entry::Listening(Listener::bind(address, options).map_err(number)?.into());
+            let SocketEntry::New { options, address: Some(address) } = entry else {
+                return Err(libc::EINVAL);
+            };
+            *entry = SocketEntry::Listening(Listener::bind(address, options).map_err(number)?.into());
             Ok(0)
         })
     })
@@ -148,12 +150,12 @@ pub extern "C" fn exs_listen(socket: c_int) -> c_int {
 pub unsafe extern "C" fn exs_getsockname(socket: c_int, address: *mut c_char, length: usize) -> c_int {
     call(|| {
         with_table(|table| {
-            let Entry::Listening(listener) = table.entry(socket)? else { return Err(libc::EINVAL) };
+            let SocketEntry::Listening(listener) = table.entry(socket)? else { return Err(libc::EINVAL) };
             let text = listener.address().to_string();
             if address.is_null() || text.len() >= length {
                 return Err(libc::ENAMETOOLONG);
             }
-            // SAFETY: the caller promises room for `length` bytes, which is more than the text and its zero need.
+            // SAFETY: the caller promises space for `length` bytes, which is more than the text and its zero need.
             unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), address.cast(), text.len()) };
             // SAFETY: as above.
             let end = unsafe { address.add(text.len()) };
@@ -169,12 +171,12 @@ pub unsafe extern "C" fn exs_getsockname(socket: c_int, address: *mut c_char, le
 pub extern "C" fn exs_accept(socket: c_int, timeout_ms: c_int) -> c_int {
     call(|| {
         let listener = with_table(|table| match table.entry(socket)? {
-            Entry::Listening(listener) => Ok(listener.clone()),
+            SocketEntry::Listening(listener) => Ok(listener.clone()),
             _ => Err(libc::EINVAL),
         })?;
         // Without the lock: others go on meanwhile.
         let accepted = listener.accept_within(span(timeout_ms)).map_err(number)?.ok_or(libc::ETIMEDOUT)?;
-        Ok(with_table(|table| table.insert(Entry::connected(accepted.into_endpoint()))))
+        Ok(with_table(|table| table.insert(SocketEntry::connected(accepted.into_endpoint()))))
     })
 }
 
@@ -184,13 +186,13 @@ pub extern "C" fn exs_connect(socket: c_int, address: *const c_char, timeout_ms:
     call(|| {
         let address = text(address)?.parse().map_err(|_| libc::EINVAL)?;
         let mut options = with_table(|table| match table.entry(socket)? {
-            Entry::New { options, .. } => Ok(options.clone()),
+            SocketEntry::New { options, .. } => Ok(options.clone()),
             _ => Err(libc::EISCONN),
         })?;
         options.timeout = span(timeout_ms).unwrap_or(Duration::MAX / 4);
         let connected = Socket::connect(&address, &options).map_err(number)?.into_endpoint();
         with_table(|table| {
-            *table.entry(socket)? = Entry::connected(connected);
+            *table.entry(socket)? = SocketEntry::connected(connected);
             Ok(0)
         })
     })
@@ -262,7 +264,7 @@ pub extern "C" fn exs_mderegister(handle: i64) -> c_int {
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_qcreate() -> c_int {
-    call(|| Ok(with_table(Table::create_queue)))
+    call(|| Ok(with_table(SocketTable::create_queue)))
 }
 
 /// See the header.
@@ -288,7 +290,7 @@ pub unsafe extern "C" fn exs_qdequeue(
     }
     call(|| {
         let taken = dequeue(queue, count, span(timeout_ms))?;
-        // SAFETY: the caller promises room for `count` events, and no more were taken.
+        // SAFETY: the caller promises space for `count` events, and no more were taken.
         unsafe { std::ptr::copy_nonoverlapping(taken.as_ptr(), events, taken.len()) };
         Ok(c_int::try_from(taken.len()).expect("at most `count`"))
     })
@@ -330,7 +332,7 @@ pub unsafe extern "C" fn exs_send(
     queue: c_int,
     context: *mut c_void,
 ) -> c_int {
-    let operation = Operation { queue, context: context as usize, length };
+    let operation = ExsOperation { queue, context: context as usize, length };
     let span = Span::new(address.cast_mut(), length);
     call(|| with_table(|table| table.send(socket, handle, &span, operation)))
 }
@@ -349,7 +351,7 @@ pub unsafe extern "C" fn exs_recv(
     queue: c_int,
     context: *mut c_void,
 ) -> c_int {
-    let operation = Operation { queue, context: context as usize, length };
+    let operation = ExsOperation { queue, context: context as usize, length };
     let span = Span::new(address, length);
     call(|| with_table(|table| table.receive(socket, handle, &span, flags & WAITALL != 0, operation)))
 }

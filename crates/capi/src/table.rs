@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use squall::stream::{
-    Address, Buffer, Completion, Endpoint, Listener, Options, PostRefused, ReceiveId, ReceiveOutcome, Region,
-    SendId, SendOutcome,
+    Address, Buffer, Completion, Endpoint, Listener, PostRefused, ReceiveId, ReceiveOutcome, Region, SendId,
+    SendOutcome, StreamOptions,
 };
 
 use crate::memory::Span;
@@ -14,35 +14,35 @@ use crate::{CLOSED, ExsEvent, Outcome, RECV, SEND};
 
 /// Everything, behind one lock.
 #[derive(Default)]
-pub(crate) struct Table {
-    pub(crate) options: Option<Options>,
-    sockets: BTreeMap<c_int, Entry>,
+pub(crate) struct SocketTable {
+    pub(crate) options: Option<StreamOptions>,
+    sockets: BTreeMap<c_int, SocketEntry>,
     memory: BTreeMap<i64, Memory>,
     queues: BTreeMap<c_int, VecDeque<Noted>>,
     last: c_int,
 }
 
 /// What a socket is.
-pub(crate) enum Entry {
-    New { options: Options, address: Option<Address> },
+pub(crate) enum SocketEntry {
+    New { options: StreamOptions, address: Option<Address> },
     Listening(Arc<Listener>),
-    Connected(Box<Connection>),
+    Connected(Box<ExsConnection>),
 }
 
 /// A connection and what is outstanding on it.
-pub(crate) struct Connection {
+pub(crate) struct ExsConnection {
     pub(crate) endpoint: Endpoint,
     /// With the library's copy of what is sent, if there is one.
-    sends: BTreeMap<SendId, (Operation, Option<Buffer>)>,
+    sends: BTreeMap<SendId, (ExsOperation, Option<Buffer>)>,
     /// With the library's memory and the caller's, if they are not the same.
-    receives: BTreeMap<ReceiveId, (Operation, Option<(Buffer, Span)>)>,
+    receives: BTreeMap<ReceiveId, (ExsOperation, Option<(Buffer, Span)>)>,
     /// The queue that is told of the end: the last one that was used.
     queue: c_int,
 }
 
 /// What an event will say.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Operation {
+pub(crate) struct ExsOperation {
     pub(crate) queue: c_int,
     /// A pointer of the caller, which nobody here follows.
     pub(crate) context: usize,
@@ -68,45 +68,45 @@ enum Memory {
     Foreign { span: Span, adopted: BTreeMap<c_int, Region> },
 }
 
-static TABLE: Mutex<Option<Table>> = Mutex::new(None);
+static TABLE: Mutex<Option<SocketTable>> = Mutex::new(None);
 
 /// Works on the table; one thread at a time.
-pub(crate) fn with_table<R>(work: impl FnOnce(&mut Table) -> R) -> R {
-    work(TABLE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Table::default))
+pub(crate) fn with_table<R>(work: impl FnOnce(&mut SocketTable) -> R) -> R {
+    work(TABLE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(SocketTable::default))
 }
 
-impl Entry {
+impl SocketEntry {
     pub(crate) fn connected(endpoint: Endpoint) -> Self {
         let (sends, receives) = (BTreeMap::new(), BTreeMap::new());
-        Self::Connected(Box::new(Connection { endpoint, sends, receives, queue: 0 }))
+        Self::Connected(Box::new(ExsConnection { endpoint, sends, receives, queue: 0 }))
     }
 }
 
-impl Table {
+impl SocketTable {
     fn next(&mut self) -> c_int {
         self.last += 1;
         self.last
     }
 
-    pub(crate) fn insert(&mut self, entry: Entry) -> c_int {
+    pub(crate) fn insert(&mut self, entry: SocketEntry) -> c_int {
         let number = self.next();
         self.sockets.insert(number, entry);
         number
     }
 
-    pub(crate) fn entry(&mut self, socket: c_int) -> Outcome<&mut Entry> {
+    pub(crate) fn entry(&mut self, socket: c_int) -> Outcome<&mut SocketEntry> {
         self.sockets.get_mut(&socket).ok_or(libc::EBADF)
     }
 
-    pub(crate) fn connection(&mut self, socket: c_int) -> Outcome<&mut Connection> {
+    pub(crate) fn connection(&mut self, socket: c_int) -> Outcome<&mut ExsConnection> {
         match self.entry(socket)? {
-            Entry::Connected(connection) => Ok(connection),
+            SocketEntry::Connected(connection) => Ok(connection),
             _ => Err(libc::ENOTCONN),
         }
     }
 
     /// Takes a socket out; with it goes the library's memory for it.
-    pub(crate) fn remove(&mut self, socket: c_int) -> Outcome<Entry> {
+    pub(crate) fn remove(&mut self, socket: c_int) -> Outcome<SocketEntry> {
         self.memory.retain(|_, memory| !matches!(memory, Memory::Shared { socket: of, .. } if *of == socket));
         for memory in self.memory.values_mut() {
             if let Memory::Foreign { adopted, .. } = memory {
@@ -137,7 +137,7 @@ impl Table {
     pub(crate) fn forget(&mut self, handle: i64) -> Outcome<c_int> {
         if let Memory::Foreign { adopted, .. } = self.memory.get_mut(&handle).ok_or(libc::EINVAL)? {
             while let Some((socket, region)) = adopted.pop_first() {
-                if let Some(Entry::Connected(connection)) = self.sockets.get_mut(&socket)
+                if let Some(SocketEntry::Connected(connection)) = self.sockets.get_mut(&socket)
                     && !connection.endpoint.release(&region)
                 {
                     adopted.insert(socket, region);
@@ -161,7 +161,7 @@ impl Table {
 
     pub(crate) fn endpoints(&mut self) -> Vec<&mut Endpoint> {
         let connected = self.sockets.values_mut().filter_map(|entry| match entry {
-            Entry::Connected(connection) => Some(&mut connection.endpoint),
+            SocketEntry::Connected(connection) => Some(&mut connection.endpoint),
             _ => None,
         });
         connected.collect()
@@ -178,7 +178,7 @@ impl Table {
             Memory::Foreign { span: all, adopted } if all.contains(span) => {
                 let Some(range) = all.in_place(span) else { return Ok(None) };
                 let Some(whole) = all.region() else { return Ok(None) };
-                let Some(Entry::Connected(connection)) = self.sockets.get_mut(&socket) else {
+                let Some(SocketEntry::Connected(connection)) = self.sockets.get_mut(&socket) else {
                     return Ok(None);
                 };
                 let adopt = || connection.endpoint.adopt(&whole);
@@ -197,7 +197,7 @@ impl Table {
         socket: c_int,
         handle: i64,
         span: &Span,
-        what: Operation,
+        what: ExsOperation,
     ) -> Outcome<c_int> {
         self.queues.get(&what.queue).ok_or(libc::EINVAL)?;
         let placed = self.place(socket, handle, span)?;
@@ -224,7 +224,7 @@ impl Table {
         handle: i64,
         span: &Span,
         all: bool,
-        what: Operation,
+        what: ExsOperation,
     ) -> Outcome<c_int> {
         self.queues.get(&what.queue).ok_or(libc::EINVAL)?;
         let placed = self.place(socket, handle, span)?;
@@ -247,7 +247,7 @@ impl Table {
     /// Up to `count` events of `queue`, after all sockets have moved.
     pub(crate) fn take_events(&mut self, queue: c_int, count: usize) -> Outcome<Vec<ExsEvent>> {
         for (socket, entry) in &mut self.sockets {
-            let Entry::Connected(connection) = entry else { continue };
+            let SocketEntry::Connected(connection) = entry else { continue };
             while let Some(completion) = connection.endpoint.poll() {
                 if let Some((of, noted)) = connection.note(*socket, completion)
                     && let Some(events) = self.queues.get_mut(&of)
@@ -262,7 +262,7 @@ impl Table {
     }
 }
 
-impl Connection {
+impl ExsConnection {
     /// What a completion says, and to which queue.
     fn note(&mut self, socket: c_int, completion: Completion) -> Option<(c_int, Noted)> {
         match completion {
@@ -292,7 +292,7 @@ impl Connection {
                 Some((what.queue, Noted { end: outcome == ReceiveOutcome::End, ..noted }))
             }
             Completion::Closed { failure } => {
-                let what = Operation { queue: self.queue, context: 0, length: 0 };
+                let what = ExsOperation { queue: self.queue, context: 0, length: 0 };
                 let error = if failure.is_some() { libc::ECONNRESET } else { 0 };
                 Some((self.queue, Noted::of(socket, CLOSED, error, 0, what)))
             }
@@ -301,7 +301,7 @@ impl Connection {
 }
 
 impl Noted {
-    fn of(socket: c_int, kind: c_int, error: c_int, bytes: usize, what: Operation) -> Self {
+    fn of(socket: c_int, kind: c_int, error: c_int, bytes: usize, what: ExsOperation) -> Self {
         Self { socket, kind, error, end: false, bytes, context: what.context }
     }
 

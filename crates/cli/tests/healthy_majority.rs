@@ -23,8 +23,8 @@ fn chaos(arguments: &str) -> serde_json::Value {
     let repeat = std::env::var("SQUALL_REPEAT").unwrap_or_else(|_| "1".into());
     let line = format!("chaos --json --suspicion-ms {SUSPICION_MS} --repeat {repeat} {arguments}");
     let output = squall(&line).output().expect("the program can be started");
-    let (said, result) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-    assert!(output.status.success(), "squall {line}\n{said}{result}");
+    let (stderr, result) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "squall {line}\n{stderr}{result}");
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     println!("squall {line}\n{result}");
     assert_eq!(result["agree"], true, "squall {line}\n{result}");
@@ -167,8 +167,8 @@ fn a_script_that_cannot_be_done_fails() {
         ("--script kill@soon", "no number of milliseconds"),
     ] {
         let output = squall(&format!("chaos --suspicion-ms {SUSPICION_MS} {arguments}")).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(why), "{arguments}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stderr.contains(why), "{arguments}: {stderr}");
     }
 }
 

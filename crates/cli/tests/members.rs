@@ -135,15 +135,15 @@ fn killed_members_are_named() {
     for transport in ["shm", "tcp", "auto"] {
         let (demo, members) = endless_demo(transport);
         members[1..].iter().for_each(|member| kill_process(*member, Signal::KILL).unwrap());
-        let (status, said) = end(demo);
-        assert_eq!(status, Some(1), "{said}");
+        let (status, stderr) = end(demo);
+        assert_eq!(status, Some(1), "{stderr}");
         for (rank, member) in members.iter().enumerate().skip(1) {
             let name = format!("member {rank} (pid {}) died: killed (signal 9)", member.as_raw_nonzero());
-            assert!(said.contains(&name), "{transport}: {said}");
+            assert!(stderr.contains(&name), "{transport}: {stderr}");
         }
         let words = format!("member 0 (pid {}) ended: ", members[0].as_raw_nonzero());
-        assert!(said.contains(&words) && said.contains("members are gone"), "{transport}: {said}");
-        assert!(!said.contains("panicked"), "{said}");
+        assert!(stderr.contains(&words) && stderr.contains("members are gone"), "{transport}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
         assert!(members.into_iter().all(|member| !runs(member)));
     }
 }
@@ -206,9 +206,9 @@ fn an_interrupt_ends_all() {
     for signal in [Signal::INT, Signal::TERM] {
         let (demo, members) = endless_demo("shm");
         kill_process(Pid::from_child(&demo), signal).unwrap();
-        let (status, said) = end(demo);
-        assert_eq!(status, Some(130), "{said}");
-        assert!(said.contains("interrupted; all members have ended"), "{said}");
+        let (status, stderr) = end(demo);
+        assert_eq!(status, Some(130), "{stderr}");
+        assert!(stderr.contains("interrupted; all members have ended"), "{stderr}");
         assert!(members.into_iter().all(|member| !runs(member)), "they are reaped before the command ends");
     }
 }
@@ -289,7 +289,7 @@ fn seeds_are_simulated_and_explained() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn what_cannot_be_done_is_reported() {
     let cases = [
         ("demo --members 0", 2, "0 is not in 1..=64"),
         ("demo --input /nonexistent/file", 1, "cannot read the input /nonexistent/file"),
@@ -306,9 +306,9 @@ fn what_cannot_be_done_is_said() {
     ];
     for (arguments, status, expected) in cases {
         let output = output(arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(status), "{arguments}: {said}");
-        assert!(said.contains(expected), "{arguments}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{arguments}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments}: {stderr}");
     }
 }
 
@@ -324,9 +324,9 @@ fn without_the_library_it_says_what_to_install() {
     for command in ["demo", "bench multicast", "bench sst", "bench rdmc", "bench stream", &copy] {
         let mut program = squall(&format!("{command} --transport verbs"));
         let output = program.env("LD_LIBRARY_PATH", &folder.0).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{command}: {said}");
-        assert!(said.contains("apt-get install libibverbs1 ibverbs-providers"), "{command}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command}: {stderr}");
+        assert!(stderr.contains("apt-get install libibverbs1 ibverbs-providers"), "{command}: {stderr}");
     }
     let mut program = squall("demo --members 2 --rounds 1 --transport tcp");
     assert!(program.env("LD_LIBRARY_PATH", &folder.0).output().unwrap().status.success());
@@ -374,11 +374,11 @@ fn a_reader_that_has_gone_is_no_panic() {
         drop(reader);
         let child = squall(arguments).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(
-            (output.status.code(), said.contains("panicked")),
+            (output.status.code(), stderr.contains("panicked")),
             (Some(141), false),
-            "{arguments}: {said}"
+            "{arguments}: {stderr}"
         );
     }
 }

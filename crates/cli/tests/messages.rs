@@ -59,8 +59,8 @@ impl Nodes {
 
     /// A reader that sees what is sent from now on: it tells of the view first, on standard error.
     fn recv(&self, more: &[&str]) -> (Child, BufReader<ChildStderr>) {
-        let (child, _, said) = self.recv_through(more);
-        (child, said)
+        let (child, _, stderr) = self.recv_through(more);
+        (child, stderr)
     }
 
     /// As [`Nodes::recv`], with the rank of the node that it reads through.
@@ -68,15 +68,15 @@ impl Nodes {
         let mut recv = self.squall(0, "recv");
         recv.args(["log", "--verbose", "--timeout", "40s"]).args(more);
         let mut child = recv.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        said.read_line(&mut line).unwrap();
+        stderr.read_line(&mut line).unwrap();
         let through = self.addresses.iter().position(|address| line.trim_end().ends_with(address));
         let through = through.unwrap_or_else(|| panic!("{line}"));
         line.clear();
-        said.read_line(&mut line).unwrap();
+        stderr.read_line(&mut line).unwrap();
         assert!(line.starts_with("view "), "{line}");
-        (child, through, said)
+        (child, through, stderr)
     }
 
     /// The number of the view, and how many members it has.
@@ -151,18 +151,18 @@ fn lines(from: u64, to: u64) -> Vec<u8> {
 #[test]
 fn a_bad_line_loses_none_before_it() {
     let nodes = Nodes::start("bad-line");
-    let (recv, _said) = nodes.recv(&["--count", "41", "--json"]);
+    let (recv, _stderr) = nodes.recv(&["--count", "41", "--json"]);
     let mut input = lines(1, 20);
     input.extend(b"bad \xff\nlost\n");
-    let (code, said) = nodes.send(&input);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("message 21 was not sent, nor any after it; the 20 before it were"), "{said}");
+    let (code, stderr) = nodes.send(&input);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("message 21 was not sent, nor any after it; the 20 before it were"), "{stderr}");
     let mut input = lines(21, 40);
     input.extend([b'x'; 101]);
     input.extend(b"\nlost\n");
-    let (code, said) = nodes.send(&input);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("message 21 was not sent") && said.contains("101 bytes"), "{said}");
+    let (code, stderr) = nodes.send(&input);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("message 21 was not sent") && stderr.contains("101 bytes"), "{stderr}");
     assert_eq!(nodes.send(b"last\n"), (Some(0), String::new()));
 
     let output = recv.wait_with_output().unwrap();
@@ -184,11 +184,11 @@ fn a_bad_line_loses_none_before_it() {
 #[test]
 fn nobody_waits_for_a_reader() {
     let nodes = Nodes::start("reader");
-    let (mut recv, said) = nodes.recv(&["--queue", "10kB", "--json"]);
+    let (mut recv, stderr) = nodes.recv(&["--queue", "10kB", "--json"]);
     // Far more than the pipe, the connection and the queue hold.
     assert_eq!(nodes.send(&numbers(0..20_000)), (Some(0), String::new()));
     assert!(check_gaps(recv.stdout.take().unwrap(), 20_000) > 0);
-    drop(said);
+    drop(stderr);
     let _ = recv.kill();
     let _ = recv.wait();
     assert_eq!(nodes.view(), (0, 2));
@@ -218,7 +218,7 @@ fn check_gaps(output: ChildStdout, count: u64) -> u64 {
 fn a_stopped_reader_holds_nobody_up() {
     for transport in ["shm", "tcp"] {
         let nodes = Nodes::start_with("stopped", 2, transport);
-        let (mut recv, mut said) = nodes.recv(&["--queue", "10kB", "--count", "20000", "--json"]);
+        let (mut recv, mut stderr) = nodes.recv(&["--queue", "10kB", "--count", "20000", "--json"]);
         signal(&recv, "-STOP");
         let begun = Instant::now();
         assert_eq!(nodes.send(&numbers(0..20_000)), (Some(0), String::new()), "{transport}");
@@ -235,7 +235,7 @@ fn a_stopped_reader_holds_nobody_up() {
         }
         assert!(reader.join().unwrap() > 0, "{transport}");
         let mut all = String::new();
-        said.read_to_string(&mut all).unwrap();
+        stderr.read_to_string(&mut all).unwrap();
         assert!(wait(&mut recv) == Some(1) && all.contains("messages are lost here"), "{transport}: {all}");
         assert_eq!(nodes.view(), (0, 2), "{transport}");
     }
@@ -251,7 +251,7 @@ fn numbers(range: Range<u64>) -> Vec<u8> {
 fn clients_of_a_killed_member_go_on() {
     for transport in ["shm", "tcp"] {
         let mut nodes = Nodes::start_with("killed", 3, transport);
-        let (mut recv, through, said) = nodes.recv_through(&["--json"]);
+        let (mut recv, through, stderr) = nodes.recv_through(&["--json"]);
         let mut send = nodes.squall(0, "send");
         send.args(["log", "--resend", "--timeout", "40s"]).stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut send = send.spawn().unwrap();
@@ -264,7 +264,7 @@ fn clients_of_a_killed_member_go_on() {
         nodes.nodes[through].wait().unwrap();
         // The gap is told when the reader is connected again.
         let is_gap = |line: String| line.contains("messages may be missing here");
-        assert!(lines_soon(said).any(is_gap), "{transport}: it has ended");
+        assert!(lines_soon(stderr).any(is_gap), "{transport}: it has ended");
         input
             .write_all(&(1..=500).flat_map(|number| format!("{number}\n").into_bytes()).collect::<Vec<u8>>())
             .unwrap();
@@ -285,7 +285,7 @@ fn clients_of_a_killed_member_go_on() {
 #[test]
 fn errors_say_what_to_do() {
     let nodes = Nodes::start("errors");
-    let (mut recv, _said) = nodes.recv(&[]);
+    let (mut recv, _stderr) = nodes.recv(&[]);
     let run = |command: &str, config: &str, more: &[&str]| {
         let file = nodes.folder.join("other.toml");
         std::fs::write(&file, config).unwrap();
@@ -294,14 +294,14 @@ fn errors_say_what_to_do() {
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let good = std::fs::read_to_string(nodes.folder.join("0.toml")).unwrap();
-    let (code, said) =
+    let (code, stderr) =
         run("recv", &good.replace("at least sixteen bytes", "another secret, as long"), &["log"]);
-    assert!(code == Some(1) && said.contains("secret"), "{said}");
-    let (code, said) = run("send", &good, &["lag", "text"]);
-    assert!(code == Some(1) && said.contains("no subgroup `lag`: it has `log`"), "{said}");
+    assert!(code == Some(1) && stderr.contains("secret"), "{stderr}");
+    let (code, stderr) = run("send", &good, &["lag", "text"]);
+    assert!(code == Some(1) && stderr.contains("no subgroup `lag`: it has `log`"), "{stderr}");
     let nowhere = "cluster = \"none\"\nsecret = \"at least sixteen bytes\"\nlisten = \"unix:@squall-nowhere\"\nmembers = 1\n[subgroups.log]\n";
-    let (code, said) = run("send", nowhere, &["log", "text", "--timeout", "200ms"]);
-    assert!(code == Some(1) && said.contains("squall status"), "{said}");
+    let (code, stderr) = run("send", nowhere, &["log", "text", "--timeout", "200ms"]);
+    assert!(code == Some(1) && stderr.contains("squall status"), "{stderr}");
     let _ = recv.kill();
     let _ = recv.wait();
 }

@@ -49,9 +49,9 @@ fn a_file_needs_no_address_if_the_command_has_one() {
         addresses[0]
     );
     std::fs::write(&file, text).unwrap();
-    let said = node(&file, &["--rank", "0"]).output().unwrap();
-    let text = String::from_utf8_lossy(&said.stderr);
-    assert!(said.status.code() == Some(1) && text.contains("`listen` is missing"), "{text}");
+    let stderr = node(&file, &["--rank", "0"]).output().unwrap();
+    let text = String::from_utf8_lossy(&stderr.stderr);
+    assert!(stderr.status.code() == Some(1) && text.contains("`listen` is missing"), "{text}");
 
     // The one at the first contact may have any rank.
     for (rank, address) in addresses.iter().rev().enumerate() {

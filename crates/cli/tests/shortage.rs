@@ -112,16 +112,16 @@ fn ends_alone(limit: u32) {
         .map(|(limit, config)| begin(squall(&format!("-n {limit}"), &["node"], config)))
         .collect();
     // Ready, or short from the beginning.
-    let mut guests = Vec::new();
+    let mut joiners = Vec::new();
     let begun = Instant::now();
     while members[0].try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < PATIENCE, "{} guests, and it has enough still", guests.len());
-        assert!(guests.len() < 20, "it has enough for all");
-        let config = place.config(3 + guests.len(), 3, "shm", subgroups);
-        let guest = begin(squall("-n 4000", &["node"], &config));
+        assert!(begun.elapsed() < PATIENCE, "{} joiners, and it has enough still", joiners.len());
+        assert!(joiners.len() < 20, "it has enough for all");
+        let config = place.config(3 + joiners.len(), 3, "shm", subgroups);
+        let joiner = begin(squall("-n 4000", &["node"], &config));
         // It joins, or waits for the group to be without the member that has run short.
         std::thread::sleep(Duration::from_secs(1));
-        guests.push(guest);
+        joiners.push(joiner);
     }
     let (status, text) = end(members.remove(0));
     assert_eq!(status, Some(1), "{text}");
@@ -131,7 +131,7 @@ fn ends_alone(limit: u32) {
     std::thread::sleep(Duration::from_millis(500));
     let (_, text) = end(status);
     assert!(members.iter_mut().all(|member| member.try_wait().unwrap().is_none()), "{text}");
-    for mut process in members.into_iter().chain(guests) {
+    for mut process in members.into_iter().chain(joiners) {
         process.kill().unwrap();
         process.wait().unwrap();
     }

@@ -17,9 +17,9 @@ fn main() {
             SimConfig { early_sight: true, ..SimConfig::adversarial(7) },
         ),
     ] {
-        let (pushes, turns, seconds) = push_around(config, nodes, words);
+        let (pushes, polls, seconds) = push_around(config, nodes, words);
         let rate = pushes as f64 / seconds / 1e6;
-        println!("{name:45} {rate:6.2} M writes/s, {:6.2} M turns/s", turns as f64 / seconds / 1e6);
+        println!("{name:45} {rate:6.2} M writes/s, {:6.2} M polls/s", polls as f64 / seconds / 1e6);
     }
 }
 
@@ -37,17 +37,17 @@ fn push_around(config: SimConfig, count: u32, words: usize) -> (u64, u64, f64) {
     world.advance_to(Instant::from_nanos(10_000_000));
     #[expect(clippy::disallowed_types, reason = "this program measures the wall clock")]
     let begin = std::time::Instant::now();
-    let [mut pushes, mut turns] = [0, 0];
+    let [mut pushes, mut polls] = [0, 0];
     while pushes < 3_000_000 {
-        let Some(i) = world.next_turn(Instant::from_nanos(u64::MAX)) else { break };
+        let Some(i) = world.next_poll(Instant::from_nanos(u64::MAX)) else { break };
         let node = &mut nodes[i as usize];
         node.poll(&mut |_| {});
-        regions[i as usize].store(0, turns);
+        regions[i as usize].store(0, polls);
         node.push(mirrors[i as usize], 16..16 + words);
         node.push_word(mirrors[i as usize], 0);
         world.rest(i, true, None);
         pushes += 2 * u64::from(count - 1);
-        turns += 1;
+        polls += 1;
     }
-    (pushes, turns, begin.elapsed().as_secs_f64())
+    (pushes, polls, begin.elapsed().as_secs_f64())
 }

@@ -1,8 +1,8 @@
 //! Large objects in memory: filled in place by their owner, read in place or copied by others (RDMC §2, fig. 1).
 //!
-//! A [`Buffer`] is registered memory that its holder alone reads and writes. Who transfers it (a session) takes it,
-//! keeps it while the fabric or peers may touch its words, and gives it back afterwards. A [`Lease`] is a reader's view
-//! of an object that lies in another member's buffer, which its owner does not touch before the lease is given back.
+//! A [`BulkBuffer`] is registered memory that its holder alone reads and writes. Who transfers it (a session) takes it,
+//! keeps it while the fabric or peers may touch its words, and gives it back afterwards. A [`ObjectLease`] is a reader's
+//! attachment of an object that lies in another member's buffer, which its owner does not touch before the lease is given back.
 //! As everywhere, the other members are trusted to keep this rule: they have proved the cluster's secret.
 
 use std::ops::{Deref, DerefMut};
@@ -11,12 +11,12 @@ use crate::{Fabric, Region, Shortage};
 
 /// Registered memory that belongs to one holder.
 #[derive(Debug)]
-pub struct Buffer {
+pub struct BulkBuffer {
     region: Region,
     bytes: usize,
 }
 
-impl Buffer {
+impl BulkBuffer {
     /// `bytes` zeroed bytes. If memory is short, it unwinds as [`Fabric::register`] does.
     pub fn register(fabric: &mut impl Fabric, bytes: usize) -> Self {
         Self::try_register(fabric, bytes).unwrap_or_else(|shortage| shortage.unwind())
@@ -50,14 +50,14 @@ impl Buffer {
     /// From now on it shows so many of its bytes.
     ///
     /// # Panics
-    /// If they are more than [`Buffer::capacity`].
+    /// If they are more than [`BulkBuffer::capacity`].
     pub fn set_len(&mut self, bytes: usize) {
         assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
         self.bytes = bytes;
     }
 }
 
-impl Deref for Buffer {
+impl Deref for BulkBuffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: the region was registered for this buffer alone, and who has posted it keeps the buffer away from
@@ -66,7 +66,7 @@ impl Deref for Buffer {
     }
 }
 
-impl DerefMut for Buffer {
+impl DerefMut for BulkBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; `&mut self` excludes other slices of it.
         unsafe { self.region.bytes_mut(0, self.bytes) }
@@ -75,32 +75,32 @@ impl DerefMut for Buffer {
 
 /// An object in the memory of its source, to be read in place.
 #[derive(Debug)]
-pub struct Lease {
-    view: Region,
+pub struct ObjectLease {
+    attachment: Region,
     bytes: usize,
 }
 
-impl Lease {
-    /// The first `bytes` bytes of `view`, a view of a mirror.
+impl ObjectLease {
+    /// The first `bytes` bytes of `attachment`, an attachment of a mirror.
     ///
     /// # Safety
     /// The mirror's owner leaves them alone until it hears that the lease was given back, and nothing in this process
     /// stores into them.
     ///
     /// # Panics
-    /// If the view is shorter.
+    /// If the attachment is shorter.
     #[must_use]
-    pub unsafe fn new(view: Region, bytes: usize) -> Self {
-        assert!(bytes <= 8 * view.words(), "{bytes} bytes of {view:?}");
-        Self { view, bytes }
+    pub unsafe fn new(attachment: Region, bytes: usize) -> Self {
+        assert!(bytes <= 8 * attachment.words(), "{bytes} bytes of {attachment:?}");
+        Self { attachment, bytes }
     }
 }
 
-impl Deref for Lease {
+impl Deref for ObjectLease {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: the owner has filled the bytes before it announced them and leaves them alone until the lease is
         // back; it is a member that is trusted to do so.
-        unsafe { self.view.bytes(0, self.bytes) }
+        unsafe { self.attachment.bytes(0, self.bytes) }
     }
 }

@@ -1,17 +1,17 @@
 //! What every protocol is: a state machine that a runner or the simulator drives.
 
-use crate::{Event, Fabric, Instant};
+use crate::{Fabric, FabricEvent, Instant};
 
 /// A protocol core. It owns no clock, thread, random source or socket.
 ///
-/// **Law of driving.** The driver hands every [`Event`] of the fabric to [`Core::handle_event`], in the order
+/// **Law of driving.** The driver hands every [`FabricEvent`] of the fabric to [`Core::handle_event`], in the order
 /// in which [`Fabric::poll`] yields them, and then calls [`Core::poll`] as often as it likes; `poll` may be
 /// called at any time and does all that can be done now. When `poll` has returned 0, nothing will change
 /// until the next event, the next change of memory that the core reads, the next call of one of its own
 /// methods, or [`Core::next_deadline`].
 pub trait Core<F: Fabric> {
     /// Takes one event of the fabric. Events that do not concern this core are ignored.
-    fn handle_event(&mut self, fabric: &mut F, event: &Event);
+    fn handle_event(&mut self, fabric: &mut F, event: &FabricEvent);
 
     /// Does all that can be done now and returns the amount of work done; 0 means that the core is idle.
     fn poll(&mut self, fabric: &mut F) -> usize;

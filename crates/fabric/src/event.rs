@@ -10,7 +10,7 @@ pub struct Token(pub u64);
 
 /// Something that happened; yielded by [`crate::Fabric::poll`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum FabricEvent {
     /// Both ends of `conn` have opened it: posts are possible.
     Connected {
         /// The connection.
@@ -68,7 +68,7 @@ pub enum Event {
         reason: BreakReason,
     },
     /// The peer's process is gone, or the path to it. All connections to it break and mirrors that it
-    /// published stand still; their views stay readable [M4].
+    /// published stand still; their attachments stay readable [M4].
     PeerLost {
         /// The peer.
         peer: NodeId,

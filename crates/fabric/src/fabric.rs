@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::{Event, Grant, Instant, Region, Shortage, Token};
+use crate::{FabricEvent, Grant, Instant, Region, Shortage, Token};
 
 /// A node of the fabric: one process in one incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,14 +36,14 @@ pub struct MirrorId(pub u32);
 
 /// Where the words of a write come from.
 #[derive(Clone, Debug)]
-pub enum Source<'a> {
+pub enum WriteSource<'a> {
     /// Words of a registered region, by reference: they may be read at any time until completion [F5].
     Region(&'a Region, Range<usize>),
-    /// Words by value, captured at post time. For guards, and for at most [`Source::VALUE_WORDS_MAX`] words.
+    /// Words by value, captured at post time. For guards, and for at most [`WriteSource::VALUE_WORDS_MAX`] words.
     Value(&'a [u64]),
 }
 
-impl Source<'_> {
+impl WriteSource<'_> {
     /// The most words that can be written by value (verbs: what fits inline on common NICs).
     pub const VALUE_WORDS_MAX: usize = 8;
 
@@ -61,14 +61,14 @@ impl Source<'_> {
 #[derive(Clone, Debug)]
 pub struct Write<'a> {
     /// What to write.
-    pub source: Source<'a>,
+    pub source: WriteSource<'a>,
     /// The right to write there.
     pub grant: &'a Grant,
     /// First word to write, counted from the beginning of the granted range.
     pub offset: usize,
     /// With an immediate value the write consumes a posted receive of the peer [F7].
     pub immediate: Option<u32>,
-    /// Ask for [`Event::Done`] with this token [F6].
+    /// Ask for [`FabricEvent::Done`] with this token [F6].
     pub signal: Option<Token>,
 }
 
@@ -139,18 +139,18 @@ pub trait Fabric {
     /// clones that others hold. Without this it is forgotten some time after the last clone is dropped.
     fn release(&mut self, region: &Region);
 
-    /// Opens the connection `channel` to `peer`. Both ends open it; [`Event::Connected`] answers both, and
-    /// [`Event::Broken`] if the peer is lost. After a break, opening again makes a new incarnation once the
+    /// Opens the connection `channel` to `peer`. Both ends open it; [`FabricEvent::Connected`] answers both, and
+    /// [`FabricEvent::Broken`] if the peer is lost. After a break, opening again makes a new incarnation once the
     /// peer has also opened again.
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId;
 
-    /// Closes a connection; the peer sees [`Event::Broken`] with [`crate::BreakReason::PeerClosed`].
+    /// Closes a connection; the peer sees [`FabricEvent::Broken`] with [`crate::BreakReason::PeerClosed`].
     fn close(&mut self, conn: ConnId);
 
     /// Lets `peer` write `range` of `region` [F8].
     fn grant(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant;
 
-    /// Takes a grant back; [`Event::Revoked`] answers [F9].
+    /// Takes a grant back; [`FabricEvent::Revoked`] answers [F9].
     fn revoke(&mut self, grant: &Grant);
 
     /// Posts a one-sided write.
@@ -169,7 +169,7 @@ pub trait Fabric {
     /// A send that is longer than `range` breaks the connection with [`crate::BreakReason::Protocol`].
     ///
     /// # Errors
-    /// [`PostError`]; nothing has been posted then. Allowed before [`Event::Connected`].
+    /// [`PostError`]; nothing has been posted then. Allowed before [`FabricEvent::Connected`].
     fn post_receive(
         &mut self,
         conn: ConnId,
@@ -179,14 +179,14 @@ pub trait Fabric {
     ) -> Result<(), PostError>;
 
     /// Publishes `region` as a mirror for `readers`; each reader attaches it by `(owner, key, words)`.
-    /// [`Event::Attached`] tells for each reader when pushes reach it: do not store into the region before
+    /// [`FabricEvent::Attached`] tells for each reader when pushes reach it: do not store into the region before
     /// all readers are attached [S4], since a reader that attaches late sees only what is pushed later. A reader
     /// that is not a peer yet is waited for [M5]. A key is published once.
     fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId;
 
-    /// A read-only view of the mirror `key` of `owner`. It reads as zeros until the owner has published it
+    /// A read-only attachment of the mirror `key` of `owner`. It reads as zeros until the owner has published it
     /// with the same number of words; an owner that publishes another size is disconnected. An owner that is not
-    /// a peer yet is waited for [M5]. The view's memory is given back with the last clone of it [M6], and then the
+    /// a peer yet is waited for [M5]. The attachment's memory is given back with the last clone of it [M6], and then the
     /// key is not attached again. If memory or addresses are short, it unwinds as [`Fabric::register`] does.
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region;
 
@@ -198,21 +198,21 @@ pub trait Fabric {
     fn push_word(&mut self, mirror: MirrorId, word: usize);
 
     /// Brings the present values of a few adjacent words to all readers, by value, after everything pushed before
-    /// \[M1\]. There is no order among them: fabrics that copy bring up to [`Source::VALUE_WORDS_MAX`] by one
+    /// \[M1\]. There is no order among them: fabrics that copy bring up to [`WriteSource::VALUE_WORDS_MAX`] by one
     /// write \[F2\].
     fn push_values(&mut self, mirror: MirrorId, words: Range<usize>) {
         words.for_each(|word| self.push_word(mirror, word));
     }
 
-    /// Stops a view: its words never change again for this reader [M3].
-    fn freeze(&mut self, view: &Region);
+    /// Stops an attachment: its words never change again for this reader [M3].
+    fn freeze(&mut self, attachment: &Region);
 
-    /// Ends a mirror: nothing is pushed to its readers any more, who keep their views until they drop them [M6].
+    /// Ends a mirror: nothing is pushed to its readers any more, who keep their attachments until they drop them [M6].
     /// From now on `mirror` names nothing.
     fn retire(&mut self, mirror: MirrorId);
 
     /// Moves data and yields events; returns the number of things done (0: idle).
-    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize;
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize;
 }
 
 /// The most bytes that one two-sided send carries.

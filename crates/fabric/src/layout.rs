@@ -134,11 +134,11 @@ impl<T: Word> Columns<T> {
 
 /// Lays out a row, column by column.
 #[derive(Clone, Debug, Default)]
-pub struct Layout {
+pub struct RowLayout {
     words: usize,
 }
 
-impl Layout {
+impl RowLayout {
     /// An empty row.
     #[must_use]
     pub const fn new() -> Self {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn columns_do_not_share_lines() {
-        let mut layout = Layout::new();
+        let mut layout = RowLayout::new();
         let a: Column<u64> = layout.column();
         let list: Columns<u64> = layout.list(3);
         let b: Column<bool> = layout.column();

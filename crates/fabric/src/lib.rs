@@ -19,7 +19,7 @@ mod fabric;
 mod grant;
 pub mod layout;
 pub mod region;
-mod shelf;
+mod region_slab;
 mod shortage;
 pub mod sim;
 mod time;
@@ -32,14 +32,14 @@ pub mod model {}
 pub use crate::backoff::{Backoff, Trial};
 pub use crate::buffer::Buffer;
 pub use crate::core::Core;
-pub use crate::event::{BreakReason, Event, Token};
+pub use crate::event::{BreakReason, FabricEvent, Token};
 pub use crate::fabric::{
-    Capabilities, Channel, ConnId, Fabric, MirrorId, MirrorKey, NodeId, PostError, SEND_BYTES_MAX, Source,
-    Write,
+    Capabilities, Channel, ConnId, Fabric, MirrorId, MirrorKey, NodeId, PostError, SEND_BYTES_MAX, Write,
+    WriteSource,
 };
 pub use crate::grant::{GRANT_BYTES, Grant, GrantError};
-pub use crate::layout::{Column, Layout};
+pub use crate::layout::{Column, RowLayout};
 pub use crate::region::{Region, RegionId};
-pub use crate::shelf::Shelf;
+pub use crate::region_slab::RegionSlab;
 pub use crate::shortage::Shortage;
 pub use crate::time::{Duration, Instant};

@@ -20,7 +20,7 @@ pub struct RegionId(pub u64);
 pub enum Access {
     /// Loads and stores.
     ReadWrite,
-    /// Loads only: a view of another node's mirror.
+    /// Loads only: an attachment of another node's mirror.
     ReadOnly,
 }
 
@@ -155,7 +155,7 @@ impl Region {
     /// If the region is read-only or `word` is beyond its end.
     #[inline]
     pub fn store(&self, word: usize, value: u64) {
-        assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
+        assert!(self.access == Access::ReadWrite, "an attachment of another node's mirror is read-only");
         // SYNC: pairs with the acquiring `load` of readers, in this process or another.
         self.word(word).store(value, Ordering::Release);
     }
@@ -166,7 +166,7 @@ impl Region {
     /// As [`Region::store`].
     #[inline]
     pub fn store_relaxed(&self, word: usize, value: u64) {
-        assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
+        assert!(self.access == Access::ReadWrite, "an attachment of another node's mirror is read-only");
         self.word(word).store(value, Ordering::Relaxed);
     }
 
@@ -287,7 +287,7 @@ impl Region {
     #[must_use]
     #[expect(clippy::mut_from_ref, reason = "regions are shared memory; the caller promises exclusiveness")]
     pub unsafe fn bytes_mut(&self, first: usize, length: usize) -> &mut [u8] {
-        assert!(self.access == Access::ReadWrite, "a view of another node's mirror is read-only");
+        assert!(self.access == Access::ReadWrite, "an attachment of another node's mirror is read-only");
         self.check_bytes(first, length);
         // SAFETY: inside the allocation, checked above.
         let start = unsafe { self.base.add(first) }.cast::<u8>();
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "read-only")]
-    fn a_view_cannot_be_stored_into() {
+    fn an_attachment_cannot_be_stored_into() {
         Region::heap(RegionId(1), 1).read_only().store(0, 1);
     }
 }

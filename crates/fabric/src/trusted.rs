@@ -9,8 +9,8 @@
 //! safe for the compiler alone; each states the rule that its callers keep. No crate that applications use exports them, or
 //! any value that makes them reachable, and `tests/tidy` lists the files that may call them.
 
-use crate::bulk::{self, Lease};
-use crate::window::{Geometry, Publisher, Reader, Record, Writer};
+use crate::bulk::{self, ObjectLease};
+use crate::window::{WindowGeometry, WindowPublisher, WindowReader, WindowRecord, WindowWriter};
 use crate::{Buffer, Region};
 
 /// The memory of a buffer. **Rule:** it is posted, and the buffer is kept from its user until no post is outstanding.
@@ -22,20 +22,20 @@ pub const fn memory(buffer: &Buffer) -> &Region {
 
 /// The memory of an object. **Rule:** as for [`memory`].
 #[must_use]
-pub const fn object_memory(object: &bulk::Buffer) -> &Region {
+pub const fn object_memory(object: &bulk::BulkBuffer) -> &Region {
     // SAFETY: the callers, which `tests/tidy` lists, keep the rule of `memory`.
     unsafe { object.region() }
 }
 
-/// The first `bytes` bytes of `view`. **Rule:** its owner leaves them alone until it hears that the lease was given back,
+/// The first `bytes` bytes of `attachment`. **Rule:** its owner leaves them alone until it hears that the lease was given back,
 /// and the transport writes nothing else there.
 ///
 /// # Panics
-/// If the view is shorter.
+/// If the attachment is shorter.
 #[must_use]
-pub fn lease(view: Region, bytes: usize) -> Lease {
+pub fn lease(attachment: Region, bytes: usize) -> ObjectLease {
     // SAFETY: the callers, which `tests/tidy` lists, keep the rule above.
-    unsafe { Lease::new(view, bytes) }
+    unsafe { ObjectLease::new(attachment, bytes) }
 }
 
 /// The two local handles of a window in `region`, and of its bodies. **Rule:** nothing else in this process stores into the
@@ -46,9 +46,9 @@ pub fn lease(view: Region, bytes: usize) -> Lease {
 #[must_use]
 pub fn window(
     region: &Region,
-    geometry: Geometry,
-    bodies: Option<(&Region, Geometry)>,
-) -> (Writer, Publisher) {
+    geometry: WindowGeometry,
+    bodies: Option<(&Region, WindowGeometry)>,
+) -> (WindowWriter, WindowPublisher) {
     // SAFETY: the callers, which `tests/tidy` lists, keep the rule above.
     unsafe { crate::window::window_with_bodies(region, geometry, bodies) }
 }
@@ -57,7 +57,7 @@ pub fn window(
 /// used no more.
 #[inline(always)]
 #[must_use]
-pub fn payload(reader: &Reader, record: Record) -> &[u8] {
+pub fn payload(reader: &WindowReader, record: WindowRecord) -> &[u8] {
     // SAFETY: the callers, which `tests/tidy` lists, keep the rule above.
     unsafe { reader.bytes(record) }
 }

@@ -3,9 +3,9 @@
 //! A sender writes messages in place, its polling thread announces them with one word, and every reader walks
 //! them in place. Three handles share one ring:
 //!
-//! * [`Writer`], for the application thread: reserve, fill, commit (one release store, no lock).
-//! * [`Publisher`], for the polling thread: gives committed messages their indexes, announces, frees.
-//! * [`Reader`], one per reader of the mirror, in any process: walks announced messages in index order.
+//! * [`WindowWriter`], for the application thread: reserve, fill, commit (one release store, no lock).
+//! * [`WindowPublisher`], for the polling thread: gives committed messages their indexes, announces, frees.
+//! * [`WindowReader`], one per reader of the mirror, in any process: walks announced messages in index order.
 //!
 //! **Records.** A message is a record of whole words: its index, its length in bytes, its payload. Records lie
 //! one behind the other; one that begins below the ring's capacity is never split, because as many words as the
@@ -26,7 +26,7 @@
 //! **Large messages.** A window may have a second ring, of *bodies*, in the same region or another one. A message longer than
 //! `message_max` has its bytes in a record of that ring, numbered from 0, and here a record without payload, whose length
 //! is marked. Bodies are taken in the order of their records, so nothing says where a body lies: readers follow both
-//! rings. How bodies reach the readers is up to the caller ([`Publisher::publish_bodies`]).
+//! rings. How bodies reach the readers is up to the caller ([`WindowPublisher::publish_bodies`]).
 //!
 //! **Express.** A short message that is alone in its window reaches the readers by one write instead of two: see
 //! `express`.
@@ -34,14 +34,14 @@
 //! **Invariants.** `freed <= published <= ready <= freed + records_max`. The words of a record are written only
 //! between reservation and publication, and again only when it has been freed, which is when all members of
 //! the view have delivered it [O5]. That is what makes handing out `&[u8]` of these words sound: in this process
-//! the [`Writer`] keeps off until [`Publisher::free`]; other processes are trusted to keep the same rule, as
+//! the [`WindowWriter`] keeps off until [`WindowPublisher::free`]; other processes are trusted to keep the same rule, as
 //! members that have proved the cluster's secret.
 
+mod backlog;
 mod express;
 mod payload;
 mod publisher;
 mod reader;
-mod remains;
 mod reserve_error;
 mod writer;
 
@@ -52,13 +52,13 @@ use crate::atomics::{AtomicBool, AtomicU64, Ordering};
 use crate::layout::Word;
 use crate::region::Access;
 
-pub use express::Express;
+pub use backlog::WindowBacklog;
+pub use express::ExpressSlot;
 pub use payload::Payload;
-pub use publisher::{Body, Publisher};
-pub use reader::{CorruptRecord, Reader, Record};
-pub use remains::Remains;
+pub use publisher::{MessageBody, WindowPublisher};
+pub use reader::{CorruptRecord, WindowReader, WindowRecord};
 pub use reserve_error::ReserveError;
-pub use writer::{Reservation, Writer};
+pub use writer::{Reservation, WindowWriter};
 
 /// Words of a record before its payload: index, length.
 pub const HEADER_WORDS: usize = 2;
@@ -67,13 +67,13 @@ pub const HEADER_WORDS: usize = 2;
 /// "ahead" and "behind" apart.
 pub const RECORDS_MAX: usize = 1 << 15;
 
-/// The indexes that one view can hold; at ten million messages a second, 162 days. An announcement has room for
+/// The indexes that one view can hold; at ten million messages a second, 162 days. An announcement has space for
 /// twice as many, so that a peer that claims more can be told from one that is right.
 pub const INDEXES_MAX: u64 = 1 << 47;
 
 /// The size and place of a window within its region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct WindowGeometry {
     /// First word of the ring.
     pub first: usize,
     /// Records begin below this word, counted from `first`.
@@ -83,12 +83,12 @@ pub struct Geometry {
     /// The most records at a time; `1 <= records_max <= RECORDS_MAX`.
     pub records_max: usize,
     /// The slot in the same region for messages that are alone, if there is one.
-    pub express: Option<Express>,
+    pub express: Option<ExpressSlot>,
 }
 
-impl Geometry {
+impl WindowGeometry {
     /// A window of `records_max` messages of up to `message_max` bytes each, but of at most `bytes_max` bytes
-    /// (and always of room for two of the longest).
+    /// (and always of space for two of the longest).
     ///
     /// # Panics
     /// If `records_max` is 0 or above [`RECORDS_MAX`], or `message_max` is 4 GiB or more.
@@ -102,10 +102,10 @@ impl Geometry {
     }
 
     /// A ring of up to `records_max` bodies of large messages of up to `message_max` bytes each, but of at most
-    /// `bytes_max` bytes (and always of room for the longest, once more than that in all).
+    /// `bytes_max` bytes (and always of space for the longest, once more than that in all).
     ///
     /// # Panics
-    /// As [`Geometry::new`].
+    /// As [`WindowGeometry::new`].
     #[must_use]
     pub fn of_bodies(first: usize, records_max: usize, message_max: usize, bytes_max: usize) -> Self {
         let longest = record_words(message_max);
@@ -195,7 +195,7 @@ struct Shared {
     /// Where each outstanding record begins, by record number modulo the length (a power of two); stored by the
     /// writer, covered by `ready`.
     starts: Box<[AtomicU64]>,
-    /// The writer found no room since the last time that anything was freed.
+    /// The writer found no space since the last time that anything was freed.
     starved: AtomicBool,
     closed: AtomicBool,
     /// The writer is gone: nothing more is committed.
@@ -225,7 +225,7 @@ struct Line(AtomicU64);
 /// # Panics
 /// If the window ends beyond the region, or the region is read-only.
 #[must_use]
-pub unsafe fn window(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
+pub unsafe fn window(region: &Region, geometry: WindowGeometry) -> (WindowWriter, WindowPublisher) {
     // SAFETY: as the caller promises.
     unsafe { window_with_bodies(region, geometry, None) }
 }
@@ -240,9 +240,9 @@ pub unsafe fn window(region: &Region, geometry: Geometry) -> (Writer, Publisher)
 #[must_use]
 pub unsafe fn window_with_bodies(
     region: &Region,
-    geometry: Geometry,
-    bodies: Option<(&Region, Geometry)>,
-) -> (Writer, Publisher) {
+    geometry: WindowGeometry,
+    bodies: Option<(&Region, WindowGeometry)>,
+) -> (WindowWriter, WindowPublisher) {
     let (mut writer, mut publisher) = ring(region, geometry);
     if let Some((region, geometry)) = bodies {
         let (bodies, published) = ring(region, geometry);
@@ -252,7 +252,7 @@ pub unsafe fn window_with_bodies(
     (writer, publisher)
 }
 
-fn ring(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
+fn ring(region: &Region, geometry: WindowGeometry) -> (WindowWriter, WindowPublisher) {
     assert!(region.access() == Access::ReadWrite, "a window lies in its owner's own region");
     region.check(&(geometry.first..geometry.first + geometry.words()));
     let shared = Arc::new(Shared {
@@ -264,8 +264,8 @@ fn ring(region: &Region, geometry: Geometry) -> (Writer, Publisher) {
         closed: AtomicBool::new(false),
         retired: AtomicBool::new(false),
     });
-    let writer = Writer::new(region, geometry, Arc::clone(&shared));
-    let publisher = Publisher::new(region, geometry, shared);
+    let writer = WindowWriter::new(region, geometry, Arc::clone(&shared));
+    let publisher = WindowPublisher::new(region, geometry, shared);
     (writer, publisher)
 }
 

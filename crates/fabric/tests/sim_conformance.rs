@@ -4,23 +4,23 @@ mod sim_harness;
 
 use squall_fabric::conformance;
 
-use crate::sim_harness::{Adverse, Hardware};
+use crate::sim_harness::{AdverseCluster, HardwareCluster};
 
 mod hardware {
-    squall_fabric::conformance_suite!(super::Hardware);
+    squall_fabric::conformance_suite!(super::HardwareCluster);
 }
 
 mod adversary {
-    squall_fabric::conformance_suite!(super::Adverse);
+    squall_fabric::conformance_suite!(super::AdverseCluster);
 }
 
 /// Each seed is an adversary of its own kind; about half of them have early sight, a quarter no one-sided progress.
 #[test]
 fn every_adversary_keeps_every_axiom() {
     for seed in 0..SEEDS {
-        for (name, axiom) in conformance::axioms::<Adverse>() {
+        for (name, axiom) in conformance::axioms::<AdverseCluster>() {
             let begin = 1000 * (seed + 1);
-            Adverse::seed(begin);
+            AdverseCluster::seed(begin);
             let kept = std::panic::catch_unwind(axiom);
             assert!(kept.is_ok(), "{name} fails with the adversaries from seed {begin}");
         }

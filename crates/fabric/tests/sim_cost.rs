@@ -3,7 +3,8 @@
 
 use squall_fabric::sim::{CostModel, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{
-    Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorKey, NodeId, Region, Source, Token, Write,
+    Channel, ConnId, Duration, Fabric, FabricEvent, Grant, Instant, MirrorKey, NodeId, Region, Token, Write,
+    WriteSource,
 };
 
 /// One way from the end of the post to the landing: 1.73 µs for a word, 2.46 µs for 4 KiB; and from the call one
@@ -21,7 +22,7 @@ fn a_write_takes_as_long_as_on_the_testbed() {
         );
         pair.until_landed(words - 1);
         assert_eq!(pair.world.now().since(begin), Duration::from_nanos(expected_ns));
-        while pair.nodes[0].poll(&mut |event| assert!(matches!(event, Event::Done { .. }))) == 0 {
+        while pair.nodes[0].poll(&mut |event| assert!(matches!(event, FabricEvent::Done { .. }))) == 0 {
             assert!(pair.world.step(), "the completion is under way");
         }
         assert_eq!(pair.world.now().since(begin), Duration::from_nanos(expected_ns + 1_730));
@@ -109,11 +110,11 @@ fn large_and_small(packet_bytes: u64, before_end_ns: u64) -> (u64, u64) {
     let source = nodes[1].register(100_000);
     source.store(99_999, 1);
     let begin = world.now();
-    let large = Source::Region(&source, 0..100_000);
+    let large = WriteSource::Region(&source, 0..100_000);
     let write = Write { source: large, grant: &grants[0], offset: 0, immediate: None, signal: None };
     nodes[1].write(conns[0], write).expect("connected");
     world.advance_to(begin + Duration::from_nanos(alone - before_end_ns));
-    let (small, small_begin) = (Source::Value(&[7]), world.now());
+    let (small, small_begin) = (WriteSource::Value(&[7]), world.now());
     let write = Write { source: small, grant: &grants[1], offset: 100_000, immediate: None, signal: None };
     nodes[2].write(conns[1], write).expect("connected");
     let mut took = [None; 2];
@@ -133,14 +134,14 @@ fn push_to_all(world: &SimWorld, nodes: &mut [SimFabric]) -> f64 {
     let region = nodes[0].register(2560);
     let readers: Vec<_> = (1..16).map(NodeId).collect();
     let mirror = nodes[0].publish(MirrorKey(1), &region, &readers);
-    let views: Vec<_> =
+    let attachments: Vec<_> =
         nodes[1..].iter_mut().map(|node| node.attach(NodeId(0), MirrorKey(1), 2560)).collect();
     while world.step() {}
     region.store(2559, 1);
     let begin = world.now();
     (0..100).for_each(|_| nodes[0].push(mirror, 0..2560));
     while world.step() {}
-    assert!(views.iter().all(|view| view.load(2559) == 1));
+    assert!(attachments.iter().all(|attachment| attachment.load(2559) == 1));
     world.now().since(begin).as_secs_f64()
 }
 
@@ -158,7 +159,7 @@ fn write_to_one(world: &SimWorld, nodes: &mut [SimFabric]) -> f64 {
     let begin = world.now();
     for (node, (conn, source, grant)) in nodes[1..].iter_mut().zip(&links) {
         for _ in 0..100 {
-            let source = Source::Region(source, 0..2560);
+            let source = WriteSource::Region(source, 0..2560);
             node.write(*conn, Write { source, grant, offset: 0, immediate: None, signal: None })
                 .expect("connected");
         }
@@ -171,25 +172,25 @@ fn write_to_one(world: &SimWorld, nodes: &mut [SimFabric]) -> f64 {
 #[test]
 fn busy_nodes_poll_later() {
     let mut pair = Pair::new(8);
-    while let Some(i) = pair.world.next_turn(pair.world.now() + Duration::from_millis(1)) {
+    while let Some(i) = pair.world.next_poll(pair.world.now() + Duration::from_millis(1)) {
         pair.nodes[i as usize].poll(&mut |_| {});
         pair.world.rest(i, false, None);
     }
     let begin = pair.world.now();
     pair.write(0..8, None);
     pair.nodes[1].charge(Duration::from_micros(50));
-    let turn = pair.world.next_turn(begin + Duration::from_millis(1));
-    assert_eq!((turn, pair.world.now().since(begin)), (Some(1), Duration::from_micros(50)));
+    let poll = pair.world.next_poll(begin + Duration::from_millis(1));
+    assert_eq!((poll, pair.world.now().since(begin)), (Some(1), Duration::from_micros(50)));
     pair.nodes[1].charge_copy(10 * 1024);
     pair.nodes[1].charge_loads(100);
     let busy = CostModel::SPINDLE.copy_ns(10 * 1024) + CostModel::SPINDLE.loads_ns(100);
     assert_eq!(pair.nodes[1].busy_until().since(begin), Duration::from_nanos(50_000 + busy));
     let deadline = pair.nodes[1].now() + Duration::from_micros(7);
     pair.world.rest(1, false, Some(deadline));
-    assert_eq!(pair.world.next_turn(begin + Duration::from_millis(1)), Some(1));
+    assert_eq!(pair.world.next_poll(begin + Duration::from_millis(1)), Some(1));
     assert_eq!(pair.world.now().since(begin), Duration::from_nanos(57_000 + busy), "a deadline wakes");
     pair.world.rest(1, false, None);
-    assert_eq!(pair.world.next_turn(begin + Duration::from_millis(1)), None, "nothing more happens");
+    assert_eq!(pair.world.next_poll(begin + Duration::from_millis(1)), None, "nothing more happens");
     assert_eq!(pair.world.now(), begin + Duration::from_millis(1));
 }
 
@@ -212,14 +213,14 @@ impl Pair {
         let conn = nodes[0].open(NodeId(1), Channel(1));
         nodes[1].open(NodeId(0), Channel(1));
         while world.step() {}
-        nodes[0].poll(&mut |event| assert!(matches!(event, Event::Connected { .. })));
+        nodes[0].poll(&mut |event| assert!(matches!(event, FabricEvent::Connected { .. })));
         world.advance_to(Instant::from_nanos(1_000_000));
         source.store(words - 1, 1);
         Self { world, nodes, source, target, conn, grant }
     }
 
     fn write(&mut self, range: std::ops::Range<usize>, signal: Option<Token>) {
-        let source = Source::Region(&self.source, range);
+        let source = WriteSource::Region(&self.source, range);
         let write = Write { source, grant: &self.grant, offset: 0, immediate: None, signal };
         self.nodes[0].write(self.conn, write).expect("connected and not full");
     }

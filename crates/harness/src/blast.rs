@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use squall::stream::{
-    Address, Completion, Endpoint, Listener, Options, Policy, ReceiveOutcome, Region, RegionId, Settings,
-    Socket, Statistics, Transport, VerbsSettings,
+    Address, Completion, Endpoint, Listener, ReceiveOutcome, Region, RegionId, Socket, Statistics,
+    StreamOptions, StreamSettings, StreamTransport, TransferPolicy, VerbsSettings,
 };
-use squall_transports::composite::Way;
-use squall_transports::runner::{Idle, pin};
+use squall_transports::composite::PeerTransport;
+use squall_transports::runner::{IdleLimits, pin};
 
-use crate::control::{EncryptionName, IdleName, Location, TransportName};
+use crate::control::{EncryptionName, IdleName, MemberLocation, TransportName};
 use crate::latency::{Latencies, Percentiles};
-use crate::member::lifeline::die_with;
+use crate::member::parent_watchdog::die_with;
 
 /// What both ends know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Blast {
+pub(crate) struct BlastSettings {
     pub(crate) transport: TransportName,
     pub(crate) encryption: EncryptionName,
     pub(crate) policy: PolicyName,
@@ -34,7 +34,7 @@ pub(crate) struct Blast {
     pub(crate) ring: usize,
     pub(crate) memory: MemoryName,
     /// Of the sender and the receiver.
-    pub(crate) locations: [Location; 2],
+    pub(crate) locations: [MemberLocation; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +57,11 @@ pub(crate) enum PolicyName {
 
 impl PolicyName {
     /// As the library calls it.
-    pub(crate) const fn policy(self) -> Policy {
+    pub(crate) const fn policy(self) -> TransferPolicy {
         match self {
-            Self::Dynamic => Policy::Dynamic,
-            Self::Direct => Policy::Direct,
-            Self::Indirect => Policy::Indirect,
+            Self::Dynamic => TransferPolicy::Dynamic,
+            Self::Direct => TransferPolicy::Direct,
+            Self::Indirect => TransferPolicy::Indirect,
         }
     }
 }
@@ -95,7 +95,7 @@ impl MemoryName {
 
 /// What the receiver has to tell.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Received {
+pub(crate) struct BlastReceived {
     /// The part of a core that it used meanwhile.
     pub(crate) cpu: f64,
     pub(crate) copied_bytes: u64,
@@ -105,9 +105,9 @@ pub(crate) struct Received {
 
 /// What the sender has found.
 #[derive(Clone, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct BlastSent {
     /// How the ends were joined.
-    pub(crate) way: Way,
+    pub(crate) transport: PeerTransport,
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
     pub(crate) statistics: Statistics,
@@ -116,41 +116,45 @@ pub(crate) struct Sent {
 
 /// What the receiving process is told.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Receiver {
-    pub(crate) blast: Blast,
+pub(crate) struct BlastReceiver {
+    pub(crate) blast: BlastSettings,
     pub(crate) address: String,
     pub(crate) parent: u32,
     pub(crate) core: Option<usize>,
 }
 
-impl Blast {
-    fn options(&self, end: End) -> Options {
+impl BlastSettings {
+    fn options(&self, end: End) -> StreamOptions {
         let policy = self.policy.policy();
         let transport = match self.transport {
-            TransportName::Shm => Transport::Shm,
-            TransportName::Verbs => Transport::Verbs,
-            TransportName::Tcp => Transport::Tcp,
-            TransportName::Auto => Transport::Auto,
+            TransportName::Shm => StreamTransport::Shm,
+            TransportName::Verbs => StreamTransport::Verbs,
+            TransportName::Tcp => StreamTransport::Tcp,
+            TransportName::Auto => StreamTransport::Auto,
         };
         let device = self.locations[end as usize].device.clone();
         let verbs = VerbsSettings { device, ..VerbsSettings::default() };
         let idle = match self.idle {
-            IdleName::Auto => Idle::auto(2),
-            IdleName::Spin => Idle::SPIN,
-            IdleName::Yield => Idle::YIELD,
-            IdleName::Park => Idle::PARK,
+            IdleName::Auto => IdleLimits::auto(2),
+            IdleName::Spin => IdleLimits::SPIN,
+            IdleName::Yield => IdleLimits::YIELD,
+            IdleName::Park => IdleLimits::PARK,
         };
-        let settings = Settings { policy, ring_words: (self.ring as u64).div_ceil(8), ..Settings::default() };
+        let settings = StreamSettings {
+            policy,
+            ring_words: (self.ring as u64).div_ceil(8),
+            ..StreamSettings::default()
+        };
         let fetching = self.memory != MemoryName::Relayed;
         let encryption = self.encryption.into();
-        Options {
+        StreamOptions {
             transport,
             encryption,
             fetching,
             verbs,
             idle,
             settings,
-            ..Options::local("squall-bench-stream")
+            ..StreamOptions::local("squall-bench-stream")
         }
     }
 
@@ -185,14 +189,14 @@ impl Blast {
     }
 
     /// Sends all messages; the time ends when the receiver says that it has all.
-    pub(crate) fn send(&self, listener: &Listener) -> Result<Sent> {
+    pub(crate) fn send(&self, listener: &Listener) -> Result<BlastSent> {
         let waited = listener.accept_within(Some(Duration::from_secs(20)))?;
         let mut endpoint = waited.context("the receiving process has not come")?.into_endpoint();
         await_connected(&mut endpoint)?;
         if self.round_trip { self.play(&mut endpoint) } else { self.blast(&mut endpoint) }
     }
 
-    fn blast(&self, endpoint: &mut Endpoint) -> Result<Sent> {
+    fn blast(&self, endpoint: &mut Endpoint) -> Result<BlastSent> {
         let words = self.longest().div_ceil(8);
         let memory = self.memory.region(endpoint, words);
         (0..memory.words()).for_each(|word| memory.store_relaxed(word, word as u64 | 1));
@@ -228,11 +232,17 @@ impl Blast {
         }
         let seconds = begun.elapsed().as_secs_f64();
         ensure!(word.load(0) == bytes, "{} of {bytes} bytes have come", word.load(0));
-        Ok(Sent { way: way(endpoint), bytes, seconds, statistics: endpoint.statistics(), latency: None })
+        Ok(BlastSent {
+            transport: transport(endpoint),
+            bytes,
+            seconds,
+            statistics: endpoint.statistics(),
+            latency: None,
+        })
     }
 
     /// One message at a time, there and back.
-    fn play(&self, endpoint: &mut Endpoint) -> Result<Sent> {
+    fn play(&self, endpoint: &mut Endpoint) -> Result<BlastSent> {
         let words = self.size.div_ceil(8);
         let [source, target] = [0, 1].map(|_| self.memory.region(endpoint, words));
         let word = endpoint.register(1);
@@ -254,11 +264,11 @@ impl Blast {
         let seconds = begun.elapsed().as_secs_f64();
         let (statistics, latency) = (endpoint.statistics(), latencies.percentiles());
         let bytes = self.size as u64 * self.messages;
-        Ok(Sent { way: way(endpoint), bytes, seconds, statistics, latency })
+        Ok(BlastSent { transport: transport(endpoint), bytes, seconds, statistics, latency })
     }
 
     /// Takes all messages.
-    fn receive(&self, address: &Address) -> Result<Received> {
+    fn receive(&self, address: &Address) -> Result<BlastReceived> {
         let mut endpoint = Socket::connect(address, &self.options(End::Receiver))?.into_endpoint();
         await_connected(&mut endpoint)?;
         let result =
@@ -268,7 +278,7 @@ impl Blast {
         result
     }
 
-    fn take_all(&self, endpoint: &mut Endpoint) -> Result<Received> {
+    fn take_all(&self, endpoint: &mut Endpoint) -> Result<BlastReceived> {
         let expected: u64 = self.lengths().map(|length| length as u64).sum();
         let words = self.longest().div_ceil(8);
         let memory: Vec<_> =
@@ -303,7 +313,7 @@ impl Blast {
         Ok(received)
     }
 
-    fn return_all(&self, endpoint: &mut Endpoint) -> Result<Received> {
+    fn return_all(&self, endpoint: &mut Endpoint) -> Result<BlastReceived> {
         let words = self.size.div_ceil(8);
         let [source, target] = [0, 1].map(|_| self.memory.region(endpoint, words));
         let word = endpoint.register(1);
@@ -326,7 +336,7 @@ impl Blast {
 
 /// The receiving process: does what the line says, and prints what it found.
 pub(crate) fn receive(line: &str) -> Result<()> {
-    let job: Receiver = serde_json::from_str(line)?;
+    let job: BlastReceiver = serde_json::from_str(line)?;
     die_with(job.parent);
     if let Some(core) = job.core {
         pin(core);
@@ -349,11 +359,11 @@ fn receive_all(endpoint: &mut Endpoint, word: &squall_fabric::Region) -> Result<
     await_receive(endpoint)
 }
 
-fn way(endpoint: &Endpoint) -> Way {
+fn transport(endpoint: &Endpoint) -> PeerTransport {
     match (endpoint.is_shared(), endpoint.is_by_rdma()) {
-        (true, _) => Way::Shm,
-        (_, true) => Way::Verbs,
-        _ => Way::Tcp,
+        (true, _) => PeerTransport::Shm,
+        (_, true) => PeerTransport::Verbs,
+        _ => PeerTransport::Tcp,
     }
 }
 
@@ -386,10 +396,10 @@ impl Clock {
         Self { begun: Instant::now(), cpu: cpu_time() }
     }
 
-    fn received(&self, statistics: &Statistics) -> Received {
+    fn received(&self, statistics: &Statistics) -> BlastReceived {
         let cpu = (cpu_time() - self.cpu).as_secs_f64() / self.begun.elapsed().as_secs_f64();
         let Statistics { copied_bytes, fetched_bytes, relayed_bytes, .. } = *statistics;
-        Received { cpu, copied_bytes, fetched_bytes, relayed_bytes }
+        BlastReceived { cpu, copied_bytes, fetched_bytes, relayed_bytes }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the parent and its members say to each other: one JSON object per line, over the members' pipes.
 //!
-//! The parent writes a [`Job`], then [`Command`]s; a member answers with [`Event`]s. The job travels by pipe and not
-//! as an argument, so that the secret is not seen in the list of processes.
+//! The parent writes a [`MemberJob`], then [`ParentCommand`]s; a member answers with [`MemberEvent`]s. The job travels by pipe
+//! and not as an argument, so that the secret is not seen in the list of processes.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use squall_fabric::Instant;
 use squall_protocols::group::ViewChange;
-use squall_protocols::membership::{Step, Steps};
+use squall_protocols::membership::{ViewChangeStep, ViewChangeSteps};
 
 use crate::latency::Latencies;
 
 /// All that a member needs to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Job {
+pub(crate) struct MemberJob {
     /// How to find the others.
     pub(crate) group: GroupJob,
     /// What to do then.
-    pub(crate) work: Work,
+    pub(crate) work: MemberWork,
 }
 
 /// How a member finds the others.
@@ -42,7 +42,7 @@ pub(crate) struct GroupJob {
     /// The core that the member is bound to.
     pub(crate) core: Option<usize>,
     pub(crate) idle: IdleName,
-    pub(crate) location: Location,
+    pub(crate) location: MemberLocation,
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ impl GroupJob {
             joins: Vec::new(),
             core: None,
             idle: IdleName::Auto,
-            location: Location::default(),
+            location: MemberLocation::default(),
         }
     }
 }
@@ -114,7 +114,7 @@ impl TransportName {
 
 /// Where a member runs: by default here, on the loopback interface, with whatever RDMA device fits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Location {
+pub(crate) struct MemberLocation {
     /// The network namespace, as `ip netns` lists it.
     pub(crate) netns: Option<String>,
     /// The address at which the member listens.
@@ -123,7 +123,7 @@ pub(crate) struct Location {
     pub(crate) device: Option<String>,
 }
 
-impl FromStr for Location {
+impl FromStr for MemberLocation {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -162,7 +162,7 @@ pub(crate) enum IdleName {
 /// What the members do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Work {
+pub(crate) enum MemberWork {
     Demo(DemoJob),
     Multicast(MulticastJob),
     Sst(SstJob),
@@ -184,7 +184,7 @@ pub(crate) struct DemoJob {
     pub(crate) keep: Option<std::path::PathBuf>,
     /// The rank of who joins on the way, and sends the last member's share once more.
     #[serde(default)]
-    pub(crate) newcomer: Option<usize>,
+    pub(crate) joiner: Option<usize>,
 }
 
 /// Senders send as fast as they can, or one message at a time.
@@ -288,11 +288,11 @@ pub(crate) enum ScheduleName {
 /// What the parent tells a member after its job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Command {
+pub(crate) enum ParentCommand {
     /// All are ready: begin.
     Go,
-    /// To a newcomer: so many lines had each member, by rank, yet to deliver when this view began. It counts if it is the
-    /// newcomer's first: one that has to come again has several.
+    /// To a joiner: so many lines had each member, by rank, yet to deliver when this view began. It counts if it is the
+    /// joiner's first: one that has to come again has several.
     CatchUp { view: u64, missing: Vec<u64> },
     /// Send nothing more; done is who has delivered all of its own and hears nothing more.
     Drain,
@@ -305,7 +305,7 @@ pub(crate) enum Command {
 /// What a member tells the parent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Event {
+pub(crate) enum MemberEvent {
     /// Where this member can be reached.
     Listening { address: String },
     /// So many have joined.
@@ -324,12 +324,12 @@ pub(crate) enum Event {
     Progress { done: u64 },
     /// Another member is gone, and the group goes on without it.
     Gone { member: usize },
-    /// A newcomer has come in; what it has to know, as in [`Command::CatchUp`].
+    /// A joiner has come in; what it has to know, as in [`ParentCommand::CatchUp`].
     Arrived { view: u64, missing: Vec<u64> },
     /// The member has delivered in a new view.
     View(ViewNews),
     /// The work is done.
-    Done(Box<Report>),
+    Done(Box<MemberReport>),
     /// It cannot go on.
     Failed { message: String },
 }
@@ -349,7 +349,7 @@ pub(crate) struct ViewNews {
 
 /// What a member has done.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct MemberReport {
     /// Messages sent.
     pub(crate) sent: u64,
     /// Messages (or rounds) delivered.
@@ -385,7 +385,7 @@ pub(crate) struct LogReport {
     pub(crate) by_sender: Vec<String>,
     /// Of the messages that this member sent, in the order of sending.
     pub(crate) sent: String,
-    /// Of the messages since the view of the newcomer began, in the order of delivery.
+    /// Of the messages since the view of the joiner began, in the order of delivery.
     #[serde(default)]
     pub(crate) since: Option<String>,
 }
@@ -413,9 +413,9 @@ impl ChangeReport {
 
     /// The change again, with instants of the shared clock.
     pub(crate) fn change(&self) -> ViewChange {
-        let mut steps = Steps::default();
+        let mut steps = ViewChangeSteps::default();
         for (name, at) in &self.steps {
-            if let Some(step) = Step::ALL.iter().find(|step| step.name() == name) {
+            if let Some(step) = ViewChangeStep::ALL.iter().find(|step| step.name() == name) {
                 steps.note(*step, Instant::from_nanos(*at));
             }
         }
@@ -430,12 +430,15 @@ mod tests {
 
     #[test]
     fn locations_are_read() {
-        let location: Location = "netns=m0,address=10.78.0.1,device=rxe0".parse().unwrap();
+        let location: MemberLocation = "netns=m0,address=10.78.0.1,device=rxe0".parse().unwrap();
         let address = "10.78.0.1".parse().ok();
-        assert_eq!(location, Location { netns: Some("m0".into()), address, device: Some("rxe0".into()) });
-        assert_eq!("device=rxe1".parse::<Location>().unwrap().netns, None);
+        assert_eq!(
+            location,
+            MemberLocation { netns: Some("m0".into()), address, device: Some("rxe0".into()) }
+        );
+        assert_eq!("device=rxe1".parse::<MemberLocation>().unwrap().netns, None);
         for text in ["", "m0", "netns=", "address=10.78", "netns=m0,", "host=a"] {
-            assert!(text.parse::<Location>().is_err(), "{text}");
+            assert!(text.parse::<MemberLocation>().is_err(), "{text}");
         }
     }
 }

@@ -35,17 +35,20 @@ pub(crate) fn read_line<T: DeserializeOwned>(pipe: &mut impl BufRead) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Command, Event};
+    use crate::control::{MemberEvent, ParentCommand};
 
     #[test]
     fn what_is_written_is_read() {
         let mut pipe = Vec::new();
-        write_line(&mut pipe, &Command::Go).unwrap();
-        write_line(&mut pipe, &Event::Joined { joined: 2 }).unwrap();
+        write_line(&mut pipe, &ParentCommand::Go).unwrap();
+        write_line(&mut pipe, &MemberEvent::Joined { joined: 2 }).unwrap();
         let mut pipe = &pipe[..];
-        assert_eq!(read_line::<Command>(&mut pipe).unwrap(), Some(Command::Go));
-        assert!(matches!(read_line::<Event>(&mut pipe).unwrap(), Some(Event::Joined { joined: 2 })));
-        assert!(read_line::<Event>(&mut pipe).unwrap().is_none());
-        assert!(read_line::<Event>(&mut &b"panic\n"[..]).unwrap_err().to_string().contains("`panic`"));
+        assert_eq!(read_line::<ParentCommand>(&mut pipe).unwrap(), Some(ParentCommand::Go));
+        assert!(matches!(
+            read_line::<MemberEvent>(&mut pipe).unwrap(),
+            Some(MemberEvent::Joined { joined: 2 })
+        ));
+        assert!(read_line::<MemberEvent>(&mut pipe).unwrap().is_none());
+        assert!(read_line::<MemberEvent>(&mut &b"panic\n"[..]).unwrap_err().to_string().contains("`panic`"));
     }
 }

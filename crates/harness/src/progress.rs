@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar};
 
-use crate::cluster::Observer;
+use crate::cluster::ClusterObserver;
 use crate::terminal::{bars, output, units};
 
 /// Time between two lines where there is no terminal.
 const LINE_PERIOD: Duration = Duration::from_secs(2);
 
 /// Shows progress on standard error.
-pub(crate) struct Display {
+pub(crate) struct ProgressDisplay {
     /// Those that begin.
     members: usize,
     what: &'static str,
@@ -31,17 +31,17 @@ struct Bars {
     screen: MultiProgress,
 }
 
-impl Display {
-    /// For `members`, and `newcomers` later, that do `total` things each, called `what`. A quiet one shows nothing.
-    pub(crate) fn new(members: usize, newcomers: usize, total: u64, what: &'static str, quiet: bool) -> Self {
+impl ProgressDisplay {
+    /// For `members`, and `joiners` later, that do `total` things each, called `what`. A quiet one shows nothing.
+    pub(crate) fn new(members: usize, joiners: usize, total: u64, what: &'static str, quiet: bool) -> Self {
         let terminal = console::user_attended_stderr() && !quiet;
         let bars = terminal.then(|| Bars {
-            all: ProgressBar::new(total * (members + newcomers) as u64),
+            all: ProgressBar::new(total * (members + joiners) as u64),
             members: Vec::new(),
             screen: MultiProgress::with_draw_target(bars::target()),
         });
         let now = Instant::now();
-        let (done, pids) = (vec![0; members + newcomers], Vec::new());
+        let (done, pids) = (vec![0; members + joiners], Vec::new());
         Self { members, what, total, done, pids, bars, begun: now, next_line: now + LINE_PERIOD, quiet }
     }
 
@@ -71,7 +71,7 @@ impl Display {
     }
 }
 
-impl Observer for Display {
+impl ClusterObserver for ProgressDisplay {
     fn on_started(&mut self, rank: usize, pid: u32) {
         self.pids.push(pid);
         if let Some(bars) = &mut self.bars {
@@ -114,7 +114,7 @@ impl Observer for Display {
     }
 }
 
-impl Drop for Display {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.finish();
     }

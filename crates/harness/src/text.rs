@@ -9,13 +9,13 @@ const SEA: &str = include_str!("../assets/sea.txt");
 
 /// The lines to send.
 #[derive(Clone, Debug)]
-pub(crate) struct Text {
+pub(crate) struct DemoText {
     bytes: Vec<u8>,
     /// Where each line begins and ends, without its newline.
     lines: Vec<(usize, usize)>,
 }
 
-impl Text {
+impl DemoText {
     /// Reads the file, or takes the poems.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn lines_end_at_newlines_and_may_be_empty() {
         let lines = |text: &str| {
-            let text = Text::new(text.into());
+            let text = DemoText::new(text.into());
             text.share(0, 1, 1).map(|line| String::from_utf8(line.to_vec()).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(lines("a\n\nbc"), ["a", "", "bc"]);
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn shares_are_the_whole() {
-        let text = Text::new("a\nb\nc\nd\ne".into());
+        let text = DemoText::new("a\nb\nc\nd\ne".into());
         let share = |rank| text.share(rank, 2, 3).map(|line| line[0]).collect::<Vec<_>>();
         assert_eq!(share(0), *b"acebdace", "every second line, over all rounds");
         assert_eq!(share(0).len() + share(1).len(), 15);
@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn the_poems_are_there() {
-        let text = Text::read(None).unwrap();
+        let text = DemoText::read(None).unwrap();
         assert_eq!((text.lines(), text.longest()), (272, 103));
-        let missing = Text::read(Some(Path::new("/nonexistent/input"))).unwrap_err();
+        let missing = DemoText::read(Some(Path::new("/nonexistent/input"))).unwrap_err();
         assert_eq!(missing.to_string(), "cannot read the input /nonexistent/input");
     }
 }

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 #[macro_use]
-mod mistakes;
+mod mutations;
 
 pub mod admission;
 pub mod assembly;

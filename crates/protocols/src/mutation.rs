@@ -1,10 +1,10 @@
-//! Mistakes in the shared state table, the multicast and the views (Derecho §3.2–3.4, Spindle §2–3). The simulator
+//! Mutations in the shared state table, the multicast and the views (Derecho §3.2–3.4, Spindle §2–3). The simulator
 //! catches them.
 
 mutations! {
-    /// A mistake. Each is the negation of one invariant of the shared state table or the multicast
+    /// A mutation. Each is the negation of one invariant of the shared state table or the multicast
     /// (Derecho §3.2–3.4, Spindle §2–3).
-    pub enum Mutation {
+    pub enum GroupMutation {
         /// \[S2\] The guard is pushed before the list that it announces.
         GuardBeforeList,
         /// \[S3\] The guard is pushed by reference, like a list.

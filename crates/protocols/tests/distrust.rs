@@ -3,9 +3,10 @@
 
 use squall_fabric::layout::LINE_WORDS;
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
-use squall_fabric::{Event, Fabric, MirrorId, NodeId, Region};
+use squall_fabric::{Fabric, FabricEvent, MirrorId, NodeId, Region};
 use squall_protocols::membership::{
-    JOINS_MAX, Member, Membership, PartitionSafety, Row, Segment, Settings, Subgroups, View,
+    JOINS_MAX, Member, Membership, MembershipRow, MembershipSettings, PartitionSafety, SenderSegment,
+    Subgroups, View,
 };
 
 const MEMBERS: u32 = 4;
@@ -40,13 +41,13 @@ struct Puppet {
     fabric: SimFabric,
     row: Region,
     mirror: MirrorId,
-    columns: Row,
+    columns: MembershipRow,
     /// Held, as by one who reads them.
     _views: Vec<Region>,
 }
 
-fn segments() -> Vec<Segment> {
-    vec![Segment { counts: 0, trims: 0, senders: SENDERS, ranks: (0..MEMBERS as usize).collect() }]
+fn segments() -> Vec<SenderSegment> {
+    vec![SenderSegment { counts: 0, trims: 0, senders: SENDERS, ranks: (0..MEMBERS as usize).collect() }]
 }
 
 impl Scene {
@@ -54,7 +55,8 @@ impl Scene {
         let world = SimWorld::new(seed, SimConfig::adversarial(seed), MEMBERS);
         let members = (0..MEMBERS).map(|i| Member { node: NodeId(i), tag: 0 }).collect();
         let view = View::first(members);
-        let settings = Settings { suspicion_after: None, partition_safety: PartitionSafety::Off, states: 0 };
+        let settings =
+            MembershipSettings { suspicion_after: None, partition_safety: PartitionSafety::Off, states: 0 };
         let honest = (0..MEMBERS).filter(|i| *i != puppet).map(|i| {
             let mut fabric = world.fabric(i);
             let membership = Membership::new(&mut fabric, view.clone(), segments(), settings.clone(), []);
@@ -62,7 +64,7 @@ impl Scene {
         });
         let members: Vec<_> = honest.collect();
         let mut fabric = world.fabric(puppet);
-        let columns = Row::new(MEMBERS as usize, &segments(), 0);
+        let columns = MembershipRow::new(MEMBERS as usize, &segments(), 0);
         let row = fabric.register(columns.words);
         let others: Vec<_> = (0..MEMBERS).filter(|i| *i != puppet).map(NodeId).collect();
         let mirror = fabric.publish(view.key(0), &row, &others);
@@ -75,8 +77,8 @@ impl Scene {
     /// Lets everybody work for a while.
     fn run(&mut self) {
         let until = self.world.now() + std::time::Duration::from_millis(20);
-        while let Some(i) = self.world.next_turn(until) {
-            let mut events: Vec<Event> = Vec::new();
+        while let Some(i) = self.world.next_poll(until) {
+            let mut events: Vec<FabricEvent> = Vec::new();
             if i == self.puppet.node {
                 self.puppet.fabric.poll(&mut |event| events.push(event));
                 self.world.rest(i, !events.is_empty(), None);

@@ -2,23 +2,23 @@
 //! (Derecho §3.2–3.3). They run under the simulated adversary, over many seeds.
 
 use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
-use squall_fabric::{Column, Fabric, Instant, Layout, MirrorKey, NodeId, Region};
-use squall_protocols::sst::Table;
+use squall_fabric::{Column, Fabric, Instant, MirrorKey, NodeId, Region, RowLayout};
+use squall_protocols::sst::StateTable;
 
 /// A table at each member of one simulated world, and the rule by which a member looks at all rows and stores into its own.
 struct Cluster<R> {
     world: SimWorld,
-    nodes: Vec<(SimFabric, Table)>,
+    nodes: Vec<(SimFabric, StateTable)>,
     rule: R,
 }
 
-impl<R: Fn(&mut Table)> Cluster<R> {
-    fn new(seed: u64, members: u32, layout: &Layout, rule: R) -> Self {
+impl<R: Fn(&mut StateTable)> Cluster<R> {
+    fn new(seed: u64, members: u32, layout: &RowLayout, rule: R) -> Self {
         let world = SimWorld::new(seed, SimConfig::adversarial(seed), members);
         let members: Vec<NodeId> = (0..members).map(NodeId).collect();
         let node = |member: &NodeId| {
             let mut fabric = world.fabric(member.0);
-            let table = Table::new(&mut fabric, MirrorKey(1), &members, layout.words());
+            let table = StateTable::new(&mut fabric, MirrorKey(1), &members, layout.words());
             (fabric, table)
         };
         let nodes = members.iter().map(node).collect();
@@ -28,7 +28,7 @@ impl<R: Fn(&mut Table)> Cluster<R> {
     /// Runs until nothing moves any more.
     fn settle(&mut self) {
         let until = self.world.now() + std::time::Duration::from_secs(1);
-        while let Some(i) = self.world.next_turn(until) {
+        while let Some(i) = self.world.next_poll(until) {
             let (fabric, table) = &mut self.nodes[i as usize];
             let mut work = fabric.poll(&mut |event| table.handle_event(&event));
             if table.is_ready() {
@@ -41,7 +41,7 @@ impl<R: Fn(&mut Table)> Cluster<R> {
 }
 
 /// Raises a column of the own row once.
-fn raise(table: &mut Table, column: Column<u64>, value: u64) {
+fn raise(table: &mut StateTable, column: Column<u64>, value: u64) {
     if column.load(table.own()) == 0 {
         table.raise(column, value);
     }
@@ -57,10 +57,10 @@ const YES: u64 = 2;
 /// Derecho §3.2: the leader puts a request into its row; each member votes when it sees it; the leader aggregates the
 /// votes when all are there, and reports the outcome. Returns what each member learns.
 fn two_phase_commit(seed: u64, members: u32, veto: Option<usize>) -> Vec<u64> {
-    let mut layout = Layout::new();
+    let mut layout = RowLayout::new();
     let (request, vote): (Column<u64>, Column<u64>) = (layout.column(), layout.column());
     let (voted, outcome): (Column<u64>, Column<u64>) = (layout.column(), layout.column());
-    let rule = |table: &mut Table| {
+    let rule = |table: &mut StateTable| {
         if table.rank() == 0 {
             raise(table, request, 1);
             if table.rows().iter().all(is_set(voted)) {
@@ -92,10 +92,10 @@ fn two_phase_commit_commits_when_all_agree_and_aborts_on_a_veto() {
 #[test]
 fn k1_is_learned_by_all_or_deduced_by_nobody() {
     for seed in 0..100u64 {
-        let mut layout = Layout::new();
+        let mut layout = RowLayout::new();
         let (knows, everyone): (Column<u64>, Column<u64>) = (layout.column(), layout.column());
         let members = 3 + u32::try_from(seed % 3).unwrap();
-        let rule = |table: &mut Table| {
+        let rule = |table: &mut StateTable| {
             raise(table, knows, 1);
             // What another member has deduced is as safe as what this one deduces: the predicate is monotone.
             if table.rows().iter().all(is_set(knows)) || table.rows().iter().any(is_set(everyone)) {

@@ -5,13 +5,13 @@
 
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Channel, Core, Duration, Fabric, Instant, NodeId, Region};
-use squall_protocols::stream::{Completion, Settings, Socket, Statistics};
+use squall_protocols::stream::{Completion, SocketCore, Statistics, StreamSettings};
 
-pub use squall_protocols::stream::Policy;
+pub use squall_protocols::stream::TransferPolicy;
 
 /// How long messages are.
 #[derive(Clone, Copy, Debug)]
-pub enum Sizes {
+pub enum MessageSizes {
     /// All alike, in bytes.
     Fixed(u64),
     /// Exponential with this mean in bytes, cut at four times of it.
@@ -20,13 +20,13 @@ pub enum Sizes {
 
 /// One run of the tool.
 #[derive(Clone, Debug)]
-pub struct Blast {
+pub struct BlastRun {
     /// The network and the processors.
     pub config: SimConfig,
     /// Of both ends.
-    pub settings: Settings,
+    pub settings: StreamSettings,
     /// How long messages are.
-    pub sizes: Sizes,
+    pub sizes: MessageSizes,
     /// How many there are.
     pub messages: u64,
     /// How many sends are outstanding.
@@ -41,7 +41,7 @@ pub struct Blast {
 
 /// What it shows.
 #[derive(Clone, Copy, Debug)]
-pub struct Report {
+pub struct BlastReport {
     /// From the first send until the receiver has all.
     pub gigabits_per_second: f64,
     /// In bytes.
@@ -58,17 +58,17 @@ pub struct Report {
 
 struct Node {
     fabric: SimFabric,
-    socket: Socket,
+    socket: SocketCore,
     memory: Region,
     slept: bool,
     busy_ns: u64,
 }
 
-impl Blast {
+impl BlastRun {
     /// The paper's two machines with FDR InfiniBand: 1.76 µs one way, PCIe lets 46.5 Gb/s through, copies of 3.4 GB/s; events
     /// by notification, which takes some 20 µs to a sleeping process.
     #[must_use]
-    pub fn fdr(policy: Policy, sends: usize, receives: usize) -> Self {
+    pub fn fdr(policy: TransferPolicy, sends: usize, receives: usize) -> Self {
         let cost = CostModel {
             post_ns: 500,
             post_receive_ns: 100,
@@ -83,14 +83,14 @@ impl Blast {
         };
         Self {
             config: SimConfig { cost, ..SimConfig::hardware() },
-            settings: Settings {
+            settings: StreamSettings {
                 policy,
                 ring_words: 2 << 20,
                 advert_bytes_min: 0,
                 copy_bytes_per_us: 3_400,
-                ..Settings::default()
+                ..StreamSettings::default()
             },
-            sizes: Sizes::Exponential(1 << 20),
+            sizes: MessageSizes::Exponential(1 << 20),
             messages: 400,
             sends,
             receives,
@@ -101,7 +101,7 @@ impl Blast {
 
     /// The paper's two machines with RoCE at 10 Gb/s and 24 ms each way.
     #[must_use]
-    pub fn distant(policy: Policy, sends: usize, receives: usize) -> Self {
+    pub fn distant(policy: TransferPolicy, sends: usize, receives: usize) -> Self {
         let mut blast = Self::fdr(policy, sends, receives);
         let delay_ns = 24_000_000;
         let cost = &mut blast.config.cost;
@@ -117,15 +117,15 @@ impl Blast {
     /// # Panics
     /// If the settings make no sense, or a stream stands still.
     #[must_use]
-    pub fn run(&self) -> Report {
+    pub fn run(&self) -> BlastReport {
         let world = SimWorld::new(self.seed, self.config.clone(), 2);
         let longest = match self.sizes {
-            Sizes::Fixed(size) => size,
-            Sizes::Exponential(mean) => 4 * mean,
+            MessageSizes::Fixed(size) => size,
+            MessageSizes::Exponential(mean) => 4 * mean,
         };
         let mut nodes = [0, 1].map(|i| {
             let mut fabric = world.fabric(i);
-            let socket = Socket::new(&mut fabric, NodeId(1 - i), Channel(1), self.settings.clone());
+            let socket = SocketCore::new(&mut fabric, NodeId(1 - i), Channel(1), self.settings.clone());
             let memory = fabric.register(longest.div_ceil(8) as usize);
             Node { socket: socket.expect("good settings"), fabric, memory, slept: false, busy_ns: 0 }
         });
@@ -133,11 +133,11 @@ impl Blast {
         let (mut left, mut bytes, mut received) = (self.messages, 0, 0);
         let mut outstanding = [0; 2];
         let mut span = [Instant::default(); 2];
-        while let Some(i) = world.next_turn(Instant::from_nanos(u64::MAX / 2)) {
+        while let Some(i) = world.next_poll(Instant::from_nanos(u64::MAX / 2)) {
             let is_sender = i == 0;
             let node = &mut nodes[i as usize];
             let begin = node.fabric.now();
-            let (events, worked) = node.turn(self.wake_up);
+            let (events, worked) = node.step(self.wake_up);
             let mut posted = false;
             let has_begun = span[0] > Instant::default() && begin >= span[0];
             for event in events {
@@ -154,13 +154,13 @@ impl Blast {
             }
             while is_sender && left > 0 && outstanding[0] < self.sends && has_begun {
                 let length = self.length(&mut prng);
-                node.socket.post_send(&node.memory, 0..length as usize).expect("room");
+                node.socket.post_send(&node.memory, 0..length as usize).expect("space");
                 (left, bytes) = (left - 1, bytes + length);
                 (outstanding[0], posted) = (outstanding[0] + 1, true);
             }
             while !is_sender && outstanding[1] < self.receives {
                 let all = 0..longest as usize;
-                node.socket.post_receive(&mut node.fabric, &node.memory, all, false).expect("room");
+                node.socket.post_receive(&mut node.fabric, &node.memory, all, false).expect("space");
                 (outstanding[1], posted) = (outstanding[1] + 1, true);
             }
             let waits = is_sender && !has_begun;
@@ -173,7 +173,7 @@ impl Blast {
         }
         assert!(left == 0 && outstanding[0] == 0, "it stands still: {:?}", nodes.map(|node| node.socket));
         let span_ns = span[1].since(span[0]).as_nanos() as f64;
-        Report {
+        BlastReport {
             gigabits_per_second: bytes as f64 * 8.0 / span_ns,
             bytes,
             seconds: span_ns / 1e9,
@@ -185,8 +185,8 @@ impl Blast {
 
     fn length(&self, prng: &mut Prng) -> u64 {
         match self.sizes {
-            Sizes::Fixed(size) => size,
-            Sizes::Exponential(mean) => {
+            MessageSizes::Fixed(size) => size,
+            MessageSizes::Exponential(mean) => {
                 let uniform = (prng.draw() >> 11) as f64 / (1_u64 << 53) as f64;
                 let length = -(1.0 - uniform).ln() * mean as f64;
                 (length as u64).clamp(1, 4 * mean)
@@ -197,7 +197,7 @@ impl Blast {
 
 impl Node {
     /// Takes events and lets the socket work; returns what has completed, and whether there was anything to do.
-    fn turn(&mut self, wake_up: Duration) -> (Vec<Completion>, bool) {
+    fn step(&mut self, wake_up: Duration) -> (Vec<Completion>, bool) {
         let mut events = Vec::new();
         let fabric = &mut self.fabric;
         let mut work = fabric.poll(&mut |event| events.push(event));

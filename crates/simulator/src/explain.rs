@@ -2,9 +2,9 @@
 
 use std::fmt::{Display, Write as _};
 
-use squall_fabric::sim::Record;
+use squall_fabric::sim::TraceRecord;
 
-use crate::run::Outcome;
+use crate::run::RunOutcome;
 
 /// How many happenings a timeline shows.
 const TIMELINE: usize = 60;
@@ -20,7 +20,7 @@ pub trait Shrink: Clone + Display {
 
 /// The plan in words, shrunk if it fails, with a timeline of its end.
 #[must_use]
-pub fn explain<P: Shrink>(plan: &P, run: impl Fn(&P, usize) -> Outcome) -> String {
+pub fn explain<P: Shrink>(plan: &P, run: impl Fn(&P, usize) -> RunOutcome) -> String {
     let outcome = run(plan, 0);
     let mut text = format!("{plan}");
     let plan = match &outcome.violation {
@@ -49,7 +49,7 @@ pub fn explain<P: Shrink>(plan: &P, run: impl Fn(&P, usize) -> Outcome) -> Strin
 }
 
 /// Takes away whatever can be taken away while the same checker still fails.
-fn shrink<P: Shrink>(plan: &P, checker: &'static str, run: &impl Fn(&P, usize) -> Outcome) -> P {
+fn shrink<P: Shrink>(plan: &P, checker: &'static str, run: &impl Fn(&P, usize) -> RunOutcome) -> P {
     let mut best = plan.clone();
     let mut attempts = 0;
     'again: loop {
@@ -67,7 +67,7 @@ fn shrink<P: Shrink>(plan: &P, checker: &'static str, run: &impl Fn(&P, usize) -
     }
 }
 
-fn line(record: &Record) -> String {
+fn line(record: &TraceRecord) -> String {
     let micros = record.at_ns / 1000;
     format!("{micros:>9}.{:03} µs  node {}  {:?}", record.at_ns % 1000, record.node, record.what)
 }

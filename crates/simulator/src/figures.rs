@@ -8,9 +8,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use squall_fabric::sim::{CostModel, SimConfig, SimFabric, SimWorld};
-use squall_fabric::window::Writer;
+use squall_fabric::window::WindowWriter;
 use squall_fabric::{Core, Duration, Fabric, Instant, MirrorKey, NodeId};
-use squall_protocols::multicast::{Counters, Message, Settings, Subgroup, ViewStart};
+use squall_protocols::multicast::{Message, MulticastCounters, Subgroup, SubgroupSettings, ViewStart};
 
 /// One experiment.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Experiment {
     /// Members; all are in all subgroups.
     pub members: usize,
     /// The active subgroup's settings; its `message_max` is the size of the messages.
-    pub settings: Settings,
+    pub settings: SubgroupSettings,
     /// Messages that each sender sends.
     pub messages: u64,
     /// Further subgroups in which nobody sends.
@@ -39,8 +39,11 @@ impl Experiment {
     /// window of 100, everything on.
     #[must_use]
     pub fn spindle(members: usize) -> Self {
-        let settings =
-            Settings { window: 100, window_bytes: usize::MAX, ..Settings::new(members, 10 * 1024) };
+        let settings = SubgroupSettings {
+            window: 100,
+            window_bytes: usize::MAX,
+            ..SubgroupSettings::new(members, 10 * 1024)
+        };
         Self {
             members,
             settings,
@@ -56,7 +59,7 @@ impl Experiment {
 
 /// What an experiment predicts.
 #[derive(Clone, Debug)]
-pub struct Prediction {
+pub struct FigurePrediction {
     /// Messages that each member has delivered.
     pub messages: u64,
     /// Virtual time from the first send to the last delivery at all members, in seconds.
@@ -70,7 +73,7 @@ pub struct Prediction {
     /// From send to own delivery, in nanoseconds, sorted.
     pub latency_ns: Vec<u64>,
     /// What member 0 has done.
-    pub counters: Counters,
+    pub counters: MulticastCounters,
     /// Writes that member 0 has posted, and its time spent posting, in nanoseconds.
     pub posts: u64,
     /// See `posts`.
@@ -97,7 +100,7 @@ struct Node {
 
 /// The application thread of a sender. It has a core of its own, so its work is not charged to the polling thread.
 struct Application {
-    writer: Writer,
+    writer: WindowWriter,
     unsent: u64,
     delay: Duration,
     next: Instant,
@@ -105,7 +108,7 @@ struct Application {
     sent_at: std::collections::VecDeque<u64>,
     acknowledged: u64,
     /// Other handles stay open.
-    _others: Vec<Option<Writer>>,
+    _others: Vec<Option<WindowWriter>>,
 }
 
 /// Runs an experiment.
@@ -113,7 +116,7 @@ struct Application {
 /// # Panics
 /// If the settings do not fit the members, or nothing moves any more.
 #[must_use]
-pub fn predict(experiment: &Experiment) -> Prediction {
+pub fn predict(experiment: &Experiment) -> FigurePrediction {
     let config = SimConfig { cost: experiment.cost.clone(), ..SimConfig::hardware() };
     let world = SimWorld::new(experiment.seed, config, number(experiment.members));
     let mut nodes: Vec<Node> =
@@ -126,12 +129,12 @@ pub fn predict(experiment: &Experiment) -> Prediction {
     let mut done = vec![false; nodes.len()];
     while left > 0 {
         let i = world
-            .next_turn(Instant::from_nanos(u64::MAX))
+            .next_poll(Instant::from_nanos(u64::MAX))
             .expect("something moves until all is delivered") as usize;
         if began.is_none() && nodes[i].subgroups[0].is_ready() {
             began = Some(world.now());
         }
-        let (worked, deadline) = nodes[i].turn(experiment, &mut latency_ns);
+        let (worked, deadline) = nodes[i].step(experiment, &mut latency_ns);
         world.rest(number(i), worked, deadline);
         let delivered: u64 = prompt.iter().map(|sender| nodes[i].seen.borrow().by_sender[*sender]).sum();
         if !done[i] && delivered >= target {
@@ -151,12 +154,12 @@ fn summarise(
     seconds: f64,
     prompt_messages: u64,
     latency_ns: Vec<u64>,
-) -> Prediction {
+) -> FigurePrediction {
     let messages = nodes.iter().map(|node| node.seen.borrow().messages).min().expect("there are members");
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     let rate = |count: u64| count as f64 / seconds;
     let fabric = nodes[0].fabric.counters();
-    Prediction {
+    FigurePrediction {
         messages,
         seconds,
         messages_per_second: rate(messages),
@@ -222,7 +225,7 @@ impl Node {
     }
 
     /// One evaluation of all predicates, as the polling thread does it.
-    fn turn(&mut self, experiment: &Experiment, latency_ns: &mut Vec<u64>) -> (bool, Option<Instant>) {
+    fn step(&mut self, experiment: &Experiment, latency_ns: &mut Vec<u64>) -> (bool, Option<Instant>) {
         let mut events = Vec::new();
         self.fabric.poll(&mut |event| events.push(event));
         let mut worked = !events.is_empty();

@@ -25,4 +25,4 @@ pub mod shape;
 pub mod sst;
 pub mod takeover;
 
-pub use run::{Outcome, Planned, Scenario, Summary, Violation, scenarios, sweep};
+pub use run::{PlannedScenario, RunOutcome, Scenario, SweepSummary, Violation, scenarios, sweep};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use squall_fabric::Duration;
-use squall_fabric::sim::Record;
+use squall_fabric::sim::TraceRecord;
 
 use crate::coverage::{self, Coverage, Promises};
 use crate::explain::{Shrink, explain};
@@ -28,7 +28,7 @@ impl std::error::Error for Violation {}
 
 /// How a run ended.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// The first thing that was wrong.
     pub violation: Option<Violation>,
     /// How much virtual time passed.
@@ -38,7 +38,7 @@ pub struct Outcome {
     /// A hash of all that happened: equal for equal runs.
     pub trace_hash: u64,
     /// The latest happenings, if they were asked for.
-    pub trace: Vec<Record>,
+    pub trace: Vec<TraceRecord>,
 }
 
 /// A scenario: from a seed to an outcome.
@@ -50,13 +50,13 @@ pub trait Scenario {
     fn about(&self) -> &'static str;
 
     /// Runs the plan of `seed`.
-    fn run(&self, seed: u64) -> Outcome;
+    fn run(&self, seed: u64) -> RunOutcome;
 
     /// The plan of `seed` in words, shrunk as far as it still fails, with a timeline of its end.
     fn explain(&self, seed: u64) -> String;
 
     /// Runs the plan of `seed` and says what the run has reached.
-    fn run_and_count(&self, seed: u64) -> (Outcome, Coverage);
+    fn run_and_count(&self, seed: u64) -> (RunOutcome, Coverage);
 
     /// What its runs must reach.
     fn promises(&self) -> Promises;
@@ -64,7 +64,7 @@ pub trait Scenario {
 
 /// A scenario that is all in its plans.
 #[derive(Clone, Copy, Debug)]
-pub struct Planned<P> {
+pub struct PlannedScenario<P> {
     /// See [`Scenario::name`].
     pub name: &'static str,
     /// See [`Scenario::about`].
@@ -72,14 +72,14 @@ pub struct Planned<P> {
     /// The plan of a seed.
     pub draw: fn(u64) -> P,
     /// Runs a plan, keeping so many of the latest happenings.
-    pub run: fn(&P, usize) -> Outcome,
+    pub run: fn(&P, usize) -> RunOutcome,
     /// The kinds of faults in a plan.
     pub faults: fn(&P) -> Vec<&'static str>,
     /// See [`Scenario::promises`].
     pub promises: Promises,
 }
 
-impl<P: Shrink> Scenario for Planned<P> {
+impl<P: Shrink> Scenario for PlannedScenario<P> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -88,7 +88,7 @@ impl<P: Shrink> Scenario for Planned<P> {
         self.about
     }
 
-    fn run(&self, seed: u64) -> Outcome {
+    fn run(&self, seed: u64) -> RunOutcome {
         (self.run)(&(self.draw)(seed), 0)
     }
 
@@ -96,7 +96,7 @@ impl<P: Shrink> Scenario for Planned<P> {
         explain(&(self.draw)(seed), self.run)
     }
 
-    fn run_and_count(&self, seed: u64) -> (Outcome, Coverage) {
+    fn run_and_count(&self, seed: u64) -> (RunOutcome, Coverage) {
         let plan = (self.draw)(seed);
         let faults = (self.faults)(&plan);
         coverage::of_run(faults, || (self.run)(&plan, 0))
@@ -127,7 +127,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
 
 /// What a sweep over seeds has found.
 #[derive(Clone, Debug, Default)]
-pub struct Summary {
+pub struct SweepSummary {
     /// Seeds run.
     pub seeds: u64,
     /// Virtual time over all of them.
@@ -146,9 +146,9 @@ pub fn sweep(
     scenario: &dyn Scenario,
     seeds: Range<u64>,
     failures_max: usize,
-    mut on_seed: impl FnMut(u64, &Summary) -> bool,
-) -> Summary {
-    let mut summary = Summary::default();
+    mut on_seed: impl FnMut(u64, &SweepSummary) -> bool,
+) -> SweepSummary {
+    let mut summary = SweepSummary::default();
     for seed in seeds {
         let (outcome, reached) = scenario.run_and_count(seed);
         summary.coverage.merge(reached);

@@ -7,19 +7,21 @@
 use std::fmt;
 
 use squall_fabric::layout::Columns;
-use squall_fabric::sim::{Adversary, CostModel, Prng, Rule, SimConfig, SimFabric, SimWorld, Verdict, When};
-use squall_fabric::{Column, Duration, Fabric, Instant, Layout, MirrorKey, NodeId};
-use squall_protocols::sst::Table;
+use squall_fabric::sim::{
+    Adversary, CostModel, Prng, Rule, RuleTrigger, SimConfig, SimFabric, SimWorld, Verdict,
+};
+use squall_fabric::{Column, Duration, Fabric, Instant, MirrorKey, NodeId, RowLayout};
+use squall_protocols::sst::StateTable;
 
 use crate::coverage::{self, rule_kinds};
 use crate::explain::Shrink;
-use crate::run::{Outcome, Planned, Violation};
+use crate::run::{PlannedScenario, RunOutcome, Violation};
 
 /// The scenario.
-pub const SCENARIO: Planned<Plan> = Planned {
+pub const SCENARIO: PlannedScenario<SstPlan> = PlannedScenario {
     name: "sst",
     about: "a shared state table of 2 to 5 members: guarded lists, counters, freezes",
-    draw: Plan::draw,
+    draw: SstPlan::draw,
     run: |plan, trace_records_max| Cluster::new(plan, trace_records_max).run(),
     faults: |plan| rule_kinds(&plan.rules),
     promises: coverage::SST,
@@ -33,7 +35,7 @@ const LIST: usize = 64;
 
 /// One run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SstPlan {
     seed: u64,
     members: usize,
     /// Words that each member appends.
@@ -45,13 +47,13 @@ pub struct Plan {
     rules: Vec<Rule>,
 }
 
-impl Plan {
+impl SstPlan {
     fn draw(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0x557);
         let members = 2 + prng.index(4);
         let appends = 1 + prng.index(LIST);
         let pause = |prng: &mut Prng| Rule {
-            when: When::At(Instant::from_nanos(prng.below(500_000))),
+            when: RuleTrigger::At(Instant::from_nanos(prng.below(500_000))),
             what: Verdict::Pause {
                 node: u32::try_from(prng.index(members)).expect("few members"),
                 span: Duration::from_nanos(prng.below(1_000_000)),
@@ -71,7 +73,7 @@ impl Plan {
     }
 }
 
-impl Shrink for Plan {
+impl Shrink for SstPlan {
     fn smaller(&self) -> Vec<Self> {
         let without = |i: usize| {
             let mut plan = self.clone();
@@ -84,7 +86,7 @@ impl Shrink for Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for SstPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {} members append {} words each", self.seed, self.members, self.appends)?;
         if let Some((freezer, frozen, words)) = self.freeze {
@@ -104,7 +106,7 @@ struct Row {
 
 struct Node {
     fabric: SimFabric,
-    table: Table,
+    table: StateTable,
     appended: usize,
     /// The last count and plain value seen in each row.
     seen: Vec<(u64, u64)>,
@@ -113,7 +115,7 @@ struct Node {
 }
 
 struct Cluster<'a> {
-    plan: &'a Plan,
+    plan: &'a SstPlan,
     world: SimWorld,
     row: Row,
     nodes: Vec<Node>,
@@ -122,7 +124,7 @@ struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    fn new(plan: &'a Plan, trace_records_max: usize) -> Self {
+    fn new(plan: &'a SstPlan, trace_records_max: usize) -> Self {
         let config = SimConfig {
             adversary: Some(plan.adversary.clone()),
             cost: CostModel::FREE,
@@ -133,12 +135,12 @@ impl<'a> Cluster<'a> {
         };
         let number = |i: usize| u32::try_from(i).expect("few members");
         let world = SimWorld::new(plan.seed, config, number(plan.members));
-        let mut layout = Layout::new();
+        let mut layout = RowLayout::new();
         let row = Row { count: layout.column(), list: layout.list(LIST), plain: layout.column() };
         let members: Vec<NodeId> = (0..plan.members).map(|i| NodeId(number(i))).collect();
         let node = |i: usize| {
             let mut fabric = world.fabric(number(i));
-            let table = Table::new(&mut fabric, MirrorKey(3), &members, layout.words());
+            let table = StateTable::new(&mut fabric, MirrorKey(3), &members, layout.words());
             Node {
                 fabric,
                 table,
@@ -151,11 +153,11 @@ impl<'a> Cluster<'a> {
         Self { plan, world: world.clone(), row, nodes, prng: Prng::new(plan.seed ^ 0x70e), values: 0 }
     }
 
-    fn run(mut self) -> Outcome {
+    fn run(mut self) -> RunOutcome {
         let mut violation = None;
         let until = Instant::from_nanos(0) + SETTLE;
-        while let Some(i) = self.world.next_turn(until) {
-            match self.turn(i as usize) {
+        while let Some(i) = self.world.next_poll(until) {
+            match self.step(i as usize) {
                 Ok(worked) => self.world.rest(i, worked, None),
                 Err(found) => {
                     violation = Some(found);
@@ -163,7 +165,7 @@ impl<'a> Cluster<'a> {
                 }
             }
         }
-        Outcome {
+        RunOutcome {
             violation: violation.or_else(|| self.check_end()),
             elapsed: self.world.now().since(Instant::from_nanos(0)),
             delivered: self.values,
@@ -172,7 +174,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    fn turn(&mut self, i: usize) -> Result<bool, Violation> {
+    fn step(&mut self, i: usize) -> Result<bool, Violation> {
         let node = &mut self.nodes[i];
         let mut events = Vec::new();
         let mut worked = node.fabric.poll(&mut |event| events.push(event)) > 0;

@@ -1,6 +1,6 @@
 //! What scenarios promise to reach: every point is promised by one of them, and a point that is no longer reached is named.
 
-use squall_protocols::mutation::{self, Mutation};
+use squall_protocols::mutation::{self, GroupMutation};
 use squall_simulator::coverage::{Point, RULE_KINDS};
 use squall_simulator::{Scenario as _, multicast, scenarios, sweep};
 
@@ -20,7 +20,7 @@ fn a_point_that_is_no_longer_reached_is_named() {
     let promises = multicast::SCENARIO.promises();
     let missing = || sweep(&multicast::SCENARIO, 0..300, usize::MAX, |_, _| true).coverage.missing(&promises);
     assert_eq!(missing(), Vec::<String>::new());
-    let missing = mutation::with(Mutation::NoNulls, missing);
+    let missing = mutation::with(GroupMutation::NoNulls, missing);
     assert_eq!(missing, ["NullsSent (A round that others have begun is filled by nulls)"]);
 }
 

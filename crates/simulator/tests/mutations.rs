@@ -1,4 +1,4 @@
-//! Every known mistake, put back into the protocols, is caught within a stated number of seeds. A checker that has
+//! Every known mutation, put back into the protocols, is caught within a stated number of seeds. A checker that has
 //! never failed is not trusted.
 
 use std::fmt::Debug;
@@ -6,14 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use squall_protocols::{admission, assembly, mutation};
 use squall_simulator::{
-    self as simulator, Outcome, Scenario, alive, group, join, replica, scenarios, takeover,
+    self as simulator, RunOutcome, Scenario, alive, group, join, replica, scenarios, takeover,
 };
 
-/// Within so many seeds each mistake must be caught.
+/// Within so many seeds each mutation must be caught.
 const SEEDS: u64 = 2000;
 
 /// What a run finds, a checker or an assertion of the protocol itself.
-fn found(run: impl FnOnce() -> Outcome) -> Option<String> {
+fn found(run: impl FnOnce() -> RunOutcome) -> Option<String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(outcome) => Some(outcome.violation?.to_string()),
         Err(panic) => {
@@ -26,7 +26,7 @@ fn run(scenario: &dyn Scenario, seed: u64) -> Option<String> {
     Some(format!("{} {seed}: {}", scenario.name(), found(|| scenario.run(seed))?))
 }
 
-/// What catches a mistake first: all scenarios run each seed before the next one.
+/// What catches a mutation first: all scenarios run each seed before the next one.
 fn caught(scenarios: &[Box<dyn Scenario>]) -> Option<String> {
     (0..SEEDS).find_map(|seed| scenarios.iter().find_map(|scenario| run(scenario.as_ref(), seed)))
 }
@@ -35,15 +35,15 @@ fn caught_in_joins() -> Option<String> {
     (0..SEEDS).find_map(|seed| run(&join::SCENARIO, seed))
 }
 
-/// Puts each mistake back in turn, and says which were missed.
-fn check<M: Copy + Debug>(mistakes: &[M], caught: impl Fn(M) -> Option<String>) {
-    // Assertions of the protocol may catch a mistake first; their messages would only be noise here.
+/// Puts each mutation back in turn, and says which were missed.
+fn check<M: Copy + Debug>(mutations: &[M], caught: impl Fn(M) -> Option<String>) {
+    // Assertions of the protocol may catch a mutation first; their messages would only be noise here.
     std::panic::set_hook(Box::new(|_| ()));
     let mut missed = Vec::new();
-    for mistake in mistakes {
-        match caught(*mistake) {
-            Some(text) => println!("{mistake:?}: {text}"),
-            None => missed.push(*mistake),
+    for mutation in mutations {
+        match caught(*mutation) {
+            Some(text) => println!("{mutation:?}: {text}"),
+            None => missed.push(*mutation),
         }
     }
     let _ = std::panic::take_hook();
@@ -52,11 +52,14 @@ fn check<M: Copy + Debug>(mistakes: &[M], caught: impl Fn(M) -> Option<String>) 
 
 /// Three leaders have to die, each at one of a few posts, so a unit test of the rule catches this one (`agreement.rs`): none
 /// of 120,000 runs of takeovers does.
-const UNIT_TESTED: mutation::Mutation = mutation::Mutation::TakeEarliestProposal;
+const UNIT_TESTED: mutation::GroupMutation = mutation::GroupMutation::TakeEarliestProposal;
 
-/// Mistakes that only joins have.
-const IN_JOINS: [mutation::Mutation; 3] =
-    [mutation::Mutation::ReadyWhileEnding, mutation::Mutation::TakePartEarly, mutation::Mutation::HearEarly];
+/// Mutations that only joins have.
+const IN_JOINS: [mutation::GroupMutation; 3] = [
+    mutation::GroupMutation::ReadyWhileEnding,
+    mutation::GroupMutation::TakePartEarly,
+    mutation::GroupMutation::HearEarly,
+];
 
 /// What catches a mutation that needs several rare events in a row: a run that has them.
 ///
@@ -68,49 +71,49 @@ const IN_JOINS: [mutation::Mutation; 3] =
 /// - `ForgetPause`: a member pauses for about as long as the others wait, between its last word in a view and the next view, and one
 ///   of the others accuses it just before it is back.
 /// - `DecideDeparted`: a member that leaves hears of the decision so late that the others have parted with it.
-fn rare(mistake: mutation::Mutation) -> Option<fn() -> Outcome> {
-    use mutation::Mutation;
-    Some(match mistake {
-        Mutation::ProposeUnaccepted => || takeover::SCENARIO.run(95_787),
-        Mutation::MissLateReader => {
-            || group::run(&group::Plan { seed: 1_383, ..group::Plan::draw(17_810) }, 0)
+fn rare(mutation: mutation::GroupMutation) -> Option<fn() -> RunOutcome> {
+    use mutation::GroupMutation;
+    Some(match mutation {
+        GroupMutation::ProposeUnaccepted => || takeover::SCENARIO.run(95_787),
+        GroupMutation::MissLateReader => {
+            || group::run(&group::GroupPlan { seed: 1_383, ..group::GroupPlan::draw(17_810) }, 0)
         }
-        Mutation::TakeMissedProposal => || group::SCENARIO.run(63_084),
-        Mutation::LeadForEver => || group::SCENARIO.run(119_923),
-        Mutation::ForgetPause => || alive::SCENARIO.run(1_090),
-        Mutation::DecideDeparted => || takeover::SCENARIO.run(78_589),
+        GroupMutation::TakeMissedProposal => || group::SCENARIO.run(63_084),
+        GroupMutation::LeadForEver => || group::SCENARIO.run(119_923),
+        GroupMutation::ForgetPause => || alive::SCENARIO.run(1_090),
+        GroupMutation::DecideDeparted => || takeover::SCENARIO.run(78_589),
         _ => return None,
     })
 }
 
 #[test]
-fn every_mistake_is_caught() {
+fn every_mutation_is_caught() {
     let mut scenarios = scenarios();
     // All its views are in other scenarios, too.
     scenarios.retain(|scenario| scenario.name() != join::SCENARIO.name);
-    let caught = |mistake| match rare(mistake) {
-        _ if mistake == UNIT_TESTED => Some("a unit test".into()),
-        None if IN_JOINS.contains(&mistake) => caught_in_joins(),
+    let caught = |mutation| match rare(mutation) {
+        _ if mutation == UNIT_TESTED => Some("a unit test".into()),
+        None if IN_JOINS.contains(&mutation) => caught_in_joins(),
         None => caught(&scenarios),
         Some(run) => found(run),
     };
-    check(mutation::Mutation::ALL, |mistake| mutation::with(mistake, || caught(mistake)));
+    check(mutation::GroupMutation::ALL, |mutation| mutation::with(mutation, || caught(mutation)));
 }
 
 /// Else they would prove nothing.
 #[test]
-fn runs_with_rare_events_hold_without_a_mistake() {
-    for mistake in mutation::Mutation::ALL {
-        assert_eq!(rare(*mistake).and_then(found), None, "{mistake:?}");
+fn runs_with_rare_events_hold_without_a_mutation() {
+    for mutation in mutation::GroupMutation::ALL {
+        assert_eq!(rare(*mutation).and_then(found), None, "{mutation:?}");
     }
 }
 
 /// Those in replicated objects, which one scenario has.
 #[test]
-fn every_mistake_in_objects_is_caught() {
+fn every_mutation_in_objects_is_caught() {
     use squall_protocols::replica::mutation;
     let scenarios: [Box<dyn Scenario>; 1] = [Box::new(replica::SCENARIO)];
-    check(mutation::Mutation::ALL, |mistake| mutation::with(mistake, || caught(&scenarios)));
+    check(mutation::ReplicaMutation::ALL, |mutation| mutation::with(mutation, || caught(&scenarios)));
 }
 
 /// Joiners and the members that admit them.
@@ -120,24 +123,24 @@ fn every_mistake_in_objects_is_caught() {
 /// too, and accuses the member from its side. `AbandonReport` needs a leader that dies between its view's decision and its answer
 /// to the report, in a group that has no other member to spare: one of 30,000 runs has that.
 #[test]
-fn every_mistake_in_admission_is_caught() {
-    use admission::mutation::{Mutation, with};
-    let caught = |mistake| match mistake {
-        Mutation::AdmitTwo | Mutation::RefuseSilently => Some("a unit test".into()),
-        Mutation::AbandonReport => run(&join::SCENARIO, 25_096),
+fn every_mutation_in_admission_is_caught() {
+    use admission::mutation::{AdmissionMutation, with};
+    let caught = |mutation| match mutation {
+        AdmissionMutation::AdmitTwo | AdmissionMutation::RefuseSilently => Some("a unit test".into()),
+        AdmissionMutation::AbandonReport => run(&join::SCENARIO, 25_096),
         _ => caught_in_joins(),
     };
-    check(Mutation::ALL, |mistake| with(mistake, || caught(mistake)));
+    check(AdmissionMutation::ALL, |mutation| with(mutation, || caught(mutation)));
 }
 
 /// The first members, before they have a view. A run is short, so there can be more of them. `TakeStaleReport` has a unit test: the
 /// member whose report crosses its release has to be the last to link again.
 #[test]
 fn every_mutation_in_assembly_is_caught() {
-    use assembly::mutation::{Mutation, with};
+    use assembly::mutation::{AssemblyMutation, with};
     let caught = || (0..10 * SEEDS).find_map(|seed| run(&simulator::assembly::SCENARIO, seed));
-    check(Mutation::ALL, |mutation| match mutation {
-        Mutation::TakeStaleReport => Some("a unit test".into()),
+    check(AssemblyMutation::ALL, |mutation| match mutation {
+        AssemblyMutation::TakeStaleReport => Some("a unit test".into()),
         _ => with(mutation, caught),
     });
 }

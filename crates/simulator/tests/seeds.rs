@@ -88,9 +88,9 @@ fn joins_hold_under_the_adversary() {
 /// Also, that all has happened that the scenario is about.
 #[test]
 fn objects_hold_under_the_adversary() {
-    let mut sum = replica::Tally::default();
+    let mut sum = replica::ReplicaTally::default();
     for seed in 0..2000 {
-        let (outcome, tally) = replica::run_and_count(&replica::Plan::draw(seed), 0);
+        let (outcome, tally) = replica::run_and_count(&replica::ReplicaPlan::draw(seed), 0);
         if let Some(violation) = outcome.violation {
             panic!("seed {seed}: {violation}\n{}", replica::SCENARIO.explain(seed));
         }
@@ -102,7 +102,7 @@ fn objects_hold_under_the_adversary() {
 
 /// Seeds that once failed. Group 86109: a node whose group had ended kept its connection to one that was on its way in.
 /// Group 10 and 17: a wish to leave was forgotten when another change ended the view.
-/// Replica 1019: a newcomer that had left its shard and come back forgot that a state was on its way to it, and refused
+/// Replica 1019: a joiner that had left its shard and come back forgot that a state was on its way to it, and refused
 /// another one, which took the shard for lost. 5005137 and 5009543: joiners put each other off until the time was over.
 /// 18, 22, 24 and 25: shards moved on before their states had, so that nobody could use what the last holders had kept.
 #[test]

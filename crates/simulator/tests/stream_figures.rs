@@ -1,8 +1,8 @@
 //! The paper's table III and figures 9–13, in the simulator (EXS §IV.B).
 
-use squall_simulator::blast::{Blast, Policy, Report, Sizes};
+use squall_simulator::blast::{BlastReport, BlastRun, MessageSizes, TransferPolicy};
 
-fn show(report: &Report) -> String {
+fn show(report: &BlastReport) -> String {
     format!(
         "{:6.2} Gb/s {:4} sw {:.4} cpu {:.2} |",
         report.gigabits_per_second,
@@ -13,12 +13,12 @@ fn show(report: &Report) -> String {
 }
 
 /// Runs all policies, and the paper's dynamic one.
-fn line(name: &str, make: impl Fn(Policy) -> Blast) {
+fn line(name: &str, make: impl Fn(TransferPolicy) -> BlastRun) {
     let mut line = format!("{name} |");
-    for policy in [Policy::Direct, Policy::Indirect, Policy::Dynamic] {
+    for policy in [TransferPolicy::Direct, TransferPolicy::Indirect, TransferPolicy::Dynamic] {
         line += &show(&make(policy).run());
     }
-    let mut paper = make(Policy::Dynamic);
+    let mut paper = make(TransferPolicy::Dynamic);
     paper.settings.renewal = false;
     paper.settings.copy_bytes_per_us = 0;
     line += &show(&paper.run());
@@ -28,13 +28,13 @@ fn line(name: &str, make: impl Fn(Policy) -> Blast) {
 /// Dynamic keeps up with the better policy, where sender and receiver are equals and where the receiver is ahead, near and far.
 #[test]
 fn dynamic_is_as_good_as_the_better_policy() {
-    let speed = |blast: Blast| Blast { messages: 100, ..blast }.run().gigabits_per_second;
+    let speed = |blast: BlastRun| BlastRun { messages: 100, ..blast }.run().gigabits_per_second;
     for (receives, sends) in [(1, 1), (4, 4), (2, 1), (8, 4)] {
-        let near = |policy| speed(Blast::fdr(policy, sends, receives));
-        let far = |policy| speed(Blast::distant(policy, sends, receives));
-        for run in [&near as &dyn Fn(Policy) -> f64, &far] {
-            let best = run(Policy::Direct).max(run(Policy::Indirect));
-            let dynamic = run(Policy::Dynamic);
+        let near = |policy| speed(BlastRun::fdr(policy, sends, receives));
+        let far = |policy| speed(BlastRun::distant(policy, sends, receives));
+        for run in [&near as &dyn Fn(TransferPolicy) -> f64, &far] {
+            let best = run(TransferPolicy::Direct).max(run(TransferPolicy::Indirect));
+            let dynamic = run(TransferPolicy::Dynamic);
             assert!(dynamic >= 0.95 * best, "{receives}, {sends}: {dynamic} Gb/s instead of {best}");
         }
     }
@@ -45,10 +45,14 @@ fn dynamic_is_as_good_as_the_better_policy() {
 fn tries_of_direct_transfer_cost_little() {
     for (size, receives, sends) in [(32 << 10, 2, 4), (8 << 10, 1, 4), (64 << 10, 1, 1), (128 << 10, 1, 2)] {
         let messages = (200 << 20) / size;
-        let speed =
-            |policy| Blast { sizes: Sizes::Fixed(size), messages, ..Blast::fdr(policy, sends, receives) };
-        let [direct, indirect, dynamic] = [Policy::Direct, Policy::Indirect, Policy::Dynamic]
-            .map(|policy| speed(policy).run().gigabits_per_second);
+        let speed = |policy| BlastRun {
+            sizes: MessageSizes::Fixed(size),
+            messages,
+            ..BlastRun::fdr(policy, sends, receives)
+        };
+        let [direct, indirect, dynamic] =
+            [TransferPolicy::Direct, TransferPolicy::Indirect, TransferPolicy::Dynamic]
+                .map(|policy| speed(policy).run().gigabits_per_second);
         assert!(direct < indirect, "{size}: {direct} and {indirect} Gb/s");
         assert!(dynamic >= 0.97 * indirect, "{size}: {dynamic} Gb/s instead of {indirect}");
     }
@@ -59,7 +63,7 @@ fn tries_of_direct_transfer_cost_little() {
 fn a_ring_of_bandwidth_times_delay_keeps_a_long_pipe_full() {
     let speed = |share: u64| {
         // More is under way than the pipe holds: the ring alone is the limit.
-        let mut blast = Blast { messages: 1280, ..Blast::distant(Policy::Indirect, 128, 128) };
+        let mut blast = BlastRun { messages: 1280, ..BlastRun::distant(TransferPolicy::Indirect, 128, 128) };
         blast.settings.ring_words /= share;
         blast.run().gigabits_per_second
     };
@@ -74,7 +78,7 @@ fn table_iii() {
     for (receives, sends) in
         [(1, 1), (2, 2), (4, 4), (8, 8), (16, 16), (32, 32), (2, 1), (4, 2), (8, 4), (16, 8), (32, 16)]
     {
-        line(&format!("{receives:2} {sends:2}"), |policy| Blast::fdr(policy, sends, receives));
+        line(&format!("{receives:2} {sends:2}"), |policy| BlastRun::fdr(policy, sends, receives));
     }
 }
 
@@ -84,7 +88,7 @@ fn figure_12() {
     for shift in 9..23 {
         line(&format!("{:7}", 1 << shift), |policy| {
             let messages = (400 << 20 >> shift).min(4000);
-            Blast { sizes: Sizes::Fixed(1 << shift), messages, ..Blast::fdr(policy, 2, 4) }
+            BlastRun { sizes: MessageSizes::Fixed(1 << shift), messages, ..BlastRun::fdr(policy, 2, 4) }
         });
     }
 }
@@ -96,10 +100,10 @@ fn figure_11() {
         for sends in [1, 2, 4, 8, 16, 32] {
             line(&format!("{size:7} {sends:2}"), |policy| {
                 let messages = (200 << 20) / size;
-                Blast {
-                    sizes: Sizes::Fixed(size),
+                BlastRun {
+                    sizes: MessageSizes::Fixed(size),
                     messages: messages.min(3000),
-                    ..Blast::fdr(policy, sends, 32)
+                    ..BlastRun::fdr(policy, sends, 32)
                 }
             });
         }
@@ -110,7 +114,10 @@ fn figure_11() {
 #[ignore = "prints"]
 fn figure_13() {
     for n in [1, 2, 4, 8, 16, 32] {
-        line(&format!("{n:2}"), |policy| Blast { messages: 20 * n as u64, ..Blast::distant(policy, n, n) });
+        line(&format!("{n:2}"), |policy| BlastRun {
+            messages: 20 * n as u64,
+            ..BlastRun::distant(policy, n, n)
+        });
     }
 }
 
@@ -122,7 +129,11 @@ fn crossings() {
         for shift in 14..21 {
             line(&format!("{:7} {receives} {sends}", 1 << shift), |policy| {
                 let messages = (400 << 20 >> shift).min(20_000);
-                Blast { sizes: Sizes::Fixed(1 << shift), messages, ..Blast::fdr(policy, sends, receives) }
+                BlastRun {
+                    sizes: MessageSizes::Fixed(1 << shift),
+                    messages,
+                    ..BlastRun::fdr(policy, sends, receives)
+                }
             });
         }
     }
@@ -138,21 +149,22 @@ fn matrix() {
                     for receives in [1, 4, 32] {
                         let make = |policy| {
                             let base = if distant {
-                                Blast::distant(policy, sends, receives)
+                                BlastRun::distant(policy, sends, receives)
                             } else {
-                                Blast::fdr(policy, sends, receives)
+                                BlastRun::fdr(policy, sends, receives)
                             };
                             let messages =
                                 ((200 << 20) / size).min(if distant { 10 * sends as u64 } else { 20_000 });
-                            Blast {
-                                sizes: Sizes::Fixed(size),
+                            BlastRun {
+                                sizes: MessageSizes::Fixed(size),
                                 messages,
                                 wake_up: squall_fabric::Duration::from_micros(wake_us),
                                 ..base
                             }
                         };
-                        let [direct, indirect, dynamic] = [Policy::Direct, Policy::Indirect, Policy::Dynamic]
-                            .map(|policy| make(policy).run());
+                        let [direct, indirect, dynamic] =
+                            [TransferPolicy::Direct, TransferPolicy::Indirect, TransferPolicy::Dynamic]
+                                .map(|policy| make(policy).run());
                         let best = direct.gigabits_per_second.max(indirect.gigabits_per_second);
                         println!(
                             "{} {distant} {wake_us:2} {size:7} s{sends:2} r{receives:2} ratio {:.3} | {} {} {}",

@@ -4,36 +4,44 @@
 
 use std::collections::BTreeMap;
 
-use squall_simulator::takeover::{Case, Change, Step, Tally, enumerate, enumerate_pieces};
+use squall_simulator::takeover::{
+    TakeoverCase, TakeoverStep, TakeoverTally, ViewEnd, enumerate, enumerate_pieces,
+};
 
 /// Steps of every leader that ends a view with others.
-const ALWAYS: [Step; 6] =
-    [Step::Counts, Step::Wedge, Step::Proposal, Step::Echo, Step::Decision, Step::Heartbeat];
+const ALWAYS: [TakeoverStep; 6] = [
+    TakeoverStep::Counts,
+    TakeoverStep::Wedge,
+    TakeoverStep::Proposal,
+    TakeoverStep::Echo,
+    TakeoverStep::Decision,
+    TakeoverStep::Heartbeat,
+];
 
-fn cases(members: u32, seed: u64) -> impl Iterator<Item = Case> {
-    let each = move |shared| Change::ALL.map(|change| Case { members, change, shared, seed });
+fn cases(members: u32, seed: u64) -> impl Iterator<Item = TakeoverCase> {
+    let each = move |shared| ViewEnd::ALL.map(|change| TakeoverCase { members, change, shared, seed });
     [false, true].into_iter().flat_map(each)
 }
 
-fn assert_none_failed(tally: &Tally) {
+fn assert_none_failed(tally: &TakeoverTally) {
     if let Some((plan, violation)) = tally.failures.first() {
         panic!("{} of {} runs fail, the first: {violation}\n{plan}", tally.failures.len(), tally.runs);
     }
 }
 
-fn assert_reached(steps: &BTreeMap<Step, u64>, expected: &[Step], whose: &str) {
-    let missing: Vec<&Step> = expected.iter().filter(|step| !steps.contains_key(step)).collect();
+fn assert_reached(steps: &BTreeMap<TakeoverStep, u64>, expected: &[TakeoverStep], whose: &str) {
+    let missing: Vec<&TakeoverStep> = expected.iter().filter(|step| !steps.contains_key(step)).collect();
     assert!(missing.is_empty(), "{whose} never dies at {missing:?}, only at {steps:?}");
 }
 
 #[test]
 fn a_leader_dies_before_each_of_its_posts() {
-    let mut all = Tally::default();
+    let mut all = TakeoverTally::default();
     for case in (2..=5).flat_map(|members| (0..3).flat_map(move |seed| cases(members, seed))) {
-        let mut tally = Tally::default();
+        let mut tally = TakeoverTally::default();
         enumerate(&case, 0, &mut tally);
         assert_none_failed(&tally);
-        let losses = if case.change == Change::TwoLosses { 2 } else { 1 };
+        let losses = if case.change == ViewEnd::TwoLosses { 2 } else { 1 };
         if case.members > losses + 1 {
             assert_reached(&tally.first, &ALWAYS, &format!("the leader of {case:?}"));
         }
@@ -41,7 +49,8 @@ fn a_leader_dies_before_each_of_its_posts() {
         tally.first.into_iter().for_each(|(step, runs)| *all.first.entry(step).or_default() += runs);
     }
     println!("{} runs, deaths before {:?}", all.runs, all.first);
-    let rest = [Step::Multicast, Step::Suspicion, Step::Welcome, Step::NextView];
+    let rest =
+        [TakeoverStep::Multicast, TakeoverStep::Suspicion, TakeoverStep::ViewNotice, TakeoverStep::NextView];
     assert_reached(&all.first, &rest, "a leader");
 }
 
@@ -60,21 +69,22 @@ fn two_leaders_die_one_after_the_other_everywhere() {
 }
 
 fn two_leaders(every: usize, seeds: std::ops::Range<u64>) {
-    let mut tally = Tally::default();
+    let mut tally = TakeoverTally::default();
     for case in (3..=5).flat_map(|members| seeds.clone().flat_map(move |seed| cases(members, seed))) {
         enumerate(&case, every, &mut tally);
         assert_none_failed(&tally);
     }
     println!("{} runs, deaths before {:?} and then {:?}", tally.runs, tally.first, tally.second);
     assert_reached(&tally.second, &ALWAYS, "the next leader");
-    let rest = [Step::Multicast, Step::Suspicion, Step::Welcome, Step::NextView];
+    let rest =
+        [TakeoverStep::Multicast, TakeoverStep::Suspicion, TakeoverStep::ViewNotice, TakeoverStep::NextView];
     assert_reached(&tally.second, &rest, "the next leader");
 }
 
 /// Some words of a push are there and some are not, at one reader and not at the others.
 #[test]
 fn a_leader_dies_between_the_pieces_of_its_pushes() {
-    let mut tally = Tally::default();
+    let mut tally = TakeoverTally::default();
     for case in (2..=5).flat_map(|members| (1..=2).flat_map(move |seed| cases(members, seed))) {
         enumerate_pieces(&case, &mut tally);
         assert_none_failed(&tally);

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use squall::stream::{Address, AsyncListener, AsyncStream, Options};
+use squall::stream::{Address, AsyncListener, AsyncStream, StreamOptions};
 
 /// Answers with what was sent, backwards.
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
@@ -30,7 +30,7 @@ async fn serve(listener: AsyncListener) {
     }
 }
 
-async fn ask(address: &Address, options: &Options) -> Result<(), Box<dyn Error>> {
+async fn ask(address: &Address, options: &StreamOptions) -> Result<(), Box<dyn Error>> {
     let stream = AsyncStream::connect(address, options).await?;
     println!(
         "connected to {address} by {}",
@@ -51,7 +51,7 @@ async fn ask(address: &Address, options: &Options) -> Result<(), Box<dyn Error>>
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let options = Options::local("http-example");
+    let options = StreamOptions::local("http-example");
     let listener = AsyncListener::bind(&"127.0.0.1:0".parse()?, &options)?;
     let address = listener.address().clone();
     tokio::spawn(serve(listener));

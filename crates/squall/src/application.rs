@@ -6,34 +6,36 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use squall_fabric::NodeId;
-use squall_fabric::window::Writer;
-use squall_protocols::group::{Application, Layout, Outlet, Placement, SubgroupId, Succession, Unplaced};
+use squall_fabric::window::WindowWriter;
+use squall_protocols::group::{
+    GroupApplication, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession, Unplaced,
+};
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{Deliver, Pull};
-use squall_protocols::replica::{self, Hold, Holding, Turn, Turns};
+use squall_protocols::replica::{self, HoldDecision, Holding, ShardEvent, ShardEvents};
 
 use crate::config::SubgroupConfig;
 use crate::external::{SubgroupView, Tap};
-use crate::status::Status;
+use crate::status::GroupStatus;
 
 pub(crate) type ViewUpcall = Box<dyn FnMut(&View) + Send>;
 /// Who is in which subgroup, where the application says so.
-pub(crate) type Places = BTreeMap<String, Box<dyn Fn(&View) -> Vec<NodeId> + Send + Sync>>;
+pub(crate) type LayoutFunctions = BTreeMap<String, Box<dyn Fn(&View) -> Vec<NodeId> + Send + Sync>>;
 pub(crate) type BoxedUpcall = Box<dyn Deliver + Send>;
 
 /// Where the windows of one subgroup wait for their users. Looked at once in a view, not on the data path.
 #[derive(Debug, Default)]
-pub(crate) struct Seat {
-    outgoing: Mutex<Outgoing>,
-    turns: Mutex<Turns<Pull>>,
-    state: Mutex<SeatState>,
+pub(crate) struct SubgroupSlot {
+    outgoing: Mutex<OutgoingWindow>,
+    events: Mutex<ShardEvents<Pull>>,
+    state: Mutex<SlotState>,
     /// Where observers see what is delivered.
     tap: Arc<Tap>,
 }
 
 /// Whether there is a state that belongs to a subgroup, and whether this member holds it.
 #[derive(Debug, Default)]
-struct SeatState {
+struct SlotState {
     usage: Usage,
     holding: Holding,
 }
@@ -52,7 +54,7 @@ enum Usage {
 
 /// What goes on from window to window, and since which view this member is in the subgroup, while it is.
 #[derive(Debug, Default)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingWindow {
     succession: Succession,
     since: Option<u64>,
 }
@@ -61,10 +63,10 @@ pub(crate) struct Outgoing {
 #[derive(Debug)]
 pub(crate) struct NextWindow {
     /// `None`: not now.
-    pub(crate) writer: Option<Writer>,
+    pub(crate) writer: Option<WindowWriter>,
     /// Since which view this member is in the subgroup; `None`: it is not.
     pub(crate) since: Option<u64>,
-    /// The window is there, but has no room for what was committed before.
+    /// The window is there, but has no space for what was committed before.
     pub(crate) is_full: bool,
     /// How many messages are committed and not delivered, if that is known.
     pub(crate) under_way: Option<u64>,
@@ -74,8 +76,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Seat {
-    /// A seat whose messages observers see by `tap`.
+impl SubgroupSlot {
+    /// A slot whose messages observers see by `tap`.
     pub(crate) fn with_tap(tap: Arc<Tap>) -> Self {
         Self { tap, ..Self::default() }
     }
@@ -88,25 +90,25 @@ impl Seat {
     /// polling thread afterwards.
     pub(crate) fn next_window(&self) -> NextWindow {
         let mut outgoing = lock(&self.outgoing);
-        let Outgoing { succession, since } = &mut *outgoing;
+        let OutgoingWindow { succession, since } = &mut *outgoing;
         let writer = succession.take_writer();
         let (is_full, under_way) = (succession.has_window(), succession.under_way());
         NextWindow { writer, since: *since, is_full, under_way }
     }
 
-    /// As [`Seat::next_window`], with the view since which this member is in the subgroup.
-    pub(crate) fn take_writer(&self) -> Option<(Writer, u64)> {
+    /// As [`SubgroupSlot::next_window`], with the view since which this member is in the subgroup.
+    pub(crate) fn take_writer(&self) -> Option<(WindowWriter, u64)> {
         let NextWindow { writer, since, .. } = self.next_window();
         writer.zip(since)
     }
 
     /// The receiving end of the next view; `on_view` is given the views before it.
     pub(crate) fn take_pull(&self, mut on_view: impl FnMut(Arc<SubgroupView>)) -> Option<Pull> {
-        let mut turns = lock(&self.turns);
+        let mut events = lock(&self.events);
         loop {
-            match turns.pop()? {
-                Turn::Messages(pull) => return Some(pull),
-                Turn::View(view, members) => on_view(SubgroupView::new(&view, &members)),
+            match events.pop()? {
+                ShardEvent::Messages(pull) => return Some(pull),
+                ShardEvent::View(view, members) => on_view(SubgroupView::new(&view, &members)),
             }
         }
     }
@@ -127,7 +129,7 @@ impl Seat {
     }
 
     /// What may be done with a state that has come to this member, which is in the subgroup since view `since`.
-    pub(crate) fn hold(&self, since: u64) -> Hold {
+    pub(crate) fn hold(&self, since: u64) -> HoldDecision {
         lock(&self.state).holding.hold(since)
     }
 
@@ -149,16 +151,16 @@ impl Seat {
     }
 
     /// The next view or receiving end, for who wants to know of views, too.
-    pub(crate) fn take_turn(&self) -> Option<Turn<Pull>> {
-        lock(&self.turns).pop()
+    pub(crate) fn take_event(&self) -> Option<ShardEvent<Pull>> {
+        lock(&self.events).pop()
     }
 }
 
 /// The polling thread's side.
-pub(crate) struct Handles {
+pub(crate) struct GroupHandles {
     upcalls: BTreeMap<SubgroupId, BoxedUpcall>,
-    seats: Vec<Arc<Seat>>,
-    status: Arc<Status>,
+    slots: Vec<Arc<SubgroupSlot>>,
+    status: Arc<GroupStatus>,
     on_view: ViewUpcall,
     /// This member.
     node: Option<NodeId>,
@@ -166,16 +168,16 @@ pub(crate) struct Handles {
     view: u64,
 }
 
-impl Handles {
-    /// For subgroups whose ids are their places among the seats.
+impl GroupHandles {
+    /// For subgroups whose ids are their places among the slots.
     pub(crate) fn new(
         upcalls: BTreeMap<SubgroupId, BoxedUpcall>,
-        seats: Vec<Arc<Seat>>,
-        status: Arc<Status>,
+        slots: Vec<Arc<SubgroupSlot>>,
+        status: Arc<GroupStatus>,
         on_view: ViewUpcall,
     ) -> Self {
-        upcalls.keys().for_each(|id| seats[id.0 as usize].use_for_messages());
-        Self { upcalls, seats, status, on_view, node: None, view: 0 }
+        upcalls.keys().for_each(|id| slots[id.0 as usize].use_for_messages());
+        Self { upcalls, slots, status, on_view, node: None, view: 0 }
     }
 
     /// The number under which this process comes to the group.
@@ -183,30 +185,30 @@ impl Handles {
         self.node = Some(node);
     }
 
-    fn seat(&self, id: SubgroupId) -> &Seat {
-        &self.seats[id.0 as usize]
+    fn slot(&self, id: SubgroupId) -> &SubgroupSlot {
+        &self.slots[id.0 as usize]
     }
 }
 
-impl Application for Handles {
+impl GroupApplication for GroupHandles {
     type Deliver = BoxedUpcall;
 
-    fn outlet(&mut self, id: SubgroupId) -> Outlet<BoxedUpcall> {
-        lock(&self.seat(id).outgoing).since = Some(self.view);
-        self.upcalls.remove(&id).map_or(Outlet::Pull, Outlet::Upcall)
+    fn outlet(&mut self, id: SubgroupId) -> SubgroupOutlet<BoxedUpcall> {
+        lock(&self.slot(id).outgoing).since = Some(self.view);
+        self.upcalls.remove(&id).map_or(SubgroupOutlet::Pull, SubgroupOutlet::Upcall)
     }
 
     fn install(&mut self, view: &View, placements: &[Placement], _unplaced: &[Unplaced]) {
         self.status.set_view(view);
-        for (id, seat) in (0..).map(SubgroupId).zip(&self.seats) {
+        for (id, slot) in (0..).map(SubgroupId).zip(&self.slots) {
             let placement = placements.iter().find(|placement| placement.id == id);
             let members = placement.map_or_else(Vec::new, |placement| placement.members.clone());
             let is_in = self.node.is_some_and(|node| members.contains(&node));
-            let stay = is_in.then(|| lock(&seat.outgoing).since.unwrap_or(view.id));
+            let stay = is_in.then(|| lock(&slot.outgoing).since.unwrap_or(view.id));
             let has_holders = !view.holders(id.0).is_empty();
-            lock(&seat.state).holding.begin_view(view.id, stay, has_holders);
-            seat.tap.install(SubgroupView::new(view, &members));
-            lock(&seat.turns).begin_view(view, members);
+            lock(&slot.state).holding.begin_view(view.id, stay, has_holders);
+            slot.tap.install(SubgroupView::new(view, &members));
+            lock(&slot.events).begin_view(view, members);
         }
         self.status.set_state_news();
         self.view = view.id;
@@ -215,11 +217,11 @@ impl Application for Handles {
     }
 
     fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession> {
-        Locked(lock(&self.seat(id).outgoing))
+        Locked(lock(&self.slot(id).outgoing))
     }
 
     fn try_succession(&mut self, id: SubgroupId) -> Option<impl DerefMut<Target = Succession>> {
-        match self.seat(id).outgoing.try_lock() {
+        match self.slot(id).outgoing.try_lock() {
             Ok(outgoing) => Some(Locked(outgoing)),
             Err(TryLockError::Poisoned(poisoned)) => Some(Locked(poisoned.into_inner())),
             Err(TryLockError::WouldBlock) => None,
@@ -227,7 +229,7 @@ impl Application for Handles {
     }
 
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
-        lock(&self.seat(id).turns).push(pull);
+        lock(&self.slot(id).events).push(pull);
         self.status.messages.notify();
     }
 
@@ -240,22 +242,22 @@ impl Application for Handles {
     }
 
     fn holds(&self, id: SubgroupId) -> bool {
-        self.seat(id).holds()
+        self.slot(id).holds()
     }
 
     fn seal(&mut self, id: SubgroupId) -> bool {
-        self.seat(id).seal(self.status.is_leaving())
+        self.slot(id).seal(self.status.is_leaving())
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, upcall: Option<BoxedUpcall>) {
         // This member may come into the subgroup again.
         self.upcalls.extend(upcall.map(|upcall| (id, upcall)));
-        lock(&self.seat(id).outgoing).since = None;
+        lock(&self.slot(id).outgoing).since = None;
     }
 }
 
-/// The succession, while its seat is locked.
-struct Locked<'a>(MutexGuard<'a, Outgoing>);
+/// The succession, while its slot is locked.
+struct Locked<'a>(MutexGuard<'a, OutgoingWindow>);
 
 impl Deref for Locked<'_> {
     type Target = Succession;
@@ -275,8 +277,8 @@ impl DerefMut for Locked<'_> {
 /// names as ids.
 pub(crate) fn layout(
     subgroups: &BTreeMap<String, SubgroupConfig>,
-    places: Arc<Places>,
-) -> Box<dyn Layout + Send> {
+    places: Arc<LayoutFunctions>,
+) -> Box<dyn SubgroupLayout + Send> {
     let subgroups: Vec<(String, SubgroupConfig)> =
         subgroups.iter().map(|(name, config)| (name.clone(), config.clone())).collect();
     Box::new(move |view: &View| {

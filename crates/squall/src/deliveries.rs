@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 use squall_protocols::multicast::{Message, Pull};
 use squall_transports::Waker;
 
-use crate::application::Seat;
+use crate::application::SubgroupSlot;
 use crate::error::{GroupError, ReceiveError};
-use crate::external::Outflow;
-use crate::status::Status;
+use crate::external::TapWriter;
+use crate::status::GroupStatus;
 use crate::wait::block_on;
 
 /// The receiving end of a subgroup whose messages are pulled. A slow consumer fills the senders' windows, but
@@ -19,21 +19,26 @@ use crate::wait::block_on;
 pub struct Deliveries {
     /// The receiving end of the view that is being taken; none before the first.
     pull: Option<Pull>,
-    seat: Arc<Seat>,
+    slot: Arc<SubgroupSlot>,
     waker: Waker,
-    status: Arc<Status>,
+    status: Arc<GroupStatus>,
     /// Messages taken since the last release.
     held: usize,
     /// Release after so many.
     release_every: usize,
     /// What observers see.
-    outflow: Outflow,
+    outflow: TapWriter,
 }
 
 impl Deliveries {
-    pub(crate) fn new(seat: Arc<Seat>, waker: Waker, status: Arc<Status>, release_every: usize) -> Self {
-        let outflow = Outflow::new(Arc::clone(seat.tap()));
-        Self { pull: None, seat, waker, status, held: 0, release_every, outflow }
+    pub(crate) fn new(
+        slot: Arc<SubgroupSlot>,
+        waker: Waker,
+        status: Arc<GroupStatus>,
+        release_every: usize,
+    ) -> Self {
+        let outflow = TapWriter::new(Arc::clone(slot.tap()));
+        Self { pull: None, slot, waker, status, held: 0, release_every, outflow }
     }
 
     /// The next message, in place, or `None` if none is there now. It is given back by the next call.
@@ -70,7 +75,7 @@ impl Deliveries {
             match found {
                 Ok(true) => return Ok(true),
                 Ok(false) if !closed => return Ok(false),
-                Ok(false) => match self.seat.take_pull(|view| self.outflow.begin_view(Some(view))) {
+                Ok(false) => match self.slot.take_pull(|view| self.outflow.begin_view(Some(view))) {
                     Some(next) => self.pull = Some(next),
                     None => return failure.map_or(Ok(false), |failure| Err(failure.into())),
                 },
@@ -80,7 +85,7 @@ impl Deliveries {
     }
 
     /// Whether it is time to give back what was taken, or passed over: messages that were delivered in an earlier view and
-    /// come once more take room in their sender's window, too.
+    /// come once more take space in their sender's window, too.
     fn should_release(&self, has_more: bool) -> bool {
         self.pull.as_ref().is_some_and(|pull| (!has_more || pull.is_urged()) && pull.owes_release())
     }
@@ -132,15 +137,15 @@ mod tests {
 
     use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
     use squall_fabric::{Core, Duration, Fabric, MirrorKey, NodeId};
-    use squall_protocols::group::{Application, SubgroupId};
-    use squall_protocols::multicast::{Deliver, Mode, Settings, Subgroup, ViewStart};
+    use squall_protocols::group::{GroupApplication, SubgroupId};
+    use squall_protocols::multicast::{Deliver, DeliveryMode, Subgroup, SubgroupSettings, ViewStart};
 
     use super::*;
-    use crate::application::Handles;
+    use crate::application::GroupHandles;
 
     const MEMBERS: [NodeId; 2] = [NodeId(0), NodeId(1)];
 
-    fn turn(fabric: &mut SimFabric, subgroup: &mut Subgroup<impl Deliver>) {
+    fn step(fabric: &mut SimFabric, subgroup: &mut Subgroup<impl Deliver>) {
         let mut events = Vec::new();
         fabric.poll(&mut |event| events.push(event));
         events.iter().for_each(|event| subgroup.handle_event(fabric, event));
@@ -148,12 +153,13 @@ mod tests {
     }
 
     /// In mode `Unordered` a sender that survives a view change sends again what some have delivered already. A consumer
-    /// that was never handed these messages gives their room back all the same, or the sender waits for ever.
+    /// that was never handed these messages gives their space back all the same, or the sender waits for ever.
     #[test]
     fn messages_that_come_once_more_are_given_back() {
         let world = SimWorld::new(1, SimConfig::hardware(), 2);
         let [mut near, mut far] = [0, 1].map(|node| world.fabric(node));
-        let settings = Settings { mode: Mode::Unordered, window: 2, ..Settings::new(2, 8) };
+        let settings =
+            SubgroupSettings { mode: DeliveryMode::Unordered, window: 2, ..SubgroupSettings::new(2, 8) };
         let start = ViewStart { view: 1, known: vec![(NodeId(1), 2)] };
         let (mut receiver, _, pull) =
             Subgroup::pulled(&mut near, MirrorKey(1), &MEMBERS, settings.clone(), start);
@@ -167,24 +173,24 @@ mod tests {
         );
         let mut settle = || {
             for _ in 0..50 {
-                turn(&mut near, &mut receiver);
-                turn(&mut far, &mut sender);
+                step(&mut near, &mut receiver);
+                step(&mut far, &mut sender);
                 world.advance_to(world.now() + Duration::from_micros(10));
             }
         };
-        let (seat, status) = (Arc::new(Seat::default()), Arc::new(Status::default()));
+        let (slot, status) = (Arc::new(SubgroupSlot::default()), Arc::new(GroupStatus::default()));
         let view = Box::new(|_: &squall_protocols::membership::View| {});
-        Handles::new(BTreeMap::new(), vec![Arc::clone(&seat)], Arc::clone(&status), view)
+        GroupHandles::new(BTreeMap::new(), vec![Arc::clone(&slot)], Arc::clone(&status), view)
             .take_pull(SubgroupId(0), pull);
-        let mut deliveries = Deliveries::new(seat, Waker::new().expect("a descriptor"), status, 8);
+        let mut deliveries = Deliveries::new(slot, Waker::new().expect("a descriptor"), status, 8);
 
         settle();
         let mut writer = writer.expect("all send");
-        (1..=2).for_each(|byte| writer.send(1, |bytes| bytes[0] = byte).expect("there is room"));
+        (1..=2).for_each(|byte| writer.send(1, |bytes| bytes[0] = byte).expect("there is space"));
         settle();
         assert!(deliveries.try_next().expect("the group lives").is_none(), "both were delivered before");
         settle();
-        writer.send(1, |bytes| bytes[0] = 3).expect("there is room again");
+        writer.send(1, |bytes| bytes[0] = 3).expect("there is space again");
         settle();
         let message = deliveries.try_next().expect("the group lives").expect("it is new");
         assert_eq!(message.bytes, [3]);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use squall_fabric::Shortage;
-use squall_protocols::membership::Stop;
-use squall_protocols::multicast::{Failure, SettingsError};
+use squall_protocols::membership::StopReason;
+use squall_protocols::multicast::{SubgroupFailure, SubgroupSettingsError};
 use squall_transports::bootstrap::BootstrapError;
 use squall_transports::composite::CompositeError;
 use squall_transports::verbs::VerbsError;
@@ -18,14 +18,14 @@ pub enum GroupError {
     /// This member cannot go on. Everything that it has delivered is delivered by all who go on; what it had under way
     /// may not be.
     #[error(transparent)]
-    Stopped(Stop),
+    Stopped(StopReason),
     /// A subgroup has stopped.
     #[error("subgroup `{subgroup}`: {failure}")]
     Subgroup {
         /// The subgroup's name.
         subgroup: String,
         /// Why.
-        failure: Failure,
+        failure: SubgroupFailure,
     },
     /// The others have gone on without this member, since it took no messages and so held them up.
     #[error(
@@ -66,7 +66,7 @@ pub enum JoinError {
         /// The subgroup's name.
         subgroup: String,
         /// What is wrong.
-        error: SettingsError,
+        error: SubgroupSettingsError,
     },
     /// An upcall was given for a subgroup that the configuration does not have.
     #[error("there is no subgroup `{0}` in the configuration")]
@@ -76,7 +76,7 @@ pub enum JoinError {
     Transport(#[from] std::io::Error),
     /// The members did not agree on how to reach each other.
     #[error(transparent)]
-    Ways(#[from] CompositeError),
+    Transports(#[from] CompositeError),
     /// RDMA cannot be used here.
     #[error(transparent)]
     Verbs(#[from] VerbsError),

@@ -8,30 +8,30 @@ use std::time::{Duration, Instant};
 use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
-use squall_protocols::multicast::{Batch, Deliver, Message, Mode, Settings};
-use squall_transports::bootstrap::Progress;
+use squall_protocols::multicast::{Deliver, DeliveryMode, Message, MessageBatch, SubgroupSettings};
+use squall_transports::bootstrap::BootstrapProgress;
 use squall_transports::runner::pin;
 
-use crate::application::{BoxedUpcall, Handles, Places, Seat, ViewUpcall};
+use crate::application::{BoxedUpcall, GroupHandles, LayoutFunctions, SubgroupSlot, ViewUpcall};
 use crate::config::Config;
 use crate::deliveries::Deliveries;
 use crate::error::{GroupError, HandleError, JoinError};
-use crate::external::{Hub, Lease, Source, Tap, Tapped};
-use crate::node::{Link, Node, Way};
+use crate::external::{Hub, SenderLease, ServedSubgroup, Tap, TappedUpcall};
+use crate::node::{EntryOptions, Node, NodeHandle};
 use crate::object::{self, Object, ObjectOptions, Replicated};
 use crate::sender::Sender;
-use crate::status::Status;
+use crate::status::GroupStatus;
 
 /// A group that this process is a member of. Dropping it leaves the group.
 #[derive(Debug)]
 pub struct Group {
     rank: usize,
-    link: Link,
+    link: NodeHandle,
     subgroups: BTreeMap<String, SubgroupHandle>,
     config: Arc<Config>,
-    seats: BTreeMap<String, Arc<Seat>>,
+    slots: BTreeMap<String, Arc<SubgroupSlot>>,
     /// Answers others about this member's objects.
-    service: Option<object::Service>,
+    service: Option<object::ObjectService>,
     /// Serves external clients.
     hub: Arc<Hub>,
     thread: Option<JoinHandle<()>>,
@@ -41,13 +41,13 @@ pub struct Group {
 #[derive(Debug)]
 pub struct SubgroupHandle {
     name: String,
-    settings: Settings,
-    link: Link,
-    seat: Arc<Seat>,
+    settings: SubgroupSettings,
+    link: NodeHandle,
+    slot: Arc<SubgroupSlot>,
     sends: bool,
     pulls: bool,
     /// Who has the sending end.
-    lease: Arc<Mutex<Lease>>,
+    lease: Arc<Mutex<SenderLease>>,
     deliveries_taken: bool,
 }
 
@@ -55,9 +55,9 @@ pub struct SubgroupHandle {
 pub struct Builder {
     config: Config,
     upcalls: BTreeMap<String, (BoxedUpcall, Arc<Tap>)>,
-    on_progress: Box<dyn FnMut(Progress) + Send>,
+    on_progress: Box<dyn FnMut(BootstrapProgress) + Send>,
     on_view: ViewUpcall,
-    places: Places,
+    places: LayoutFunctions,
     only_join: bool,
 }
 
@@ -78,7 +78,7 @@ impl Builder {
     /// Calls `upcall` for each batch of messages that can be delivered together (Spindle §3.5). What it does not
     /// take comes again.
     #[must_use]
-    pub fn on_batch(self, subgroup: &str, upcall: impl FnMut(Batch<'_>) + Send + 'static) -> Self {
+    pub fn on_batch(self, subgroup: &str, upcall: impl FnMut(MessageBatch<'_>) + Send + 'static) -> Self {
         self.on_upcall(subgroup, BatchUpcall(upcall))
     }
 
@@ -90,7 +90,7 @@ impl Builder {
 
     fn on_upcall(mut self, subgroup: &str, upcall: impl Deliver + Send + 'static) -> Self {
         let tap = Arc::new(Tap::default());
-        let upcall = Box::new(Tapped::new(upcall, Arc::clone(&tap)));
+        let upcall = Box::new(TappedUpcall::new(upcall, Arc::clone(&tap)));
         self.upcalls.insert(subgroup.into(), (upcall, tap));
         self
     }
@@ -126,7 +126,7 @@ impl Builder {
 
     /// Calls `on_progress` while the members find each other.
     #[must_use]
-    pub fn on_progress(mut self, on_progress: impl FnMut(Progress) + Send + 'static) -> Self {
+    pub fn on_progress(mut self, on_progress: impl FnMut(BootstrapProgress) + Send + 'static) -> Self {
         self.on_progress = Box::new(on_progress);
         self
     }
@@ -158,7 +158,7 @@ impl Builder {
     pub fn join_polled(mut self) -> Result<(Group, Node), JoinError> {
         self.config.check()?;
         self.config = self.config.with_shards();
-        self.config.choose_ways();
+        self.config.choose_transports();
         let named = self.upcalls.keys().chain(self.places.keys());
         let unknown = named.into_iter().find(|name| !self.config.subgroups.contains_key(*name));
         if let Some(name) = unknown {
@@ -170,21 +170,22 @@ impl Builder {
             fits.map_err(|error| JoinError::Settings { subgroup: name.clone(), error })?;
         }
         let tap = |name: &String| self.upcalls.get(name).map(|(_, tap)| Arc::clone(tap)).unwrap_or_default();
-        let seat = |name: &String| Arc::new(Seat::with_tap(tap(name)));
-        let seats: Vec<Arc<Seat>> = self.config.subgroups.keys().map(seat).collect();
+        let slot = |name: &String| Arc::new(SubgroupSlot::with_tap(tap(name)));
+        let slots: Vec<Arc<SubgroupSlot>> = self.config.subgroups.keys().map(slot).collect();
         let upcalled: BTreeSet<String> = self.upcalls.keys().cloned().collect();
         let ids = self.config.subgroups.keys().zip((0..).map(SubgroupId));
         let upcalls = ids.filter_map(|(name, id)| Some((id, self.upcalls.remove(name)?.0))).collect();
-        let status = Arc::new(Status::default());
-        let handles = Handles::new(upcalls, seats.clone(), Arc::clone(&status), self.on_view);
+        let status = Arc::new(GroupStatus::default());
+        let handles = GroupHandles::new(upcalls, slots.clone(), Arc::clone(&status), self.on_view);
         let places = Arc::new(self.places);
-        let way = Way { config: &self.config, only_join: self.only_join, places: Arc::clone(&places) };
-        let (node, rank) = Node::enter(&way, handles, status, &mut self.on_progress)?;
-        let link = Link::new(&node);
+        let options =
+            EntryOptions { config: &self.config, only_join: self.only_join, places: Arc::clone(&places) };
+        let (node, rank) = Node::enter(&options, handles, status, &mut self.on_progress)?;
+        let link = NodeHandle::new(&node);
         let (mut subgroups, mut sources) = (BTreeMap::new(), BTreeMap::new());
         let names = self.config.subgroups.keys().cloned();
-        let named_seats = names.zip(seats.iter().cloned()).collect();
-        for ((name, config), seat) in self.config.subgroups.iter().zip(seats) {
+        let named_slots = names.zip(slots.iter().cloned()).collect();
+        for ((name, config), slot) in self.config.subgroups.iter().zip(slots) {
             if !config.takes(rank) && !places.contains_key(name) {
                 continue;
             }
@@ -192,7 +193,7 @@ impl Builder {
                 name: name.clone(),
                 settings: config.settings(all),
                 link: link.clone(),
-                seat,
+                slot,
                 sends: config.senders.has(rank),
                 pulls: !upcalled.contains(name),
                 lease: Arc::default(),
@@ -201,10 +202,10 @@ impl Builder {
             sources.insert(name.clone(), handle.source());
             subgroups.insert(name.clone(), handle);
         }
-        let (config, seats) = (Arc::new(self.config), named_seats);
+        let (config, slots) = (Arc::new(self.config), named_slots);
         let hub = Hub::new(Arc::clone(&config), sources);
         *link.status.hub() = Some(Arc::clone(&hub));
-        Ok((Group { rank, link, subgroups, config, seats, service: None, hub, thread: None }, node))
+        Ok((Group { rank, link, subgroups, config, slots, service: None, hub, thread: None }, node))
     }
 }
 
@@ -227,12 +228,12 @@ pub enum Departure {
 
 struct BatchUpcall<T>(T);
 
-impl<T: FnMut(Batch<'_>)> Deliver for BatchUpcall<T> {
+impl<T: FnMut(MessageBatch<'_>)> Deliver for BatchUpcall<T> {
     fn deliver(&mut self, _message: Message<'_>) {
         unreachable!("batches are taken whole");
     }
 
-    fn deliver_batch(&mut self, batch: Batch<'_>) {
+    fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
         (self.0)(batch);
     }
 }
@@ -324,7 +325,7 @@ impl Group {
         let mut places = Vec::new();
         for shard in shards {
             let config = &self.config.subgroups[&shard];
-            if config.mode != Mode::Atomic {
+            if config.mode != DeliveryMode::Atomic {
                 return Err(HandleError::Mode(shard));
             }
             if let Some(handle) = self.subgroups.get_mut(&shard) {
@@ -332,9 +333,9 @@ impl Group {
             }
             let id = self.config.subgroups.keys().position(|name| *name == shard);
             let id = u32::try_from(id.expect("it is one of them")).expect("subgroups are few");
-            places.push(object::Place {
+            places.push(object::ShardSubgroup {
                 id: SubgroupId(id),
-                seat: Arc::clone(&self.seats[&shard]),
+                slot: Arc::clone(&self.slots[&shard]),
                 message_max: config.message_max,
                 subgroup: shard,
             });
@@ -344,7 +345,7 @@ impl Group {
             Some(service) => service,
             none => {
                 let service =
-                    object::Service::open(&self.config).map_err(|error| cannot(error.to_string()))?;
+                    object::ObjectService::open(&self.config).map_err(|error| cannot(error.to_string()))?;
                 *self.link.status.service() = Some(service.address().clone());
                 none.insert(service)
             }
@@ -407,7 +408,7 @@ impl Drop for Group {
 impl SubgroupHandle {
     /// The settings.
     #[must_use]
-    pub const fn settings(&self) -> &Settings {
+    pub const fn settings(&self) -> &SubgroupSettings {
         &self.settings
     }
 
@@ -423,14 +424,14 @@ impl SubgroupHandle {
         let source = self.source();
         let taken = source.lease().take(|| source.make_sender());
         let sender = taken.ok_or_else(|| self.taken("sender"))?;
-        self.seat.use_for_messages();
+        self.slot.use_for_messages();
         Ok(sender)
     }
 
     /// This subgroup, for external clients.
-    fn source(&self) -> Source {
-        Source {
-            seat: Arc::clone(&self.seat),
+    fn source(&self) -> ServedSubgroup {
+        ServedSubgroup {
+            slot: Arc::clone(&self.slot),
             lease: Arc::clone(&self.lease),
             message_max: self.settings.longest(),
             sends: self.sends,
@@ -450,9 +451,9 @@ impl SubgroupHandle {
             return Err(self.taken("deliveries"));
         }
         let release_every = (self.settings.window / 8).max(1);
-        let (seat, status) = (Arc::clone(&self.seat), Arc::clone(&self.link.status));
-        seat.use_for_messages();
-        Ok(Deliveries::new(seat, self.link.waker.clone(), status, release_every))
+        let (slot, status) = (Arc::clone(&self.slot), Arc::clone(&self.link.status));
+        slot.use_for_messages();
+        Ok(Deliveries::new(slot, self.link.waker.clone(), status, release_every))
     }
 
     /// Takes both ends, for an object.
@@ -462,9 +463,9 @@ impl SubgroupHandle {
         }
         let lease = std::mem::replace(
             &mut *self.lease.lock().unwrap_or_else(PoisonError::into_inner),
-            Lease::Application,
+            SenderLease::Application,
         );
-        if std::mem::replace(&mut self.deliveries_taken, true) || !matches!(lease, Lease::Free) {
+        if std::mem::replace(&mut self.deliveries_taken, true) || !matches!(lease, SenderLease::Free) {
             return Err(self.taken("sender or the deliveries"));
         }
         Ok(())

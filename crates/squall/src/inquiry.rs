@@ -1,4 +1,4 @@
-//! What members can be asked through their desks, by each other and by who looks after them.
+//! What members can be asked through their admission listeners, by each other and by who looks after them.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -6,15 +6,15 @@ use std::os::unix::net::UnixStream;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
-use squall_transports::bootstrap::{self, Address, BootstrapError, Plan};
+use squall_transports::bootstrap::{self, Address, BootstrapError, BootstrapPlan};
 
-use crate::admission::Token;
+use crate::admission::JoinToken;
 use crate::config::Config;
-use crate::status::Status;
+use crate::status::GroupStatus;
 
 /// What can be asked. Nothing at all is a question, too, by which a process finds out whether a group runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Question {
+pub(crate) enum StatusQuestion {
     /// How is the member? Answered by [`MemberStatus`].
     Status,
     /// Where are its objects served? Answered by an address, if there is one.
@@ -68,7 +68,7 @@ pub struct SubgroupLine {
     pub sent: u64,
     /// Messages that this member has delivered in the present view.
     pub delivered: u64,
-    /// Who holds it up, as far as this member knows: it has found no room for a message.
+    /// Who holds it up, as far as this member knows: it has found no space for a message.
     pub held_up_by: Option<HeldUpLine>,
     /// For how long this member's own consumer has taken nothing, although there were messages, in milliseconds.
     pub stood_still_millis: Option<u64>,
@@ -92,13 +92,13 @@ pub struct HeldUpLine {
 /// # Errors
 /// [`BootstrapError`], with what to do next.
 pub fn ask_status(config: &Config, address: &Address) -> Result<MemberStatus, BootstrapError> {
-    ask(&config.plan(), address, Question::Status)
+    ask(&config.plan(), address, StatusQuestion::Status)
 }
 
 /// Where the objects of the member `node` are served; asks it. `None` if it is not a member, or serves none.
 pub(crate) fn ask_service(
-    plan: &Plan,
-    status: &Status,
+    plan: &BootstrapPlan,
+    status: &GroupStatus,
     node: NodeId,
 ) -> Result<Option<Address>, BootstrapError> {
     let Some(address) = status.roster().get(&node).cloned() else { return Ok(None) };
@@ -106,18 +106,28 @@ pub(crate) fn ask_service(
 }
 
 /// Where the objects of the member are served that listens at `address`; asks it. `None` if it serves none.
-pub(crate) fn ask_service_at(plan: &Plan, address: &Address) -> Result<Option<Address>, BootstrapError> {
-    let service: Option<String> = ask(plan, address, Question::Service)?;
+pub(crate) fn ask_service_at(
+    plan: &BootstrapPlan,
+    address: &Address,
+) -> Result<Option<Address>, BootstrapError> {
+    let service: Option<String> = ask(plan, address, StatusQuestion::Service)?;
     Ok(service.and_then(|service| service.parse().ok()))
 }
 
 /// Where the member that listens at `address` serves external clients; asks it. `None`: it does not, or not yet.
-pub(crate) fn ask_clients_at(plan: &Plan, address: &Address) -> Result<Option<Address>, BootstrapError> {
-    let service: Option<String> = ask(plan, address, Question::Clients)?;
+pub(crate) fn ask_clients_at(
+    plan: &BootstrapPlan,
+    address: &Address,
+) -> Result<Option<Address>, BootstrapError> {
+    let service: Option<String> = ask(plan, address, StatusQuestion::Clients)?;
     Ok(service.and_then(|service| service.parse().ok()))
 }
 
-fn ask<T: DeserializeOwned>(plan: &Plan, address: &Address, question: Question) -> Result<T, BootstrapError> {
+fn ask<T: DeserializeOwned>(
+    plan: &BootstrapPlan,
+    address: &Address,
+    question: StatusQuestion,
+) -> Result<T, BootstrapError> {
     let question = write(&question);
     let answer = if address.is_unix() {
         bootstrap::ask::<UnixStream>(plan, address, &question)?
@@ -131,7 +141,7 @@ fn ask<T: DeserializeOwned>(plan: &Plan, address: &Address, question: Question) 
 }
 
 /// Reads a question. Fuzzed as `inquiry`.
-pub(crate) fn read_question(bytes: &[u8]) -> Option<Question> {
+pub(crate) fn read_question(bytes: &[u8]) -> Option<StatusQuestion> {
     postcard::from_bytes(bytes).ok()
 }
 
@@ -151,8 +161,8 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
         assert!(postcard::from_bytes(&write(&read)).is_ok_and(|same: T| same == read), "not read again");
         1
     }
-    again::<Question>(bytes)
+    again::<StatusQuestion>(bytes)
         + again::<MemberStatus>(bytes)
         + again::<Option<String>>(bytes)
-        + again::<Token>(bytes)
+        + again::<JoinToken>(bytes)
 }

@@ -47,23 +47,23 @@ mod assembly;
 pub mod bulk;
 pub mod config;
 mod deliveries;
-mod entrance;
+mod entry;
 mod error;
 pub mod external;
 mod group;
 mod inquiry;
 mod node;
 pub mod object;
-mod reception;
 mod sender;
 mod status;
 pub mod stream;
+mod stream_acceptor;
 pub mod trace;
 mod transport;
 mod wait;
 
 #[doc(hidden)]
-pub use assembly::{Assembly, assemble};
+pub use assembly::{ConnectedGroup, assemble};
 pub use config::Config;
 pub use deliveries::Deliveries;
 pub use error::{GroupError, HandleError, JoinError, ReceiveError, SendError};
@@ -72,16 +72,17 @@ pub use group::{Builder, Departure, Group, SubgroupHandle};
 pub use inquiry::read_foreign as read_foreign_inquiry;
 pub use inquiry::{HeldUpLine, MemberLine, MemberStatus, SubgroupLine, ask_status};
 pub use node::Node;
-pub use sender::{Outcome, Sender, Slot};
+pub use sender::{MessageOutcome, MessageSlot, Sender};
 pub use squall_fabric::window::Payload;
 pub use squall_fabric::{Instant, NodeId};
 pub use squall_protocols::group::ViewChange;
-pub use squall_protocols::membership::{Member, Step, Steps, Stop, View};
+pub use squall_protocols::membership::{Member, StopReason, View, ViewChangeStep, ViewChangeSteps};
 pub use squall_protocols::multicast::{
-    Batch, Batching, Carrier, Counters, Deliver, Failure, Message, Mode, Settings, SettingsError,
+    Batching, Carrier, Deliver, DeliveryMode, Message, MessageBatch, MulticastCounters, SubgroupFailure,
+    SubgroupSettings, SubgroupSettingsError,
 };
-pub use squall_transports::bootstrap::{BootstrapError, Progress};
-pub use squall_transports::composite::{Choice, CompositeError};
-pub use squall_transports::runner::Idle;
+pub use squall_transports::bootstrap::{BootstrapError, BootstrapProgress};
+pub use squall_transports::composite::{CompositeError, TransportChoice};
+pub use squall_transports::runner::IdleLimits;
 pub use squall_transports::tcp::TcpCounters;
 pub use squall_transports::verbs::{VerbsCounters, VerbsError};

@@ -2,21 +2,23 @@
 
 use std::sync::Arc;
 
-use squall_fabric::{Core, Event, Fabric as _, Instant, NodeId, Shortage};
-use squall_protocols::group::{Ended, Group, Settings, Standstill, SubgroupId, ViewChange};
-use squall_protocols::membership::{self, Member, Membership, Stop, View};
-use squall_protocols::multicast::Counters;
-use squall_transports::Transport as _;
-use squall_transports::bootstrap::{Address, Asker, Progress};
+use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId, Shortage};
+use squall_protocols::group::{
+    ConsumerStandstill, GroupCore, GroupEnd, GroupSettings, SubgroupId, ViewChange,
+};
+use squall_protocols::membership::{self, Member, Membership, StopReason, View};
+use squall_protocols::multicast::MulticastCounters;
+use squall_transports::TransportFabric as _;
+use squall_transports::bootstrap::{Address, Asker, BootstrapProgress};
 use squall_transports::runner::{Driven, Runner};
 
-use crate::admission::{Arrived, MemberAdmission};
-use crate::application::{Handles, Places, layout};
+use crate::admission::{JoinOutcome, MemberAdmission};
+use crate::application::{GroupHandles, LayoutFunctions, layout};
 use crate::config::{Config, IdlePolicy};
-use crate::entrance::{self, AnyListener, Entering, Entry, Start};
+use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::{GroupError, JoinError};
-use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, Question, SubgroupLine};
-use crate::status::Status;
+use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine};
+use crate::status::GroupStatus;
 use crate::transport::AnyFabric;
 
 /// A group's polling side. [`crate::Group::join`] gives it a thread of its own; an application that asked for
@@ -31,17 +33,17 @@ pub struct Node {
 #[derive(Debug)]
 struct Stack {
     fabric: AnyFabric,
-    group: Group<Handles>,
+    group: GroupCore<GroupHandles>,
     /// The subgroups' names, by id.
     names: Vec<String>,
-    status: Arc<Status>,
-    events: Vec<Event>,
+    status: Arc<GroupStatus>,
+    events: Vec<FabricEvent>,
     admission: MemberAdmission,
     /// The members that the fabric is connected with.
     peers: Vec<NodeId>,
     /// The view that was looked at last.
     seen: Option<u64>,
-    /// Evaluations since the desk was looked at, and since changes of state were looked for.
+    /// Evaluations since the admission listener was looked at, and since changes of state were looked for.
     skipped: u32,
     unchecked: u32,
     /// The member that was distrusted last.
@@ -52,57 +54,57 @@ struct Stack {
 }
 
 /// How a node comes to its group.
-pub(crate) struct Way<'a> {
+pub(crate) struct EntryOptions<'a> {
     pub(crate) config: &'a Config,
     pub(crate) only_join: bool,
-    pub(crate) places: Arc<Places>,
+    pub(crate) places: Arc<LayoutFunctions>,
 }
 
 impl Node {
     /// Comes to the group that the configuration describes, with its first members or later; returns the node and its rank.
     pub(crate) fn enter(
-        way: &Way<'_>,
-        handles: Handles,
-        status: Arc<Status>,
-        on_progress: &mut (dyn FnMut(Progress) + Send),
+        options: &EntryOptions<'_>,
+        handles: GroupHandles,
+        status: Arc<GroupStatus>,
+        on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
     ) -> Result<(Self, usize), JoinError> {
-        Shortage::catch(|| Self::come_in(way, handles, status, on_progress))?
+        Shortage::catch(|| Self::come_in(options, handles, status, on_progress))?
     }
 
     fn come_in(
-        Way { config, only_join, places }: &Way<'_>,
-        mut handles: Handles,
-        status: Arc<Status>,
-        on_progress: &mut (dyn FnMut(Progress) + Send),
+        EntryOptions { config, only_join, places }: &EntryOptions<'_>,
+        mut handles: GroupHandles,
+        status: Arc<GroupStatus>,
+        on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
     ) -> Result<(Self, usize), JoinError> {
         let listener = AnyListener::bind(config)?;
-        let first = if *only_join { Entering::Join } else { Entering::Either };
-        let mut entry = entrance::enter(config, first, &listener, on_progress)?;
+        let first = if *only_join { EntryRequest::Join } else { EntryRequest::Either };
+        let mut entry = entry::enter(config, first, &listener, on_progress)?;
         loop {
-            let Entry { mut fabric, start, session, roster } = entry;
-            let membership = membership::Settings {
+            let GroupEntry { mut fabric, start, session, roster } = entry;
+            let membership = membership::MembershipSettings {
                 suspicion_after: config.suspicion_after,
                 partition_safety: config.partition_safety,
                 states: config.subgroups.len(),
             };
             let layout = layout(&config.subgroups, Arc::clone(places));
-            let settings = Settings { membership, ..Settings::default() };
+            let settings = GroupSettings { membership, ..GroupSettings::default() };
             handles.set_node(fabric.node());
             let (group, members, rank) = match start {
-                Start::First(members) => {
+                EntryStart::First(members) => {
                     let member = |node: &NodeId| Member { node: *node, tag: u64::from(node.0) };
                     let view = View::first(members.iter().map(member).collect());
                     let rank = fabric.node().0 as usize;
-                    (Group::begin(&mut fabric, view, layout, settings, handles), members, rank)
+                    (GroupCore::begin(&mut fabric, view, layout, settings, handles), members, rank)
                 }
-                Start::Joining { members, rank, mut joining } => {
-                    let mut group = Group::join(&mut fabric, &members, layout, settings, handles);
+                EntryStart::Joining { members, rank, mut joining } => {
+                    let mut group = GroupCore::join(&mut fabric, &members, layout, settings, handles);
                     let idle = config.idle_for(members.len() + 1);
-                    if joining.arrive(&mut fabric, &mut group, idle)? == Arrived::Again {
+                    if joining.arrive(&mut fabric, &mut group, idle)? == JoinOutcome::Again {
                         handles = group.into_application();
                         drop(fabric);
                         entry =
-                            entrance::enter(config, Entering::JoinAgain(joining), &listener, on_progress)?;
+                            entry::enter(config, EntryRequest::JoinAgain(joining), &listener, on_progress)?;
                         continue;
                     }
                     (group, members, usize::try_from(rank).map_err(|_| JoinError::Token)?)
@@ -151,7 +153,7 @@ impl Node {
 
     /// What subgroup `name` has done in the present view.
     #[must_use]
-    pub fn counters(&self, name: &str) -> Option<Counters> {
+    pub fn counters(&self, name: &str) -> Option<MulticastCounters> {
         let id = self.stack.names.iter().position(|other| other == name)?;
         self.stack.group.counters(SubgroupId(u32::try_from(id).ok()?))
     }
@@ -173,7 +175,7 @@ impl Node {
 
     /// How each other member is reached, and why so, if that was left to the members (`transport = "auto"`).
     #[must_use]
-    pub fn ways(&self) -> Option<&[squall_transports::composite::Choice]> {
+    pub fn transports(&self) -> Option<&[squall_transports::composite::TransportChoice]> {
         match &self.stack.fabric {
             AnyFabric::Auto(fabric) => Some(fabric.choices()),
             AnyFabric::Shm(_) | AnyFabric::Tcp(_) | AnyFabric::Verbs(_) => None,
@@ -237,7 +239,7 @@ impl Driven for Stack {
         }
         work += self.group.poll(&mut self.fabric);
         if work > 0 {
-            self.status.room.notify();
+            self.status.window_space.notify();
             self.status.messages.notify();
             self.skipped += 1;
             // State changes by work only: it is looked at as soon as there is none.
@@ -246,7 +248,7 @@ impl Driven for Stack {
         // While messages flow, one of so many times.
         if (work == 0 || self.skipped >= SKIP || self.has_new_view()) && !self.ended {
             self.skipped = 0;
-            work += self.poll_desk();
+            work += self.poll_admission();
             self.unchecked += 1;
             if self.unchecked > CHECK || self.status.is_leaving() {
                 self.unchecked = 0;
@@ -277,9 +279,9 @@ impl Stack {
         self.group.membership().map(|membership| membership.view().id) != self.seen
     }
 
-    /// Serves those who come to the desk; returns the amount of work done.
+    /// Serves those who come to the admission listener; returns the amount of work done.
     #[inline]
-    fn poll_desk(&mut self) -> usize {
+    fn poll_admission(&mut self) -> usize {
         let mut work = 0;
         while let Some((asker, question)) = self.admission.poll(&mut self.fabric, &mut self.group) {
             self.answer(asker, &question);
@@ -317,17 +319,17 @@ impl Stack {
         }
     }
 
-    fn explain(&self, ended: Ended) -> GroupError {
+    fn explain(&self, ended: GroupEnd) -> GroupError {
         match ended {
-            Ended::Stopped(Stop::Left) => GroupError::Left,
-            Ended::Stopped(Stop::Excluded) => {
-                self.explain_slowness().unwrap_or(GroupError::Stopped(Stop::Excluded))
+            GroupEnd::Stopped(StopReason::Left) => GroupError::Left,
+            GroupEnd::Stopped(StopReason::Excluded) => {
+                self.explain_slowness().unwrap_or(GroupError::Stopped(StopReason::Excluded))
             }
-            Ended::Stopped(stop) => GroupError::Stopped(stop),
-            Ended::Failed(id, failure) => {
+            GroupEnd::Stopped(stop) => GroupError::Stopped(stop),
+            GroupEnd::Failed(id, failure) => {
                 GroupError::Subgroup { subgroup: self.names[id.0 as usize].clone(), failure }
             }
-            Ended::NobodyLeft => GroupError::Stopped(Stop::Excluded),
+            GroupEnd::NobodyLeft => GroupError::Stopped(StopReason::Excluded),
         }
     }
 
@@ -335,14 +337,14 @@ impl Stack {
     /// taken nothing for a long time. The others have waited for `slow_after`; this member may have noticed later than they, on
     /// a busy machine.
     fn explain_slowness(&self) -> Option<GroupError> {
-        let Standstill { subgroup, since, slow_after } = self.group.standstill()?;
+        let ConsumerStandstill { subgroup, since, slow_after } = self.group.standstill()?;
         let (stood_still, slow_after) = (self.fabric.now().since(since), slow_after?);
         let subgroup = self.names[subgroup.0 as usize].clone();
         let is_cause = stood_still >= slow_after / 2;
         is_cause.then(|| GroupError::Slow { subgroup, stood_still: stood_still.max(slow_after), slow_after })
     }
 
-    /// What there is to do once in a view whose members have all begun it, and for a guest until it has come in.
+    /// What there is to do once in a view whose members have all begun it, and for a joiner until it has come in.
     fn look_at_view(&mut self) {
         let Some(membership) = self.group.membership() else { return };
         if self.seen != Some(membership.view().id) {
@@ -358,19 +360,19 @@ impl Stack {
         self.admission.poll_view(&mut self.fabric, &mut self.group);
     }
 
-    /// Answers a question that came to the desk.
+    /// Answers a question that came to the admission listener.
     #[cold]
     fn answer(&self, asker: Asker, question: &[u8]) {
         match inquiry::read_question(question) {
             None => asker.answer(Vec::new()),
-            Some(Question::Service) => {
+            Some(StatusQuestion::Service) => {
                 asker.answer(inquiry::write(&self.status.service().as_ref().map(Address::to_string)))
             }
-            Some(Question::Clients) => match &*self.status.hub() {
+            Some(StatusQuestion::Clients) => match &*self.status.hub() {
                 Some(hub) => hub.answer(asker),
                 None => asker.answer(inquiry::write(&None::<String>)),
             },
-            Some(Question::Status) => asker.answer(inquiry::write(&self.report())),
+            Some(StatusQuestion::Status) => asker.answer(inquiry::write(&self.report())),
         }
     }
 
@@ -435,12 +437,12 @@ impl Stack {
         self.status.fail(error);
         self.group.close();
         // Once more, now that all is closed: whoever looks again finds the end.
-        self.status.room.notify();
+        self.status.window_space.notify();
         self.status.messages.notify();
     }
 }
 
-/// The desk is looked at in one of so many evaluations while messages flow.
+/// The admission listener is looked at in one of so many evaluations while messages flow.
 const SKIP: u32 = 64;
 
 /// And state is looked at in one of so many when idle, should a change of it have gone without work.
@@ -448,13 +450,13 @@ const CHECK: u32 = 16;
 
 /// What the application's handles share with the node.
 #[derive(Clone, Debug)]
-pub(crate) struct Link {
+pub(crate) struct NodeHandle {
     pub(crate) node: NodeId,
-    pub(crate) status: Arc<Status>,
+    pub(crate) status: Arc<GroupStatus>,
     pub(crate) waker: squall_transports::Waker,
 }
 
-impl Link {
+impl NodeHandle {
     pub(crate) fn new(node: &Node) -> Self {
         let (status, waker) = (Arc::clone(&node.stack.status), node.stack.fabric.waker());
         Self { node: node.stack.fabric.node(), status, waker }

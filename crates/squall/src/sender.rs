@@ -5,19 +5,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
 
-use squall_fabric::window::{Payload, Reservation, ReserveError, Writer};
+use squall_fabric::window::{Payload, Reservation, ReserveError, WindowWriter};
 use squall_transports::Waker;
 
-use crate::application::{NextWindow, Seat};
+use crate::application::{NextWindow, SubgroupSlot};
 use crate::error::SendError;
-use crate::status::Status;
+use crate::status::GroupStatus;
 use crate::wait::block_on;
 
 /// The sending end of a subgroup. One for each member; it may move between threads.
 #[derive(Debug)]
 pub struct Sender {
     /// The present view's window; none while a view changes.
-    writer: Option<Writer>,
+    writer: Option<WindowWriter>,
     /// Messages that were sent and delivered before those of the window: those that were under way go on there.
     before: u64,
     /// While there is no window: how many were sent, and how many of them are known to be delivered.
@@ -26,21 +26,21 @@ pub struct Sender {
     since: Option<u64>,
     /// Those under way when this member was out of the subgroup for a while.
     dropped: Vec<Range<u64>>,
-    seat: Arc<Seat>,
+    slot: Arc<SubgroupSlot>,
     message_max: usize,
     waker: Waker,
-    status: Arc<Status>,
+    status: Arc<GroupStatus>,
 }
 
 /// A message under construction, in place; dereferences to its bytes, which hold whatever was there before.
 /// Dropping it sends nothing.
 #[derive(Debug)]
-pub struct Slot<'a> {
+pub struct MessageSlot<'a> {
     reservation: Reservation<'a>,
     waker: &'a Waker,
 }
 
-impl Slot<'_> {
+impl MessageSlot<'_> {
     /// Sends the message.
     #[inline]
     pub fn commit(self) {
@@ -49,7 +49,7 @@ impl Slot<'_> {
     }
 }
 
-impl std::ops::Deref for Slot<'_> {
+impl std::ops::Deref for MessageSlot<'_> {
     type Target = [u8];
 
     #[inline]
@@ -58,7 +58,7 @@ impl std::ops::Deref for Slot<'_> {
     }
 }
 
-impl std::ops::DerefMut for Slot<'_> {
+impl std::ops::DerefMut for MessageSlot<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.reservation
@@ -66,14 +66,19 @@ impl std::ops::DerefMut for Slot<'_> {
 }
 
 impl Sender {
-    pub(crate) const fn new(seat: Arc<Seat>, message_max: usize, waker: Waker, status: Arc<Status>) -> Self {
+    pub(crate) const fn new(
+        slot: Arc<SubgroupSlot>,
+        message_max: usize,
+        waker: Waker,
+        status: Arc<GroupStatus>,
+    ) -> Self {
         Self {
             writer: None,
             before: 0,
             known: (0, 0),
             since: None,
             dropped: Vec::new(),
-            seat,
+            slot,
             message_max,
             waker,
             status,
@@ -82,8 +87,8 @@ impl Sender {
 
     /// The window to send in. A window that was closed with its view is given up, and the next one taken if it is there.
     #[inline]
-    fn window(&mut self) -> Result<&mut Writer, SendError> {
-        if self.writer.as_ref().is_none_or(Writer::is_closed) {
+    fn window(&mut self) -> Result<&mut WindowWriter, SendError> {
+        if self.writer.as_ref().is_none_or(WindowWriter::is_closed) {
             self.change_window()?;
         }
         self.writer.as_mut().ok_or(SendError::ViewChanging)
@@ -94,7 +99,7 @@ impl Sender {
         let (sent, delivered) = self.counts();
         self.known = (sent, delivered);
         let gave_up = self.writer.take().is_some();
-        let NextWindow { writer, since, is_full, under_way } = self.seat.next_window();
+        let NextWindow { writer, since, is_full, under_way } = self.slot.next_window();
         if gave_up || is_full || writer.is_some() {
             // There may be something to send that was committed before.
             self.waker.wake();
@@ -133,14 +138,14 @@ impl Sender {
     /// Reserves a message of `length` bytes, all zeros, to be filled and committed.
     ///
     /// # Errors
-    /// [`SendError::Full`] if the window has no room now, or that there is none now ([`SendError::is_passing`]); it never
+    /// [`SendError::Full`] if the window has no space now, or that there is none now ([`SendError::is_passing`]); it never
     /// blocks.
     #[inline]
-    pub fn reserve(&mut self, length: usize) -> Result<Slot<'_>, SendError> {
+    pub fn reserve(&mut self, length: usize) -> Result<MessageSlot<'_>, SendError> {
         self.window()?;
         let writer = self.writer.as_mut().ok_or(SendError::ViewChanging)?;
         match writer.reserve(length) {
-            Ok(reservation) => Ok(Slot { reservation, waker: &self.waker }),
+            Ok(reservation) => Ok(MessageSlot { reservation, waker: &self.waker }),
             Err(error) => Err(explain(error)),
         }
     }
@@ -148,7 +153,7 @@ impl Sender {
     /// Sends a message of `length` bytes that `fill` writes in place, where it finds zeros.
     ///
     /// # Errors
-    /// [`SendError::Full`] if the window has no room now, or that there is none now ([`SendError::is_passing`]); it never
+    /// [`SendError::Full`] if the window has no space now, or that there is none now ([`SendError::is_passing`]); it never
     /// blocks.
     #[inline]
     pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), SendError> {
@@ -202,7 +207,7 @@ impl Sender {
         block_on(self.send_async(length, fill))
     }
 
-    /// Like [`Sender::send`], but awaits room in the window, and the next view if the present one ends. Runs on any
+    /// Like [`Sender::send`], but awaits space in the window, and the next view if the present one ends. Runs on any
     /// executor.
     ///
     /// # Errors
@@ -211,7 +216,7 @@ impl Sender {
         let mut fill = Some(fill);
         poll_fn(|context| match self.try_fill(length, &mut fill) {
             Err(error) if error.is_passing() => {
-                self.status.room.register(context.waker());
+                self.status.window_space.register(context.waker());
                 match self.try_fill(length, &mut fill) {
                     Err(error) if error.is_passing() => Poll::Pending,
                     result => Poll::Ready(result),
@@ -222,7 +227,7 @@ impl Sender {
         .await
     }
 
-    /// Sends a message that `fill` writes in place, which is used up if there is room.
+    /// Sends a message that `fill` writes in place, which is used up if there is space.
     fn try_fill(
         &mut self,
         length: usize,
@@ -244,27 +249,27 @@ impl Sender {
 
     /// What has become of message `number`; the first has number 0.
     #[must_use]
-    pub fn outcome(&mut self, number: u64) -> Outcome {
+    pub fn outcome(&mut self, number: u64) -> MessageOutcome {
         // After a change of views, what was under way goes on in the next window.
         let has_ended = self.window().is_err_and(|error| !error.is_passing());
         match self.counts() {
-            _ if self.dropped.iter().any(|dropped| dropped.contains(&number)) => Outcome::Unknown,
-            (_, delivered) if number < delivered => Outcome::Delivered,
-            _ if has_ended => Outcome::Unknown,
-            _ => Outcome::Pending,
+            _ if self.dropped.iter().any(|dropped| dropped.contains(&number)) => MessageOutcome::Unknown,
+            (_, delivered) if number < delivered => MessageOutcome::Delivered,
+            _ if has_ended => MessageOutcome::Unknown,
+            _ => MessageOutcome::Pending,
         }
     }
 
     /// Waits until it is known what has become of message `number`, which has been sent. Not for the thread that polls
     /// the group.
     #[must_use]
-    pub fn wait_for_outcome(&mut self, number: u64) -> Outcome {
+    pub fn wait_for_outcome(&mut self, number: u64) -> MessageOutcome {
         block_on(poll_fn(|context| {
-            if self.outcome(number) == Outcome::Pending {
-                self.status.room.register(context.waker());
+            if self.outcome(number) == MessageOutcome::Pending {
+                self.status.window_space.register(context.waker());
             }
             match self.outcome(number) {
-                Outcome::Pending => Poll::Pending,
+                MessageOutcome::Pending => Poll::Pending,
                 outcome => Poll::Ready(outcome),
             }
         }))
@@ -282,14 +287,14 @@ impl Sender {
     /// How many messages were sent, and how many of these all members have delivered, as far as this one knows.
     fn counts(&self) -> (u64, u64) {
         let in_window =
-            |writer: &Writer| (self.before + writer.committed(), self.before + writer.delivered());
+            |writer: &WindowWriter| (self.before + writer.committed(), self.before + writer.delivered());
         self.writer.as_ref().map_or(self.known, in_window)
     }
 }
 
 /// What has become of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum MessageOutcome {
     /// It is under way. If its view ends it goes on in the next one, in its place and once.
     Pending,
     /// All members of its view have delivered it. Who pulls messages has delivered what it has given back

@@ -15,7 +15,7 @@ use crate::wait::Waiters;
 
 /// Shared by the polling thread and all handles of a group.
 #[derive(Debug, Default)]
-pub(crate) struct Status {
+pub(crate) struct GroupStatus {
     /// All members have attached: messages flow.
     ready: AtomicBool,
     /// Asks the polling thread to end.
@@ -24,7 +24,7 @@ pub(crate) struct Status {
     leave: AtomicBool,
     /// The present view.
     view: Mutex<Option<View>>,
-    /// Where the members and the newcomers listen.
+    /// Where the members and the joiners listen.
     roster: Mutex<BTreeMap<NodeId, Address>>,
     /// Where this member's objects are served.
     service: Mutex<Option<Address>>,
@@ -38,13 +38,13 @@ pub(crate) struct Status {
     state_news: AtomicBool,
     /// Why the group has ended.
     failure: Mutex<Option<GroupError>>,
-    /// Those who wait for room in a window.
-    pub(crate) room: Waiters,
+    /// Those who wait for space in a window.
+    pub(crate) window_space: Waiters,
     /// Those who wait for messages.
     pub(crate) messages: Waiters,
 }
 
-impl Status {
+impl GroupStatus {
     pub(crate) fn is_ready(&self) -> bool {
         // SYNC: pairs with the release in `set_ready`.
         self.ready.load(Ordering::Acquire)
@@ -68,7 +68,7 @@ impl Status {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |view| view.id)
     }
 
-    /// Where the members and the newcomers listen. For the control plane.
+    /// Where the members and the joiners listen. For the control plane.
     pub(crate) fn roster(&self) -> MutexGuard<'_, BTreeMap<NodeId, Address>> {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -135,7 +135,7 @@ impl Status {
     /// Notes why the group has ended; the first reason stands.
     pub(crate) fn fail(&self, error: GroupError) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        self.room.notify();
+        self.window_space.notify();
         self.messages.notify();
     }
 }

@@ -7,23 +7,23 @@
 use std::fmt::Write as _;
 
 use squall_protocols::group::ViewChange;
-use squall_protocols::membership::Step;
+use squall_protocols::membership::ViewChangeStep;
 
 /// One member's view changes.
 #[derive(Clone, Copy, Debug)]
-pub struct Track<'a> {
+pub struct MemberTrack<'a> {
     /// What to call the member.
     pub name: &'a str,
     /// What to add to the member's instants, in nanoseconds, to get to a clock that all members share.
     pub offset_ns: i128,
-    /// Its view changes, as [`squall_protocols::group::Group::timeline`] yields them.
+    /// Its view changes, as [`squall_protocols::group::GroupCore::timeline`] yields them.
     pub changes: &'a [ViewChange],
 }
 
 /// A JSON array of trace events, one on a line. Times begin with the earliest step of all.
 #[must_use]
-pub fn chrome(tracks: &[Track<'_>]) -> String {
-    let instants = |track: &Track<'_>| {
+pub fn chrome(tracks: &[MemberTrack<'_>]) -> String {
+    let instants = |track: &MemberTrack<'_>| {
         let steps = track.changes.iter().flat_map(|change| change.steps.taken());
         steps.map(|(_, at)| i128::from(at.as_nanos()) + track.offset_ns).min()
     };
@@ -42,7 +42,7 @@ pub fn chrome(tracks: &[Track<'_>]) -> String {
 }
 
 fn add_change(events: &mut Vec<String>, pid: usize, change: &ViewChange, offset_ns: i128) {
-    let taken: Vec<(Step, i128)> = change
+    let taken: Vec<(ViewChangeStep, i128)> = change
         .steps
         .taken()
         .into_iter()
@@ -88,10 +88,10 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
     use squall_fabric::Instant;
-    use squall_protocols::membership::Steps;
+    use squall_protocols::membership::ViewChangeSteps;
 
-    fn change(to: u64, steps: &[(Step, u64)]) -> ViewChange {
-        let mut taken = Steps::default();
+    fn change(to: u64, steps: &[(ViewChangeStep, u64)]) -> ViewChange {
+        let mut taken = ViewChangeSteps::default();
         steps.iter().for_each(|(step, at)| taken.note(*step, Instant::from_nanos(*at)));
         ViewChange { to, members: 2, removed: 1, joined: 0, led: true, steps: taken }
     }
@@ -99,11 +99,18 @@ mod tests {
     /// Two members whose clocks differ: their steps fall into one order.
     #[test]
     fn steps_are_slices_on_one_clock() {
-        let first = [change(1, &[(Step::Suspected, 5_000), (Step::Wedged, 5_500), (Step::Ready, 9_001)])];
-        let second = [change(1, &[(Step::Wedged, 1_000), (Step::Decided, 1_250)])];
+        let first = [change(
+            1,
+            &[
+                (ViewChangeStep::Suspected, 5_000),
+                (ViewChangeStep::Wedged, 5_500),
+                (ViewChangeStep::Ready, 9_001),
+            ],
+        )];
+        let second = [change(1, &[(ViewChangeStep::Wedged, 1_000), (ViewChangeStep::Decided, 1_250)])];
         let text = chrome(&[
-            Track { name: "member \"a\"", offset_ns: 0, changes: &first },
-            Track { name: "b", offset_ns: 5_000, changes: &second },
+            MemberTrack { name: "member \"a\"", offset_ns: 0, changes: &first },
+            MemberTrack { name: "b", offset_ns: 5_000, changes: &second },
         ]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -124,6 +131,6 @@ mod tests {
 
     #[test]
     fn a_member_without_view_changes_has_a_name_only() {
-        assert_eq!(chrome(&[Track { name: "a\n", offset_ns: 0, changes: &[] }]).lines().count(), 3);
+        assert_eq!(chrome(&[MemberTrack { name: "a\n", offset_ns: 0, changes: &[] }]).lines().count(), 3);
     }
 }

@@ -5,16 +5,16 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 
 use squall_fabric::{
-    Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
-    PostError, Region, Shortage, Token, Write,
+    Capabilities, Channel, ConnId, Duration, Fabric, FabricEvent, Grant, Instant, MirrorId, MirrorKey,
+    NodeId, PostError, Region, Shortage, Token, Write,
 };
-use squall_transports::composite::{CompositeFabric, Way};
-use squall_transports::runner::Idle;
+use squall_transports::composite::{CompositeFabric, PeerTransport};
+use squall_transports::runner::IdleLimits;
 use squall_transports::session::PeerStream;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::VerbsFabric;
-use squall_transports::{Transport, Waker};
+use squall_transports::{TransportFabric, Waker};
 
 /// A stream that a transport can take a peer by.
 #[derive(Debug)]
@@ -38,14 +38,14 @@ pub(crate) enum AnyFabric {
 
 impl AnyFabric {
     /// How to wait if the configuration leaves it open and would do `usual`.
-    pub(crate) fn idle(&self, usual: Idle) -> Idle {
+    pub(crate) fn idle(&self, usual: IdleLimits) -> IdleLimits {
         match self {
-            Self::Verbs(fabric) if fabric.is_software() => Idle::SOFTWARE_DEVICE,
-            Self::Auto(fabric) if fabric.is_software() => Idle::SOFTWARE_DEVICE,
+            Self::Verbs(fabric) if fabric.is_software() => IdleLimits::SOFTWARE_DEVICE,
+            Self::Auto(fabric) if fabric.is_software() => IdleLimits::SOFTWARE_DEVICE,
             // Now it is known who shares this host's processors.
-            Self::Auto(fabric) => {
-                Idle::auto(1 + fabric.choices().iter().filter(|choice| choice.way == Way::Shm).count())
-            }
+            Self::Auto(fabric) => IdleLimits::auto(
+                1 + fabric.choices().iter().filter(|choice| choice.transport == PeerTransport::Shm).count(),
+            ),
             _ => usual,
         }
     }
@@ -53,7 +53,7 @@ impl AnyFabric {
 
 impl AnyFabric {
     /// How to wait if the user would do `wanted`: who spins would keep a device in software from working.
-    pub(crate) fn idle_at_most(&self, wanted: Idle) -> Idle {
+    pub(crate) fn idle_at_most(&self, wanted: IdleLimits) -> IdleLimits {
         let is_software = match self {
             Self::Verbs(fabric) => fabric.is_software(),
             Self::Auto(fabric) => fabric.is_software(),
@@ -62,8 +62,8 @@ impl AnyFabric {
         if !is_software {
             return wanted;
         }
-        let spins = wanted.spins.min(Idle::SOFTWARE_DEVICE.yields);
-        Idle { spins: 0, yields: wanted.yields.saturating_add(spins) }
+        let spins = wanted.spins.min(IdleLimits::SOFTWARE_DEVICE.yields);
+        IdleLimits { spins: 0, yields: wanted.yields.saturating_add(spins) }
     }
 
     /// Whether nothing that was posted depends on this process any more. A device moves nothing for a process that has
@@ -161,12 +161,12 @@ impl Fabric for AnyFabric {
         either!(self, fabric => fabric.retire(mirror));
     }
     #[inline]
-    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         either!(self, fabric => fabric.poll(sink))
     }
 }
 
-impl Transport for AnyFabric {
+impl TransportFabric for AnyFabric {
     fn prepare_park(&mut self) {
         either!(self, fabric => fabric.prepare_park());
     }
@@ -198,7 +198,7 @@ impl AnyFabric {
             (Self::Tcp(fabric), AnyStream::Tcp(stream)) => fabric.add_peer(peer, stream),
             (Self::Verbs(fabric), AnyStream::Tcp(stream)) => fabric.add_peer(peer, stream),
             (Self::Auto(fabric), AnyStream::Tcp(stream)) => fabric.add_peer(peer, stream),
-            _ => unreachable!("the desk listens as the transport needs it"),
+            _ => unreachable!("the process listens as the transport needs it"),
         }
     }
 

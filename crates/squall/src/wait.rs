@@ -1,6 +1,6 @@
 //! Waiting for the polling thread: threads that block and tasks that await share one mechanism.
 //!
-//! Who waits for room or for messages leaves a waker and looks once more; the polling thread, after each step in
+//! Who waits for space or for messages leaves a waker and looks once more; the polling thread, after each step in
 //! which something moved, looks whether anybody waits. The price of that order is paid by the waiting side
 //! ([`barrier`]), so a step that nobody waits for costs one load.
 

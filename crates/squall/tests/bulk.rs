@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::thread::{JoinHandle, scope, spawn};
 
 use squall::Config;
-use squall::bulk::{BulkError, FileTarget, Held, Options, Session};
+use squall::bulk::{BulkError, BulkOptions, FileTarget, HeldBlocks, Session};
 use squall::config::Transport;
 
 const BLOCK: u64 = 4096;
@@ -35,7 +35,7 @@ fn network() -> Transport {
 }
 
 fn join(config: &Config) -> Session {
-    let options = Options { block_bytes: Some(BLOCK), ..Options::default() };
+    let options = BulkOptions { block_bytes: Some(BLOCK), ..BulkOptions::default() };
     Session::join_with(config, &options).expect("all are there")
 }
 
@@ -97,7 +97,7 @@ fn all_objects_arrive_over_a_network() {
     all_objects_arrive("network", network());
 }
 
-/// One buffer for all objects, which waits for each of them: it has room for some and is replaced for others.
+/// One buffer for all objects, which waits for each of them: it has space for some and is replaced for others.
 fn receive_all_into_one_buffer(config: &Config, sizes: &[usize]) {
     let mut session = join(config);
     let mut buffer = session.buffer(10);
@@ -170,7 +170,7 @@ fn a_lost_receiver_is_left_out_over_a_network() {
 
 /// When the last receiver has left, the root hears it, however often it asks.
 #[test]
-fn a_root_that_is_left_alone_is_told() {
+fn a_root_that_is_left_alone_hears_of_it() {
     for transport in [Transport::Shm, network()] {
         let configs = configs(&format!("alone-{transport:?}"), transport, 2);
         scope(|scope| {
@@ -207,7 +207,7 @@ fn a_file_is_received_and_resumed() {
     source.write_all_at(&right, 0).unwrap();
     target.set_len(bytes as u64).unwrap();
     // The first blocks and one more, as an attempt before has left them.
-    let mut held = Held::none(11);
+    let mut held = HeldBlocks::none(11);
     for block in [0, 1, 2, 7] {
         assert!(held.insert(block));
         let range = (block * BLOCK) as usize..((block + 1) * BLOCK) as usize;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use squall::config::{Address, PartitionSafety, SubgroupConfig, Transport};
 use squall::external::{ExternalError, Observed, Observer, ObserverOptions, Publisher};
-use squall::stream::{Options, Secret, Stream};
+use squall::stream::{Secret, Stream, StreamOptions};
 use squall::{Config, Group};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -212,7 +212,7 @@ fn test_options() -> ObserverOptions {
 fn raw(config: &Config) -> Stream {
     let Address::Abstract(name) = &config.contacts[0] else { panic!("it is over shared memory") };
     let address = Address::Abstract(format!("{name}-clients"));
-    let mut stream = Stream::connect(&address, &Options::new(&config.cluster, &config.secret)).unwrap();
+    let mut stream = Stream::connect(&address, &StreamOptions::new(&config.cluster, &config.secret)).unwrap();
     stream.set_read_timeout(Some(PATIENCE));
     stream
 }

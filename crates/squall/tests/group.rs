@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use squall::config::{Carrier, Config, SubgroupConfig, Transport};
-use squall::{Group, GroupError, HandleError, Mode, Outcome, ReceiveError, SendError, Stop};
+use squall::{
+    DeliveryMode, Group, GroupError, HandleError, MessageOutcome, ReceiveError, SendError, StopReason,
+};
 
 /// A name that no other test uses on this host.
 fn name(test: &str) -> String {
@@ -73,7 +75,7 @@ fn all_members_deliver_the_same_order() {
 fn one_sender_and_batches() {
     let subgroup = SubgroupConfig {
         senders: squall::config::Ranks::These(vec![1]),
-        mode: Mode::Unordered,
+        mode: DeliveryMode::Unordered,
         ..SubgroupConfig::default()
     };
     let config = config("batch", 2, subgroup);
@@ -123,10 +125,10 @@ fn a_minority_stops() {
         let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
         let error = deliveries.next().map(|_| ()).unwrap_err();
         assert!(matches!(sender.send(1, |_| ()), Err(SendError::Group(_))));
-        assert_eq!((sender.sent(), sender.wait_for_outcome(0)), (0, Outcome::Unknown));
+        assert_eq!((sender.sent(), sender.wait_for_outcome(0)), (0, MessageOutcome::Unknown));
         Some(error)
     });
-    let stop = Stop::Minority { lost: 1, members: 2 };
+    let stop = StopReason::Minority { lost: 1, members: 2 };
     assert!(matches!(&outcomes[0], Some(ReceiveError::Group(GroupError::Stopped(found))) if *found == stop));
 }
 
@@ -148,11 +150,14 @@ fn the_others_go_on_without_a_member_that_leaves() {
                 assert_eq!(sender.sent(), u64::from(number) + 1);
                 // All but what is in the window has been delivered.
                 let delivered = sender.outcome(u64::from(number.saturating_sub(8)));
-                assert!(number < 8 || delivered == Outcome::Delivered, "{number} at {rank}: {delivered:?}");
+                assert!(
+                    number < 8 || delivered == MessageOutcome::Delivered,
+                    "{number} at {rank}: {delivered:?}"
+                );
             }
             // Those that went over into the next view, too.
             for number in 0..count.into() {
-                assert_eq!(sender.wait_for_outcome(number), Outcome::Delivered, "{number} at {rank}");
+                assert_eq!(sender.wait_for_outcome(number), MessageOutcome::Delivered, "{number} at {rank}");
             }
         });
         let mut seen = Vec::new();

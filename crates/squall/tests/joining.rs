@@ -1,4 +1,4 @@
-//! Groups that are joined while they run: newcomers, members that come again, and the leader among them (Derecho §3.3).
+//! Groups that are joined while they run: joiners, members that come again, and the leader among them (Derecho §3.3).
 
 mod rdma;
 
@@ -42,7 +42,7 @@ impl Running {
     fn start(config: Config) -> Self {
         let log = Log::default();
         let leave = Arc::new(AtomicBool::new(false));
-        let (theirs, told) = (Arc::clone(&log), Arc::clone(&leave));
+        let (theirs, reported) = (Arc::clone(&log), Arc::clone(&leave));
         let thread = thread::spawn(move || {
             let writer = Writer { view: 0, log: theirs };
             let mut group = Group::builder(config).on_deliver("log", writer).join().expect("it comes in");
@@ -50,7 +50,7 @@ impl Running {
             let rank = group.rank();
             let mut sender = group.subgroup("log").unwrap().sender().unwrap();
             let mut number = 0u64;
-            while !told.load(Ordering::Relaxed) {
+            while !reported.load(Ordering::Relaxed) {
                 let text = format!("{rank}: {number}");
                 match sender.send(text.len(), |bytes| bytes.copy_from_slice(text.as_bytes())) {
                     Ok(()) => number += 1,
@@ -141,43 +141,43 @@ fn finish(mut config: Config) -> Config {
     config.subgroup("log", SubgroupConfig { message_max: 100, window: 64, ..SubgroupConfig::default() })
 }
 
-fn a_newcomer_hears_and_is_heard(config: &impl Fn(usize) -> Config) {
+fn a_joiner_hears_and_is_heard(config: &impl Fn(usize) -> Config) {
     let first: Vec<_> = (0..3).map(|rank| Running::start(config(rank))).collect();
     first[0].hears(&[0, 1, 2]);
-    let newcomer = Running::start(Config { rank: None, ..config(3) });
-    newcomer.hears(&[0, 1, 2, 3]);
+    let joiner = Running::start(Config { rank: None, ..config(3) });
+    joiner.hears(&[0, 1, 2, 3]);
     first.iter().for_each(|member| member.hears(&[3]));
-    let logs: Vec<_> = first.into_iter().chain([newcomer]).map(Running::leave).collect();
-    assert_eq!(logs[3].0, 1, "one view for the newcomer");
+    let logs: Vec<_> = first.into_iter().chain([joiner]).map(Running::leave).collect();
+    assert_eq!(logs[3].0, 1, "one view for the joiner");
     logs.iter().for_each(|log| agree(&logs[0], log));
     logs.iter().for_each(|log| agree(&logs[3], log));
 }
 
 #[test]
-fn a_newcomer_hears_and_is_heard_on_shared_memory() {
-    a_newcomer_hears_and_is_heard(&shm("newcomer", 3));
+fn a_joiner_hears_and_is_heard_on_shared_memory() {
+    a_joiner_hears_and_is_heard(&shm("joiner", 3));
 }
 
 #[test]
-fn a_newcomer_hears_and_is_heard_on_tcp() {
-    a_newcomer_hears_and_is_heard(&tcp("newcomer", 3));
+fn a_joiner_hears_and_is_heard_on_tcp() {
+    a_joiner_hears_and_is_heard(&tcp("joiner", 3));
 }
 
 #[test]
-fn a_newcomer_hears_and_is_heard_by_rdma() {
-    if let Some(config) = verbs("newcomer-verbs", 3) {
-        a_newcomer_hears_and_is_heard(&config);
+fn a_joiner_hears_and_is_heard_by_rdma() {
+    if let Some(config) = verbs("joiner-verbs", 3) {
+        a_joiner_hears_and_is_heard(&config);
     }
 }
 
 #[test]
-fn a_newcomer_hears_and_is_heard_by_the_best_way() {
-    a_newcomer_hears_and_is_heard(&auto("newcomer-auto", 3));
+fn a_joiner_hears_and_is_heard_by_the_best_transport() {
+    a_joiner_hears_and_is_heard(&auto("joiner-auto", 3));
 }
 
 /// The first member is alone at first, so it has met nobody by whom it could choose its ways.
 #[test]
-fn a_group_of_one_is_joined_by_the_best_way() {
+fn a_group_of_one_is_joined_by_the_best_transport() {
     let config = auto("one", 1);
     let mut members = vec![Running::start(config(0))];
     members[0].hears(&[0]);
@@ -227,12 +227,12 @@ fn members_come_again_by_rdma() {
 }
 
 #[test]
-fn members_come_again_by_the_best_way() {
+fn members_come_again_by_the_best_transport() {
     members_come_again(&auto("again-auto", 3));
 }
 
 /// Four at once: all come in, and none takes another's rank.
-fn a_storm_of_newcomers(config: &impl Fn(usize) -> Config) {
+fn a_storm_of_joiners(config: &impl Fn(usize) -> Config) {
     let mut members: Vec<_> = (0..2).map(|rank| Running::start(config(rank))).collect();
     members[0].hears(&[0, 1]);
     members.extend((2..6).map(|place| Running::start(Config { rank: None, ..config(place) })));
@@ -244,14 +244,14 @@ fn a_storm_of_newcomers(config: &impl Fn(usize) -> Config) {
 }
 
 #[test]
-fn a_storm_of_newcomers_on_shared_memory() {
-    a_storm_of_newcomers(&shm("storm", 2));
+fn a_storm_of_joiners_on_shared_memory() {
+    a_storm_of_joiners(&shm("storm", 2));
 }
 
 #[test]
-fn a_storm_of_newcomers_by_rdma() {
+fn a_storm_of_joiners_by_rdma() {
     if let Some(config) = verbs("storm-verbs", 2) {
-        a_storm_of_newcomers(&config);
+        a_storm_of_joiners(&config);
     }
 }
 

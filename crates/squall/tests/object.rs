@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use squall::config::{Config, PartitionSafety, Ranks, SubgroupConfig};
 use squall::object::{Client, Object, ObjectError, ObjectOptions, Replicated, Snapshot, restored};
-use squall::{Group, HandleError, Mode};
+use squall::{DeliveryMode, Group, HandleError};
 
 /// Adds to counters, and remembers who did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -204,8 +204,8 @@ fn what_was_acknowledged_survives() {
 
 /// [V6] Who comes later gets the state while updates go on, and has the same from then on.
 #[test]
-fn newcomers_get_the_state() {
-    let config = config("newcomer", 2, sharded(3, 2));
+fn joiners_get_the_state() {
+    let config = config("joiner", 2, sharded(3, 2));
     let first = members(&config, 0..2);
     for id in 0..100 {
         let key = (id % 7).to_string();
@@ -228,7 +228,7 @@ fn newcomers_get_the_state() {
     let mut ids: Vec<u64> = states.iter().flat_map(|state| state.0.values().flatten().copied()).collect();
     ids.sort_unstable();
     assert_eq!(ids, (0..400).collect::<Vec<_>>());
-    // With the first ones gone, one after the other, it lives on at the newcomers.
+    // With the first ones gone, one after the other, it lives on at the joiners.
     let mut first = first.into_iter();
     drop(first.next());
     let others: Vec<_> = first.as_slice().iter().chain(&second).map(|(_, object)| object).collect();
@@ -273,7 +273,7 @@ fn clients_survive_members() {
 
 /// [A7] When all who had a shard are gone, those who come say so, and do not begin anew.
 #[test]
-fn a_lost_state_is_told() {
+fn a_lost_state_is_reported() {
     let only = SubgroupConfig { members: Ranks::These(vec![1]), ..SubgroupConfig::default() };
     let config = config("lost", 3, SubgroupConfig { senders: Ranks::These(vec![1]), ..only });
     let mut members = members(&config, 0..3);
@@ -331,9 +331,9 @@ fn the_latest_state_has_all_that_was_acknowledged() {
 
 /// Faults of use are told at once.
 #[test]
-fn misuse_is_told() {
+fn misuse_is_reported() {
     let base = config("misuse", 1, SubgroupConfig::default());
-    let raw = SubgroupConfig { mode: Mode::Raw, ..SubgroupConfig::default() };
+    let raw = SubgroupConfig { mode: DeliveryMode::Raw, ..SubgroupConfig::default() };
     let mut group = Group::join(base(0).subgroup("raw", raw)).unwrap();
     let unknown = group.object("nothing", Counters::default).unwrap_err();
     assert!(matches!(unknown, HandleError::UnknownSubgroup(name) if name == "nothing"));

@@ -1,4 +1,4 @@
-//! State transfer of replicated objects: large states in parts, givers that fail, over shared memory and TCP
+//! State transfer of replicated objects: large states in parts, providers that fail, over shared memory and TCP
 //! (Derecho §3.3).
 
 use std::io::{self, Read, Write};
@@ -53,7 +53,7 @@ impl Replicated for Blocks {
             let half = blocks.len() / 2;
             for (number, block) in blocks.into_iter().enumerate() {
                 if fails && number == half {
-                    return Err(io::Error::other("as if the giver had died"));
+                    return Err(io::Error::other("as if the provider had died"));
                 }
                 sink.write_all(&block)?;
             }
@@ -97,20 +97,20 @@ fn tcp(test: &str) -> impl Fn(usize) -> Config + Clone + Send {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a newcomer was told of its transfers.
-type Told = Arc<Mutex<Vec<Transfer>>>;
+/// What a joiner was told of its transfers.
+type Reported = Arc<Mutex<Vec<Transfer>>>;
 
-fn join(config: Config, count: usize) -> (Group, Object<Blocks>, Told) {
-    let told = Told::default();
-    let tell = Arc::clone(&told);
+fn join(config: Config, count: usize) -> (Group, Object<Blocks>, Reported) {
+    let reported = Reported::default();
+    let report = Arc::clone(&reported);
     let options = ObjectOptions {
-        on_transfer: Box::new(move |transfer| tell.lock().unwrap().push(transfer)),
+        on_transfer: Box::new(move |transfer| report.lock().unwrap().push(transfer)),
         ..ObjectOptions::default()
     };
     let mut group = Group::join(config).expect("it comes in");
     let object = group.object_with("blocks", move || Blocks::new(count), options).unwrap();
     object.wait_ready(PATIENCE).expect("it gets the state");
-    (group, object, told)
+    (group, object, reported)
 }
 
 /// Two members with so many blocks, which fail to give them once each; a third comes while updates go on.
@@ -122,25 +122,31 @@ fn transfer(config: impl Fn(usize) -> Config + Clone + Send, count: usize) {
         });
         let (first, old, _) = join(config(0), count);
         let second = second.join().unwrap();
-        let newcomer = scope.spawn({
+        let joiner = scope.spawn({
             let config = config(2);
             move || join(config, 0)
         });
         let mut updates = 0u32;
-        while !newcomer.is_finished() || updates < 100 {
+        while !joiner.is_finished() || updates < 100 {
             old.update(b"", &(updates, updates as u8)).unwrap().wait().expect("it is delivered");
             updates += 1;
         }
-        let (third, object, told) = newcomer.join().unwrap();
+        let (third, object, reported) = joiner.join().unwrap();
         for block in 0..count as u32 {
             let here = object.query_at(third_node(&third), 0, &block).unwrap().wait().unwrap();
             assert_eq!(here, old.query(b"", &block).unwrap().wait().unwrap(), "block {block}");
         }
-        let told = told.lock().unwrap();
+        let reported = reported.lock().unwrap();
         let bytes = (count * BLOCK_BYTES) as u64;
-        let done: Vec<_> = told.iter().filter(|transfer| transfer.is_done).collect();
-        assert!(matches!(done[..], [done] if done.bytes == bytes && done.total == Some(bytes)), "{told:?}");
-        assert!(told.iter().filter(|transfer| transfer.bytes == 0).count() > 1, "a giver failed: {told:?}");
+        let done: Vec<_> = reported.iter().filter(|transfer| transfer.is_done).collect();
+        assert!(
+            matches!(done[..], [done] if done.bytes == bytes && done.total == Some(bytes)),
+            "{reported:?}"
+        );
+        assert!(
+            reported.iter().filter(|transfer| transfer.bytes == 0).count() > 1,
+            "a provider failed: {reported:?}"
+        );
         let client = Client::<Blocks>::connect(&config(0), "blocks").unwrap();
         client.update(b"", &(3, 77)).unwrap().wait().unwrap();
         assert_eq!(client.query(b"", &3).unwrap().wait().unwrap(), 77);

@@ -8,41 +8,46 @@ use std::thread;
 use std::time::Duration;
 
 use squall::stream::{
-    Buffer, Completion, Event, Failure, Kind, Listener, Options, Policy, PostRefused, ReceiveOutcome, Region,
-    RegionId, SendOutcome, Settings, Socket, Stream, StreamError, Transport,
+    Buffer, Completion, Listener, PostRefused, ReceiveOutcome, Region, RegionId, SendOutcome, Socket,
+    SocketEvent, SocketFailure, SocketKind, Stream, StreamError, StreamOptions, StreamSettings,
+    StreamTransport, TransferPolicy,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn options(transport: Transport) -> Options {
+fn options(transport: StreamTransport) -> StreamOptions {
     // One thread often owns both ends here: the one that is dropped first would wait for the other.
     let linger = Duration::from_millis(20);
-    Options { transport, linger, verbs: rdma::settings(0), ..Options::local("stream-tests") }
+    StreamOptions { transport, linger, verbs: rdma::settings(0), ..StreamOptions::local("stream-tests") }
 }
 
 /// Two ends that are connected.
-fn sockets(options: &Options) -> [Socket; 2] {
+fn sockets(options: &StreamOptions) -> [Socket; 2] {
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), options).unwrap();
     let (address, there) =
-        (listener.address().clone(), Options { verbs: rdma::settings(1), ..options.clone() });
+        (listener.address().clone(), StreamOptions { verbs: rdma::settings(1), ..options.clone() });
     let mut ends = [Socket::connect(&address, &there).unwrap(), listener.accept().unwrap()];
     let mut waiting = vec![0, 1];
     while !waiting.is_empty() {
         waiting.retain(|end| match ends[*end].poll() {
             None => true,
-            Some(Event::Connected) => false,
+            Some(SocketEvent::Connected) => false,
             Some(other) => panic!("{other:?}"),
         });
     }
     ends
 }
 
-fn streams(transport: Transport) -> [Stream; 2] {
+fn streams(transport: StreamTransport) -> [Stream; 2] {
     sockets(&options(transport)).map(|socket| Stream::new(socket).unwrap())
 }
 
-fn transports() -> Vec<Transport> {
-    if rdma::is_wanted() { vec![Transport::Verbs] } else { vec![Transport::Shm, Transport::Tcp] }
+fn transports() -> Vec<StreamTransport> {
+    if rdma::is_wanted() {
+        vec![StreamTransport::Verbs]
+    } else {
+        vec![StreamTransport::Shm, StreamTransport::Tcp]
+    }
 }
 
 /// Byte number `at` of what is sent.
@@ -56,16 +61,16 @@ fn filled(socket: &mut Socket, from: usize, bytes: usize) -> Buffer {
     buffer
 }
 
-fn next(socket: &mut Socket) -> Event {
+fn next(socket: &mut Socket) -> SocketEvent {
     let event = socket.wait(Some(PATIENCE));
     event.unwrap_or_else(|| panic!("nothing happens: {:?}", socket.statistics()))
 }
 
 #[test]
 fn the_fabric_follows_from_where_the_ends_are() {
-    let [here, there] = sockets(&options(Transport::Auto));
+    let [here, there] = sockets(&options(StreamTransport::Auto));
     assert!(here.is_shared() && there.is_shared(), "one host");
-    let [here, there] = sockets(&options(Transport::Tcp));
+    let [here, there] = sockets(&options(StreamTransport::Tcp));
     assert!(!here.is_shared() && !there.is_shared());
 }
 
@@ -75,14 +80,16 @@ fn rdma_is_used_if_one_end_asks_for_it() {
     if !rdma::is_wanted() {
         return;
     }
-    for (door, caller) in [(Transport::Verbs, Transport::Auto), (Transport::Auto, Transport::Verbs)] {
+    for (door, caller) in
+        [(StreamTransport::Verbs, StreamTransport::Auto), (StreamTransport::Auto, StreamTransport::Verbs)]
+    {
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(door)).unwrap();
         let near = Socket::connect(listener.address(), &options(caller)).unwrap();
         let far = listener.accept().unwrap();
         assert!(near.is_by_rdma() && far.is_by_rdma(), "{door:?} {caller:?}");
     }
-    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(Transport::Verbs)).unwrap();
-    let error = Socket::connect(listener.address(), &options(Transport::Tcp)).unwrap_err();
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(StreamTransport::Verbs)).unwrap();
+    let error = Socket::connect(listener.address(), &options(StreamTransport::Tcp)).unwrap_err();
     assert!(error.to_string().contains("RDMA and nothing else"), "{error}");
 }
 
@@ -93,7 +100,7 @@ fn without_rdma_the_error_says_what_to_do() {
         return;
     }
     let verbs = squall::stream::VerbsSettings { device: Some("none0".into()), ..Default::default() };
-    let wanted = Options { verbs, ..options(Transport::Verbs) };
+    let wanted = StreamOptions { verbs, ..options(StreamTransport::Verbs) };
     let address = "127.0.0.1:1".parse().unwrap();
     let listening = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &wanted).map(drop);
     for outcome in [listening, Socket::connect(&address, &wanted).map(drop)] {
@@ -113,7 +120,7 @@ fn a_receiver_that_is_ahead_is_served_directly() {
         there.post_receive(target, true).unwrap();
         there.flush();
         let receiver = thread::spawn(move || {
-            let Event::Received { buffer, bytes, outcome, .. } = next(&mut there) else { panic!() };
+            let SocketEvent::Received { buffer, bytes, outcome, .. } = next(&mut there) else { panic!() };
             assert_eq!((bytes, outcome), (1 << 20, ReceiveOutcome::Filled));
             assert!(buffer.iter().enumerate().all(|(i, b)| *b == byte(i)));
             there
@@ -122,7 +129,7 @@ fn a_receiver_that_is_ahead_is_served_directly() {
         let source = filled(&mut here, 0, 1 << 20);
         assert!(here.wait(Some(Duration::from_millis(50))).is_none());
         here.post_send(source).unwrap();
-        let Event::Sent { outcome, .. } = next(&mut here) else { panic!() };
+        let SocketEvent::Sent { outcome, .. } = next(&mut here) else { panic!() };
         assert_eq!(outcome, SendOutcome::Placed);
         let there = receiver.join().unwrap();
         assert_eq!((here.statistics().direct, here.statistics().indirect), (1, 0), "{transport:?}");
@@ -137,7 +144,7 @@ fn adopted_memory_is_served_directly_and_given_back() {
     for (transport, fetching) in
         transports().into_iter().flat_map(|transport| [(transport, true), (transport, false)])
     {
-        let options = Options { fetching, ..options(transport) };
+        let options = StreamOptions { fetching, ..options(transport) };
         let [mut here, mut there] = sockets(&options).map(Socket::into_endpoint);
         let [source, target] = [0, 1].map(|_| Region::heap(RegionId(0), WORDS));
         let kept = Arc::downgrade(target.memory());
@@ -174,14 +181,13 @@ fn adopted_memory_is_served_directly_and_given_back() {
 #[test]
 fn bytes_in_are_bytes_out_whoever_is_slower() {
     const BYTES: usize = 3_000_000;
-    for (transport, policy) in transports()
-        .into_iter()
-        .flat_map(|transport| [Policy::Dynamic, Policy::Direct, Policy::Indirect].map(|p| (transport, p)))
-    {
+    for (transport, policy) in transports().into_iter().flat_map(|transport| {
+        [TransferPolicy::Dynamic, TransferPolicy::Direct, TransferPolicy::Indirect].map(|p| (transport, p))
+    }) {
         for (sender_rests, receiver_rests) in [(false, false), (true, false), (false, true), (true, true)] {
-            let settings = Settings { policy, ring_words: 1 << 13, ..Settings::default() };
+            let settings = StreamSettings { policy, ring_words: 1 << 13, ..StreamSettings::default() };
             let [here, there] =
-                sockets(&Options { settings, buffer_bytes: 24_000, buffers: 3, ..options(transport) });
+                sockets(&StreamOptions { settings, buffer_bytes: 24_000, buffers: 3, ..options(transport) });
             let (mut here, mut there) = (Stream::new(here).unwrap(), Stream::new(there).unwrap());
             let sender = thread::spawn(move || {
                 let data: Vec<u8> = (0..BYTES).map(byte).collect();
@@ -262,7 +268,7 @@ fn half_a_connection_can_end() {
 #[test]
 fn a_dropped_stream_ends_in_order() {
     for transport in transports() {
-        let patient = Options { linger: Duration::from_secs(60), ..options(transport) };
+        let patient = StreamOptions { linger: Duration::from_secs(60), ..options(transport) };
         let [mut here, mut there] = sockets(&patient).map(|socket| Stream::new(socket).unwrap());
         let sender = thread::spawn(move || here.write_all(&[3; 200_000]).unwrap());
         let mut all = Vec::new();
@@ -276,7 +282,7 @@ fn a_dropped_stream_ends_in_order() {
 #[test]
 fn what_has_come_can_be_read_after_the_end() {
     for transport in transports() {
-        let small = Options { buffer_bytes: 1000, buffers: 2, ..options(transport) };
+        let small = StreamOptions { buffer_bytes: 1000, buffers: 2, ..options(transport) };
         let [mut here, mut there] = sockets(&small).map(|socket| Stream::new(socket).unwrap());
         let sent: Vec<u8> = (0..100_000).map(byte).collect();
         let late = thread::spawn(move || {
@@ -313,15 +319,15 @@ fn an_abort_is_an_error_at_both_ends() {
         here.post_send(send).unwrap();
         here.abort();
         let mut seen = Vec::new();
-        while !matches!(seen.last(), Some(Event::Closed { .. })) {
+        while !matches!(seen.last(), Some(SocketEvent::Closed { .. })) {
             seen.push(next(&mut here));
         }
         assert_eq!(seen.len(), 3, "both buffers come back: {seen:?}");
-        assert!(matches!(seen.last(), Some(Event::Closed { failure: Some(Failure::Aborted) })));
+        assert!(matches!(seen.last(), Some(SocketEvent::Closed { failure: Some(SocketFailure::Aborted) })));
         let buffer = here.buffer(8);
         assert_eq!(here.post_send(buffer).unwrap_err().1, PostRefused::Closed);
         let end = next(&mut there);
-        assert!(matches!(end, Event::Closed { failure: Some(Failure::Broken(_)) }), "{end:?}");
+        assert!(matches!(end, SocketEvent::Closed { failure: Some(SocketFailure::Broken(_)) }), "{end:?}");
     }
 }
 
@@ -340,23 +346,25 @@ fn a_read_can_have_a_limit_in_time() {
 #[test]
 fn packets_keep_their_boundaries() {
     for transport in transports() {
-        let settings = Settings { kind: Kind::Packets, ..Settings::default() };
-        let [mut here, mut there] = sockets(&Options { settings, ..options(transport) });
+        let settings = StreamSettings { kind: SocketKind::Packets, ..StreamSettings::default() };
+        let [mut here, mut there] = sockets(&StreamOptions { settings, ..options(transport) });
         for length in [10, 0, 3000, 17] {
             let buffer = filled(&mut here, length, length);
             here.post_send(buffer).unwrap();
         }
         let sender = thread::spawn(move || {
-            (0..4).for_each(|_| assert!(matches!(next(&mut here), Event::Sent { .. })));
+            (0..4).for_each(|_| assert!(matches!(next(&mut here), SocketEvent::Sent { .. })));
             here
         });
-        let (mut lengths, mut room) = (Vec::new(), 100);
+        let (mut lengths, mut capacity) = (Vec::new(), 100);
         while lengths.len() < 4 {
-            let buffer = there.buffer(room);
+            let buffer = there.buffer(capacity);
             there.post_receive(buffer, false).unwrap();
             match next(&mut there) {
-                Event::Received { outcome: ReceiveOutcome::TooLong { length }, .. } => room = length as usize,
-                Event::Received { buffer, bytes, .. } => {
+                SocketEvent::Received { outcome: ReceiveOutcome::TooLong { length }, .. } => {
+                    capacity = length as usize
+                }
+                SocketEvent::Received { buffer, bytes, .. } => {
                     assert!(buffer[..bytes].iter().enumerate().all(|(i, b)| *b == byte(bytes + i)));
                     lengths.push(bytes);
                 }
@@ -381,7 +389,7 @@ fn a_receive_can_be_taken_back() {
             assert!(here.wait(Some(Duration::from_millis(300))).is_none());
             here
         });
-        let Event::Received { outcome, bytes, .. } = next(&mut there) else { panic!() };
+        let SocketEvent::Received { outcome, bytes, .. } = next(&mut there) else { panic!() };
         assert_eq!((outcome, bytes), (ReceiveOutcome::Cancelled, 0));
         assert!(!there.cancel_receive(id));
         other.join().unwrap();
@@ -390,19 +398,20 @@ fn a_receive_can_be_taken_back() {
 
 /// Both ends must be of one kind; the error says so.
 #[test]
-fn ends_that_differ_are_told() {
-    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(Transport::Auto)).unwrap();
+fn ends_that_differ_are_reported() {
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(StreamTransport::Auto)).unwrap();
     let address = listener.address().clone();
     let server = thread::spawn(move || {
         let mut socket = listener.accept().unwrap();
         next(&mut socket)
     });
-    let settings = Settings { policy: Policy::Direct, ..Settings::default() };
-    let mut here = Socket::connect(&address, &Options { settings, ..options(Transport::Auto) }).unwrap();
+    let settings = StreamSettings { policy: TransferPolicy::Direct, ..StreamSettings::default() };
+    let mut here =
+        Socket::connect(&address, &StreamOptions { settings, ..options(StreamTransport::Auto) }).unwrap();
     let end = next(&mut here);
-    assert!(matches!(end, Event::Closed { failure: Some(Failure::Violation(_)) }), "{end:?}");
+    assert!(matches!(end, SocketEvent::Closed { failure: Some(SocketFailure::Violation(_)) }), "{end:?}");
     let end = server.join().unwrap();
-    assert!(matches!(end, Event::Closed { failure: Some(_) }), "{end:?}");
+    assert!(matches!(end, SocketEvent::Closed { failure: Some(_) }), "{end:?}");
 }
 
 /// Many pairs park at the same time, and each wakes when it is its turn.

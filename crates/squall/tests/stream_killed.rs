@@ -8,18 +8,28 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use squall::stream::{
-    Address, Event, Listener, Options, ReceiveOutcome, SendOutcome, Socket, Stream, Transport,
+    Address, Listener, ReceiveOutcome, SendOutcome, Socket, SocketEvent, Stream, StreamOptions,
+    StreamTransport,
 };
 
 /// What the process that will be killed does; the address follows.
 const ROLE: &str = "SQUALL_STREAM_KILLED";
 
-fn options() -> Options {
-    Options { buffers: 3, buffer_bytes: 20_000, verbs: rdma::settings(0), ..Options::local("stream-killed") }
+fn options() -> StreamOptions {
+    StreamOptions {
+        buffers: 3,
+        buffer_bytes: 20_000,
+        verbs: rdma::settings(0),
+        ..StreamOptions::local("stream-killed")
+    }
 }
 
-fn transports() -> Vec<Transport> {
-    if rdma::is_wanted() { vec![Transport::Verbs] } else { vec![Transport::Shm, Transport::Tcp] }
+fn transports() -> Vec<StreamTransport> {
+    if rdma::is_wanted() {
+        vec![StreamTransport::Verbs]
+    } else {
+        vec![StreamTransport::Shm, StreamTransport::Tcp]
+    }
 }
 
 fn byte(at: usize) -> u8 {
@@ -42,7 +52,7 @@ fn start(role: &str, address: &Address) -> Child {
 fn the_killed_process() {
     let Ok(job) = std::env::var(ROLE) else { return };
     let (role, address) = job.split_once(' ').unwrap();
-    let options = Options { verbs: rdma::settings(1), ..options() };
+    let options = StreamOptions { verbs: rdma::settings(1), ..options() };
     let socket = Socket::connect(&address.parse().unwrap(), &options).unwrap();
     match role {
         "send" => send_for_ever(socket),
@@ -61,8 +71,8 @@ fn send_for_ever(mut socket: Socket) {
         socket.post_send(buffer).unwrap();
         while let Some(event) = if sent - placed > 60_000 { socket.wait(None) } else { socket.poll() } {
             match event {
-                Event::Sent { buffer, outcome: SendOutcome::Placed, .. } => placed += buffer.len(),
-                Event::Connected => continue,
+                SocketEvent::Sent { buffer, outcome: SendOutcome::Placed, .. } => placed += buffer.len(),
+                SocketEvent::Connected => continue,
                 _ => return,
             }
             // The test harness prints a line of its own before.
@@ -71,8 +81,8 @@ fn send_for_ever(mut socket: Socket) {
     }
 }
 
-fn listener(transport: Transport) -> Listener {
-    Listener::bind(&"127.0.0.1:0".parse().unwrap(), &Options { transport, ..options() }).unwrap()
+fn listener(transport: StreamTransport) -> Listener {
+    Listener::bind(&"127.0.0.1:0".parse().unwrap(), &StreamOptions { transport, ..options() }).unwrap()
 }
 
 /// Moments from the first microseconds of a connection on.
@@ -87,10 +97,10 @@ fn a_killed_sender_loses_nothing_that_was_acknowledged() {
             let listener = listener(transport);
             let mut child = start("send", listener.address());
             let mut socket = listener.accept_within(Some(Duration::from_secs(20))).unwrap().unwrap();
-            let mut told = child.stdout.take().unwrap();
+            let mut reported = child.stdout.take().unwrap();
             let reader = std::thread::spawn(move || {
                 let mut text = String::new();
-                told.read_to_string(&mut text).unwrap();
+                reported.read_to_string(&mut text).unwrap();
                 text
             });
             let killer = std::thread::spawn(move || {
@@ -105,8 +115,8 @@ fn a_killed_sender_loses_nothing_that_was_acknowledged() {
             let (mut got, mut reposts) = (0, true);
             let failure = loop {
                 match socket.wait(Some(Duration::from_secs(60))).expect("it does not hang") {
-                    Event::Connected => {}
-                    Event::Received { buffer, bytes, outcome, .. } => {
+                    SocketEvent::Connected => {}
+                    SocketEvent::Received { buffer, bytes, outcome, .. } => {
                         assert!(buffer[..bytes].iter().enumerate().all(|(i, b)| *b == byte(got + i)));
                         got += bytes;
                         assert_ne!(outcome, ReceiveOutcome::End, "it was killed, it did not end");
@@ -115,11 +125,11 @@ fn a_killed_sender_loses_nothing_that_was_acknowledged() {
                             reposts = socket.post_receive(buffer, false).is_ok();
                         }
                     }
-                    Event::Closed { failure } => break failure,
+                    SocketEvent::Closed { failure } => break failure,
                     other => panic!("{other:?}"),
                 }
             };
-            while let Some(Event::Received { buffer, bytes, .. }) = socket.wait(Some(Duration::ZERO)) {
+            while let Some(SocketEvent::Received { buffer, bytes, .. }) = socket.wait(Some(Duration::ZERO)) {
                 assert!(buffer[..bytes].iter().enumerate().all(|(i, b)| *b == byte(got + i)));
                 got += bytes;
                 let _ = socket.post_receive(buffer, false);
@@ -132,8 +142,8 @@ fn a_killed_sender_loses_nothing_that_was_acknowledged() {
                 failure.is_some_and(|failure| failure.to_string().contains("connect again")),
                 "{failure:?}"
             );
-            let told = reader.join().unwrap();
-            let placed = told.lines().rev().find_map(|line| line.strip_prefix("placed ")?.parse().ok());
+            let reported = reader.join().unwrap();
+            let placed = reported.lines().rev().find_map(|line| line.strip_prefix("placed ")?.parse().ok());
             assert!(
                 placed.unwrap_or(0) <= got,
                 "{transport:?}: {placed:?} were acknowledged, {got} have come"
@@ -147,7 +157,7 @@ fn rest(socket: &mut Socket, got: usize) -> Option<usize> {
     let buffer = socket.buffer(4096);
     socket.post_receive(buffer, false).ok()?;
     match socket.wait(Some(Duration::from_secs(20)))? {
-        Event::Received { buffer, bytes, outcome: ReceiveOutcome::Filled, .. } => {
+        SocketEvent::Received { buffer, bytes, outcome: ReceiveOutcome::Filled, .. } => {
             assert!(buffer[..bytes].iter().enumerate().all(|(i, b)| *b == byte(got + i)));
             Some(bytes)
         }

@@ -10,15 +10,20 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use squall::stream::{AsyncListener, AsyncStream, Options, Transport};
+use squall::stream::{AsyncListener, AsyncStream, StreamOptions, StreamTransport};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-fn transports() -> Vec<Transport> {
-    if rdma::is_wanted() { vec![Transport::Verbs] } else { vec![Transport::Shm, Transport::Tcp] }
+fn transports() -> Vec<StreamTransport> {
+    if rdma::is_wanted() {
+        vec![StreamTransport::Verbs]
+    } else {
+        vec![StreamTransport::Shm, StreamTransport::Tcp]
+    }
 }
 
-async fn pair(transport: Transport) -> [AsyncStream; 2] {
-    let options = Options { transport, verbs: rdma::settings(0), ..Options::local("tokio-tests") };
+async fn pair(transport: StreamTransport) -> [AsyncStream; 2] {
+    let options =
+        StreamOptions { transport, verbs: rdma::settings(0), ..StreamOptions::local("tokio-tests") };
     let listener = AsyncListener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let address = listener.address().clone();
     let near = AsyncStream::connect(&address, &options).await.unwrap();

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::config::{Address, Config, SubgroupConfig, Transport};
-use squall::{Group, Node, Outcome, SendError, Sender};
+use squall::{Group, MessageOutcome, Node, SendError, Sender};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -115,11 +115,11 @@ fn with_one_halted<T: Send>(
     })
 }
 
-/// When a view has changed and nothing is under way, there is room: the first send succeeds, though the application has
+/// When a view has changed and nothing is under way, there is space: the first send succeeds, though the application has
 /// not touched its sender since the view before.
-fn the_first_send_finds_room(config: fn(&str) -> ByRank, rounds: usize) {
+fn the_first_send_finds_space(config: fn(&str) -> ByRank, rounds: usize) {
     for round in 0..rounds {
-        let config = Arc::new(config(&format!("room-{round}")));
+        let config = Arc::new(config(&format!("space-{round}")));
         let meetings = Arc::new([Meeting::of(2), Meeting::of(2)]);
         let threads: Vec<_> = (0..3)
             .map(|rank| {
@@ -146,13 +146,13 @@ fn the_first_send_finds_room(config: fn(&str) -> ByRank, rounds: usize) {
 }
 
 #[test]
-fn the_first_send_after_a_view_change_finds_room_on_shm() {
-    the_first_send_finds_room(shm, 10);
+fn the_first_send_after_a_view_change_finds_space_on_shm() {
+    the_first_send_finds_space(shm, 10);
 }
 
 #[test]
-fn the_first_send_after_a_view_change_finds_room_on_tcp() {
-    the_first_send_finds_room(tcp, 5);
+fn the_first_send_after_a_view_change_finds_space_on_tcp() {
+    the_first_send_finds_space(tcp, 5);
 }
 
 /// A message that was under way when its view ended: its outcome is known when all have delivered it, whether or not
@@ -163,13 +163,13 @@ fn an_outcome_is_known_without_another_send() {
         let sends = group.rank() == 1;
         if sends {
             sender.send(1, |bytes| bytes[0] = 7).unwrap();
-            assert_eq!(sender.outcome(0), Outcome::Pending, "one member halts");
+            assert_eq!(sender.outcome(0), MessageOutcome::Pending, "one member halts");
         }
         wait_until("a view of two", || group.members() == 2);
         wait_until("it is delivered", || count.load(Ordering::SeqCst) >= 1);
         thread::sleep(Duration::from_millis(300));
         if sends {
-            assert_eq!(sender.outcome(0), Outcome::Delivered);
+            assert_eq!(sender.outcome(0), MessageOutcome::Delivered);
             assert!(sender.is_drained());
         }
         all_are_done.wait();
@@ -182,7 +182,7 @@ fn an_outcome_is_known_without_another_send() {
 fn a_message_that_is_built_across_a_view_change_is_delivered() {
     with_one_halted("slot", |group, mut sender, count, all_are_done| {
         let sends = group.rank() == 1;
-        let mut slot = sends.then(|| sender.reserve(1).expect("there is room"));
+        let mut slot = sends.then(|| sender.reserve(1).expect("there is space"));
         wait_until("a view of two", || group.members() == 2);
         thread::sleep(Duration::from_millis(100));
         if let Some(mut slot) = slot.take() {
@@ -191,8 +191,8 @@ fn a_message_that_is_built_across_a_view_change_is_delivered() {
         }
         wait_until("it is delivered", || count.load(Ordering::SeqCst) >= 1);
         if sends {
-            wait_until("its outcome", || sender.outcome(0) == Outcome::Delivered);
-            sender.send(1, |bytes| bytes[0] = 8).expect("there is room");
+            wait_until("its outcome", || sender.outcome(0) == MessageOutcome::Delivered);
+            sender.send(1, |bytes| bytes[0] = 8).expect("there is space");
         }
         wait_until("the next one", || count.load(Ordering::SeqCst) >= 2);
         all_are_done.wait();

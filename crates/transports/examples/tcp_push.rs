@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use squall_fabric::layout::LINE_WORDS;
-use squall_fabric::{Event, Fabric, MirrorId, MirrorKey, NodeId, Region};
-use squall_transports::Transport;
+use squall_fabric::{Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
+use squall_transports::TransportFabric;
 use squall_transports::tcp::{TcpCounters, TcpFabric};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -127,7 +127,7 @@ struct Member {
     fabric: TcpFabric,
     rank: usize,
     mirror: MirrorId,
-    /// One row per member; the own one is the region, the others are views.
+    /// One row per member; the own one is the region, the others are attachments.
     rows: Vec<Region>,
     sent: usize,
     received: usize,
@@ -149,7 +149,7 @@ impl Member {
         let rows = rows.into_iter().map(|(_, row)| row).collect();
         let mut attached = 0;
         while attached < peers.len() {
-            fabric.poll(&mut |event| attached += usize::from(matches!(event, Event::Attached { .. })));
+            fabric.poll(&mut |event| attached += usize::from(matches!(event, FabricEvent::Attached { .. })));
         }
         let rank = usize::try_from(rank)?;
         Ok(Self { fabric, rank, mirror, rows, sent: 0, received: 0, delivered: 0, digest: 0 })
@@ -162,8 +162,9 @@ impl Member {
         let mut times = Vec::with_capacity(if plan.latency { total } else { 0 });
         let (begin, mut sent_at, mut idle) = (Instant::now(), Instant::now(), 0);
         while self.delivered < total {
-            let mut work =
-                self.fabric.poll(&mut |event| assert!(!matches!(event, Event::PeerLost { .. }), "{event:?}"));
+            let mut work = self
+                .fabric
+                .poll(&mut |event| assert!(!matches!(event, FabricEvent::PeerLost { .. }), "{event:?}"));
             let before = self.sent;
             work += self.send(plan);
             if self.sent > before {

@@ -13,9 +13,9 @@ use squall_fabric::{Region, RegionId};
 
 /// What is behind an adopted region: the region that the user gave, which keeps the memory alive.
 #[derive(Debug)]
-pub(crate) struct Adopted(#[expect(dead_code, reason = "it only keeps the memory alive")] Region);
+pub(crate) struct AdoptedMemory(#[expect(dead_code, reason = "it only keeps the memory alive")] Region);
 
-impl Adopted {
+impl AdoptedMemory {
     /// `memory` as a region with the name `number`, which is below [`NUMBERS_MAX`].
     ///
     /// # Panics
@@ -90,8 +90,8 @@ mod tests {
             let keeper = all.memory().clone();
             // SAFETY: a part of the region, which its memory keeps.
             let part = unsafe { Region::from_raw(RegionId(0), base, 8, Access::ReadWrite, keeper) };
-            let region = Adopted::region(&part, 5);
-            assert!(Adopted::is_behind(&region) && !Adopted::is_behind(&part));
+            let region = AdoptedMemory::region(&part, 5);
+            assert!(AdoptedMemory::is_behind(&region) && !AdoptedMemory::is_behind(&part));
             assert_eq!(skip_words(region.id()) * 8, base.as_ptr().addr() as u64 % 4096);
             assert_eq!(region.id().0 % NUMBERS_MAX, 5);
         }

@@ -66,14 +66,14 @@ mod tests {
     #[test]
     fn one_side_sees_the_other() {
         const ROUNDS: u64 = 100_000;
-        let [busy, waiting, turn] = [const { Line(AtomicU64::new(0)) }; 3];
+        let [busy, waiting, round_word] = [const { Line(AtomicU64::new(0)) }; 3];
         let is_over = AtomicBool::new(false);
         // Both sides begin each round together, shifted against each other by some nanoseconds; yielding lets the
         // other come on a crowded machine.
         let meet = |round: u64, shift: u64| {
-            turn.0.fetch_add(1, Ordering::Relaxed);
+            round_word.0.fetch_add(1, Ordering::Relaxed);
             let mut looks = 0;
-            while turn.0.load(Ordering::Relaxed) < 2 * round {
+            while round_word.0.load(Ordering::Relaxed) < 2 * round {
                 looks += 1;
                 if looks % 2_000 == 0 {
                     std::thread::yield_now();

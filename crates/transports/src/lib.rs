@@ -11,7 +11,7 @@ pub mod runner;
 pub mod session;
 pub mod shm;
 mod shortage;
-mod slots;
+mod slot_map;
 pub mod tcp;
 pub mod verbs;
 mod waker;
@@ -41,11 +41,11 @@ pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> std::
 
 /// A fabric on a real machine: what a runner needs beyond [`Fabric`].
 ///
-/// **Parking.** A runner that has found no work for a while calls [`Transport::prepare_park`], polls its
+/// **Parking.** A runner that has found no work for a while calls [`TransportFabric::prepare_park`], polls its
 /// cores *once more* (what peers or other threads stored before they could see the mark is visible by then),
-/// and only if they are still idle calls [`Transport::park`], which returns as soon as a peer rings, an event
-/// is waiting, a [`Waker`] is used, or the time is over. In all cases it ends with [`Transport::unpark`].
-pub trait Transport: Fabric {
+/// and only if they are still idle calls [`TransportFabric::park`], which returns as soon as a peer rings, an event
+/// is waiting, a [`Waker`] is used, or the time is over. In all cases it ends with [`TransportFabric::unpark`].
+pub trait TransportFabric: Fabric {
     /// Tells all peers and wakers that they must ring when they have stored or sent something for us.
     fn prepare_park(&mut self);
 
@@ -61,8 +61,8 @@ pub trait Transport: Fabric {
     /// Sends and announces what was posted, as the next `poll` would: for who posts and then does something else.
     fn flush(&mut self);
 
-    /// As [`Transport::flush`], but answers to what came may wait for the next `poll`, for a fraction of a second at most: for
-    /// who hands something over that is mostly answered at once, so that one message carries both.
+    /// As [`TransportFabric::flush`], but answers to what came may wait for the next `poll`, for a fraction of a second at
+    /// most: for who hands something over that is mostly answered at once, so that one message carries both.
     fn flush_own_posts(&mut self) {
         self.flush();
     }
@@ -75,8 +75,8 @@ pub trait Transport: Fabric {
     fn waker(&self) -> Waker;
 }
 
-/// The steps of [`Transport::park`], for a node that sleeps on several transports at once.
-trait Sleeper: Transport {
+/// The steps of [`TransportFabric::park`], for a node that sleeps on several transports at once.
+trait Sleeper: TransportFabric {
     /// Sends what waits. `None` if there is something to do at once; else for how long to sleep, at most `timeout`.
     fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>>;
 

@@ -9,18 +9,18 @@ use std::sync::OnceLock;
 
 use squall_fabric::{Fabric as _, Instant};
 
-use crate::Transport;
+use crate::TransportFabric;
 
 /// How to wait when there is nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Idle {
+pub struct IdleLimits {
     /// Polls without work before yielding begins.
     pub spins: u32,
     /// Polls without work, each followed by a yield, before parking. `u32::MAX`: never park.
     pub yields: u32,
 }
 
-impl Idle {
+impl IdleLimits {
     /// Never gives up the processor: for dedicated cores.
     pub const SPIN: Self = Self { spins: u32::MAX, yields: u32::MAX };
 
@@ -45,7 +45,7 @@ impl Idle {
 /// Drives a transport and the cores on it from one thread.
 #[derive(Clone, Debug)]
 pub struct Runner {
-    idle: Idle,
+    idle: IdleLimits,
     /// Consecutive polls without work.
     fruitless: u32,
     /// How often the thread has parked.
@@ -55,7 +55,7 @@ pub struct Runner {
 impl Runner {
     /// A runner that waits as `idle` says.
     #[must_use]
-    pub const fn new(idle: Idle) -> Self {
+    pub const fn new(idle: IdleLimits) -> Self {
         Self { idle, fruitless: 0, parks: 0 }
     }
 
@@ -110,7 +110,7 @@ const EAGER_POLLS: u32 = 100;
 /// What a runner drives: a transport with the cores on it.
 pub trait Driven {
     /// The transport.
-    type Transport: Transport;
+    type Transport: TransportFabric;
 
     /// The transport, for parking.
     fn transport(&mut self) -> &mut Self::Transport;

@@ -13,7 +13,7 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use crate::barrier;
 
-/// A handle by which any thread of the process ends a [`crate::Transport::park`]. Cheap to clone.
+/// A handle by which any thread of the process ends a [`crate::TransportFabric::park`]. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Waker {
     shared: Arc<Shared>,

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use squall_fabric::{Channel, Event, Fabric, MirrorKey, NodeId, PostError, Source, Token, Write};
+use squall_fabric::{Channel, Fabric, FabricEvent, MirrorKey, NodeId, PostError, Token, Write, WriteSource};
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 
@@ -53,28 +53,31 @@ fn tcp_allocates_nothing() {
 }
 
 /// Pushes, writes by value and by reference, immediates and sends, with their events, between two nodes.
-fn assert_nothing_is_allocated<F: Fabric>(mut sender: F, mut receiver: F, turns: u64) {
+fn assert_nothing_is_allocated<F: Fabric>(mut sender: F, mut receiver: F, rounds: u64) {
     let row = sender.register(1024);
     let mirror = sender.publish(MirrorKey(1), &row, &[NodeId(1)]);
-    let view = receiver.attach(NodeId(0), MirrorKey(1), 1024);
+    let attachment = receiver.attach(NodeId(0), MirrorKey(1), 1024);
     let target = receiver.register(1024);
     let grant = receiver.grant(&target, 0..1024, NodeId(0));
     let conn = sender.open(NodeId(1), Channel(1));
     let back = receiver.open(NodeId(0), Channel(1));
     let (mut ready, begin) = (0, Instant::now());
     while ready < 3 {
-        let mut count =
-            |event| ready += u32::from(matches!(event, Event::Connected { .. } | Event::Attached { .. }));
+        let mut count = |event| {
+            ready += u32::from(matches!(event, FabricEvent::Connected { .. } | FabricEvent::Attached { .. }))
+        };
         sender.poll(&mut count);
         receiver.poll(&mut count);
         assert!(begin.elapsed() < Duration::from_secs(10), "ready: {ready} of 3");
     }
-    let mut turn = |k: u64| {
+    let mut round = |k: u64| {
         row.store(0, k);
         sender.push(mirror, 1..1024);
         sender.push_word(mirror, 0);
         let value = [k];
-        for (source, immediate) in [(Source::Value(&value), Some(1)), (Source::Region(&row, 0..1024), None)] {
+        for (source, immediate) in
+            [(WriteSource::Value(&value), Some(1)), (WriteSource::Region(&row, 0..1024), None)]
+        {
             let write = Write { source, grant: &grant, offset: 0, immediate, signal: Some(Token(k)) };
             while receiver.post_receive(back, &target, 0..1, Token(k)) == Err(PostError::Full) {
                 receiver.poll(&mut |_| ());
@@ -89,12 +92,12 @@ fn assert_nothing_is_allocated<F: Fabric>(mut sender: F, mut receiver: F, turns:
             receiver.poll(&mut |_| events += 1);
             assert!(begin.elapsed() < Duration::from_secs(60), "{events} events in turn {k}");
         }
-        assert_eq!(view.load(0), k);
+        assert_eq!(attachment.load(0), k);
     };
     // Queues grow to their size in the first turns.
-    let warm = turns / 9;
-    (1..=warm).for_each(&mut turn);
+    let warm = rounds / 9;
+    (1..=warm).for_each(&mut round);
     let before = ALLOCATIONS.with(Cell::get);
-    (warm + 1..=warm + turns).for_each(&mut turn);
-    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "allocations in {turns} turns");
+    (warm + 1..=warm + rounds).for_each(&mut round);
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "allocations in {rounds} rounds");
 }

@@ -46,8 +46,8 @@ fn process() {
         _ => DieAt::Never,
     };
     match listen.is_unix() {
-        true => member::newcomer::<ShmFabric>(&listen, contacts, die_at),
-        false => member::newcomer::<TcpFabric>(&listen, contacts, die_at),
+        true => member::joiner::<ShmFabric>(&listen, contacts, die_at),
+        false => member::joiner::<TcpFabric>(&listen, contacts, die_at),
     }
 }
 
@@ -153,13 +153,13 @@ fn group(tcp: bool, role: &str) -> Vec<Process> {
 /// A fourth joins by way of a member that does not lead, and a fifth after it; then all sleep.
 fn others_join(tcp: bool) {
     let members = group(tcp, "first");
-    let fourth = Process::start("newcomer", &address(tcp), &[&members[2].address]);
+    let fourth = Process::start("joiner", &address(tcp), &[&members[2].address]);
     fourth.expect("node 3");
     fourth.expect("sees 0 1 2");
     members[0].expect("sees 1 2 3");
     members[1].expect("sees 0 2 3");
     members[2].expect("sees 0 1 3");
-    let fifth = Process::start("newcomer", &address(tcp), &[&address(tcp), &members[0].address]);
+    let fifth = Process::start("joiner", &address(tcp), &[&address(tcp), &members[0].address]);
     fifth.expect("node 4");
     fifth.expect("sees 0 1 2 3");
     fourth.expect("sees 0 1 2 4");
@@ -170,7 +170,7 @@ fn others_join(tcp: bool) {
     std::thread::sleep(Duration::from_secs(1));
     for (process, before) in all().zip(before) {
         let used = process.ticks() - before;
-        assert!(used <= 2, "an idle member with a desk ran for {used} ticks of 10 ms in a second");
+        assert!(used <= 2, "an idle member ran for {used} ticks of 10 ms in a second");
     }
     let plan = member::plan(Vec::new());
     let status = match tcp {
@@ -193,14 +193,14 @@ fn others_join_over_tcp() {
     others_join(true);
 }
 
-/// However far a newcomer came: the members lose it, go on, and take the next one in.
-fn newcomers_die_half_way(tcp: bool) {
+/// However far a joiner came: the members lose it, go on, and take the next one in.
+fn joiners_die_half_way(tcp: bool) {
     let members = group(tcp, "first");
     for role in ["dies admitted", "dies joined", "dies attaching", "dies later"] {
         let mut dying = Process::start(role, &address(tcp), &[&members[1].address]);
         dying.wait();
     }
-    let next = Process::start("newcomer", &address(tcp), &[&members[1].address]);
+    let next = Process::start("joiner", &address(tcp), &[&members[1].address]);
     // Attempts may fail as long as a member is listed that died a moment ago.
     let node = next.number();
     assert!(node >= 7, "node {node}, though four numbers are spent");
@@ -211,53 +211,53 @@ fn newcomers_die_half_way(tcp: bool) {
 }
 
 #[test]
-fn newcomers_die_half_way_over_shared_memory() {
-    newcomers_die_half_way(false);
+fn joiners_die_half_way_over_shared_memory() {
+    joiners_die_half_way(false);
 }
 
 #[test]
-fn newcomers_die_half_way_over_tcp() {
-    newcomers_die_half_way(true);
+fn joiners_die_half_way_over_tcp() {
+    joiners_die_half_way(true);
 }
 
-/// The leader is killed while it lets a newcomer wait: the newcomer goes to another contact, which leads by then.
-fn a_leader_dies_while_a_newcomer_waits(tcp: bool) {
+/// The leader is killed while it lets a joiner wait: the joiner goes to another contact, which leads by then.
+fn a_leader_dies_while_a_joiner_waits(tcp: bool) {
     let mut members = group(tcp, "first holding");
     let contacts: Vec<_> = members.iter().map(|member| member.address.clone()).collect();
     let contacts: Vec<_> = contacts.iter().collect();
-    let newcomer = Process::start("newcomer", &address(tcp), &contacts);
+    let joiner = Process::start("joiner", &address(tcp), &contacts);
     members[0].expect("asked");
     members.remove(0).kill();
     // The next leader lets it wait as well, and dies too; the last one is alone.
     members[0].expect("asked");
     members.remove(0).kill();
     members[0].expect("asked");
-    drop(newcomer);
+    drop(joiner);
 }
 
 #[test]
-fn a_leader_dies_while_a_newcomer_waits_over_shared_memory() {
-    a_leader_dies_while_a_newcomer_waits(false);
+fn a_leader_dies_while_a_joiner_waits_over_shared_memory() {
+    a_leader_dies_while_a_joiner_waits(false);
 }
 
 #[test]
-fn a_leader_dies_while_a_newcomer_waits_over_tcp() {
-    a_leader_dies_while_a_newcomer_waits(true);
+fn a_leader_dies_while_a_joiner_waits_over_tcp() {
+    a_leader_dies_while_a_joiner_waits(true);
 }
 
 /// As above, and the next leader admits it.
 #[test]
-fn a_newcomer_is_admitted_by_the_next_leader() {
+fn a_joiner_is_admitted_by_the_next_leader() {
     let addresses = [(); 3].map(|()| address(false));
     let contacts: Vec<_> = addresses.iter().collect();
     let first = Process::start("first holding", &addresses[0], &contacts);
     let others = [1, 2].map(|rank| Process::start("first", &addresses[rank], &contacts));
     first.expect("sees 1 2");
-    let newcomer = Process::start("newcomer", &address(false), &contacts);
+    let joiner = Process::start("joiner", &address(false), &contacts);
     first.expect("asked");
     first.kill();
-    newcomer.expect("node 3");
-    newcomer.expect("sees 1 2");
+    joiner.expect("node 3");
+    joiner.expect("sees 1 2");
     for other in &others {
         let deadline = Instant::now() + PATIENCE;
         while !other.lines.recv_timeout(PATIENCE).expect("it goes on").ends_with(" 3") {

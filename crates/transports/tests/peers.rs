@@ -10,7 +10,7 @@ mod scenes;
 use squall_fabric::NodeId;
 
 /// Without RDMA.
-fn device_of(_node: NodeId) -> mixture::Device {
+fn device_of(_node: NodeId) -> mixture::NodeDevice {
     None
 }
 

@@ -4,15 +4,15 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use squall_fabric::{
-    BreakReason, Channel, Event, Fabric, MirrorKey, NodeId, PostError, Source, Token, Write,
+    BreakReason, Channel, Fabric, FabricEvent, MirrorKey, NodeId, PostError, Token, Write, WriteSource,
 };
-use squall_transports::Transport;
+use squall_transports::TransportFabric;
 use squall_transports::shm::ShmFabric;
 
 /// Two joined nodes and the events that they have yielded.
 struct Two {
     nodes: [ShmFabric; 2],
-    events: [Vec<Event>; 2],
+    events: [Vec<FabricEvent>; 2],
 }
 
 impl Two {
@@ -39,7 +39,7 @@ impl Two {
         }
     }
 
-    fn expect(&mut self, node: usize, event: &Event) {
+    fn expect(&mut self, node: usize, event: &FabricEvent) {
         self.until(&format!("{event:?}"), |two| two.events[node].contains(event));
     }
 }
@@ -51,7 +51,7 @@ fn a_grant_can_overtake_its_pages() {
     let mut two = Two::new();
     let conn = two.nodes[0].open(NodeId(1), Channel(1));
     two.nodes[1].open(NodeId(0), Channel(1));
-    two.expect(0, &Event::Connected { conn, peer: NodeId(1) });
+    two.expect(0, &FabricEvent::Connected { conn, peer: NodeId(1) });
     let region = two.nodes[1].register(3000);
     // More than the socket holds: the last ones wait at their owner.
     let grants: Vec<_> =
@@ -59,7 +59,7 @@ fn a_grant_can_overtake_its_pages() {
     let mut full = 0;
     for (word, grant) in grants.iter().enumerate().rev() {
         let value = [word as u64 + 1];
-        let (source, offset) = (Source::Value(&value), 0);
+        let (source, offset) = (WriteSource::Value(&value), 0);
         two.until("the pages of the grant", |two| {
             let write = Write { source: source.clone(), grant, offset, immediate: None, signal: None };
             match two.nodes[0].write(conn, write) {
@@ -74,7 +74,7 @@ fn a_grant_can_overtake_its_pages() {
     }
     assert!(full > 0, "the pages were never late: this test tests nothing");
     assert!((0..3000).all(|word| region.load(word) == word as u64 + 1));
-    assert!(!two.events[0].contains(&Event::Refused { conn }));
+    assert!(!two.events[0].contains(&FabricEvent::Refused { conn }));
 }
 
 /// The k-th opening of one end pairs with the k-th of the other, whatever crosses on the way.
@@ -87,15 +87,15 @@ fn openings_pair_by_their_number() {
     let second = two.nodes[0].open(NodeId(1), channel);
     // Its partner was closed before it was opened.
     let early = two.nodes[1].open(NodeId(0), channel);
-    two.expect(1, &Event::Broken { conn: early, reason: BreakReason::PeerClosed });
+    two.expect(1, &FabricEvent::Broken { conn: early, reason: BreakReason::PeerClosed });
     assert!(two.events[0].is_empty(), "{:?}", two.events[0]);
     let partner = two.nodes[1].open(NodeId(0), channel);
-    two.expect(0, &Event::Connected { conn: second, peer: NodeId(1) });
-    two.expect(1, &Event::Connected { conn: partner, peer: NodeId(0) });
+    two.expect(0, &FabricEvent::Connected { conn: second, peer: NodeId(1) });
+    two.expect(1, &FabricEvent::Connected { conn: partner, peer: NodeId(0) });
     let memory = two.nodes[1].register(1);
-    two.nodes[1].post_receive(partner, &memory, 0..1, Token(1)).expect("room");
+    two.nodes[1].post_receive(partner, &memory, 0..1, Token(1)).expect("space");
     two.nodes[0].send(second, b"hello", None).expect("connected");
-    two.expect(1, &Event::Received { conn: partner, token: Token(1), length: 5 });
+    two.expect(1, &FabricEvent::Received { conn: partner, token: Token(1), length: 5 });
     assert_eq!(two.nodes[0].send(first, b"", None), Err(PostError::NotConnected), "the first stays closed");
 }
 
@@ -105,18 +105,18 @@ fn a_close_comes_behind_what_was_posted() {
     let mut two = Two::new();
     let conn = two.nodes[0].open(NodeId(1), Channel(1));
     let back = two.nodes[1].open(NodeId(0), Channel(1));
-    two.expect(0, &Event::Connected { conn, peer: NodeId(1) });
+    two.expect(0, &FabricEvent::Connected { conn, peer: NodeId(1) });
     let memory = two.nodes[1].register(8);
     for k in 0..8 {
-        two.nodes[1].post_receive(back, &memory, k..k + 1, Token(k as u64)).expect("room");
+        two.nodes[1].post_receive(back, &memory, k..k + 1, Token(k as u64)).expect("space");
     }
-    (0..8).for_each(|_| two.nodes[0].send(conn, b"last", None).expect("room"));
+    (0..8).for_each(|_| two.nodes[0].send(conn, b"last", None).expect("space"));
     two.nodes[0].close(conn);
-    two.expect(1, &Event::Broken { conn: back, reason: BreakReason::PeerClosed });
-    let received = two.events[1].iter().filter(|event| matches!(event, Event::Received { .. })).count();
+    two.expect(1, &FabricEvent::Broken { conn: back, reason: BreakReason::PeerClosed });
+    let received = two.events[1].iter().filter(|event| matches!(event, FabricEvent::Received { .. })).count();
     assert_eq!(received, 8, "{:?}", two.events[1]);
-    let broken = two.events[1].iter().position(|event| matches!(event, Event::Broken { .. }));
-    let last = two.events[1].iter().rposition(|event| matches!(event, Event::Received { .. }));
+    let broken = two.events[1].iter().position(|event| matches!(event, FabricEvent::Broken { .. }));
+    let last = two.events[1].iter().rposition(|event| matches!(event, FabricEvent::Received { .. }));
     assert!(last < broken, "{:?}", two.events[1]);
 }
 
@@ -127,31 +127,31 @@ fn mirrors_of_all_sizes_are_whole() {
     for (key, words) in [(1, 1), (2, 512), (3, 513), (4, 1 << 18), (5, (4 << 20) + 3)] {
         let region = two.nodes[0].register(words);
         two.nodes[0].publish(MirrorKey(key), &region, &[NodeId(1)]);
-        let view = two.nodes[1].attach(NodeId(0), MirrorKey(key), words);
-        two.expect(0, &Event::Attached { key: MirrorKey(key), reader: NodeId(1) });
+        let attachment = two.nodes[1].attach(NodeId(0), MirrorKey(key), words);
+        two.expect(0, &FabricEvent::Attached { key: MirrorKey(key), reader: NodeId(1) });
         for word in [0, words / 2, words - 1] {
             region.store(word, key * 100 + 1);
-            assert_eq!(view.load(word), key * 100 + 1, "word {word} of {words}");
+            assert_eq!(attachment.load(word), key * 100 + 1, "word {word} of {words}");
         }
-        two.nodes[1].freeze(&view);
+        two.nodes[1].freeze(&attachment);
         for word in [0, words / 2, words - 1] {
             region.store(word, 0);
-            assert_eq!(view.load(word), key * 100 + 1, "frozen word {word} of {words}");
+            assert_eq!(attachment.load(word), key * 100 + 1, "frozen word {word} of {words}");
         }
     }
 }
 
-/// A view that nobody holds any more is forgotten, and can be attached again under another key.
+/// An attachment that nobody holds any more is forgotten, and can be attached again under another key.
 #[test]
-fn a_dropped_view_makes_room() {
+fn a_dropped_attachment_makes_space() {
     let mut two = Two::new();
     let region = two.nodes[0].register(16);
     for key in 0..2000 {
         two.nodes[0].publish(MirrorKey(key), &region, &[NodeId(1)]);
-        let view = two.nodes[1].attach(NodeId(0), MirrorKey(key), 16);
-        two.expect(0, &Event::Attached { key: MirrorKey(key), reader: NodeId(1) });
+        let attachment = two.nodes[1].attach(NodeId(0), MirrorKey(key), 16);
+        two.expect(0, &FabricEvent::Attached { key: MirrorKey(key), reader: NodeId(1) });
         region.store(0, key);
-        assert_eq!(view.load(0), key);
+        assert_eq!(attachment.load(0), key);
         two.events[0].clear();
     }
 }
@@ -191,8 +191,8 @@ fn a_doorbell_before_the_park_ends_it() {
     let mut two = Two::new();
     let region = two.nodes[0].register(1);
     let mirror = two.nodes[0].publish(MirrorKey(1), &region, &[NodeId(1)]);
-    let _view = two.nodes[1].attach(NodeId(0), MirrorKey(1), 1);
-    two.expect(0, &Event::Attached { key: MirrorKey(1), reader: NodeId(1) });
+    let _attachment = two.nodes[1].attach(NodeId(0), MirrorKey(1), 1);
+    two.expect(0, &FabricEvent::Attached { key: MirrorKey(1), reader: NodeId(1) });
     while two.nodes[1].poll(&mut |_| ()) > 0 {}
     two.nodes[1].prepare_park();
     region.store(0, 1);
@@ -211,16 +211,21 @@ fn everything_wakes_a_parked_node() {
     let mut two = Two::new();
     let conn = two.nodes[0].open(NodeId(1), Channel(1));
     let back = two.nodes[1].open(NodeId(0), Channel(1));
-    two.expect(0, &Event::Connected { conn, peer: NodeId(1) });
-    two.expect(1, &Event::Connected { conn: back, peer: NodeId(0) });
+    two.expect(0, &FabricEvent::Connected { conn, peer: NodeId(1) });
+    two.expect(1, &FabricEvent::Connected { conn: back, peer: NodeId(0) });
     let region = two.nodes[1].register(1);
     let grant = two.nodes[1].grant(&region, 0..1, NodeId(0));
-    let write =
-        |immediate| Write { source: Source::Value(&[1]), grant: &grant, offset: 0, immediate, signal: None };
+    let write = |immediate| Write {
+        source: WriteSource::Value(&[1]),
+        grant: &grant,
+        offset: 0,
+        immediate,
+        signal: None,
+    };
     // The first write fetches the pages of the grant; that is not what is tested here.
     two.until("the pages of the grant", |two| two.nodes[0].write(conn, write(None)).is_ok());
     for k in 0..2 {
-        two.nodes[1].post_receive(back, &region, 0..1, Token(k)).expect("room");
+        two.nodes[1].post_receive(back, &region, 0..1, Token(k)).expect("space");
     }
     let wakes: [(&str, Deed<'_>); 5] = [
         ("a write", &|node| node.write(conn, write(None)).expect("connected")),
@@ -228,7 +233,7 @@ fn everything_wakes_a_parked_node() {
         ("a send", &|node| node.send(conn, b"wake up", None).expect("connected")),
         ("a receive", &|node| {
             let memory = node.register(1);
-            node.post_receive(conn, &memory, 0..1, Token(1)).expect("room");
+            node.post_receive(conn, &memory, 0..1, Token(1)).expect("space");
         }),
         ("a close", &|node| node.close(conn)),
     ];
@@ -275,12 +280,14 @@ fn no_wake_up_is_lost() {
         let reader = NodeId(1 - i as u32);
         two.nodes[i].publish(MirrorKey(1), &regions[i], &[reader])
     });
-    let views = [0, 1].map(|i: usize| two.nodes[i].attach(NodeId(1 - i as u32), MirrorKey(1), 1));
+    let attachments = [0, 1].map(|i: usize| two.nodes[i].attach(NodeId(1 - i as u32), MirrorKey(1), 1));
     for reader in [1, 0] {
-        two.expect(1 - reader as usize, &Event::Attached { key: MirrorKey(1), reader: NodeId(reader) });
+        two.expect(1 - reader as usize, &FabricEvent::Attached { key: MirrorKey(1), reader: NodeId(reader) });
     }
     std::thread::scope(|scope| {
-        for ((i, node), (region, view)) in two.nodes.iter_mut().enumerate().zip(regions.iter().zip(&views)) {
+        for ((i, node), (region, attachment)) in
+            two.nodes.iter_mut().enumerate().zip(regions.iter().zip(&attachments))
+        {
             let mirror = mirrors[i];
             scope.spawn(move || {
                 // Node 0 begins; each answers the other's number plus one.
@@ -292,7 +299,7 @@ fn no_wake_up_is_lost() {
                 while lap < LAPS {
                     node.prepare_park();
                     let mut work = node.poll(&mut |_| ());
-                    let number = view.load(0);
+                    let number = attachment.load(0);
                     if number != seen {
                         (seen, lap, work) = (number, lap + 1, work + 1);
                         region.store(0, number + 1);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use squall_fabric::{Fabric, MirrorId, MirrorKey, NodeId, Region};
-use squall_transports::Transport;
+use squall_transports::TransportFabric;
 use squall_transports::shm::ShmFabric;
 
 /// A node that stores, and two that read, each a mirror of its own.

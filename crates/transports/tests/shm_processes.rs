@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use squall_fabric::{BreakReason, Channel, Event, Fabric, Grant, MirrorKey, NodeId, Region};
+use squall_fabric::{BreakReason, Channel, Fabric, FabricEvent, Grant, MirrorKey, NodeId, Region};
 use squall_transports::shm::ShmFabric;
 
-use child::{PATIENCE, Pair, Process, poll_until, role};
+use child::{ChildProcess, PATIENCE, WordPair, poll_until, role};
 use roles::{BLOCK_WORDS, STORM_WORDS};
 
 /// Not a test of its own: what the children of the tests below do.
@@ -25,9 +25,9 @@ fn child() {
 /// Words stored here are seen there and the other way round, 20,000 times.
 #[test]
 fn mirrors_play_ping_pong() {
-    let (process, socket) = Process::start("echo");
+    let (process, socket) = ChildProcess::start("echo");
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
-    let mut pair = Pair::new(&mut fabric, NodeId(1));
+    let mut pair = WordPair::new(&mut fabric, NodeId(1));
     for k in 1..=20_000 {
         pair.say(&mut fabric, k);
         poll_until(&mut fabric, "the echo", |_, _| pair.heard() == k);
@@ -38,52 +38,52 @@ fn mirrors_play_ping_pong() {
 
 /// F11, M4: a killed process is noticed at once; what it stored stays, whole and unchanging.
 #[test]
-fn a_killed_owner_is_lost_and_its_view_survives() {
-    let (process, socket) = Process::start("storm");
+fn a_killed_owner_is_lost_and_its_attachment_survives() {
+    let (process, socket) = ChildProcess::start("storm");
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
-    let view = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
-    poll_until(&mut fabric, "a hundred messages", |_, _| view.load(0) >= 100);
+    let attachment = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
+    poll_until(&mut fabric, "a hundred messages", |_, _| attachment.load(0) >= 100);
     process.signal(Signal::KILL);
     let begin = Instant::now();
     poll_until(&mut fabric, "the news of the death", |_, events| {
-        events.contains(&Event::PeerLost { peer: NodeId(1), reason: BreakReason::PeerClosed })
+        events.contains(&FabricEvent::PeerLost { peer: NodeId(1), reason: BreakReason::PeerClosed })
     });
     let noticed = begin.elapsed();
-    let (last, before) = (view.load(0), snapshot(&view));
-    assert!((1..STORM_WORDS).all(|word| view.load(word) >= last), "guard {last}, but a word is older");
+    let (last, before) = (attachment.load(0), snapshot(&attachment));
+    assert!((1..STORM_WORDS).all(|word| attachment.load(word) >= last), "guard {last}, but a word is older");
     std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(snapshot(&view), before, "a dead owner's words changed");
-    fabric.freeze(&view);
-    assert_eq!(snapshot(&view), before, "freezing changed words");
+    assert_eq!(snapshot(&attachment), before, "a dead owner's words changed");
+    fabric.freeze(&attachment);
+    assert_eq!(snapshot(&attachment), before, "freezing changed words");
     assert!(noticed < Duration::from_secs(2), "noticed only after {noticed:?}");
     eprintln!("death noticed after {noticed:?}");
 }
 
-/// M3: a frozen view of a living owner that stores without pause stands still, and is consistent.
+/// M3: a frozen attachment of a living owner that stores without pause stands still, and is consistent.
 #[test]
 fn a_living_owner_is_frozen_out() {
-    let (process, socket) = Process::start("storm");
+    let (process, socket) = ChildProcess::start("storm");
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
-    let view = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
+    let attachment = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
     let other = fabric.attach(NodeId(1), MirrorKey(2), 1);
-    poll_until(&mut fabric, "a hundred messages", |_, _| view.load(0) >= 100);
-    fabric.freeze(&view);
-    let before = snapshot(&view);
-    let last = view.load(0);
-    assert!((1..STORM_WORDS).all(|word| view.load(word) >= last), "guard {last}, but a word is older");
+    poll_until(&mut fabric, "a hundred messages", |_, _| attachment.load(0) >= 100);
+    fabric.freeze(&attachment);
+    let before = snapshot(&attachment);
+    let last = attachment.load(0);
+    assert!((1..STORM_WORDS).all(|word| attachment.load(word) >= last), "guard {last}, but a word is older");
     let progress = other.load(0) + 100;
     poll_until(&mut fabric, "the owner to go on", |_, _| other.load(0) >= progress);
-    assert_eq!(snapshot(&view), before, "a frozen view changed");
+    assert_eq!(snapshot(&attachment), before, "a frozen attachment changed");
     drop(process);
 }
 
 /// All shared memory is anonymous, so nothing can stay behind in a file system.
 #[test]
 fn no_memory_has_a_name() {
-    let (process, socket) = Process::start("storm");
+    let (process, socket) = ChildProcess::start("storm");
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
-    let view = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
-    poll_until(&mut fabric, "a message", |_, _| view.load(0) > 0);
+    let attachment = fabric.attach(NodeId(1), MirrorKey(1), STORM_WORDS);
+    poll_until(&mut fabric, "a message", |_, _| attachment.load(0) > 0);
     for pid in [process.pid().as_raw_nonzero().get().to_string(), "self".to_owned()] {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("a living process");
         let shared: Vec<_> =
@@ -98,9 +98,9 @@ fn no_memory_has_a_name() {
 /// A process that is parked without a deadline is woken by a push, again and again.
 #[test]
 fn a_push_wakes_a_parked_process() {
-    let (process, socket) = Process::start("echo parked");
+    let (process, socket) = ChildProcess::start("echo parked");
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
-    let mut pair = Pair::new(&mut fabric, NodeId(1));
+    let mut pair = WordPair::new(&mut fabric, NodeId(1));
     let mut times = Vec::new();
     for k in 1..=200 {
         // Long enough for the other to park.
@@ -119,9 +119,9 @@ fn a_push_wakes_a_parked_process() {
 /// A parked process uses no processor time.
 #[test]
 fn an_idle_process_costs_nothing() {
-    let (process, socket) = Process::start("echo parked");
+    let (process, socket) = ChildProcess::start("echo parked");
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
-    let mut pair = Pair::new(&mut fabric, NodeId(1));
+    let mut pair = WordPair::new(&mut fabric, NodeId(1));
     pair.say(&mut fabric, 1);
     poll_until(&mut fabric, "the child to be ready", |_, _| pair.heard() == 1);
     let ticks = || {
@@ -146,8 +146,8 @@ fn an_idle_process_costs_nothing() {
 /// on lands nowhere, and it is refused. A neighbour in the same region keeps writing all the while.
 #[test]
 fn a_writer_stopped_in_the_middle_is_fenced() {
-    let (neighbour, to_neighbour) = Process::start("count as node 2");
-    let (mut writer, to_writer) = Process::start("write as node 1");
+    let (neighbour, to_neighbour) = ChildProcess::start("count as node 2");
+    let (mut writer, to_writer) = ChildProcess::start("write as node 1");
     let peers = vec![(NodeId(1), to_writer), (NodeId(2), to_neighbour)];
     let mut fabric = ShmFabric::new(NodeId(0), peers).expect("a fabric");
     let done = fabric.attach(NodeId(1), MirrorKey(9), 1);
@@ -160,7 +160,7 @@ fn a_writer_stopped_in_the_middle_is_fenced() {
 
     stop_in_the_middle(&mut fabric, &writer, &region, 0..BLOCK_WORDS);
     fabric.revoke(&block);
-    poll_until(&mut fabric, "Revoked", |_, events| events.contains(&Event::Revoked { grant: block }));
+    poll_until(&mut fabric, "Revoked", |_, events| events.contains(&FabricEvent::Revoked { grant: block }));
     let placed = snapshot(&region);
     let counted = region.load(BLOCK_WORDS);
     poll_until(&mut fabric, "the neighbour", |_, _| region.load(BLOCK_WORDS) > counted + 100);
@@ -179,7 +179,7 @@ fn a_writer_stopped_in_the_middle_is_fenced() {
 /// both are refused; the owner of the region is told `Revoked` for what it revokes.
 #[test]
 fn two_writers_stopped_in_the_middle_are_fenced() {
-    let mut writers = [Process::start("write as node 1"), Process::start("write as node 2")];
+    let mut writers = [ChildProcess::start("write as node 1"), ChildProcess::start("write as node 2")];
     let sockets = writers.each_ref().map(|(_, socket)| socket.try_clone().expect("a socket"));
     let peers = (1..).map(NodeId).zip(sockets).collect();
     let mut fabric = ShmFabric::new(NodeId(0), peers).expect("a fabric");
@@ -198,7 +198,9 @@ fn two_writers_stopped_in_the_middle_are_fenced() {
     let begin = Instant::now();
     for grant in &grants {
         fabric.revoke(grant);
-        poll_until(&mut fabric, "Revoked", |_, events| events.contains(&Event::Revoked { grant: *grant }));
+        poll_until(&mut fabric, "Revoked", |_, events| {
+            events.contains(&FabricEvent::Revoked { grant: *grant })
+        });
     }
     eprintln!("two stopped writers revoked after {:?}", begin.elapsed());
     let placed = snapshot(&regions);
@@ -216,7 +218,7 @@ fn two_writers_stopped_in_the_middle_are_fenced() {
 /// place goes to another only then.
 #[test]
 fn a_removed_peer_stopped_in_the_middle_is_fenced() {
-    let (mut writer, to_writer) = Process::start("write as node 1");
+    let (mut writer, to_writer) = ChildProcess::start("write as node 1");
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), to_writer)]).expect("a fabric");
     let region = fabric.register(BLOCK_WORDS);
     let block = fabric.grant(&region, 0..BLOCK_WORDS, NodeId(1));
@@ -224,22 +226,22 @@ fn a_removed_peer_stopped_in_the_middle_is_fenced() {
     poll_until(&mut fabric, "the writer", |_, _| region.load(0) > 0);
     stop_in_the_middle(&mut fabric, &writer, &region, 0..BLOCK_WORDS);
     fabric.remove_peer(NodeId(1));
-    let (next, to_next) = Process::start("count as node 2");
+    let (next, to_next) = ChildProcess::start("count as node 2");
     fabric.add_peer(NodeId(2), to_next).expect("taken in");
     fabric.revoke(&block);
-    poll_until(&mut fabric, "Revoked", |_, events| events.contains(&Event::Revoked { grant: block }));
+    poll_until(&mut fabric, "Revoked", |_, events| events.contains(&FabricEvent::Revoked { grant: block }));
     let placed = snapshot(&region);
     writer.signal(Signal::CONT);
     poll_until(&mut fabric, "the end of the removed writer", |_, _| writer.has_ended());
     assert_eq!(snapshot(&region), placed, "a write landed after Revoked");
     drop(next);
     poll_until(&mut fabric, "the end of the next peer", |_, events| {
-        events.contains(&Event::PeerLost { peer: NodeId(2), reason: BreakReason::PeerClosed })
+        events.contains(&FabricEvent::PeerLost { peer: NodeId(2), reason: BreakReason::PeerClosed })
     });
 }
 
 /// Stops the writer again and again until it stands in the middle of a block.
-fn stop_in_the_middle(fabric: &mut ShmFabric, writer: &Process, region: &Region, block: Range<usize>) {
+fn stop_in_the_middle(fabric: &mut ShmFabric, writer: &ChildProcess, region: &Region, block: Range<usize>) {
     let begin = Instant::now();
     loop {
         writer.signal(Signal::STOP);
@@ -256,7 +258,7 @@ fn stop_in_the_middle(fabric: &mut ShmFabric, writer: &Process, region: &Region,
 /// Sends a grant to a child that waits for it on channel 1.
 fn order(fabric: &mut ShmFabric, peer: NodeId, grant: &Grant) {
     let conn = fabric.open(peer, Channel(1));
-    poll_until(fabric, "Connected", |_, events| events.contains(&Event::Connected { conn, peer }));
+    poll_until(fabric, "Connected", |_, events| events.contains(&FabricEvent::Connected { conn, peer }));
     poll_until(fabric, "a receive", |fabric, _| fabric.send(conn, &grant.to_bytes(), None).is_ok());
 }
 

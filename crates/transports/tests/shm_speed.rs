@@ -9,12 +9,14 @@ use std::hint::black_box;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use squall_fabric::{Channel, ConnId, Event, Fabric, MirrorId, MirrorKey, NodeId, Region, Source, Write};
+use squall_fabric::{
+    Channel, ConnId, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, Write, WriteSource,
+};
 use squall_transports::runner::pin;
 use squall_transports::shm::ShmFabric;
-use squall_transports::{Transport, barrier};
+use squall_transports::{TransportFabric, barrier};
 
-use child::{Pair, Process, fabric_of_child, role};
+use child::{ChildProcess, WordPair, fabric_of_child, role};
 
 /// Not a test of its own: the other process of the figures below.
 #[test]
@@ -62,7 +64,8 @@ fn poll_of_a_large_group() {
     let region = node.register(16);
     let readers: Vec<_> = (1..16).map(NodeId).collect();
     let mirror = node.publish(MirrorKey(1), &region, &readers);
-    let _views: Vec<_> = others.iter_mut().map(|other| other.attach(NodeId(0), MirrorKey(1), 16)).collect();
+    let _attachments: Vec<_> =
+        others.iter_mut().map(|other| other.attach(NodeId(0), MirrorKey(1), 16)).collect();
     for _ in 0..20 {
         others.iter_mut().chain([&mut node]).for_each(|node| {
             node.poll(&mut |_| ());
@@ -88,7 +91,7 @@ fn one_sided_writes() {
     for words in [1, 8, 32, 512, 8192, 1 << 20] {
         let node = &mut pair.nodes[0];
         let write = Write {
-            source: Source::Region(&source, 0..words),
+            source: WriteSource::Region(&source, 0..words),
             grant: &grant,
             offset: 0,
             immediate: None,
@@ -119,14 +122,14 @@ fn freezing() {
         let region = pair.nodes[0].register(words);
         println!("{:>40} {:>10.1} µs", format!("register of {} KiB", words / 128), micros(begin.elapsed()));
         pair.nodes[0].publish(key, &region, &[NodeId(1)]);
-        let view = pair.nodes[1].attach(NodeId(0), key, words);
+        let attachment = pair.nodes[1].attach(NodeId(0), key, words);
         pair.settle();
         let smaps = std::fs::read_to_string("/proc/self/smaps").expect("our own");
         let huge = smaps.lines().filter(|line| line.starts_with("ShmemPmdMapped:"));
         let huge: u64 = huge.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum();
         println!("{:>40} {huge:>10} KiB", "in huge pages, at owner and reader");
         let begin = Instant::now();
-        pair.nodes[1].freeze(&view);
+        pair.nodes[1].freeze(&attachment);
         println!("{:>40} {:>10.1} µs", format!("freeze of {} KiB", words / 128), micros(begin.elapsed()));
     }
 }
@@ -135,10 +138,10 @@ fn freezing() {
 #[ignore = "a figure"]
 fn ping_pong() {
     // Started before this thread is bound to a core: a child inherits that.
-    let (process, socket) = Process::start("echo");
+    let (process, socket) = ChildProcess::start("echo");
     pin(0);
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
-    let mut pair = Pair::new(&mut fabric, NodeId(1));
+    let mut pair = WordPair::new(&mut fabric, NodeId(1));
     let mut times: Vec<_> = (1..=50_000)
         .map(|k| {
             let begin = Instant::now();
@@ -158,10 +161,10 @@ fn ping_pong() {
 #[ignore = "a figure"]
 fn wake_up() {
     // Started before this thread is bound to a core: a child inherits that.
-    let (process, socket) = Process::start("echo parked");
+    let (process, socket) = ChildProcess::start("echo parked");
     pin(0);
     let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
-    let mut pair = Pair::new(&mut fabric, NodeId(1));
+    let mut pair = WordPair::new(&mut fabric, NodeId(1));
     let mut times: Vec<_> = (1..=2_000)
         .map(|k| {
             std::thread::sleep(Duration::from_micros(200));
@@ -181,18 +184,18 @@ fn wake_up() {
 fn echo() {
     pin(1);
     let mut fabric = fabric_of_child(1);
-    let mut pair = Pair::new(&mut fabric, NodeId(0));
+    let mut pair = WordPair::new(&mut fabric, NodeId(0));
     poll_until_alone(&mut fabric, |fabric| pair.answer(fabric));
 }
 
 fn echo_parked() {
     pin(1);
     let mut fabric = fabric_of_child(1);
-    let mut pair = Pair::new(&mut fabric, NodeId(0));
+    let mut pair = WordPair::new(&mut fabric, NodeId(0));
     let mut alone = false;
     while !alone {
         fabric.prepare_park();
-        let mut work = fabric.poll(&mut |event| alone |= matches!(event, Event::PeerLost { .. }));
+        let mut work = fabric.poll(&mut |event| alone |= matches!(event, FabricEvent::PeerLost { .. }));
         work += usize::from(pair.answer(&mut fabric));
         if work == 0 {
             fabric.park(None);
@@ -205,7 +208,7 @@ fn echo_parked() {
 fn poll_until_alone(fabric: &mut ShmFabric, mut each: impl FnMut(&mut ShmFabric) -> bool) {
     let mut alone = false;
     while !alone {
-        fabric.poll(&mut |event| alone |= matches!(event, Event::PeerLost { .. }));
+        fabric.poll(&mut |event| alone |= matches!(event, FabricEvent::PeerLost { .. }));
         each(fabric);
     }
 }
@@ -246,14 +249,14 @@ impl InProcess {
 }
 
 /// The median of ten batches, in nanoseconds per turn.
-fn figure<T>(what: &str, turns: usize, mut turn: impl FnMut() -> T) -> f64 {
+fn figure<T>(what: &str, rounds: usize, mut round: impl FnMut() -> T) -> f64 {
     let mut batches: Vec<f64> = (0..10)
         .map(|_| {
             let begin = Instant::now();
-            (0..turns).for_each(|_| {
-                black_box(turn());
+            (0..rounds).for_each(|_| {
+                black_box(round());
             });
-            begin.elapsed().as_nanos() as f64 / turns as f64
+            begin.elapsed().as_nanos() as f64 / rounds as f64
         })
         .collect();
     batches.sort_by(f64::total_cmp);

@@ -21,7 +21,7 @@ mod slow;
 
 /// One test per axiom of the fabric's model.
 mod conformance {
-    squall_fabric::conformance_suite!(crate::cluster::Loopback);
+    squall_fabric::conformance_suite!(crate::cluster::PlainLoopback);
 }
 
 /// The same on encrypted streams.

@@ -6,12 +6,12 @@ mod backend;
 #[path = "peers/mixture.rs"]
 mod mixture;
 
-use squall_fabric::{Channel, Event, MirrorKey, NodeId};
+use squall_fabric::{Channel, FabricEvent, MirrorKey, NodeId};
 use squall_transports::composite::CompositeFabric;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 
-use backend::{Backend, Nodes};
+use backend::{Backend, BackendNodes};
 
 #[test]
 fn what_comes_and_goes_leaves_nothing_behind() {
@@ -24,7 +24,7 @@ fn what_comes_and_goes_leaves_nothing_behind() {
 }
 
 /// Without RDMA.
-fn device_of(_node: NodeId) -> mixture::Device {
+fn device_of(_node: NodeId) -> mixture::NodeDevice {
     None
 }
 
@@ -32,7 +32,7 @@ fn device_of(_node: NodeId) -> mixture::Device {
 /// its view early, or that is nobody.
 fn mirrors_come_and_go<F: Backend>() {
     const WORDS: usize = 2048;
-    let mut all = Nodes::<F>::joined(&[0, 1, 2]);
+    let mut all = BackendNodes::<F>::joined(&[0, 1, 2]);
     let readers = [1, 2].map(NodeId);
     let mut before = Holdings::default();
     for round in 1..=10_000u64 {
@@ -40,8 +40,8 @@ fn mirrors_come_and_go<F: Backend>() {
         let region = all.node(0).register(WORDS);
         let nobody = [NodeId(1), NodeId(1_000)];
         let mirror = all.node(0).publish(key, &region, if round % 16 == 0 { &nobody } else { &readers });
-        let view = all.node(1).attach(NodeId(0), key, WORDS);
-        all.expect(0, "Attached", |event| *event == Event::Attached { key, reader: NodeId(1) });
+        let attachment = all.node(1).attach(NodeId(0), key, WORDS);
+        all.expect(0, "Attached", |event| *event == FabricEvent::Attached { key, reader: NodeId(1) });
         let early = (round % 3 > 0).then(|| all.node(2).attach(NodeId(0), key, WORDS));
         (0..WORDS).step_by(512).for_each(|word| region.store_relaxed(word, round));
         region.store(WORDS - 1, round);
@@ -50,8 +50,8 @@ fn mirrors_come_and_go<F: Backend>() {
         }
         all.node(0).push(mirror, 0..WORDS - 1);
         all.node(0).push_word(mirror, WORDS - 1);
-        all.until("the last word", |_| view.load(WORDS - 1) == round);
-        assert!((0..WORDS).step_by(512).all(|word| view.load(word) == round));
+        all.until("the last word", |_| attachment.load(WORDS - 1) == round);
+        assert!((0..WORDS).step_by(512).all(|word| attachment.load(word) == round));
         all.node(0).retire(mirror);
         [0, 1, 2].into_iter().for_each(|node| all.events(node).clear());
         if round == 1_000 {
@@ -65,23 +65,23 @@ fn mirrors_come_and_go<F: Backend>() {
 /// 2,000 times: a peer comes with a connection, a grant and mirrors, and goes: removed, or dead and removed.
 fn peers_come_and_go<F: Backend>() {
     const WORDS: usize = 2048;
-    let mut all = Nodes::<F>::apart(&[0]);
+    let mut all = BackendNodes::<F>::apart(&[0]);
     let mut before = Holdings::default();
     for node in 1..=2_000 {
         let key = MirrorKey(u64::from(node));
         let region = all.node(0).register(WORDS);
         let mirror = all.node(0).publish(key, &region, &[NodeId(node)]);
-        let view = all.node(0).attach(NodeId(node), key, WORDS);
+        let attachment = all.node(0).attach(NodeId(node), key, WORDS);
         all.start(node);
         all.join(0, node);
         let theirs = all.node(node).register(WORDS);
         all.node(node).publish(key, &theirs, &[NodeId(0)]);
-        let _view = all.node(node).attach(NodeId(0), key, WORDS);
+        let _attachment = all.node(node).attach(NodeId(0), key, WORDS);
         all.node(0).open(NodeId(node), Channel(1));
         let target = all.node(0).register(16);
         let grant = all.node(0).grant(&target, 0..16, NodeId(node));
         if node % 3 > 0 {
-            all.expect(0, "Attached", |event| matches!(event, Event::Attached { .. }));
+            all.expect(0, "Attached", |event| matches!(event, FabricEvent::Attached { .. }));
         }
         if node % 2 == 0 {
             all.kill(node);
@@ -97,7 +97,7 @@ fn peers_come_and_go<F: Backend>() {
             all.kill(node);
         }
         all.events(0).clear();
-        drop(view);
+        drop(attachment);
         if node == 500 {
             before = Holdings::now();
         }

@@ -48,7 +48,7 @@ use squall_transports::composite::{CompositeFabric, CompositeSettings};
 /// Shared memory between nodes 0 and 2, RDMA between all others, each on a device that is named.
 struct Mixture;
 
-impl cluster::Parts for Mixture {
+impl cluster::NodeParts for Mixture {
     fn settings(node: u32) -> CompositeSettings {
         let verbs = Some(harness::settings(node as usize));
         CompositeSettings { shm: node.is_multiple_of(2), verbs }
@@ -56,7 +56,7 @@ impl cluster::Parts for Mixture {
 }
 
 /// Each of them has one.
-fn device_of(node: NodeId) -> mixture::Device {
+fn device_of(node: NodeId) -> mixture::NodeDevice {
     Some(harness::settings(node.0 as usize))
 }
 
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     let alone = axioms::<VerbsHarness>().into_iter().chain(OWN);
     let alone = alone.chain(peers_come_and_go::<VerbsFabric>());
     let mut tests: Vec<_> = alone.map(|(name, test)| (name.to_owned(), test)).collect();
-    let mixed = axioms::<cluster::Nodes<Mixture>>().into_iter();
+    let mixed = axioms::<cluster::CompositeNodes<Mixture>>().into_iter();
     let mixed = mixed.chain(peers_come_and_go::<CompositeFabric>());
     tests.extend(mixed.map(|(name, test)| (format!("mixture_{name}"), test)));
     tests.retain(|(name, _)| wanted.is_empty() || wanted.iter().any(|part| name.contains(part)));
@@ -148,7 +148,7 @@ const OWN: [(&str, fn()); 18] = [
     ("a_waker_ends_a_sleep_and_silence_does_not", parking::a_waker_ends_a_sleep_and_silence_does_not),
     ("a_killed_process_is_noticed", peers::a_killed_process_is_noticed),
     ("a_cut_wire_is_noticed", peers::a_cut_wire_is_noticed),
-    ("a_newcomer_that_does_not_speak_holds_nobody_up", peers::a_newcomer_that_does_not_speak_holds_nobody_up),
+    ("a_joiner_that_does_not_speak_holds_nobody_up", peers::a_joiner_that_does_not_speak_holds_nobody_up),
     ("what_cannot_be_locked_breaks_its_connection", shortage::what_cannot_be_locked_breaks_its_connection),
     ("what_comes_and_goes_leaves_nothing_behind", turnover::what_comes_and_goes_leaves_nothing_behind),
     ("garbage_on_the_control_stream_is_a_loss", peers::garbage_on_the_control_stream_is_a_loss),

@@ -8,8 +8,8 @@ use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use squall_harness::terminal::{CommandVerdict, bars, output, units};
 
-use crate::copy::send::{self, Means, Observer, Target};
-use crate::copy::{BLOCK_BYTES, PORT, Request, Transport, blocks, device, read_secret, source};
+use crate::copy::send::{self, CopyObserver, CopyTarget, SendSettings};
+use crate::copy::{BLOCK_BYTES, CopyRequest, CopyTransport, PORT, blocks, device, read_secret, source};
 
 /// Copy files and folders to many hosts at once, for little more than the time of one
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ pub(crate) struct CopyArguments {
     port: u16,
     /// How files travel; the hosts and their `serve` need devices for RDMA
     #[arg(long, value_enum, default_value = "tcp")]
-    transport: Transport,
+    transport: CopyTransport,
     /// With `--transport verbs`: this host's RDMA device [default: one that fits]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -50,29 +50,29 @@ Examples:
 pub(crate) fn run(arguments: &CopyArguments) -> Result<CommandVerdict> {
     let secret = read_secret(&arguments.secret_file)?;
     let verbs = device(arguments.device.as_deref());
-    if arguments.transport == Transport::Verbs {
+    if arguments.transport == CopyTransport::Verbs {
         // Before any host takes space for it.
         squall_transports::verbs::check(&verbs, &[])?;
     }
     let (sources, hosts) = split(&arguments.paths)?;
     let sources = source::find(&sources)?;
-    let means = Means { secret: &secret, transport: arguments.transport, verbs };
+    let means = SendSettings { secret: &secret, transport: arguments.transport, verbs };
     let begun = Instant::now();
     let (secret_of_all, port) = (&secret, arguments.port);
     let connect =
-        |(name, host, _): &(String, String, String)| Target::connect(name, host, port, secret_of_all);
-    let mut targets: Vec<Target> = std::thread::scope(|scope| {
+        |(name, host, _): &(String, String, String)| CopyTarget::connect(name, host, port, secret_of_all);
+    let mut targets: Vec<CopyTarget> = std::thread::scope(|scope| {
         let connecting: Vec<_> = hosts.iter().map(|host| scope.spawn(move || connect(host))).collect();
         connecting.into_iter().map(|thread| thread.join().expect("to connect does not panic")).collect()
     });
-    send::take_turns(&mut targets, &mut complain);
+    send::take_places(&mut targets, &mut complain);
     let is_one = sources.iter().filter(|source| source.entry.path.len() == 1).count() == 1;
     let entries: Vec<_> = sources.iter().map(|source| source.entry.clone()).collect();
     // Each takes the space of all files, which may take its time.
     std::thread::scope(|scope| {
         for (target, (_, _, path)) in targets.iter_mut().zip(&hosts) {
             let into = !is_one || path.is_empty() || path.ends_with('/');
-            let request = Request { path: path.clone(), into, entries: entries.clone() };
+            let request = CopyRequest { path: path.clone(), into, entries: entries.clone() };
             scope.spawn(move || target.ask(&request));
         }
     });
@@ -138,7 +138,7 @@ struct Display {
 }
 
 impl Display {
-    fn new(targets: &[Target], total: u64, quiet: bool) -> Self {
+    fn new(targets: &[CopyTarget], total: u64, quiet: bool) -> Self {
         let shown = console::user_attended_stderr() && !quiet;
         let to = if shown { bars::target() } else { ProgressDrawTarget::hidden() };
         let screen = MultiProgress::with_draw_target(to);
@@ -158,7 +158,7 @@ impl Display {
     }
 }
 
-impl Observer for Display {
+impl CopyObserver for Display {
     fn on_progress(&mut self, target: usize, blocks: u64) {
         self.done[target] = blocks;
         self.bars[target].set_position(blocks * BLOCK_BYTES);

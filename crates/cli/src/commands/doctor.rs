@@ -10,8 +10,8 @@ use squall::config::VerbsSettings;
 use squall_harness::terminal::{CommandVerdict, output};
 use squall_transports::verbs;
 
+use crate::doctor::devices::{self, DeviceReport};
 use crate::doctor::litmus::{self, AxiomReport};
-use crate::doctor::means::{self, DeviceReport};
 use crate::doctor::peers::{self, PeerReport};
 
 /// Examine what members can reach each other by: RDMA devices and, with the others, the way to each
@@ -77,9 +77,9 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<CommandVerdict> {
     };
     let mut report = Report {
         no_rdma: checked.err().map(|error| error.to_string()),
-        devices: means::devices(chosen.as_deref()),
+        devices: devices::devices(chosen.as_deref()),
         chosen,
-        memory_lock_bytes_max: means::memory_lock_bytes_max(),
+        memory_lock_bytes_max: devices::memory_lock_bytes_max(),
         axioms,
         peers: Vec::new(),
     };
@@ -108,7 +108,7 @@ fn print(report: &Report) {
     }
     let limit = match report.memory_lock_bytes_max {
         None => "no limit".to_owned(),
-        Some(bytes) => format!("{} KiB{}", bytes / 1024, means::advice(bytes)),
+        Some(bytes) => format!("{} KiB{}", bytes / 1024, devices::advice(bytes)),
     };
     output::line(format_args!("locked memory    {limit}"));
     for AxiomReport { name, seconds, failure } in &report.axioms {
@@ -125,8 +125,8 @@ fn print(report: &Report) {
 }
 
 fn print_peers(report: &Report, has_config: bool) {
-    for PeerReport { member, address, way, reason } in &report.peers {
-        output::line(format_args!("member {member:<9} {address} by {way}: {reason}"));
+    for PeerReport { member, address, way: transport, reason } in &report.peers {
+        output::line(format_args!("member {member:<9} {address} by {transport}: {reason}"));
     }
     if !has_config {
         output::line(

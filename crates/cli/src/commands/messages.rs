@@ -17,7 +17,7 @@ use squall_harness::terminal::{CommandVerdict, Interrupted, Interrupts, output};
 
 /// What both need to find the group.
 #[derive(Debug, Args)]
-struct Way {
+struct MessageArguments {
     /// The configuration of the group
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
@@ -26,7 +26,7 @@ struct Way {
     timeout: Duration,
 }
 
-impl Way {
+impl MessageArguments {
     fn config(&self) -> Result<Config> {
         Ok(Config::load(&self.config)?)
     }
@@ -37,7 +37,7 @@ impl Way {
 #[command(after_help = SEND_EXAMPLES)]
 pub(crate) struct SendArguments {
     #[command(flatten)]
-    way: Way,
+    group: MessageArguments,
     /// The subgroup
     subgroup: String,
     /// The messages [default: the lines of standard input]
@@ -62,7 +62,7 @@ Examples:
 #[command(after_help = RECV_EXAMPLES)]
 pub(crate) struct RecvArguments {
     #[command(flatten)]
-    way: Way,
+    group: MessageArguments,
     /// The subgroup
     subgroup: String,
     /// End after so many messages
@@ -90,7 +90,7 @@ Examples:
   squall recv -c squall.toml log --count 1 --json";
 
 pub(crate) fn send(arguments: &SendArguments) -> Result<CommandVerdict> {
-    let (config, timeout) = (arguments.way.config()?, arguments.way.timeout);
+    let (config, timeout) = (arguments.group.config()?, arguments.group.timeout);
     let interrupts = Interrupts::take()?;
     let mut publisher = Publisher::connect_with(&config, &arguments.subgroup, timeout)?;
     publisher.set_resend(arguments.resend);
@@ -174,20 +174,20 @@ fn explain(before: u64, error: PublishError) -> Error {
 fn read(messages: Vec<String>, inputs: SyncSender<Result<String>>) {
     std::thread::spawn(move || {
         // Fails when nobody listens any more.
-        let give = |input: Result<String>| inputs.send(input).is_ok();
+        let forward = |input: Result<String>| inputs.send(input).is_ok();
         let lines = std::io::stdin().lock().lines();
         let mut lines = lines.map(|line| line.context("standard input cannot be read as text"));
         match messages.is_empty() {
-            true => lines.all(give),
-            false => messages.into_iter().map(Ok).all(give),
+            true => lines.all(forward),
+            false => messages.into_iter().map(Ok).all(forward),
         };
     });
 }
 
 pub(crate) fn recv(arguments: &RecvArguments) -> Result<CommandVerdict> {
     ensure!(arguments.queue > 0, "--queue 0: give the bytes that may wait, such as 1MiB");
-    let config = arguments.way.config()?;
-    let options = ObserverOptions { queue_bytes: arguments.queue, timeout: arguments.way.timeout };
+    let config = arguments.group.config()?;
+    let options = ObserverOptions { queue_bytes: arguments.queue, timeout: arguments.group.timeout };
     let interrupts = Interrupts::take()?;
     let mut observer = Observer::connect_with(&config, &arguments.subgroup, options)?;
     let (events, event) = channel();

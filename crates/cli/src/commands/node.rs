@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use squall::{Config, Group, Progress, View};
+use squall::{BootstrapProgress, Config, Group, View};
 use squall_harness::terminal::{CommandVerdict, Interrupts, output};
 
 /// Run a member: bring the group together with the others, or join it if it runs already
@@ -84,21 +84,23 @@ fn print(view: &View, own: usize, json: bool) {
 }
 
 /// Tells people what happens while the members find each other.
-fn show(progress: Progress) {
+fn show(progress: BootstrapProgress) {
     let text = match progress {
-        Progress::Listening { address } => format!("listening at {address}"),
-        Progress::Calling { contact, cause } => format!("no answer from {contact} yet: {cause}"),
-        Progress::Joined { joined, members } => format!("{joined} of {members} members are here"),
-        Progress::NoQuorum { present, needed } => {
+        BootstrapProgress::Listening { address } => format!("listening at {address}"),
+        BootstrapProgress::Calling { contact, cause } => format!("no answer from {contact} yet: {cause}"),
+        BootstrapProgress::Joined { joined, members } => format!("{joined} of {members} members are here"),
+        BootstrapProgress::NoQuorum { present, needed } => {
             format!(
                 "enough processes are here, but {present} of the {needed} contacts that are needed: start another one"
             )
         }
-        Progress::Left { peer } => format!("{peer} has gone again"),
-        Progress::Redirected { leader } => format!("the leader is at {leader}"),
-        Progress::Waiting { contact, reason } => format!("{contact} lets nobody in now: {reason}"),
-        Progress::Admitted { node, members } => format!("admitted as {node} by a group of {members}"),
-        Progress::Rejected { peer, cause } => format!("{peer} was turned away: {cause}"),
+        BootstrapProgress::Left { peer } => format!("{peer} has gone again"),
+        BootstrapProgress::Redirected { leader } => format!("the leader is at {leader}"),
+        BootstrapProgress::Waiting { contact, reason } => format!("{contact} lets nobody in now: {reason}"),
+        BootstrapProgress::Admitted { node, members } => {
+            format!("admitted as {node} by a group of {members}")
+        }
+        BootstrapProgress::Rejected { peer, cause } => format!("{peer} was turned away: {cause}"),
         _ => return,
     };
     output::note(text);

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use squall_harness::terminal::{CommandVerdict, output};
 
-use crate::copy::entrance::Entrance;
 use crate::copy::folder::Folder;
+use crate::copy::host::CopyHost;
 use crate::copy::{PORT, device, read_secret};
 
 /// Receive files that `squall cp` sends, into a folder
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<CommandVerdict> {
     let listener = TcpListener::bind(address)
         .with_context(|| format!("cannot listen at {} port {}", arguments.listen, arguments.port))?;
     output::note(format_args!("serving {} at {}", arguments.folder.display(), listener.local_addr()?));
-    let entrance = Arc::new(Entrance::new(secret, device(arguments.device.as_deref()), folder)?);
+    let entrance = Arc::new(CopyHost::new(secret, device(arguments.device.as_deref()), folder)?);
     let (sender, ended) = channel();
     std::thread::Builder::new().name("entrance".into()).spawn(move || entrance.run(&listener, &sender))?;
     let mut verdict = CommandVerdict::Good;

@@ -9,7 +9,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use squall_harness::terminal::{CommandVerdict, bars, output, units};
-use squall_simulator::{Scenario, Summary, coverage, scenarios, sweep};
+use squall_simulator::{Scenario, SweepSummary, coverage, scenarios, sweep};
 
 /// Run the protocols in virtual time, under an adversarial network
 #[derive(Debug, Args)]
@@ -119,7 +119,7 @@ fn bar(arguments: &SimulateArguments) -> ProgressBar {
     bar.with_style(bars::style("{bar:32} {pos} of {len} seeds  {per_sec}  {eta} left"))
 }
 
-fn outcome(scenario: &dyn Scenario, summary: &Summary, elapsed: Duration) -> Outcome {
+fn outcome(scenario: &dyn Scenario, summary: &SweepSummary, elapsed: Duration) -> Outcome {
     let failures = summary.failures.iter().map(|(seed, violation)| Failure {
         seed: *seed,
         checker: violation.checker.into(),

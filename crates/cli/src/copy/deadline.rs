@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 /// A stream whose reads and writes fail once the time is over: the time of a whole exchange, not of each of them.
 #[derive(Debug)]
-pub(crate) struct Timed<S> {
+pub(crate) struct DeadlineStream<S> {
     stream: S,
     /// The time for the exchange, and when it is over; without a limit if none.
     limit: Option<(Duration, Instant)>,
 }
 
-impl<S> Timed<S> {
+impl<S> DeadlineStream<S> {
     pub(crate) const fn new(stream: S) -> Self {
         Self { stream, limit: None }
     }
@@ -47,7 +47,7 @@ impl<S> Timed<S> {
     }
 }
 
-impl<S: AsRef<TcpStream>> Read for Timed<S> {
+impl<S: AsRef<TcpStream>> Read for DeadlineStream<S> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut stream = self.stream.as_ref();
         stream.set_read_timeout(self.left()?)?;
@@ -55,7 +55,7 @@ impl<S: AsRef<TcpStream>> Read for Timed<S> {
     }
 }
 
-impl<S: AsRef<TcpStream>> Write for Timed<S> {
+impl<S: AsRef<TcpStream>> Write for DeadlineStream<S> {
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
         let mut stream = self.stream.as_ref();
         stream.set_write_timeout(self.left()?)?;
@@ -74,10 +74,10 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (Timed<Arc<TcpStream>>, TcpStream) {
+    fn pair() -> (DeadlineStream<Arc<TcpStream>>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Timed::new(Arc::new(listener.accept().unwrap().0)), far)
+        (DeadlineStream::new(Arc::new(listener.accept().unwrap().0)), far)
     }
 
     /// Each byte comes in time, and all together do not.

@@ -23,7 +23,7 @@ pub(crate) struct Folder {
 
 /// A place for a file: the folder in which it is, and its name there.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct FilePlace {
     folder: OwnedFd,
     name: String,
     umask: u32,
@@ -60,11 +60,11 @@ impl Folder {
     }
 
     /// The place of a file whose folder is there.
-    pub(crate) fn place(&self, path: &[String]) -> Result<Place> {
+    pub(crate) fn place(&self, path: &[String]) -> Result<FilePlace> {
         let (name, above) = path.split_last().context("a file needs a name")?;
         let folder = self.open_folder(above)?;
         let path = self.name.join(path.join("/"));
-        Ok(Place { folder, name: name.clone(), umask: self.umask, path })
+        Ok(FilePlace { folder, name: name.clone(), umask: self.umask, path })
     }
 
     fn open_folder(&self, path: &[String]) -> Result<OwnedFd> {
@@ -79,7 +79,7 @@ impl Folder {
     }
 }
 
-impl Place {
+impl FilePlace {
     /// The same place under a name derived from its own, which file systems take whenever they take its own.
     fn beside(&self, suffix: &str) -> String {
         let whole = format!(".{}.squall-{suffix}", self.name);

@@ -4,7 +4,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::parcel::{Way, way};
+use super::parcel::{ParcelKind, kind};
 
 /// By what a host is known, whatever its names and addresses are: a random number of its `serve`. Copies to several hosts
 /// ask for their turns in the order of these numbers, so that no two wait for each other.
@@ -14,7 +14,7 @@ pub(crate) struct HostId(pub(crate) u128);
 /// Where a copy is in the queue of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Position {
+pub(crate) enum QueuePosition {
     /// Behind `copies` others, of which the first comes from `source`.
     Waiting { copies: usize, source: String },
     /// It has its turn.
@@ -25,15 +25,15 @@ pub(crate) enum Position {
 
 /// What shall be copied.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct CopyRequest {
     /// Where, below the folder that is served.
     pub(crate) path: String,
     /// `path` is a folder into which the sources go, even if it does not exist.
     pub(crate) into: bool,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<CopyEntry>,
 }
 
-impl Request {
+impl CopyRequest {
     /// Whether an answer is about these entries: a number of blocks for each file, which it may have.
     pub(crate) fn fits(&self, held: &[u64]) -> bool {
         let files = self.entries.iter().filter_map(|entry| entry.file);
@@ -41,15 +41,15 @@ impl Request {
     }
 
     /// How files travel that are to be sent as one parcel, named by their entries; `None` if they cannot be.
-    pub(crate) fn way(&self, parcel: &[usize]) -> Option<Way> {
+    pub(crate) fn parcel_kind(&self, parcel: &[usize]) -> Option<ParcelKind> {
         let size = |entry: &usize| Some(self.entries.get(*entry)?.file?.bytes);
-        way(&parcel.iter().map(size).collect::<Option<Vec<u64>>>()?)
+        kind(&parcel.iter().map(size).collect::<Option<Vec<u64>>>()?)
     }
 }
 
 /// A file or a folder of the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct CopyEntry {
     /// Its name and those of the folders above it, from the source's own name on.
     pub(crate) path: Vec<String>,
     /// Permission bits.
@@ -68,7 +68,7 @@ pub(crate) struct FileEntry {
 /// What a host has, or why it takes nothing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum CopyAnswer {
     /// For each file in the order of the entries: how many of its blocks are there.
     Ready {
         held: Vec<u64>,
@@ -80,7 +80,7 @@ pub(crate) enum Answer {
 
 /// All is prepared: the session begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Begin {
+pub(crate) struct CopyBegin {
     /// Of this one session.
     pub(crate) name: String,
     /// Where `cp` listens, on the host from which it is connected.
@@ -90,13 +90,13 @@ pub(crate) struct Begin {
     /// The entries that are sent: parcel by parcel, in this order.
     pub(crate) send: Vec<Vec<usize>>,
     #[serde(default)]
-    pub(crate) transport: Transport,
+    pub(crate) transport: CopyTransport,
 }
 
 /// How the files travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Transport {
+pub(crate) enum CopyTransport {
     #[default]
     Tcp,
     Verbs,
@@ -105,7 +105,7 @@ pub(crate) enum Transport {
 /// What a host says to a file's digest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Judgement {
+pub(crate) enum DigestVerdict {
     Good,
     Bad { message: String },
 }

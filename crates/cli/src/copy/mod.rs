@@ -1,21 +1,22 @@
 //! Copying files to many hosts: what `squall cp` and `squall serve` say to each other, and what each does.
 //!
 //! `cp` connects to each `serve`, both prove the secret, and then lines of JSON travel over that connection: the host's
-//! [`HostId`], the word that the copy wants its turn, its [`Position`] in the queue until the turn has come, a [`Request`] with the list of files, the answer with what is there already ([`Answer`]), the word to begin with the
-//! address of a bulk session ([`Begin`]), and for each [`parcel`] the digests of its files and the answer to each
-//! ([`Judgement`]). The files themselves go through the session, each host relaying for the others: large ones from pages to
-//! pages, small ones together.
+//! [`HostId`], the word that the copy wants its turn, its [`QueuePosition`] in the queue until the turn has come, a
+//! [`CopyRequest`] with the list of files, the answer with what is there already ([`CopyAnswer`]), the word to begin with the
+//! address of a bulk session ([`CopyBegin`]), and for each [`parcel`] the digests of its files and the answer to each
+//! ([`DigestVerdict`]). The files themselves go through the session, each host relaying for the others: large ones from pages
+//! to pages, small ones together.
 
 mod deadline;
-pub(crate) mod entrance;
 pub(crate) mod folder;
+pub(crate) mod host;
 pub(crate) mod message;
 pub(crate) mod parcel;
 pub(crate) mod partial;
+mod queue;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod source;
-mod turns;
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::TcpStream;
@@ -30,18 +31,19 @@ use sha2::Digest as _;
 use squall::config::{Secret, VerbsSettings};
 use squall_harness::lines::write_line;
 use squall_harness::terminal::output;
-use squall_transports::session::{Proof, Sealed, Session};
+use squall_transports::session::{Proof, SealedHalf, SessionKeys};
 
-use deadline::Timed;
+use deadline::DeadlineStream;
 
 pub(crate) use message::{
-    Answer, BLOCK_BYTES, Begin, Entry, FileEntry, HostId, Judgement, Position, Request, Transport, blocks,
+    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyEntry, CopyRequest, CopyTransport, DigestVerdict, FileEntry,
+    HostId, QueuePosition, blocks,
 };
 
 /// Where `serve` listens, unless it is told otherwise.
 pub(crate) const PORT: u16 = 7401;
 
-impl clap::ValueEnum for Transport {
+impl clap::ValueEnum for CopyTransport {
     fn value_variants<'a>() -> &'a [Self] {
         &[Self::Tcp, Self::Verbs]
     }
@@ -56,7 +58,7 @@ impl clap::ValueEnum for Transport {
     }
 }
 
-impl Transport {
+impl CopyTransport {
     /// As the library calls it.
     pub(crate) const fn named(self) -> squall::config::Transport {
         match self {
@@ -73,16 +75,16 @@ pub(crate) fn device(name: Option<&str>) -> VerbsSettings {
 
 /// A connection between `cp` and `serve`, proved.
 #[derive(Debug)]
-pub(crate) struct Line {
-    reader: BufReader<Sealed<Timed<Arc<TcpStream>>>>,
-    mouth: Mouth,
+pub(crate) struct CopyConnection {
+    reader: BufReader<SealedHalf<DeadlineStream<Arc<TcpStream>>>>,
+    mouth: MessageWriter,
 }
 
 /// What says something, from any thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Mouth(Arc<Mutex<Sealed<Timed<Arc<TcpStream>>>>>);
+pub(crate) struct MessageWriter(Arc<Mutex<SealedHalf<DeadlineStream<Arc<TcpStream>>>>>);
 
-impl Mouth {
+impl MessageWriter {
     pub(crate) fn say(&self, message: &impl Serialize) -> Result<()> {
         let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         writer.stream_mut().begin(Some(SAY_PATIENCE));
@@ -90,10 +92,10 @@ impl Mouth {
     }
 }
 
-impl Line {
+impl CopyConnection {
     /// Proves the secret as the end that has connected.
     pub(crate) fn prove(stream: TcpStream, secret: &Secret) -> Result<Self> {
-        let mut timed = Timed::new(Arc::new(stream));
+        let mut timed = DeadlineStream::new(Arc::new(stream));
         timed.begin(Some(PROOF_TIMEOUT));
         let session = Proof::new(secret, CLUSTER, PURPOSE).prove(&mut timed, None)?;
         Self::new(timed, session)
@@ -101,14 +103,14 @@ impl Line {
 
     /// Demands the proof of the end that has connected, as a whole within [`PROOF_TIMEOUT`].
     pub(crate) fn demand(stream: Arc<TcpStream>, secret: &Secret) -> Result<Self> {
-        let mut timed = Timed::new(stream);
+        let mut timed = DeadlineStream::new(stream);
         timed.begin(Some(PROOF_TIMEOUT));
         let session = Proof::new(secret, CLUSTER, PURPOSE).demand(&mut timed, None)?;
         Self::new(timed, session)
     }
 
     /// Whatever is said is encrypted, wherever the other end is.
-    fn new(writer: Timed<Arc<TcpStream>>, session: Session) -> Result<Self> {
+    fn new(writer: DeadlineStream<Arc<TcpStream>>, session: SessionKeys) -> Result<Self> {
         let stream = Arc::clone(writer.stream());
         stream.set_nodelay(true)?;
         // An end that has lost its power is not waited for.
@@ -116,8 +118,8 @@ impl Line {
         sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE_IDLE)?;
         sockopt::set_tcp_keepintvl(&stream, KEEP_ALIVE_PERIOD)?;
         sockopt::set_tcp_keepcnt(&stream, KEEP_ALIVE_TRIALS)?;
-        let (reader, writer) = session.halves(Timed::new(stream), writer);
-        let mouth = Mouth(Arc::new(Mutex::new(writer)));
+        let (reader, writer) = session.halves(DeadlineStream::new(stream), writer);
+        let mouth = MessageWriter(Arc::new(Mutex::new(writer)));
         Ok(Self { reader: BufReader::new(reader), mouth })
     }
 
@@ -137,7 +139,7 @@ impl Line {
     }
 
     /// Another handle, to say something from elsewhere.
-    pub(crate) fn mouth(&self) -> Mouth {
+    pub(crate) fn mouth(&self) -> MessageWriter {
         self.mouth.clone()
     }
 

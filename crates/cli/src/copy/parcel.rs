@@ -5,7 +5,7 @@ use super::BLOCK_BYTES;
 
 /// How the files of a parcel travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ParcelKind {
     /// One file, which can be resumed block by block.
     Alone,
     /// One behind the other, through memory: so many bytes.
@@ -32,14 +32,15 @@ pub(crate) fn parcels(sizes: &[u64]) -> Vec<Vec<usize>> {
 }
 
 /// How files of these sizes travel; `None` if they are no parcel.
-pub(crate) fn way(sizes: &[u64]) -> Option<Way> {
+pub(crate) fn kind(sizes: &[u64]) -> Option<ParcelKind> {
     match sizes {
         [] => None,
-        [size] if !is_small(*size) => Some(Way::Alone),
+        [size] if !is_small(*size) => Some(ParcelKind::Alone),
         _ if sizes.len() > FILES_MAX || !sizes.iter().all(|size| is_small(*size)) => None,
         _ => {
             let bytes = sizes.iter().sum::<u64>();
-            (bytes <= BYTES_MAX).then_some(Way::Together(usize::try_from(bytes).expect("some megabytes")))
+            (bytes <= BYTES_MAX)
+                .then_some(ParcelKind::Together(usize::try_from(bytes).expect("some megabytes")))
         }
     }
 }
@@ -70,7 +71,7 @@ mod tests {
             prop_assert_eq!(files, (0..sizes.len()).collect::<Vec<_>>());
             for parcel in parcels {
                 let sizes: Vec<u64> = parcel.iter().map(|file| sizes[*file]).collect();
-                prop_assert!(way(&sizes).is_some(), "{sizes:?}");
+                prop_assert!(kind(&sizes).is_some(), "{sizes:?}");
             }
         }
     }
@@ -80,15 +81,15 @@ mod tests {
         assert_eq!(parcels(&[1 << 10; 2000]).len(), 2);
         assert_eq!(parcels(&[5, BLOCK_BYTES + 1, 7]), [vec![0, 2], vec![1]]);
         assert_eq!(parcels(&[BLOCK_BYTES; 9]).len(), 2);
-        assert_eq!(way(&[5, 7]), Some(Way::Together(12)));
-        assert_eq!(way(&[BLOCK_BYTES + 1]), Some(Way::Alone));
+        assert_eq!(kind(&[5, 7]), Some(ParcelKind::Together(12)));
+        assert_eq!(kind(&[BLOCK_BYTES + 1]), Some(ParcelKind::Alone));
     }
 
     #[test]
     fn what_no_source_sends_is_no_parcel() {
         for sizes in [&[][..], &[1, BLOCK_BYTES + 1], &[BLOCK_BYTES; 9], &[0; FILES_MAX + 1], &[u64::MAX; 2]]
         {
-            assert_eq!(way(sizes), None);
+            assert_eq!(kind(sizes), None);
         }
     }
 }

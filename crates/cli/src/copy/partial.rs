@@ -12,26 +12,26 @@ use std::os::unix::fs::FileExt as _;
 use anyhow::{Context as _, Result, bail};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use squall::bulk::Held;
+use squall::bulk::HeldBlocks;
 
-use super::folder::Place;
+use super::folder::FilePlace;
 use super::{BLOCK_BYTES, FileEntry, blocks};
 
 /// A partial file, open.
 #[derive(Debug)]
-pub(crate) struct Partial {
+pub(crate) struct PartialFile {
     pub(crate) file: File,
     /// A header, then a byte for each block: 1 if it is there.
     pub(crate) list: File,
-    pub(crate) held: Held,
+    pub(crate) held: HeldBlocks,
 }
 
-impl Partial {
+impl PartialFile {
     /// Goes on with what is there of the same file, or begins; all its space is taken.
     ///
     /// # Errors
     /// If there is no space or no permission.
-    pub(crate) fn open(place: &Place, entry: &FileEntry) -> Result<Self> {
+    pub(crate) fn open(place: &FilePlace, entry: &FileEntry) -> Result<Self> {
         let file = place.lock_beside(FILE)?;
         if let Some((list, held)) = find_list(place, &file, entry)? {
             return Ok(Self { file, list, held });
@@ -45,13 +45,13 @@ impl Partial {
         };
         let list = begin().with_context(|| {
             Self::forget(place);
-            format!("no room for the {} bytes of {}", entry.bytes, place.path.display())
+            format!("no space for the {} bytes of {}", entry.bytes, place.path.display())
         })?;
-        Ok(Self { file, list, held: Held::none(blocks(entry.bytes)) })
+        Ok(Self { file, list, held: HeldBlocks::none(blocks(entry.bytes)) })
     }
 
     /// Makes the file what it is to be, or forgets it.
-    pub(crate) fn finish(place: &Place, file: &File, entry: &FileEntry, mode: u32) -> Result<()> {
+    pub(crate) fn finish(place: &FilePlace, file: &File, entry: &FileEntry, mode: u32) -> Result<()> {
         use std::os::unix::fs::PermissionsExt as _;
         file.set_permissions(std::fs::Permissions::from_mode(place.permissions(mode)))?;
         file.set_modified(time_of(entry.modified_ns))?;
@@ -61,7 +61,7 @@ impl Partial {
     }
 
     /// Makes a small file at once, from all of its content.
-    pub(crate) fn write(place: &Place, content: &[u8], entry: &FileEntry, mode: u32) -> Result<()> {
+    pub(crate) fn write(place: &FilePlace, content: &[u8], entry: &FileEntry, mode: u32) -> Result<()> {
         let file = place.lock_beside(FILE)?;
         let written = empty(&file).and_then(|()| Ok(file.write_all_at(content, 0)?));
         let written = written.with_context(|| format!("cannot write {}", place.path.display()));
@@ -69,14 +69,14 @@ impl Partial {
     }
 
     /// What is there is wrong.
-    pub(crate) fn forget(place: &Place) {
+    pub(crate) fn forget(place: &FilePlace) {
         place.remove_beside(FILE);
         place.remove_beside(LIST);
     }
 }
 
 /// The list of a file that was begun before, and what it says, if it is about the same file.
-fn find_list(place: &Place, file: &File, entry: &FileEntry) -> Result<Option<(File, Held)>> {
+fn find_list(place: &FilePlace, file: &File, entry: &FileEntry) -> Result<Option<(File, HeldBlocks)>> {
     let Some(list) = place.open_beside(LIST)? else { return Ok(None) };
     let count = blocks(entry.bytes);
     let is_whole = file.metadata()?.len() == entry.bytes && list.metadata()?.len() == HEADER_BYTES + count;
@@ -89,7 +89,7 @@ fn find_list(place: &Place, file: &File, entry: &FileEntry) -> Result<Option<(Fi
     if head != header(entry) {
         return Ok(None);
     }
-    let mut held = Held::none(count);
+    let mut held = HeldBlocks::none(count);
     for block in (0..count).filter(|block| marks[usize::try_from(*block).expect("read")] == 1) {
         held.insert(block);
     }
@@ -103,7 +103,7 @@ pub(crate) fn note(list: &File, block: u64) {
 }
 
 /// Whether the file at `place` is the one that is to be copied, by size and time.
-pub(crate) fn is_there(place: &Place, entry: &FileEntry) -> Result<bool> {
+pub(crate) fn is_there(place: &FilePlace, entry: &FileEntry) -> Result<bool> {
     let Some(file) = place.open()? else { return Ok(false) };
     let there = file.metadata()?;
     Ok(there.is_file() && there.len() == entry.bytes && there.modified()? == time_of(entry.modified_ns))

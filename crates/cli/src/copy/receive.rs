@@ -5,14 +5,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use squall::bulk::{BLOCKS_MAX, Buffer, FileTarget, Options, Session};
+use squall::bulk::{BLOCKS_MAX, BulkBuffer, BulkOptions, FileTarget, Session};
 use squall::config::{Address, Config, Secret, VerbsSettings};
 
-use super::folder::{Folder, Place, names};
-use super::parcel::{Way, way};
-use super::partial::{self, Partial};
+use super::folder::{FilePlace, Folder, names};
+use super::parcel::{ParcelKind, kind};
+use super::partial::{self, PartialFile};
 use super::{
-    Answer, BLOCK_BYTES, Begin, Entry, FileEntry, Judgement, Line, Request, blocks, digest, digest_of,
+    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyConnection, CopyEntry, CopyRequest, DigestVerdict, FileEntry,
+    blocks, digest, digest_of,
 };
 
 /// One file, ready to be received. Nothing is held open: there may be many.
@@ -28,7 +29,7 @@ struct Slot {
 enum State {
     /// It is there already.
     There(File),
-    Partial(Partial),
+    Partial(PartialFile),
 }
 
 /// Serves one copy from its request to its end; returns how many files have come.
@@ -36,41 +37,42 @@ enum State {
 /// # Errors
 /// What went wrong; the other end has been told, if it is still there.
 pub(crate) fn serve(
-    line: &mut Line,
+    line: &mut CopyConnection,
     folder: &Folder,
     secret: &Secret,
     verbs: &VerbsSettings,
 ) -> Result<usize> {
     // The source may have yet to wait for its turn at other hosts.
-    let request: Request = line.hear(Some(BEGIN_PATIENCE))?;
+    let request: CopyRequest = line.hear(Some(BEGIN_PATIENCE))?;
     let slots = match prepare(folder, &request) {
         Ok(slots) => slots,
         Err(error) => {
-            line.say(&Answer::Refused { message: format!("{error:#}") })?;
+            line.say(&CopyAnswer::Refused { message: format!("{error:#}") })?;
             return Err(error);
         }
     };
-    line.say(&Answer::Ready { held: slots.iter().flatten().map(|slot| slot.held).collect() })?;
+    line.say(&CopyAnswer::Ready { held: slots.iter().flatten().map(|slot| slot.held).collect() })?;
     // Other hosts may take long to answer, and nothing to send is an end, too.
-    let Some(begin) = line.hear::<Option<Begin>>(Some(BEGIN_PATIENCE))? else { return Ok(0) };
-    let Begin { members, rank, .. } = begin;
+    let Some(begin) = line.hear::<Option<CopyBegin>>(Some(BEGIN_PATIENCE))? else { return Ok(0) };
+    let CopyBegin { members, rank, .. } = begin;
     ensure!(members <= MEMBERS_MAX && (1..members).contains(&rank), "rank {rank} of {members} cannot be");
-    let options = Options { block_bytes: Some(BLOCK_BYTES), ..Options::default() };
+    let options = BulkOptions { block_bytes: Some(BLOCK_BYTES), ..BulkOptions::default() };
     let mut session = Session::join_with(&config(&begin, line.peer()?.ip(), secret, verbs), &options)?;
     let (mut received, mut memory) = (0, session.buffer(0));
     for parcel in &begin.send {
-        let way =
-            request.way(parcel).context("the source sends what it has not named, or not in this way")?;
+        let kind = request
+            .parcel_kind(parcel)
+            .context("the source sends what it has not named, or not in this way")?;
         let parcel: Vec<&Slot> = parcel.iter().filter_map(|entry| slots[*entry].as_ref()).collect();
-        let judgements = receive(&mut session, &mut memory, folder, (&parcel, way), line)?;
-        received += judgements.iter().filter(|judgement| matches!(judgement, Judgement::Good)).count();
+        let judgements = receive(&mut session, &mut memory, folder, (&parcel, kind), line)?;
+        received += judgements.iter().filter(|judgement| matches!(judgement, DigestVerdict::Good)).count();
         line.say(&judgements)?;
     }
     Ok(received)
 }
 
 /// Makes the folders and takes the space of all files that travel alone.
-fn prepare(folder: &Folder, request: &Request) -> Result<Vec<Option<Slot>>> {
+fn prepare(folder: &Folder, request: &CopyRequest) -> Result<Vec<Option<Slot>>> {
     let target = names(&request.path)?;
     let into = request.into || target.is_empty() || folder.is_folder(&target);
     if into {
@@ -79,7 +81,7 @@ fn prepare(folder: &Folder, request: &Request) -> Result<Vec<Option<Slot>>> {
         ensure!(folder.is_folder(above), "there is no folder {} here", above.join("/"));
     }
     let mut slots = Vec::new();
-    for Entry { path, mode, file } in &request.entries {
+    for CopyEntry { path, mode, file } in &request.entries {
         // They come from elsewhere: checked as one checks a path.
         ensure!(!path.is_empty(), "a file or folder has no name");
         for name in path {
@@ -96,10 +98,10 @@ fn prepare(folder: &Folder, request: &Request) -> Result<Vec<Option<Slot>>> {
         let (place, all) = (folder.place(&path)?, blocks(bytes));
         let held = if partial::is_there(&place, entry)? {
             all
-        } else if way(&[bytes]) == Some(Way::Alone) {
+        } else if kind(&[bytes]) == Some(ParcelKind::Alone) {
             // One block less than all of a file that is whole but was never judged: it has yet to be compared, and to
             // get its name.
-            Partial::open(&place, entry)?.held.count().min(all.saturating_sub(1))
+            PartialFile::open(&place, entry)?.held.count().min(all.saturating_sub(1))
         } else {
             0
         };
@@ -111,26 +113,26 @@ fn prepare(folder: &Folder, request: &Request) -> Result<Vec<Option<Slot>>> {
 /// Receives a parcel and the digests of its files, and judges each.
 fn receive(
     session: &mut Session,
-    memory: &mut Buffer,
+    memory: &mut BulkBuffer,
     folder: &Folder,
-    (parcel, way): (&[&Slot], Way),
-    line: &mut Line,
-) -> Result<Vec<Judgement>> {
+    (parcel, kind): (&[&Slot], ParcelKind),
+    line: &mut CopyConnection,
+) -> Result<Vec<DigestVerdict>> {
     let next = session.next_object()?;
     let bytes: u64 = parcel.iter().map(|slot| slot.entry.bytes).sum();
     ensure!(next.bytes == bytes, "the source has changed what it sends meanwhile");
     let judged = |outcome: Result<()>| match outcome {
-        Ok(()) => Judgement::Good,
-        Err(error) => Judgement::Bad { message: format!("{error:#}") },
+        Ok(()) => DigestVerdict::Good,
+        Err(error) => DigestVerdict::Bad { message: format!("{error:#}") },
     };
-    match way {
-        Way::Alone => {
+    match kind {
+        ParcelKind::Alone => {
             let place = folder.place(&parcel[0].path)?;
             let state = receive_alone(session, &place, &parcel[0].entry)?;
             let right = hear_digests(line, parcel.len())?;
             Ok(vec![judged(finish(&place, parcel[0], &state, &right[0]))])
         }
-        Way::Together(_) => {
+        ParcelKind::Together(_) => {
             session.receive_buffer(memory)?;
             let right = hear_digests(line, parcel.len())?;
             let mut rest = &memory[..];
@@ -145,20 +147,20 @@ fn receive(
     }
 }
 
-fn hear_digests(line: &mut Line, files: usize) -> Result<Vec<String>> {
+fn hear_digests(line: &mut CopyConnection, files: usize) -> Result<Vec<String>> {
     let right: Vec<String> = line.hear(Some(PATIENCE))?;
     ensure!(right.len() == files, "{} digests of {files} files: run the same release there", right.len());
     Ok(right)
 }
 
-fn receive_alone(session: &mut Session, place: &Place, entry: &FileEntry) -> Result<State> {
+fn receive_alone(session: &mut Session, place: &FilePlace, entry: &FileEntry) -> Result<State> {
     let state = match place.open()? {
         Some(there) if partial::is_there(place, entry)? => State::There(there),
-        _ => State::Partial(Partial::open(place, entry)?),
+        _ => State::Partial(PartialFile::open(place, entry)?),
     };
     let (file, held, on_block): (_, _, Box<dyn FnMut(u64) + Send>) = match &state {
         // This host lacks nothing, but may be a source for the others.
-        State::There(file) => (file, squall::bulk::Held::all(blocks(entry.bytes)), Box::new(|_| ())),
+        State::There(file) => (file, squall::bulk::HeldBlocks::all(blocks(entry.bytes)), Box::new(|_| ())),
         State::Partial(partial) => {
             let list = partial.list.try_clone()?;
             let note = Box::new(move |block| partial::note(&list, block));
@@ -170,18 +172,18 @@ fn receive_alone(session: &mut Session, place: &Place, entry: &FileEntry) -> Res
 }
 
 /// Judges a file that has come alone, and gives it its name.
-fn finish(place: &Place, slot: &Slot, state: &State, right: &str) -> Result<()> {
+fn finish(place: &FilePlace, slot: &Slot, state: &State, right: &str) -> Result<()> {
     match state {
         State::There(file) => compare(place, file, slot, right),
         State::Partial(partial) => {
             if digest(&partial.file, slot.entry.bytes)? != right {
-                Partial::forget(place);
+                PartialFile::forget(place);
                 anyhow::bail!(
                     "{} came with another digest, and was removed: copy it again",
                     place.path.display()
                 );
             }
-            Partial::finish(place, &partial.file, &slot.entry, slot.mode)
+            PartialFile::finish(place, &partial.file, &slot.entry, slot.mode)
         }
     }
 }
@@ -195,18 +197,18 @@ fn keep(folder: &Folder, slot: &Slot, content: &[u8], right: &str) -> Result<()>
         return compare(&place, &there, slot, right);
     }
     ensure!(digest_of(content) == right, "{} came with another digest: copy it again", place.path.display());
-    Partial::write(&place, content, &slot.entry, slot.mode)
+    PartialFile::write(&place, content, &slot.entry, slot.mode)
 }
 
 /// Whether a file that was there is the one that is copied.
-fn compare(place: &Place, file: &File, slot: &Slot, right: &str) -> Result<()> {
+fn compare(place: &FilePlace, file: &File, slot: &Slot, right: &str) -> Result<()> {
     let found = digest(file, slot.entry.bytes)?;
     let path = place.path.display();
     ensure!(found == right, "{path} has the same size and time but another content: remove it there");
     Ok(())
 }
 
-fn config(begin: &Begin, source: IpAddr, secret: &Secret, verbs: &VerbsSettings) -> Config {
+fn config(begin: &CopyBegin, source: IpAddr, secret: &Secret, verbs: &VerbsSettings) -> Config {
     let anywhere = if source.is_ipv4() { "0.0.0.0" } else { "::" };
     let mut config = Config::local("copy", begin.members).for_rank(begin.rank);
     config.cluster.clone_from(&begin.name);
@@ -249,20 +251,18 @@ mod tests {
         ]
     }
 
-    fn entry() -> impl Strategy<Value = Entry> {
+    fn entry() -> impl Strategy<Value = CopyEntry> {
         let bytes = prop_oneof![0..10_000_u64, Just(u64::MAX), Just(BLOCKS_MAX * BLOCK_BYTES), any::<u64>()];
         let file = proptest::option::of((bytes, any::<i128>()));
-        (proptest::collection::vec(name(), 0..3), any::<u32>(), file).prop_map(|(path, mode, file)| Entry {
-            path,
-            mode,
-            file: file.map(|(bytes, modified_ns)| FileEntry { bytes, modified_ns }),
+        (proptest::collection::vec(name(), 0..3), any::<u32>(), file).prop_map(|(path, mode, file)| {
+            CopyEntry { path, mode, file: file.map(|(bytes, modified_ns)| FileEntry { bytes, modified_ns }) }
         })
     }
 
-    fn request() -> impl Strategy<Value = Request> {
+    fn request() -> impl Strategy<Value = CopyRequest> {
         let path = prop_oneof![Just(String::new()), Just("../../out".into()), "[a/.]{0,4}", ".{0,6}"];
         let entries = proptest::collection::vec(entry(), 0..4);
-        (path, any::<bool>(), entries).prop_map(|(path, into, entries)| Request { path, into, entries })
+        (path, any::<bool>(), entries).prop_map(|(path, into, entries)| CopyRequest { path, into, entries })
     }
 
     proptest! {
@@ -288,8 +288,9 @@ mod tests {
     #[test]
     fn an_answer_about_other_files_is_refused() {
         let file = Some(FileEntry { bytes: 3 * BLOCK_BYTES, modified_ns: 0 });
-        let entry = |file| Entry { path: vec!["a".into()], mode: 0, file };
-        let request = Request { path: String::new(), into: true, entries: vec![entry(None), entry(file)] };
+        let entry = |file| CopyEntry { path: vec!["a".into()], mode: 0, file };
+        let request =
+            CopyRequest { path: String::new(), into: true, entries: vec![entry(None), entry(file)] };
         assert!(request.fits(&[3]) && request.fits(&[0]));
         assert!(!request.fits(&[4]) && !request.fits(&[]) && !request.fits(&[0, 0]));
     }

@@ -7,24 +7,24 @@ use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use squall::Progress;
-use squall::bulk::{Buffer, Options, Session};
+use squall::BootstrapProgress;
+use squall::bulk::{BulkBuffer, BulkOptions, Session};
 use squall::config::{Address, Config, Secret, VerbsSettings};
 use squall_transports::bootstrap::ProofError;
 
-use super::parcel::{Way, parcels, way};
-use super::source::Source;
+use super::parcel::{ParcelKind, kind, parcels};
+use super::source::SourceEntry;
 use super::{
-    Answer, BLOCK_BYTES, Begin, FileEntry, HostId, Judgement, Line, Mouth, Position, Request, Transport,
-    blocks, digest, digest_of,
+    BLOCK_BYTES, CopyAnswer, CopyBegin, CopyConnection, CopyRequest, CopyTransport, DigestVerdict, FileEntry,
+    HostId, MessageWriter, QueuePosition, blocks, digest, digest_of,
 };
 
 /// A host to which is copied.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct CopyTarget {
     /// As it was named.
     pub(crate) name: String,
-    line: Option<Line>,
+    line: Option<CopyConnection>,
     id: Option<HostId>,
     /// Why nothing more goes there.
     pub(crate) failure: Option<String>,
@@ -33,14 +33,14 @@ pub(crate) struct Target {
 }
 
 /// Hears how it goes.
-pub(crate) trait Observer {
+pub(crate) trait CopyObserver {
     /// So many blocks, of all, are at the target.
     fn on_progress(&mut self, target: usize, blocks: u64);
     /// Nothing more goes to the target.
     fn on_failure(&mut self, target: usize, name: &str, message: &str);
 }
 
-impl Target {
+impl CopyTarget {
     /// Connects to `host` and proves the secret there. A failure is noted.
     pub(crate) fn connect(name: &str, host: &str, port: u16, secret: &Secret) -> Self {
         let mut target = Self { name: name.into(), line: None, id: None, failure: None, held: Vec::new() };
@@ -52,15 +52,15 @@ impl Target {
     }
 
     /// Waits for the turn of this copy at the host; `on_waiting` hears of the copy that comes before.
-    fn take_turn(&mut self, on_waiting: &mut dyn FnMut(&str, &str)) -> Result<()> {
+    fn take_place(&mut self, on_waiting: &mut dyn FnMut(&str, &str)) -> Result<()> {
         let Some(line) = &mut self.line else { return Ok(()) };
         line.say(&())?;
         let mut before = None;
         loop {
             match line.hear(Some(POSITION_PATIENCE))? {
-                Position::First => return Ok(()),
-                Position::Refused { message } => bail!(message),
-                Position::Waiting { copies, source } => {
+                QueuePosition::First => return Ok(()),
+                QueuePosition::Refused { message } => bail!(message),
+                QueuePosition::Waiting { copies, source } => {
                     if before.as_ref() != Some(&source) {
                         let more =
                             if copies == 1 { String::new() } else { format!(" and {} more", copies - 1) };
@@ -73,15 +73,15 @@ impl Target {
     }
 
     /// Asks what is there.
-    pub(crate) fn ask(&mut self, request: &Request) {
+    pub(crate) fn ask(&mut self, request: &CopyRequest) {
         let Some(line) = &mut self.line else { return };
         let answer = line.say(request).and_then(|()| line.hear(Some(ANSWER_PATIENCE)));
         match answer {
-            Ok(Answer::Ready { held }) if request.fits(&held) => self.held = held,
-            Ok(Answer::Ready { .. }) => {
+            Ok(CopyAnswer::Ready { held }) if request.fits(&held) => self.held = held,
+            Ok(CopyAnswer::Ready { .. }) => {
                 self.fail("it has more than was asked for: run the same release there".into());
             }
-            Ok(Answer::Refused { message }) => self.fail(message),
+            Ok(CopyAnswer::Refused { message }) => self.fail(message),
             Err(error) => self.fail(format!("{error:#}")),
         }
     }
@@ -104,7 +104,7 @@ impl Target {
 
 /// Waits for the turn of this copy at each host, at one after the other in the order of their numbers: so copies to the
 /// same hosts never wait for each other. A failure is noted.
-pub(crate) fn take_turns(targets: &mut [Target], on_waiting: &mut dyn FnMut(&str, &str)) {
+pub(crate) fn take_places(targets: &mut [CopyTarget], on_waiting: &mut dyn FnMut(&str, &str)) {
     let mut order: Vec<usize> = (0..targets.len()).filter(|i| targets[*i].id.is_some()).collect();
     order.sort_by_key(|i| targets[*i].id);
     for (place, i) in order.iter().copied().enumerate() {
@@ -112,16 +112,16 @@ pub(crate) fn take_turns(targets: &mut [Target], on_waiting: &mut dyn FnMut(&str
         if let Some(same) = same.filter(|same| targets[*same].id == targets[i].id) {
             let message = format!("it is the same host as {}: name it once", targets[same].name);
             targets[i].fail(message);
-        } else if let Err(error) = targets[i].take_turn(on_waiting) {
+        } else if let Err(error) = targets[i].take_place(on_waiting) {
             targets[i].fail(format!("{error:#}"));
         }
     }
 }
 
 /// By what the files travel.
-pub(crate) struct Means<'m> {
+pub(crate) struct SendSettings<'m> {
     pub(crate) secret: &'m Secret,
-    pub(crate) transport: Transport,
+    pub(crate) transport: CopyTransport,
     pub(crate) verbs: VerbsSettings,
 }
 
@@ -130,7 +130,7 @@ struct Wanted<'s> {
     /// Among the entries, and among the files.
     index: usize,
     number: usize,
-    source: &'s Source,
+    source: &'s SourceEntry,
     entry: FileEntry,
 }
 
@@ -139,17 +139,17 @@ struct Wanted<'s> {
 /// # Errors
 /// If nothing can be sent at all.
 pub(crate) fn send(
-    sources: &[Source],
-    targets: &mut [Target],
-    means: &Means<'_>,
-    observer: &mut dyn Observer,
+    sources: &[SourceEntry],
+    targets: &mut [CopyTarget],
+    means: &SendSettings<'_>,
+    observer: &mut dyn CopyObserver,
 ) -> Result<()> {
     let wanted = wanted(sources, targets);
     let ranks: Vec<usize> = (0..targets.len()).filter(|i| targets[*i].is_left()).collect();
     if wanted.is_empty() || ranks.is_empty() {
         for target in targets.iter_mut() {
             // Who has gone meanwhile has all all the same.
-            let _ = target.line.as_mut().map(|line| line.say(&None::<Begin>));
+            let _ = target.line.as_mut().map(|line| line.say(&None::<CopyBegin>));
         }
         return Ok(());
     }
@@ -176,7 +176,7 @@ pub(crate) fn send(
         }
         let right = match outcome {
             Ok(right) => right,
-            Err(error) if targets.iter().any(Target::is_left) => return Err(error),
+            Err(error) if targets.iter().any(CopyTarget::is_left) => return Err(error),
             Err(_) => return Ok(()),
         };
         let sent: u64 = parcel.iter().map(|file| blocks(file.entry.bytes)).sum();
@@ -194,8 +194,8 @@ pub(crate) fn send(
 }
 
 /// The files that any target lacks.
-fn wanted<'s>(sources: &'s [Source], targets: &[Target]) -> Vec<Wanted<'s>> {
-    let lacks = |target: &Target, file: &Wanted<'_>| {
+fn wanted<'s>(sources: &'s [SourceEntry], targets: &[CopyTarget]) -> Vec<Wanted<'s>> {
+    let lacks = |target: &CopyTarget, file: &Wanted<'_>| {
         // An empty file has no block by which to tell.
         target.is_left() && (target.held(file.number) < blocks(file.entry.bytes) || file.entry.bytes == 0)
     };
@@ -209,15 +209,16 @@ fn wanted<'s>(sources: &'s [Source], targets: &[Target]) -> Vec<Wanted<'s>> {
 }
 
 /// Tells a target the digests of the files that it has, and hears whether they are right.
-fn judge(target: &mut Target, right: &[String], on_failure: &mut dyn FnMut(&Target, &str)) {
+fn judge(target: &mut CopyTarget, right: &[String], on_failure: &mut dyn FnMut(&CopyTarget, &str)) {
     let Some(line) = &mut target.line else { return };
-    let judgements: Result<Vec<Judgement>> = line.say(&right).and_then(|()| line.hear(Some(DIGEST_PATIENCE)));
+    let judgements: Result<Vec<DigestVerdict>> =
+        line.say(&right).and_then(|()| line.hear(Some(DIGEST_PATIENCE)));
     let messages = match judgements {
         Ok(judgements) if judgements.len() == right.len() => judgements
             .into_iter()
             .filter_map(|judgement| match judgement {
-                Judgement::Good => None,
-                Judgement::Bad { message } => Some(message),
+                DigestVerdict::Good => None,
+                DigestVerdict::Bad { message } => Some(message),
             })
             .collect(),
         failed => {
@@ -237,14 +238,14 @@ fn judge(target: &mut Target, right: &[String], on_failure: &mut dyn FnMut(&Targ
 /// Sends one parcel; returns the digests of its files.
 fn send_parcel(
     session: &mut Session,
-    memory: &mut Buffer,
+    memory: &mut BulkBuffer,
     parcel: &[&Wanted<'_>],
     on_progress: &mut dyn FnMut(usize, u64),
 ) -> Result<Vec<String>> {
     let sizes: Vec<u64> = parcel.iter().map(|file| file.entry.bytes).collect();
-    match way(&sizes).expect("parcels are made to be sent") {
-        Way::Alone => Ok(vec![send_file(session, parcel[0].source, &parcel[0].entry, on_progress)?]),
-        Way::Together(bytes) => {
+    match kind(&sizes).expect("parcels are made to be sent") {
+        ParcelKind::Alone => Ok(vec![send_file(session, parcel[0].source, &parcel[0].entry, on_progress)?]),
+        ParcelKind::Together(bytes) => {
             if memory.capacity() < bytes {
                 *memory = session.buffer(bytes);
             }
@@ -269,7 +270,7 @@ fn send_parcel(
 /// Sends one file, and computes its digest meanwhile.
 fn send_file(
     session: &mut Session,
-    source: &Source,
+    source: &SourceEntry,
     entry: &FileEntry,
     on_progress: &mut dyn FnMut(usize, u64),
 ) -> Result<String> {
@@ -285,7 +286,12 @@ fn send_file(
 }
 
 /// Opens the session and tells the targets where it is.
-fn begin(targets: &[Target], ranks: &[usize], send: Vec<Vec<usize>>, means: &Means<'_>) -> Result<Session> {
+fn begin(
+    targets: &[CopyTarget],
+    ranks: &[usize],
+    send: Vec<Vec<usize>>,
+    means: &SendSettings<'_>,
+) -> Result<Session> {
     let name = format!("copy-{}-{:x}", std::process::id(), now_ns());
     let members = ranks.len() + 1;
     let mut config = Config::local("copy", members);
@@ -299,22 +305,22 @@ fn begin(targets: &[Target], ranks: &[usize], send: Vec<Vec<usize>>, means: &Mea
     config.listen = Address::Tcp { host: anywhere.into(), port: 0 };
     config.contacts.clear();
     config.timeout = super::receive::JOIN_TIMEOUT;
-    let mouths: Vec<Mouth> =
-        ranks.iter().filter_map(|i| targets[*i].line.as_ref()).map(Line::mouth).collect();
+    let mouths: Vec<MessageWriter> =
+        ranks.iter().filter_map(|i| targets[*i].line.as_ref()).map(CopyConnection::mouth).collect();
     let (begin_name, transport) = (name, means.transport);
-    let mut tell = move |progress: Progress| {
-        let Progress::Listening { address: Address::Tcp { port, .. } } = progress else { return };
+    let mut report = move |progress: BootstrapProgress| {
+        let BootstrapProgress::Listening { address: Address::Tcp { port, .. } } = progress else { return };
         for (i, mouth) in mouths.iter().enumerate() {
             let (name, rank, send) = (begin_name.clone(), i + 1, send.clone());
             // Who has gone does not join, and that is found out there.
-            let _ = mouth.say(&Some(Begin { name, port, members, rank, send, transport }));
+            let _ = mouth.say(&Some(CopyBegin { name, port, members, rank, send, transport }));
         }
     };
-    let options = Options { block_bytes: Some(BLOCK_BYTES), ..Options::default() };
-    Ok(Session::join_observed(&config, &options, &mut tell)?)
+    let options = BulkOptions { block_bytes: Some(BLOCK_BYTES), ..BulkOptions::default() };
+    Ok(Session::join_observed(&config, &options, &mut report)?)
 }
 
-fn fail(targets: &mut [Target], i: usize, message: &str, observer: &mut dyn Observer) {
+fn fail(targets: &mut [CopyTarget], i: usize, message: &str, observer: &mut dyn CopyObserver) {
     if targets[i].is_left() {
         observer.on_failure(i, &targets[i].name, message);
         targets[i].fail(message.into());
@@ -322,10 +328,10 @@ fn fail(targets: &mut [Target], i: usize, message: &str, observer: &mut dyn Obse
 }
 
 /// Connects, proves the secret and hears which host it is.
-fn prove(host: &str, port: u16, secret: &Secret) -> Result<(Line, HostId)> {
+fn prove(host: &str, port: u16, secret: &Secret) -> Result<(CopyConnection, HostId)> {
     let begun = Instant::now();
     loop {
-        let proved = Line::prove(connect(host, port)?, secret);
+        let proved = CopyConnection::prove(connect(host, port)?, secret);
         match proved {
             Ok(mut line) => {
                 let id = line.hear(Some(ID_PATIENCE))?;

@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{Entry, FileEntry};
+use super::{CopyEntry, FileEntry};
 
 /// An entry and where it is here.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct SourceEntry {
     pub(crate) path: PathBuf,
-    pub(crate) entry: Entry,
+    pub(crate) entry: CopyEntry,
 }
 
 /// All files and folders of `paths`, folders before what is in them, in the order of their names.
 ///
 /// # Errors
 /// If one cannot be read, or is neither a file nor a folder.
-pub(crate) fn find(paths: &[PathBuf]) -> Result<Vec<Source>> {
+pub(crate) fn find(paths: &[PathBuf]) -> Result<Vec<SourceEntry>> {
     let mut found = Vec::new();
     for path in paths {
         let canonical = path.canonicalize().with_context(|| format!("cannot read {}", path.display()))?;
@@ -29,12 +29,12 @@ pub(crate) fn find(paths: &[PathBuf]) -> Result<Vec<Source>> {
     Ok(found)
 }
 
-fn walk(path: &Path, names: &[String], found: &mut Vec<Source>) -> Result<()> {
+fn walk(path: &Path, names: &[String], found: &mut Vec<SourceEntry>) -> Result<()> {
     let failed = || format!("cannot read {}", path.display());
     let metadata = path.metadata().with_context(failed)?;
     let file = file_entry(path, &metadata)?;
-    let entry = Entry { path: names.to_vec(), mode: metadata.mode() & 0o777, file };
-    found.push(Source { path: path.to_owned(), entry });
+    let entry = CopyEntry { path: names.to_vec(), mode: metadata.mode() & 0o777, file };
+    found.push(SourceEntry { path: path.to_owned(), entry });
     if metadata.is_dir() {
         let inner = std::fs::read_dir(path).with_context(failed)?;
         let mut inner = inner.collect::<std::io::Result<Vec<_>>>().with_context(failed)?;

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_test_is_told_in_words() {
+    fn a_failed_test_is_reported_in_words() {
         let failed = report("f1_order", || panic!("word {} before word {}", 2, 1));
         assert_eq!(failed.failure.as_deref(), Some("word 2 before word 1"));
         assert_eq!(report("f1_order", || ()).failure, None);

@@ -1,5 +1,5 @@
 //! What `squall doctor` looks at.
 
+pub(crate) mod devices;
 pub(crate) mod litmus;
-pub(crate) mod means;
 pub(crate) mod peers;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use squall::config::Address;
 use squall::{Config, assemble};
 use squall_harness::terminal::output;
-use squall_transports::bootstrap::Listener;
+use squall_transports::bootstrap::BootstrapListener;
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 
 /// One other member.
@@ -36,15 +36,15 @@ pub(crate) fn meet(config: &Config) -> Result<Vec<PeerReport>> {
     let mut plan = config.plan();
     // Members that want to work must not meet the doctor.
     plan.agree_on(b"squall doctor");
-    let listener = Listener::<TcpStream>::bind(&config.listen)?;
+    let listener = BootstrapListener::<TcpStream>::bind(&config.listen)?;
     output::note(format_args!("waiting for {} members at {}...", config.members, listener.address()));
     let assembly = assemble(&plan, &listener, &mut |_| ())?;
     let settings = CompositeSettings { verbs: Some(config.verbs.clone()), ..Default::default() };
     let fabric = CompositeFabric::new(assembly.node, assembly.streams, &settings)?;
-    let report = |choice: &squall_transports::composite::Choice| PeerReport {
+    let report = |choice: &squall_transports::composite::TransportChoice| PeerReport {
         member: choice.peer.0,
         address: assembly.members[choice.peer.0 as usize].address.to_string(),
-        way: choice.way.to_string(),
+        way: choice.transport.to_string(),
         reason: choice.reason.clone(),
     };
     Ok(fabric.choices().iter().map(report).collect())

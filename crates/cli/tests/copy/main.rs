@@ -1,7 +1,7 @@
 //! `squall cp` and `squall serve` as processes: files and folders at several hosts, a host that is killed and resumed, and
 //! errors that say what to do. Addresses of the loopback network stand for hosts.
 
-mod entrance;
+mod host;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -302,7 +302,7 @@ fn modes_are_harmless_and_names_may_be_long() {
 
 /// Whoever is wrong is told what to do; the others get the file.
 #[test]
-fn errors_are_told_and_concern_their_host_only() {
+fn errors_are_reported_and_concern_their_host_only() {
     let place = Place::new("errors");
     let source = place.root.join("file");
     std::fs::write(&source, content(1, 5000)).unwrap();
@@ -327,7 +327,7 @@ fn errors_are_told_and_concern_their_host_only() {
 
 /// A full disk is found before anything is sent, leaves nothing behind, and concerns its host only.
 #[test]
-fn a_full_disk_is_told() {
+fn a_full_disk_is_reported() {
     let place = Place::new("full");
     let (large, small) = (place.root.join("large"), place.root.join("small"));
     std::fs::write(&large, content(1, 3 << 20)).unwrap();
@@ -340,11 +340,11 @@ fn a_full_disk_is_told() {
     let targets = |name: &str| ["127.0.0.1", "127.0.0.2"].map(|host| format!("{host}:{name}"));
     let (status, text) = end(place.cp(&[&large], &targets("large")));
     assert_eq!(status, 1, "{text}");
-    assert!(text.contains("127.0.0.2: no room for the 3145728 bytes of "), "{text}");
+    assert!(text.contains("127.0.0.2: no space for the 3145728 bytes of "), "{text}");
     assert!(text.contains("No space left"), "{text}");
     assert!(std::fs::read(good.folder.join("large")).unwrap() == content(1, 3 << 20));
     let (status, text) = end(place.cp(&[&small], &targets("small")));
-    assert_eq!(status, 0, "what failed before takes no room: {text}");
+    assert_eq!(status, 0, "what failed before takes no space: {text}");
 }
 
 /// A stranger who sends nonsense, or nothing, harms nobody.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Cluster, Harness, Link};
-use crate::{Event, Fabric, NodeId, Token, Write};
+use super::{ConformanceCluster, GrantedLink, Harness};
+use crate::{Fabric, FabricEvent, NodeId, Token, Write};
 
 /// F13: adopted memory is the source of a write, the target of another, and takes sends; each at any word.
 pub fn f13_adopted_memory_is_source_and_target<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.adopted_link(0, 1, 1, WORDS);
     let ordinary = cluster.link(0, 1, 2, WORDS);
     let (source, inbox) = (cluster.adopt(0, WORDS), cluster.adopt(1, 8));
@@ -23,9 +23,9 @@ pub fn f13_adopted_memory_is_source_and_target<H: Harness>() {
             assert!((first..first + words).all(|word| right(&word)), "{words} words at {first}");
         }
     }
-    cluster.node(1).post_receive(link.owner_conn, &inbox, 3..8, Token(1)).expect("room");
+    cluster.node(1).post_receive(link.owner_conn, &inbox, 3..8, Token(1)).expect("space");
     cluster.until("a receive", |cluster| cluster.node(0).send(link.conn, b"to adopted memory", None).is_ok());
-    cluster.expect(1, "Received", |event| matches!(event, Event::Received { length: 17, .. }));
+    cluster.expect(1, "Received", |event| matches!(event, FabricEvent::Received { length: 17, .. }));
     let mut bytes = [0; 17];
     inbox.copy_bytes_out(3, &mut bytes);
     assert_eq!(&bytes, b"to adopted memory");
@@ -35,11 +35,11 @@ pub fn f13_adopted_memory_is_source_and_target<H: Harness>() {
 /// kind of memory shows what was written before it in the other.
 pub fn f13_writes_of_all_kinds_land_in_post_order<H: Harness>() {
     const LAPS: u64 = 200;
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let adopted = cluster.adopted_link(0, 1, 1, WORDS);
     let target = cluster.node(1).register(WORDS);
     let grant = cluster.node(1).grant(&target, 0..WORDS, NodeId(0));
-    let ordinary = Link { target, grant, ..adopted.clone() };
+    let ordinary = GrantedLink { target, grant, ..adopted.clone() };
     let source = cluster.node(0).register(LAPS as usize * GUARD);
     let check = || {
         for (guarded, guard) in [(&adopted, &ordinary), (&ordinary, &adopted)] {
@@ -75,13 +75,13 @@ pub fn f13_writes_of_all_kinds_land_in_post_order<H: Harness>() {
 /// F13, F7: immediates and sends come in order among writes into adopted memory, and show what was written before them.
 pub fn f13_arrivals_show_adopted_memory<H: Harness>() {
     const LAPS: usize = 60;
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.adopted_link(0, 1, 1, WORDS);
     let (source, inbox) = (cluster.node(0).register(WORDS), cluster.node(1).register(1));
     for lap in 1..=LAPS {
         for token in 0..2 {
             let token = Token((2 * lap + token) as u64);
-            cluster.node(1).post_receive(link.owner_conn, &inbox, 0..1, token).expect("room");
+            cluster.node(1).post_receive(link.owner_conn, &inbox, 0..1, token).expect("space");
         }
         (0..WORDS).for_each(|word| source.store_relaxed(word, lap as u64));
         let whole = link.reference(0, &source, 0..WORDS);
@@ -90,14 +90,14 @@ pub fn f13_arrivals_show_adopted_memory<H: Harness>() {
         cluster.write(0, link.conn, &link.value(GUARD, &[2 * lap as u64]));
         let signal = Some(Token(lap as u64));
         cluster.until("a place", |cluster| cluster.node(0).send(link.conn, b"x", signal).is_ok());
-        let arrived = cluster.expect(1, "Arrived", |event| matches!(event, Event::Arrived { .. }));
+        let arrived = cluster.expect(1, "Arrived", |event| matches!(event, FabricEvent::Arrived { .. }));
         let token = Token(2 * lap as u64);
-        assert_eq!(arrived, Event::Arrived { conn: link.owner_conn, token, immediate: lap as u32 });
+        assert_eq!(arrived, FabricEvent::Arrived { conn: link.owner_conn, token, immediate: lap as u32 });
         assert!(
             (0..GUARD).all(|word| link.target.load(word) == lap as u64),
             "what came before {lap} is there"
         );
-        cluster.expect(1, "Received", |event| matches!(event, Event::Received { .. }));
+        cluster.expect(1, "Received", |event| matches!(event, FabricEvent::Received { .. }));
         assert_eq!(link.target.load(GUARD), 2 * lap as u64);
         cluster.done(0, link.conn, Token(lap as u64));
     }
@@ -105,21 +105,21 @@ pub fn f13_arrivals_show_adopted_memory<H: Harness>() {
 
 /// F14: memory whose grants are revoked and whose posts are done is given back, whatever else lives on.
 pub fn f14_released_memory_is_given_back<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let ordinary = cluster.link(0, 1, 1, WORDS);
     for lap in 1..=3 {
         let [source, target] = [0, 1].map(|node| cluster.adopt(node, WORDS));
         let kept = [&source, &target].map(|region| Arc::downgrade(region.memory()));
         let grant = cluster.node(1).grant(&target, 0..WORDS, NodeId(0));
-        let link = Link { target, grant, ..ordinary.clone() };
+        let link = GrantedLink { target, grant, ..ordinary.clone() };
         let write = link.reference(0, &source, 0..WORDS);
         cluster.write(0, link.conn, &Write { signal: Some(Token(lap)), ..write });
         cluster.done(0, link.conn, Token(lap));
-        cluster.node(1).post_receive(link.owner_conn, &link.target, 0..1, Token(lap)).expect("room");
+        cluster.node(1).post_receive(link.owner_conn, &link.target, 0..1, Token(lap)).expect("space");
         cluster.until("a receive", |cluster| cluster.node(0).send(link.conn, b"x", None).is_ok());
-        cluster.expect(1, "Received", |event| matches!(event, Event::Received { .. }));
+        cluster.expect(1, "Received", |event| matches!(event, FabricEvent::Received { .. }));
         cluster.node(1).revoke(&grant);
-        cluster.expect(1, "Revoked", |event| *event == Event::Revoked { grant });
+        cluster.expect(1, "Revoked", |event| *event == FabricEvent::Revoked { grant });
         assert_eq!(kept.each_ref().map(|kept| kept.strong_count() > 0), [true; 2]);
         cluster.node(0).release(&source);
         cluster.node(1).release(&link.target);

@@ -3,35 +3,37 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{Cluster, Harness};
-use crate::{Channel, Event, Fabric, MirrorKey, NodeId, PostError, SEND_BYTES_MAX, Source, Token, Write};
+use super::{ConformanceCluster, Harness};
+use crate::{
+    Channel, Fabric, FabricEvent, MirrorKey, NodeId, PostError, SEND_BYTES_MAX, Token, Write, WriteSource,
+};
 
 /// A connection that only one end has opened takes receives, but no posts.
 pub fn nothing_is_posted_before_connected<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let target = cluster.node(1).register(1);
     let grant = cluster.node(1).grant(&target, 0..1, NodeId(0));
     let conn = cluster.node(0).open(NodeId(1), Channel(1));
     let write =
-        Write { source: Source::Value(&[1]), grant: &grant, offset: 0, immediate: None, signal: None };
+        Write { source: WriteSource::Value(&[1]), grant: &grant, offset: 0, immediate: None, signal: None };
     cluster.rounds(10);
     assert_eq!(cluster.node(0).write(conn, write.clone()), Err(PostError::NotConnected));
     assert_eq!(cluster.node(0).send(conn, b"", None), Err(PostError::NotConnected));
     let memory = cluster.node(0).register(1);
     cluster.node(0).post_receive(conn, &memory, 0..1, Token(5)).expect("allowed before Connected");
     let back = cluster.node(1).open(NodeId(0), Channel(1));
-    cluster.expect(0, "Connected", |event| matches!(event, Event::Connected { .. }));
-    cluster.expect(1, "Connected", |event| matches!(event, Event::Connected { .. }));
+    cluster.expect(0, "Connected", |event| matches!(event, FabricEvent::Connected { .. }));
+    cluster.expect(1, "Connected", |event| matches!(event, FabricEvent::Connected { .. }));
     cluster.write(0, conn, &write);
     cluster.until("the write", |_| target.load(0) == 1);
     cluster.node(1).send(back, b"late", None).expect("connected");
-    let received = Event::Received { conn, token: Token(5), length: 4 };
+    let received = FabricEvent::Received { conn, token: Token(5), length: 4 };
     cluster.expect(0, "the receive that was posted early", |event| *event == received);
 }
 
 /// Signalled writes end in `Full` if nobody polls; each that was taken is done once, in order.
 pub fn signalled_writes_fill_a_queue<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 1);
     for lap in 0..3 {
         let mut taken = 0;
@@ -45,8 +47,8 @@ pub fn signalled_writes_fill_a_queue<H: Harness>() {
         assert_eq!(full, Some(PostError::Full), "lap {lap}: {POSTS_MAX} signalled writes were taken");
         assert!(taken > 0, "lap {lap}: nothing was taken");
         for k in 0..taken {
-            let done = cluster.expect(0, "Done", |event| matches!(event, Event::Done { .. }));
-            assert_eq!(done, Event::Done { conn: link.conn, token: Token(k) });
+            let done = cluster.expect(0, "Done", |event| matches!(event, FabricEvent::Done { .. }));
+            assert_eq!(done, FabricEvent::Done { conn: link.conn, token: Token(k) });
         }
         assert_eq!(link.target.load(0), taken - 1);
     }
@@ -54,11 +56,11 @@ pub fn signalled_writes_fill_a_queue<H: Harness>() {
 
 /// Sends end in `Full` if nobody polls; each that was taken arrives once, in order.
 pub fn sends_fill_a_queue<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let (conn, back) = cluster.connect(0, 1, 1);
     let memory = cluster.node(1).register(1);
     let mut posted_receives = 0;
-    let mut post_receives = |cluster: &mut Cluster<H>| {
+    let mut post_receives = |cluster: &mut ConformanceCluster<H>| {
         while cluster.node(1).post_receive(back, &memory, 0..1, Token(posted_receives)).is_ok() {
             posted_receives += 1;
             assert!(posted_receives < POSTS_MAX, "{POSTS_MAX} receives were taken");
@@ -74,18 +76,18 @@ pub fn sends_fill_a_queue<H: Harness>() {
     assert_eq!(full, Some(PostError::Full), "{POSTS_MAX} sends were taken");
     let mut arrived = 0;
     cluster.until("all sends", |cluster| {
-        while cluster.take(1, |event| matches!(event, Event::Received { .. })).is_some() {
+        while cluster.take(1, |event| matches!(event, FabricEvent::Received { .. })).is_some() {
             arrived += 1;
         }
         post_receives(cluster);
         arrived == taken
     });
-    cluster.node(0).send(conn, b"again", None).expect("room again");
+    cluster.node(0).send(conn, b"again", None).expect("space again");
 }
 
 /// Receives end in `Full`.
 pub fn receives_fill_a_queue<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let (_, back) = cluster.connect(0, 1, 1);
     let memory = cluster.node(1).register(1);
     let full = (0..POSTS_MAX).find_map(|k| cluster.node(1).post_receive(back, &memory, 0..1, Token(k)).err());
@@ -94,7 +96,7 @@ pub fn receives_fill_a_queue<H: Harness>() {
 
 /// An unsignalled writer that never looks is held back or served at once; it never fails otherwise.
 pub fn an_endless_writer_is_held_back<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 512);
     let source = cluster.node(0).register(512);
     let mut last = 0;
@@ -113,11 +115,11 @@ pub fn an_endless_writer_is_held_back<H: Harness>() {
 
 /// Misuse by the caller is a panic, never an event or an error.
 pub fn misuse_panics<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 16);
     let region = cluster.node(0).register(8);
     let mirror = cluster.node(0).publish(MirrorKey(1), &region, &[NodeId(1)]);
-    let long = [0; Source::VALUE_WORDS_MAX + 1];
+    let long = [0; WriteSource::VALUE_WORDS_MAX + 1];
     let bytes = vec![0; SEND_BYTES_MAX + 1];
     let mut panics = |what: &str, misuse: &mut dyn FnMut(&mut H::Fabric)| {
         let node = cluster.node(0);

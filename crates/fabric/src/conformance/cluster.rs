@@ -4,22 +4,22 @@ use std::collections::VecDeque;
 
 use super::Harness;
 use crate::{
-    Channel, ConnId, Duration, Event, Fabric, Grant, Instant, NodeId, PostError, Region, RegionId, Source,
-    Token, Write,
+    Channel, ConnId, Duration, Fabric, FabricEvent, Grant, Instant, NodeId, PostError, Region, RegionId,
+    Token, Write, WriteSource,
 };
 
 /// A [`Harness`] with the events that its nodes have yielded and that no test has taken yet.
 #[derive(Debug)]
-pub struct Cluster<H: Harness> {
+pub struct ConformanceCluster<H: Harness> {
     harness: H,
-    events: Vec<VecDeque<Event>>,
+    events: Vec<VecDeque<FabricEvent>>,
     alive: Vec<bool>,
     rounds: usize,
 }
 
 /// A connection from `writer` to `owner` with a grant over one whole region of `owner`.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct GrantedLink {
     /// Who writes.
     pub writer: u32,
     /// Whose memory it is.
@@ -34,7 +34,7 @@ pub struct Link {
     pub grant: Grant,
 }
 
-impl<H: Harness> Cluster<H> {
+impl<H: Harness> ConformanceCluster<H> {
     /// `nodes` nodes that can reach each other.
     #[must_use]
     pub fn new(nodes: u32) -> Self {
@@ -68,8 +68,8 @@ impl<H: Harness> Cluster<H> {
     /// Polls every node once, then lets some time pass.
     pub fn round(&mut self) {
         let nodes = self.alive.len();
-        for turn in self.rounds..self.rounds + nodes {
-            let i = turn % nodes;
+        for step in self.rounds..self.rounds + nodes {
+            let i = step % nodes;
             if self.alive[i] {
                 self.poll(u32::try_from(i).expect("few nodes"));
             }
@@ -93,7 +93,7 @@ impl<H: Harness> Cluster<H> {
         self.repeat_until(what, Self::round, done);
     }
 
-    /// As [`Cluster::until`], but node `i` alone polls.
+    /// As [`ConformanceCluster::until`], but node `i` alone polls.
     ///
     /// # Panics
     /// If it takes too long.
@@ -126,7 +126,7 @@ impl<H: Harness> Cluster<H> {
     }
 
     /// Takes the first event of node `i` that matches, if it has come.
-    pub fn take(&mut self, i: u32, matches: impl FnMut(&Event) -> bool) -> Option<Event> {
+    pub fn take(&mut self, i: u32, matches: impl FnMut(&FabricEvent) -> bool) -> Option<FabricEvent> {
         let events = &mut self.events[i as usize];
         let at = events.iter().position(matches)?;
         events.remove(at)
@@ -136,7 +136,12 @@ impl<H: Harness> Cluster<H> {
     ///
     /// # Panics
     /// If it takes too long.
-    pub fn expect(&mut self, i: u32, what: &str, mut matches: impl FnMut(&Event) -> bool) -> Event {
+    pub fn expect(
+        &mut self,
+        i: u32,
+        what: &str,
+        mut matches: impl FnMut(&FabricEvent) -> bool,
+    ) -> FabricEvent {
         let mut found = None;
         self.until(what, |cluster| {
             found = cluster.take(i, &mut matches);
@@ -149,19 +154,23 @@ impl<H: Harness> Cluster<H> {
     pub fn connect(&mut self, a: u32, b: u32, channel: u32) -> (ConnId, ConnId) {
         let conn_a = self.node(a).open(NodeId(b), Channel(channel));
         let conn_b = self.node(b).open(NodeId(a), Channel(channel));
-        self.expect(a, "Connected", |event| *event == Event::Connected { conn: conn_a, peer: NodeId(b) });
-        self.expect(b, "Connected", |event| *event == Event::Connected { conn: conn_b, peer: NodeId(a) });
+        self.expect(a, "Connected", |event| {
+            *event == FabricEvent::Connected { conn: conn_a, peer: NodeId(b) }
+        });
+        self.expect(b, "Connected", |event| {
+            *event == FabricEvent::Connected { conn: conn_b, peer: NodeId(a) }
+        });
         (conn_a, conn_b)
     }
 
     /// A connection and a grant over `words` new words of `owner`.
-    pub fn link(&mut self, writer: u32, owner: u32, channel: u32, words: usize) -> Link {
+    pub fn link(&mut self, writer: u32, owner: u32, channel: u32, words: usize) -> GrantedLink {
         let target = self.node(owner).register(words);
         self.link_over(writer, owner, channel, target)
     }
 
-    /// As [`Cluster::link`], over memory that the owner has adopted.
-    pub fn adopted_link(&mut self, writer: u32, owner: u32, channel: u32, words: usize) -> Link {
+    /// As [`ConformanceCluster::link`], over memory that the owner has adopted.
+    pub fn adopted_link(&mut self, writer: u32, owner: u32, channel: u32, words: usize) -> GrantedLink {
         let target = self.adopt(owner, words);
         self.link_over(writer, owner, channel, target)
     }
@@ -171,11 +180,11 @@ impl<H: Harness> Cluster<H> {
         self.node(i).adopt(&Region::heap(RegionId(0), words))
     }
 
-    fn link_over(&mut self, writer: u32, owner: u32, channel: u32, target: Region) -> Link {
+    fn link_over(&mut self, writer: u32, owner: u32, channel: u32, target: Region) -> GrantedLink {
         let (conn, owner_conn) = self.connect(writer, owner, channel);
         let words = target.words();
         let grant = self.node(owner).grant(&target, 0..words, NodeId(writer));
-        Link { writer, owner, conn, owner_conn, target, grant }
+        GrantedLink { writer, owner, conn, owner_conn, target, grant }
     }
 
     /// Posts, with rounds in between as long as the queue is full.
@@ -192,7 +201,7 @@ impl<H: Harness> Cluster<H> {
 
     /// Waits until the signalled post `token` of node `i` is done.
     pub fn done(&mut self, i: u32, conn: ConnId, token: Token) {
-        self.expect(i, "Done", |event| *event == Event::Done { conn, token });
+        self.expect(i, "Done", |event| *event == FabricEvent::Done { conn, token });
     }
 
     /// The clock of a node that lives.
@@ -202,11 +211,11 @@ impl<H: Harness> Cluster<H> {
     }
 }
 
-impl Link {
+impl GrantedLink {
     /// A write of `words` by value at word `offset`.
     #[must_use]
     pub fn value<'a>(&'a self, offset: usize, words: &'a [u64]) -> Write<'a> {
-        Write { source: Source::Value(words), grant: &self.grant, offset, immediate: None, signal: None }
+        Write { source: WriteSource::Value(words), grant: &self.grant, offset, immediate: None, signal: None }
     }
 
     /// A write of `range` of `source` by reference at word `offset`.
@@ -217,7 +226,7 @@ impl Link {
         source: &'a Region,
         range: std::ops::Range<usize>,
     ) -> Write<'a> {
-        let source = Source::Region(source, range);
+        let source = WriteSource::Region(source, range);
         Write { source, grant: &self.grant, offset, immediate: None, signal: None }
     }
 }

@@ -1,12 +1,12 @@
 //! When source words are read and what a completion says: F5 and F6.
 
-use super::{Cluster, Harness};
-use crate::{Event, Fabric, Token, Write};
+use super::{ConformanceCluster, Harness};
+use crate::{Fabric, FabricEvent, Token, Write};
 
 /// F5: a word by reference lands with a value that it held between post and completion, and with none later.
 pub fn f5_source_words_are_read_between_post_and_completion<H: Harness>() {
     const WORDS: usize = 600;
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, WORDS);
     let source = cluster.node(0).register(WORDS);
     for k in 1..=300u64 {
@@ -33,7 +33,7 @@ pub fn f5_source_words_are_read_between_post_and_completion<H: Harness>() {
 
 /// F5: words by value are captured at post time, so a guard never runs ahead of what it announces.
 pub fn f5_values_are_captured_at_post_time<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 8);
     let mut value = [0u64; 8];
     for k in 1..=2_000u64 {
@@ -55,7 +55,7 @@ pub fn f5_values_are_captured_at_post_time<H: Harness>() {
 pub fn f6_done_covers_all_earlier_posts<H: Harness>() {
     const WORDS: usize = 520;
     const SLOTS: u64 = 6;
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, SLOTS as usize * WORDS);
     let source = cluster.node(0).register(SLOTS as usize * WORDS);
     for batch in 1..=150u64 {
@@ -67,8 +67,8 @@ pub fn f6_done_covers_all_earlier_posts<H: Harness>() {
             cluster.write(0, link.conn, &write);
         }
         for slot in [2, 5] {
-            let expected = Event::Done { conn: link.conn, token: Token(batch * SLOTS + slot as u64) };
-            let done = cluster.expect(0, "Done", |event| matches!(event, Event::Done { .. }));
+            let expected = FabricEvent::Done { conn: link.conn, token: Token(batch * SLOTS + slot as u64) };
+            let done = cluster.expect(0, "Done", |event| matches!(event, FabricEvent::Done { .. }));
             assert_eq!(done, expected, "completions come in post order");
             for word in 0..(slot + 1) * WORDS {
                 assert_eq!(link.target.load(word), batch, "word {word} was not placed at {expected:?}");
@@ -77,7 +77,7 @@ pub fn f6_done_covers_all_earlier_posts<H: Harness>() {
     }
     cluster.rounds(20);
     assert_eq!(
-        cluster.take(0, |event| matches!(event, Event::Done { .. })),
+        cluster.take(0, |event| matches!(event, FabricEvent::Done { .. })),
         None,
         "each completion comes once"
     );

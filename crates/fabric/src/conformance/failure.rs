@@ -1,7 +1,7 @@
 //! Crashes, breaks and progress: F11 and F12.
 
-use super::{Cluster, Harness, Link};
-use crate::{BreakReason, Channel, Event, Fabric, NodeId, PostError, Token, Write};
+use super::{ConformanceCluster, GrantedLink, Harness};
+use crate::{BreakReason, Channel, Fabric, FabricEvent, NodeId, PostError, Token, Write};
 
 /// F11: what has landed of a dead writer's posts is a prefix, the last perhaps in part; then nothing changes.
 pub fn f11_a_prefix_of_a_dead_writer_has_landed<H: Harness>() {
@@ -13,11 +13,11 @@ pub fn f13_a_prefix_of_a_dead_writer_has_landed<H: Harness>() {
     a_prefix_has_landed::<H>(|cluster, words| cluster.adopted_link(0, 1, 1, words));
 }
 
-fn a_prefix_has_landed<H: Harness>(link: impl Fn(&mut Cluster<H>, usize) -> Link) {
+fn a_prefix_has_landed<H: Harness>(link: impl Fn(&mut ConformanceCluster<H>, usize) -> GrantedLink) {
     const WORDS: usize = 600;
     const SLOTS: usize = 40;
     for rounds in [0, 1, 3, 10] {
-        let mut cluster = Cluster::<H>::new(2);
+        let mut cluster = ConformanceCluster::<H>::new(2);
         let link = link(&mut cluster, SLOTS * WORDS);
         let source = cluster.node(0).register(SLOTS * WORDS);
         (0..SLOTS * WORDS).for_each(|word| source.store_relaxed(word, 1));
@@ -42,7 +42,7 @@ fn a_prefix_has_landed<H: Harness>(link: impl Fn(&mut Cluster<H>, usize) -> Link
 
 /// F11: who writes to a dead node learns of it; the connection is unusable.
 pub fn f11_a_dead_target_breaks_its_writers<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(3);
+    let mut cluster = ConformanceCluster::<H>::new(3);
     let links = [0, 1].map(|i| cluster.link(i, 2, 1, 4));
     for link in &links {
         cluster.write(link.writer, link.conn, &Write { signal: Some(Token(1)), ..link.value(0, &[1]) });
@@ -63,7 +63,7 @@ pub fn f11_a_dead_target_breaks_its_writers<H: Harness>() {
 
 /// F11: a death breaks the connections of the dead node and no other.
 pub fn f11_survivors_keep_talking<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(3);
+    let mut cluster = ConformanceCluster::<H>::new(3);
     let link = cluster.link(0, 1, 1, 1);
     let dead = cluster.link(2, 1, 1, 1);
     for k in 1..=100u64 {
@@ -79,33 +79,34 @@ pub fn f11_survivors_keep_talking<H: Harness>() {
     lost(&mut cluster, 1, 2, dead.owner_conn);
     assert_eq!(link.target.load(0), 100);
     for (node, conn) in [(0, link.conn), (1, link.owner_conn)] {
-        let of_living = |event: &Event| matches!(event, Event::Broken { conn: of, .. } if *of == conn);
+        let of_living =
+            |event: &FabricEvent| matches!(event, FabricEvent::Broken { conn: of, .. } if *of == conn);
         assert_eq!(cluster.take(node, of_living), None, "a connection between the living broke");
     }
 }
 
 /// F11: opening to a node that is lost is answered by `Broken`, before its death is known and after.
 pub fn f11_opening_to_the_dead_breaks<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(3);
+    let mut cluster = ConformanceCluster::<H>::new(3);
     cluster.connect(0, 1, 1);
     let early = cluster.node(0).open(NodeId(2), Channel(1));
     cluster.kill(2);
     let unknown = cluster.node(1).open(NodeId(2), Channel(1));
-    let broken = |conn| move |event: &Event| matches!(event, Event::Broken { conn: of, .. } if *of == conn);
+    let broken = |conn| move |event: &FabricEvent| matches!(event, FabricEvent::Broken { conn: of, .. } if *of == conn);
     cluster.expect(0, "Broken, opened before the death", broken(early));
     cluster.expect(1, "Broken, opened before the death is known", broken(unknown));
-    cluster.expect(0, "PeerLost", |event| matches!(event, Event::PeerLost { peer: NodeId(2), .. }));
+    cluster.expect(0, "PeerLost", |event| matches!(event, FabricEvent::PeerLost { peer: NodeId(2), .. }));
     let late = cluster.node(0).open(NodeId(2), Channel(2));
     cluster.expect(0, "Broken, opened after the death is known", broken(late));
 }
 
 /// A closed connection is broken for the peer, and for it alone: it opens again.
 pub fn f11_close_breaks_the_other_end<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 1);
     let other = cluster.link(0, 1, 2, 1);
     cluster.node(1).close(link.owner_conn);
-    let broken = Event::Broken { conn: link.conn, reason: BreakReason::PeerClosed };
+    let broken = FabricEvent::Broken { conn: link.conn, reason: BreakReason::PeerClosed };
     cluster.expect(0, "Broken", |event| *event == broken);
     assert_eq!(cluster.node(0).write(link.conn, link.value(0, &[1])), Err(PostError::NotConnected));
     assert_eq!(cluster.node(1).send(link.owner_conn, b"", None), Err(PostError::NotConnected));
@@ -119,7 +120,7 @@ pub fn f11_close_breaks_the_other_end<H: Harness>() {
 
 /// F12: with one-sided progress, writes land and complete although the target never polls.
 pub fn f12_writes_land_without_the_target<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     if !cluster.node(0).capabilities().one_sided_progress {
         eprintln!("SKIPPED: this backend declares that its targets must poll (one_sided_progress) [F12]");
         return;
@@ -129,7 +130,7 @@ pub fn f12_writes_land_without_the_target<H: Harness>() {
     for k in 1..=50u64 {
         (0..1500).for_each(|word| source.store_relaxed(word, k));
         cluster.write(0, link.conn, &Write { signal: Some(Token(k)), ..link.reference(0, &source, 0..1500) });
-        let done = Event::Done { conn: link.conn, token: Token(k) };
+        let done = FabricEvent::Done { conn: link.conn, token: Token(k) };
         let what = format!("write {k}, while its target does not poll");
         cluster.until_alone(0, &what, |cluster| cluster.take(0, |event| *event == done).is_some());
         assert!((0..1500).all(|word| link.target.load(word) == k), "write {k} was not placed");
@@ -137,11 +138,15 @@ pub fn f12_writes_land_without_the_target<H: Harness>() {
 }
 
 /// Both events of a loss come: the connection is broken and the peer is lost.
-fn lost<H: Harness>(cluster: &mut Cluster<H>, node: u32, dead: u32, conn: crate::ConnId) {
-    cluster.expect(node, "Broken", |event| matches!(event, Event::Broken { conn: of, .. } if *of == conn));
+fn lost<H: Harness>(cluster: &mut ConformanceCluster<H>, node: u32, dead: u32, conn: crate::ConnId) {
+    cluster.expect(
+        node,
+        "Broken",
+        |event| matches!(event, FabricEvent::Broken { conn: of, .. } if *of == conn),
+    );
     cluster.expect(
         node,
         "PeerLost",
-        |event| matches!(event, Event::PeerLost { peer, .. } if *peer == NodeId(dead)),
+        |event| matches!(event, FabricEvent::PeerLost { peer, .. } if *peer == NodeId(dead)),
     );
 }

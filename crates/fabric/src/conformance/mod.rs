@@ -17,7 +17,7 @@ pub mod receive;
 pub mod retirement;
 pub mod revocation;
 
-pub use self::cluster::{Cluster, Link};
+pub use self::cluster::{ConformanceCluster, GrantedLink};
 
 use crate::Fabric;
 
@@ -101,9 +101,9 @@ macro_rules! conformance_axioms {
             mirrors::m1_values_are_captured_at_push_time,
             mirrors::m1_few_words_are_pushed_by_value,
             mirrors::m2_sight_follows_store_order,
-            mirrors::m3_a_frozen_view_never_changes,
+            mirrors::m3_a_frozen_attachment_never_changes,
             mirrors::m3_other_readers_do_not_freeze,
-            mirrors::m4_a_view_outlives_its_owner,
+            mirrors::m4_an_attachment_outlives_its_owner,
             mirrors::m5_pushes_after_attached_arrive,
             mirrors::m5_a_mirror_of_another_size_disconnects_its_owner,
             retirement::m1_words_of_one_mirror_follow_those_of_another,

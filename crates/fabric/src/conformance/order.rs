@@ -1,12 +1,12 @@
 //! Order and visibility of one-sided writes: F1 to F4.
 
-use super::{Cluster, Harness, Link};
-use crate::{Fabric, Region, Source, Token, Write};
+use super::{ConformanceCluster, GrantedLink, Harness};
+use crate::{Fabric, Region, Token, Write, WriteSource};
 
 /// F1: whoever sees write k sees all writes before it. By value, over a few words, again and again.
 pub fn f1_writes_of_one_connection_land_in_post_order<H: Harness>() {
     const WORDS: u64 = 8;
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 8);
     for k in 1..=20_000u64 {
         let write = [k];
@@ -32,7 +32,7 @@ pub fn f1_writes_of_one_connection_land_in_post_order<H: Harness>() {
 
 /// F1 says nothing between connections: a connection that stalls [F7] does not hold up another.
 pub fn f1_connections_do_not_wait_for_each_other<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let stalled = cluster.connect(0, 1, 1).0;
     let link = cluster.link(0, 1, 2, 1);
     cluster.node(0).send(stalled, b"nobody waits for me", None).expect("connected");
@@ -43,7 +43,7 @@ pub fn f1_connections_do_not_wait_for_each_other<H: Harness>() {
 /// F2: the words of one write land in any order, but exactly these words, with the source's values.
 pub fn f2_a_write_lands_in_its_range_only<H: Harness>() {
     const WORDS: usize = 3000;
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, WORDS);
     let source = cluster.node(0).register(WORDS);
     for word in 0..WORDS {
@@ -69,7 +69,7 @@ pub fn f2_a_write_lands_in_its_range_only<H: Harness>() {
 /// F3: each word that a reader loads is one that was written, whole.
 pub fn f3_words_are_never_torn<H: Harness>() {
     const WORDS: usize = 700;
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, WORDS);
     let source = cluster.node(0).register(WORDS);
     for k in 1..=500u64 {
@@ -84,7 +84,7 @@ pub fn f3_words_are_never_torn<H: Harness>() {
                 let seen = link.target.load(word);
                 assert!(seen == 0 || seen >> 32 == !seen & 0xffff_ffff, "torn word {seen:#x}");
             }
-            cluster.take(0, |event| matches!(event, crate::Event::Done { .. })).is_some()
+            cluster.take(0, |event| matches!(event, crate::FabricEvent::Done { .. })).is_some()
         });
     }
 }
@@ -92,7 +92,7 @@ pub fn f3_words_are_never_torn<H: Harness>() {
 /// F4: payload, then the counter by value; who sees the counter sees the payload. Small and large payloads.
 pub fn f4_a_guard_shows_what_landed_before_it<H: Harness>() {
     for (words, repetitions) in [(1, 5_000), (40, 2_000), (1300, 400)] {
-        let mut cluster = Cluster::<H>::new(2);
+        let mut cluster = ConformanceCluster::<H>::new(2);
         let link = cluster.link(0, 1, 1, 16 + SLOTS * words);
         let guard = Guard { link: link.clone(), word: 0 };
         litmus(&mut cluster, &link, &guard, words, repetitions);
@@ -102,22 +102,28 @@ pub fn f4_a_guard_shows_what_landed_before_it<H: Harness>() {
 /// F4 across regions: what is visible is everything of the *connection*, whichever memory it went to.
 pub fn f4_a_guard_in_another_region_shows_it_too<H: Harness>() {
     let words = 600;
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, 16 + SLOTS * words);
     let target = cluster.node(1).register(4);
     let grant = cluster.node(1).grant(&target, 1..3, crate::NodeId(0));
-    let guard = Guard { link: Link { target, grant, ..link.clone() }, word: 1 };
+    let guard = Guard { link: GrantedLink { target, grant, ..link.clone() }, word: 1 };
     litmus(&mut cluster, &link, &guard, words, 500);
 }
 
 /// A counter at word 1 of its grant or at word 0: `word` is its place in the region.
 struct Guard {
-    link: Link,
+    link: GrantedLink,
     word: usize,
 }
 
 /// Messages 1, 2, … through a ring of [`SLOTS`] slots of `words` words, each announced by the guard.
-fn litmus<H: Harness>(cluster: &mut Cluster<H>, link: &Link, guard: &Guard, words: usize, repetitions: u64) {
+fn litmus<H: Harness>(
+    cluster: &mut ConformanceCluster<H>,
+    link: &GrantedLink,
+    guard: &Guard,
+    words: usize,
+    repetitions: u64,
+) {
     let source = cluster.node(0).register(SLOTS * words);
     let mut seen = 0;
     for k in 1..=repetitions {
@@ -132,7 +138,7 @@ fn litmus<H: Harness>(cluster: &mut Cluster<H>, link: &Link, guard: &Guard, word
         cluster.write(0, link.conn, &link.reference(16 + slot, &source, slot..slot + words));
         let announce = [k];
         let signalled = Write {
-            source: Source::Value(&announce),
+            source: WriteSource::Value(&announce),
             grant: &guard.link.grant,
             offset: 0,
             immediate: None,

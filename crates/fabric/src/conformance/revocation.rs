@@ -1,12 +1,12 @@
 //! Revocation and the refusal that follows it: F9 and F10, the fencing of RamCast.
 
-use super::{Cluster, Harness, Link};
-use crate::{Event, Fabric, NodeId, PostError, Region, Token, Write};
+use super::{ConformanceCluster, GrantedLink, Harness};
+use crate::{Fabric, FabricEvent, NodeId, PostError, Region, Token, Write};
 
 /// F9: after `Revoked` nothing lands any more, however hard the writer tries.
 pub fn f9_nothing_lands_after_revoked<H: Harness>() {
     for warm_up in [0, 1, 7, 40] {
-        let mut cluster = Cluster::<H>::new(2);
+        let mut cluster = ConformanceCluster::<H>::new(2);
         let link = cluster.link(0, 1, 1, WORDS);
         let mut writer = Persistent::new(&mut cluster, &link);
         fence(&mut cluster, &link, &mut writer, warm_up);
@@ -15,13 +15,13 @@ pub fn f9_nothing_lands_after_revoked<H: Harness>() {
 
 /// F9: revoking one peer's grant does not disturb another's, even within the same line.
 pub fn f9_neighbours_keep_writing<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(3);
+    let mut cluster = ConformanceCluster::<H>::new(3);
     let target = cluster.node(2).register(4);
     let links = [0, 1].map(|i| {
         let (conn, owner_conn) = cluster.connect(i, 2, 1);
         let word = 1 + i as usize;
         let grant = cluster.node(2).grant(&target, word..word + 1, NodeId(i));
-        Link { writer: i, owner: 2, conn, owner_conn, target: target.clone(), grant }
+        GrantedLink { writer: i, owner: 2, conn, owner_conn, target: target.clone(), grant }
     });
     for k in 1..=200u64 {
         target.store(0, k);
@@ -35,7 +35,7 @@ pub fn f9_neighbours_keep_writing<H: Harness>() {
         }
         cluster.round();
     }
-    cluster.expect(2, "Revoked", |event| *event == Event::Revoked { grant: links[0].grant });
+    cluster.expect(2, "Revoked", |event| *event == FabricEvent::Revoked { grant: links[0].grant });
     cluster.until("the neighbour's last word", |_| target.load(2) == 200);
     assert_eq!([target.load(0), target.load(3)], [200, 0]);
 }
@@ -43,7 +43,7 @@ pub fn f9_neighbours_keep_writing<H: Harness>() {
 /// F10: what was reported as done, before the revocation or ever, was visible to the owner at `Revoked`.
 pub fn f10_done_means_placed_before_the_revocation<H: Harness>() {
     for warm_up in [0, 3, 20] {
-        let mut cluster = Cluster::<H>::new(2);
+        let mut cluster = ConformanceCluster::<H>::new(2);
         let link = cluster.link(0, 1, 1, WORDS);
         let mut writer = Persistent::new(&mut cluster, &link);
         let placed = fence(&mut cluster, &link, &mut writer, warm_up);
@@ -56,7 +56,7 @@ pub fn f10_done_means_placed_before_the_revocation<H: Harness>() {
 /// F10: the refused writer's connection is unusable; a new incarnation with a new grant works, with the old
 /// grant it is refused again.
 pub fn f10_a_refusal_breaks_until_opened_again<H: Harness>() {
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.link(0, 1, 1, WORDS);
     refuse_again_and_again(&mut cluster, link);
 }
@@ -64,7 +64,7 @@ pub fn f10_a_refusal_breaks_until_opened_again<H: Harness>() {
 /// F13: adopted memory is fenced like any other; what was done was placed, and what is refused breaks.
 pub fn f13_adopted_memory_is_fenced<H: Harness>() {
     for warm_up in [0, 1, 7, 40] {
-        let mut cluster = Cluster::<H>::new(2);
+        let mut cluster = ConformanceCluster::<H>::new(2);
         let link = cluster.adopted_link(0, 1, 1, WORDS);
         let mut writer = Persistent::new(&mut cluster, &link);
         let placed = fence(&mut cluster, &link, &mut writer, warm_up);
@@ -72,29 +72,29 @@ pub fn f13_adopted_memory_is_fenced<H: Harness>() {
         writer.collect(&mut cluster);
         assert!(writer.done <= placed[COUNTER], "write {} was done, but {placed:?} was placed", writer.done);
     }
-    let mut cluster = Cluster::<H>::new(2);
+    let mut cluster = ConformanceCluster::<H>::new(2);
     let link = cluster.adopted_link(0, 1, 1, WORDS);
     refuse_again_and_again(&mut cluster, link);
 }
 
-fn refuse_again_and_again<H: Harness>(cluster: &mut Cluster<H>, mut link: Link) {
+fn refuse_again_and_again<H: Harness>(cluster: &mut ConformanceCluster<H>, mut link: GrantedLink) {
     for lap in 0..3 {
         let mut writer = Persistent::new(cluster, &link);
         fence(cluster, &link, &mut writer, 5);
-        let ended = |event: &Event| matches!(event, Event::Broken { conn, .. } if *conn == link.owner_conn);
+        let ended = |event: &FabricEvent| matches!(event, FabricEvent::Broken { conn, .. } if *conn == link.owner_conn);
         cluster.expect(1, "Broken at the owner", ended);
         assert_eq!(cluster.node(0).write(link.conn, link.value(0, &[1])), Err(PostError::NotConnected));
         assert_eq!(cluster.node(0).send(link.conn, b"", None), Err(PostError::NotConnected));
         let (conn, owner_conn) = cluster.connect(0, 1, 1);
-        link = Link { conn, owner_conn, ..link };
+        link = GrantedLink { conn, owner_conn, ..link };
         if lap == 1 {
             // The old grant stays dead on the new connection.
             cluster.write(0, conn, &link.value(0, &[u64::MAX]));
-            cluster.expect(0, "Refused", |event| *event == Event::Refused { conn });
+            cluster.expect(0, "Refused", |event| *event == FabricEvent::Refused { conn });
             cluster.expect(
                 1,
                 "Broken",
-                |event| matches!(event, Event::Broken { conn, .. } if *conn == owner_conn),
+                |event| matches!(event, FabricEvent::Broken { conn, .. } if *conn == owner_conn),
             );
             assert_ne!(link.target.load(0), u64::MAX, "a write under a revoked grant landed");
             (link.conn, link.owner_conn) = cluster.connect(0, 1, 1);
@@ -108,7 +108,7 @@ fn refuse_again_and_again<H: Harness>(cluster: &mut Cluster<H>, mut link: Link) 
 
 /// A writer that writes its block and its counter for as long as it may.
 struct Persistent {
-    link: Link,
+    link: GrantedLink,
     source: Region,
     posted: u64,
     done: u64,
@@ -116,13 +116,13 @@ struct Persistent {
 }
 
 impl Persistent {
-    fn new<H: Harness>(cluster: &mut Cluster<H>, link: &Link) -> Self {
+    fn new<H: Harness>(cluster: &mut ConformanceCluster<H>, link: &GrantedLink) -> Self {
         let source = cluster.node(link.writer).register(COUNTER);
         Self { link: link.clone(), source, posted: 0, done: 0, refused: false }
     }
 
     /// Posts one block by reference and its number by value.
-    fn post<H: Harness>(&mut self, cluster: &mut Cluster<H>) {
+    fn post<H: Harness>(&mut self, cluster: &mut ConformanceCluster<H>) {
         let number = [self.posted + 1];
         (0..COUNTER).for_each(|word| self.source.store_relaxed(word, number[0]));
         let block = self.link.reference(0, &self.source, 0..COUNTER);
@@ -135,14 +135,14 @@ impl Persistent {
     }
 
     /// Takes completions and the refusal.
-    fn collect<H: Harness>(&mut self, cluster: &mut Cluster<H>) {
+    fn collect<H: Harness>(&mut self, cluster: &mut ConformanceCluster<H>) {
         let conn = self.link.conn;
         while let Some(event) = cluster.take(self.link.writer, |event| match event {
-            Event::Done { conn: of, .. } | Event::Refused { conn: of } => *of == conn,
+            FabricEvent::Done { conn: of, .. } | FabricEvent::Refused { conn: of } => *of == conn,
             _ => false,
         }) {
             match event {
-                Event::Done { token, .. } => {
+                FabricEvent::Done { token, .. } => {
                     assert!(!self.refused, "{token:?} is done after the refusal");
                     self.done = token.0;
                 }
@@ -154,8 +154,8 @@ impl Persistent {
 
 /// Revokes while the writer writes; returns what the owner saw at `Revoked`, which never changes again.
 fn fence<H: Harness>(
-    cluster: &mut Cluster<H>,
-    link: &Link,
+    cluster: &mut ConformanceCluster<H>,
+    link: &GrantedLink,
     writer: &mut Persistent,
     warm_up: usize,
 ) -> Vec<u64> {
@@ -167,7 +167,7 @@ fn fence<H: Harness>(
     cluster.node(link.owner).revoke(&link.grant);
     let mut placed = None;
     cluster.until("Revoked and Refused", |cluster| {
-        let revoked = Event::Revoked { grant: link.grant };
+        let revoked = FabricEvent::Revoked { grant: link.grant };
         if cluster.take(link.owner, |event| *event == revoked).is_some() {
             placed = Some(snapshot(&link.target));
         }

@@ -2,14 +2,14 @@
 //!
 //! **What each copy promises.** It loads and stores each aligned word of a region whole [F3]; among the words of one copy there
 //! is no order [F2]. It releases nothing: an announcement of the words is stored with release afterwards.
-//! [`Strategies::copy_bytes_out`] alone does not promise whole words, and requires that nothing writes them.
+//! [`CopyStrategies::copy_bytes_out`] alone does not promise whole words, and requires that nothing writes them.
 //!
 //! | copy | loop | for |
 //! |---|---|---|
 //! | [`Region::copy_in`](crate::Region::copy_in), [`Region::copy_out`](crate::Region::copy_out) | word by word, a line to a round | values and records |
 //! | [`Region::copy_words`](crate::Region::copy_words) | the same, and the string instruction from 256 words on | most copies between regions |
 //! | [`Region::copy_words_wide`](crate::Region::copy_words_wide) | 16-byte moves, and the string instruction from 512 words on | words in a cache |
-//! | [`Strategies`] | whichever has shown to be the fastest | objects beyond a core's cache |
+//! | [`CopyStrategies`] | whichever has shown to be the fastest | objects beyond a core's cache |
 //! | [`Region::copy_bytes_in`](crate::Region::copy_bytes_in), [`Region::copy_bytes_out`](crate::Region::copy_bytes_out) | word by word | short texts |
 //!
 //! The loops in assembly are in `instructions`, with the argument why they are sound; all but that file is portable.
@@ -19,13 +19,13 @@ mod strategies;
 mod strategy;
 mod words;
 
-pub use self::strategies::Strategies;
+pub use self::strategies::CopyStrategies;
 
 pub(crate) use self::words::LINE_WORDS;
 
 #[cfg(test)]
 mod tests {
-    use super::strategy::Strategy;
+    use super::strategy::CopyStrategy;
     use crate::atomics::{AtomicBool, Ordering};
     use crate::{Region, RegionId};
 
@@ -61,7 +61,7 @@ mod tests {
                     let range = from..from + words;
                     target.copy_words(to, &source, range.clone());
                     target.copy_words_wide(to, &source, range.clone());
-                    for strategy in Strategy::ALL {
+                    for strategy in CopyStrategy::ALL {
                         strategy.copy_words(&target, to, &source, range.clone());
                     }
                 }

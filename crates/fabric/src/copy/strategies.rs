@@ -13,17 +13,17 @@
 
 use std::ops::Range;
 
-use super::strategy::Strategy;
+use super::strategy::CopyStrategy;
 use crate::{Instant, Region, Trial};
 
 /// Copies large objects, each by the strategy that has shown to be the fastest for its size.
 #[derive(Debug, Default)]
-pub struct Strategies {
+pub struct CopyStrategies {
     /// By size: each for those of less than twice the size of the one before.
     sizes: [Ranking; SIZES],
 }
 
-impl Strategies {
+impl CopyStrategies {
     /// Copies the words of `range` into `target`, as [`Region::copy_words_wide`] does, or, where there are so many that they
     /// push everything else out of the cache, in blocks that are measured by the clock `now`.
     ///
@@ -75,10 +75,10 @@ impl Strategies {
         object_bytes: usize,
         bytes: usize,
         now: impl Fn() -> Instant,
-        copy: impl FnOnce(Strategy),
+        copy: impl FnOnce(CopyStrategy),
     ) {
         if object_bytes < MEASURED_BYTES_MIN || bytes == 0 {
-            return copy(Strategy::String);
+            return copy(CopyStrategy::String);
         }
         let doubled = (object_bytes / MEASURED_BYTES_MIN).ilog2() as usize;
         let ranking = &mut self.sizes[doubled.min(SIZES - 1)];
@@ -92,8 +92,8 @@ impl Strategies {
 /// The strategies for objects of one size.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ranking {
-    /// As [`Strategy::ALL`].
-    records: [Record; Strategy::ALL.len()],
+    /// As [`CopyStrategy::ALL`].
+    records: [Record; CopyStrategy::ALL.len()],
     best: usize,
 }
 
@@ -112,7 +112,7 @@ impl Default for Record {
 }
 
 impl Ranking {
-    fn choose(&mut self) -> Strategy {
+    fn choose(&mut self) -> CopyStrategy {
         let is_measured = self.records[self.best].cost.is_some();
         let mut chosen = self.best;
         for (i, record) in self.records.iter_mut().enumerate().filter(|(i, _)| is_measured && *i != self.best)
@@ -122,11 +122,11 @@ impl Ranking {
             }
             record.trial.advance(1);
         }
-        Strategy::ALL[chosen]
+        CopyStrategy::ALL[chosen]
     }
 
-    fn note(&mut self, strategy: Strategy, cost: u64) {
-        let tried = Strategy::ALL.iter().position(|each| *each == strategy).expect("one of all");
+    fn note(&mut self, strategy: CopyStrategy, cost: u64) {
+        let tried = CopyStrategy::ALL.iter().position(|each| *each == strategy).expect("one of all");
         let record = &mut self.records[tried];
         let cost = record.cost.map_or(cost, |before| cost.min(before + before / GROWTH + 1));
         record.cost = Some(cost);
@@ -168,7 +168,7 @@ mod tests {
 
     /// Copies blocks, each strategy at its price, and `spike` blocks at a hundred times of it; how often each was taken.
     fn copy(
-        strategies: &mut Strategies,
+        strategies: &mut CopyStrategies,
         blocks: u64,
         prices: [u64; 3],
         spike: impl Fn(u64) -> bool,
@@ -180,7 +180,8 @@ mod tests {
                 BLOCK,
                 || Instant::from_nanos(clock.get()),
                 |strategy| {
-                    let chosen = Strategy::ALL.iter().position(|all| *all == strategy).expect("one of all");
+                    let chosen =
+                        CopyStrategy::ALL.iter().position(|all| *all == strategy).expect("one of all");
                     taken[chosen] += 1;
                     clock.set(clock.get() + prices[chosen] * if spike(block) { 100 } else { 1 });
                 },
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn the_fastest_strategy_copies_nearly_all_blocks() {
         for prices in [[10_000, 40_000, 15_000], [40_000, 10_000, 15_000], [40_000, 30_000, 20_000]] {
-            let taken = copy(&mut Strategies::default(), 1000, prices, |_| false);
+            let taken = copy(&mut CopyStrategies::default(), 1000, prices, |_| false);
             let best = (0..3).min_by_key(|strategy| prices[*strategy]).expect("three");
             assert!(taken[best] > 970, "{taken:?} at {prices:?}");
             assert!(taken.iter().all(|taken| *taken > 5), "{taken:?}: a strategy is not tried again");
@@ -205,7 +206,7 @@ mod tests {
     fn interruptions_do_not_mislead() {
         for phase in 0..5 {
             let prices = [40_000, 20_000, 30_000];
-            let taken = copy(&mut Strategies::default(), 1000, prices, |block| block % 5 == phase);
+            let taken = copy(&mut CopyStrategies::default(), 1000, prices, |block| block % 5 == phase);
             assert!(taken[1] > 900, "{taken:?} of 1000");
         }
     }
@@ -213,7 +214,7 @@ mod tests {
     /// What was measured does not bind forever.
     #[test]
     fn a_machine_that_changes_is_noticed() {
-        let mut strategies = Strategies::default();
+        let mut strategies = CopyStrategies::default();
         copy(&mut strategies, 1000, [40_000, 20_000, 30_000], |_| false);
         let taken = copy(&mut strategies, 10_000, [10_000, 20_000, 30_000], |_| false);
         assert!(taken[0] > 7_000, "{taken:?}");
@@ -221,11 +222,11 @@ mod tests {
 
     #[test]
     fn small_objects_are_not_measured() {
-        let mut strategies = Strategies::default();
+        let mut strategies = CopyStrategies::default();
         let clock = || panic!("the clock is looked at");
         for _ in 0..100 {
             strategies.measure(MEASURED_BYTES_MIN - 1, BLOCK, clock, |strategy| {
-                assert_eq!(strategy, Strategy::String);
+                assert_eq!(strategy, CopyStrategy::String);
             });
         }
         let (source, target) = (Region::heap(RegionId(1), 600), Region::heap(RegionId(2), 600));
@@ -241,7 +242,7 @@ mod tests {
         let (source, target) = (Region::heap(RegionId(1), WORDS + 3), Region::heap(RegionId(2), WORDS + 2));
         (0..WORDS + 3).for_each(|word| source.store(word, 1 + word as u64));
         let now = || Instant::from_nanos(0);
-        Strategies::default().copy_words(&target, 1, &source, 3..3 + WORDS, now);
+        CopyStrategies::default().copy_words(&target, 1, &source, 3..3 + WORDS, now);
         assert!((0..WORDS).all(|word| target.load(1 + word) == 4 + word as u64));
         assert_eq!((target.load(0), target.load(WORDS + 1)), (0, 0));
     }

@@ -9,7 +9,7 @@ use crate::Region;
 /// How a block is copied. Which is the fastest depends on the processor and on the contents of its cache, by a factor of up
 /// to three either way (docs/results/rdmc.md). On other processors than x86-64 all are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Strategy {
+pub(super) enum CopyStrategy {
     /// By the processor's own string copy, through the cache.
     String,
     /// Past the cache: the target's lines are not read first and push nothing out, so a source that several processes
@@ -20,7 +20,7 @@ pub(super) enum Strategy {
     Fetched,
 }
 
-impl Strategy {
+impl CopyStrategy {
     pub(super) const ALL: [Self; 3] = [Self::String, Self::Streamed, Self::Fetched];
 
     /// Copies words; all stores come before any later one.
@@ -67,7 +67,7 @@ impl Strategy {
     }
 
     /// # Safety
-    /// As [`instructions::streamed_lines`]; not for [`Strategy::String`].
+    /// As [`instructions::streamed_lines`]; not for [`CopyStrategy::String`].
     unsafe fn copy_lines(self, target: *mut u8, source: *const u8, lines: usize) {
         let copy = match self {
             Self::String => unreachable!("the string instruction knows no lines"),
@@ -90,7 +90,7 @@ mod tests {
         let source = Region::heap(RegionId(1), 64);
         let bytes: Vec<u8> = (0..512).map(|i| (i % 251) as u8 + 1).collect();
         source.copy_bytes_in(0, &bytes);
-        for strategy in Strategy::ALL {
+        for strategy in CopyStrategy::ALL {
             for length in (0..40).chain([63, 64, 65, 127, 128, 200, 300]) {
                 for (first, at) in [(0, 0), (1, 0), (0, 1), (7, 5), (8, 15), (13, 16)] {
                     let mut target = vec![0; 400];
@@ -107,7 +107,7 @@ mod tests {
     fn exactly_the_words_are_copied() {
         let source = Region::heap(RegionId(1), 100);
         (0..100).for_each(|word| source.store(word, 1000 + word as u64));
-        for strategy in Strategy::ALL {
+        for strategy in CopyStrategy::ALL {
             for words in (0..40).chain([63, 64, 65, 80]) {
                 for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 7), (9, 2)] {
                     let target = Region::heap(RegionId(2), 100);
@@ -126,12 +126,12 @@ mod tests {
     #[should_panic(expected = "words 1..17 of 16")]
     fn words_beyond_the_end_panic() {
         let region = Region::heap(RegionId(1), 16);
-        Strategy::Streamed.copy_words(&Region::heap(RegionId(2), 16), 1, &region, 0..16);
+        CopyStrategy::Streamed.copy_words(&Region::heap(RegionId(2), 16), 1, &region, 0..16);
     }
 
     #[test]
     #[should_panic(expected = "of 2")]
     fn a_copy_beyond_the_end_panics() {
-        Strategy::Streamed.copy_bytes_out(&Region::heap(RegionId(1), 2), 8, &mut [0; 9]);
+        CopyStrategy::Streamed.copy_bytes_out(&Region::heap(RegionId(1), 2), 8, &mut [0; 9]);
     }
 }

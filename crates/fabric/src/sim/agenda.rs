@@ -3,15 +3,15 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use super::connection::{Broke, EndId};
+use super::connection::{BreakNotice, EndId};
 use super::grants::GrantIndex;
 use super::link::LaneId;
-use super::mirror::ViewId;
+use super::mirror::AttachmentId;
 use crate::BreakReason;
 
 /// Something that will happen.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Action {
+pub(super) enum SimAction {
     /// The first post of a lane may move on.
     Lane(LaneId),
     /// Completions of a connection's end are due.
@@ -19,11 +19,11 @@ pub(super) enum Action {
     /// Both ends are open.
     Connect(EndId),
     /// The end learns that its connection is broken.
-    Break(EndId, Broke),
+    Break(EndId, BreakNotice),
     /// The oldest post of the lane (its number is given) has waited long enough for a receive.
     ReceiverNotReady(LaneId, u64),
     /// Reader and owner of a mirror have found each other.
-    Attach(ViewId),
+    Attach(AttachmentId),
     /// A reader that shares the owner's memory sees what is stored there.
     Glimpse { owner: u32, reader: u32 },
     /// No write under the grant lands any more.
@@ -49,12 +49,12 @@ pub(super) struct Agenda {
 struct Entry {
     at: u64,
     number: u64,
-    action: Action,
+    action: SimAction,
 }
 
 impl Agenda {
     /// Enters `action` for the time `at`.
-    pub(super) fn enter(&mut self, at: u64, action: Action) {
+    pub(super) fn enter(&mut self, at: u64, action: SimAction) {
         self.entries.push(Reverse(Entry { at, number: self.entered, action }));
         self.entered += 1;
     }
@@ -65,7 +65,7 @@ impl Agenda {
     }
 
     /// Takes the next action.
-    pub(super) fn take(&mut self) -> Option<(u64, Action)> {
+    pub(super) fn take(&mut self) -> Option<(u64, SimAction)> {
         self.entries.pop().map(|Reverse(entry)| (entry.at, entry.action))
     }
 }

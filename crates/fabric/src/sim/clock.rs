@@ -5,7 +5,7 @@ use crate::Instant;
 
 /// A clock, as a function of the world's time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dial {
+pub(super) struct DriftingClock {
     /// What it shows at the beginning of the world.
     offset: u64,
     /// While the world's time goes on by `world`, the clock goes on by `own`.
@@ -13,7 +13,7 @@ pub(super) struct Dial {
     world: u64,
 }
 
-impl Dial {
+impl DriftingClock {
     /// A clock that is faster or slower than the world by up to `drift_max` millionths.
     pub(super) fn drawn(offset: u64, drift_max: u32, prng: &mut Prng) -> Self {
         let drift = prng.below(u64::from(drift_max) + 1);
@@ -35,7 +35,7 @@ impl Dial {
     }
 }
 
-impl Default for Dial {
+impl Default for DriftingClock {
     fn default() -> Self {
         Self { offset: 0, own: MILLION, world: MILLION }
     }
@@ -58,7 +58,7 @@ mod tests {
         let mut prng = Prng::new(3);
         for drift_max in [0, 1_000, 500_000] {
             for _ in 0..1_000 {
-                let dial = Dial::drawn(prng.below(1 << 40), drift_max, &mut prng);
+                let dial = DriftingClock::drawn(prng.below(1 << 40), drift_max, &mut prng);
                 let instant = Instant::from_nanos(dial.offset + prng.below(1 << 40));
                 let at = dial.time_of(instant);
                 assert!(dial.show(at) >= instant && (at == 0 || dial.show(at - 1) < instant), "{dial:?}");
@@ -69,11 +69,12 @@ mod tests {
     #[test]
     fn clocks_keep_their_own_time() {
         let mut prng = Prng::new(4);
-        let second = |dial: Dial| dial.show(1_000_000_000).as_nanos() - dial.offset;
-        let seconds: Vec<u64> = (0..100).map(|_| second(Dial::drawn(7, 500_000, &mut prng))).collect();
+        let second = |dial: DriftingClock| dial.show(1_000_000_000).as_nanos() - dial.offset;
+        let seconds: Vec<u64> =
+            (0..100).map(|_| second(DriftingClock::drawn(7, 500_000, &mut prng))).collect();
         assert!(seconds.iter().any(|own| *own > 1_400_000_000), "none is fast: {seconds:?}");
         assert!(seconds.iter().any(|own| *own < 720_000_000), "none is slow: {seconds:?}");
         assert!(seconds.iter().all(|own| (666_666_666..=1_500_000_000).contains(own)), "{seconds:?}");
-        assert_eq!(second(Dial::drawn(7, 0, &mut prng)), 1_000_000_000);
+        assert_eq!(second(DriftingClock::drawn(7, 0, &mut prng)), 1_000_000_000);
     }
 }

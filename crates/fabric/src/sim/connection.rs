@@ -3,19 +3,19 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::World;
+use super::WorldState;
 use super::adversary::Adversary;
-use super::agenda::Action;
+use super::agenda::SimAction;
 use super::link::LaneId;
 use super::trace::Happening;
-use crate::{BreakReason, Channel, ConnId, Event, NodeId, PostError, Token};
+use crate::{BreakReason, Channel, ConnId, FabricEvent, NodeId, PostError, Token};
 
 /// Where an end stands in the table; its node knows it as a [`ConnId`].
 pub(super) type EndId = usize;
 
 /// One node's end of one incarnation of a connection.
 #[derive(Debug)]
-pub(super) struct End {
+pub(super) struct ConnectionEnd {
     pub(super) node: u32,
     pub(super) peer: u32,
     channel: Channel,
@@ -24,7 +24,7 @@ pub(super) struct End {
     partner: Option<EndId>,
     /// What this node posts, once connected.
     pub(super) lane: Option<LaneId>,
-    pub(super) receives: VecDeque<Receive>,
+    pub(super) receives: VecDeque<PostedReceive>,
     /// Completions on their way to the poster, in order of time.
     completions: VecDeque<(u64, Token)>,
 }
@@ -39,36 +39,36 @@ pub(super) enum EndState {
 
 /// How an end learns that it is over.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Broke {
+pub(super) enum BreakNotice {
     Broken(BreakReason),
     Refused,
 }
 
 /// A posted receive.
 #[derive(Clone, Debug)]
-pub(super) struct Receive {
+pub(super) struct PostedReceive {
     pub(super) memory: usize,
     pub(super) range: Range<usize>,
     pub(super) token: Token,
 }
 
-impl Receive {
+impl PostedReceive {
     /// Takes the bytes of a send; `None` if they do not fit.
-    pub(super) fn fill(self, memories: &[super::Memory], end: EndId, bytes: &[u8]) -> Option<Event> {
+    pub(super) fn fill(self, memories: &[super::SimMemory], end: EndId, bytes: &[u8]) -> Option<FabricEvent> {
         if bytes.len() > self.range.len() * 8 {
             return None;
         }
         memories[self.memory].region.copy_bytes_in(self.range.start, bytes);
-        Some(Event::Received { conn: conn_id(end), token: self.token, length: bytes.len() })
+        Some(FabricEvent::Received { conn: conn_id(end), token: self.token, length: bytes.len() })
     }
 
     /// Announces a write with immediate.
-    pub(super) fn announce(self, end: EndId, immediate: u32) -> Event {
-        Event::Arrived { conn: conn_id(end), token: self.token, immediate }
+    pub(super) fn announce(self, end: EndId, immediate: u32) -> FabricEvent {
+        FabricEvent::Arrived { conn: conn_id(end), token: self.token, immediate }
     }
 }
 
-impl World {
+impl WorldState {
     /// The end that `node` knows as `conn`.
     pub(super) fn end_of(&self, node: u32, conn: ConnId) -> EndId {
         let id = usize::try_from(conn.0).expect("a connection of this node");
@@ -85,7 +85,7 @@ impl World {
         if let Some(old) = self.openings.insert((node, peer, channel.0), id) {
             self.close_end(old);
         }
-        self.ends.push(End {
+        self.ends.push(ConnectionEnd {
             node,
             peer,
             channel,
@@ -97,32 +97,32 @@ impl World {
         });
         let at = self.local_now(node) + self.config.cost.connect_ns + self.notice_delay();
         if !self.lives(peer) {
-            self.agenda.enter(at, Action::Break(id, Broke::Broken(BreakReason::Unreachable)));
+            self.agenda.enter(at, SimAction::Break(id, BreakNotice::Broken(BreakReason::Unreachable)));
         }
-        self.agenda.enter(at, Action::Connect(id));
+        self.agenda.enter(at, SimAction::Connect(id));
         conn_id(id)
     }
 
     /// Connects `id` with the end that its peer has opened, if both still want it.
     pub(super) fn on_connect(&mut self, id: EndId) {
-        let End { node, peer, channel, state, .. } = self.ends[id];
+        let ConnectionEnd { node, peer, channel, state, .. } = self.ends[id];
         let Some(&other) = self.openings.get(&(peer, node, channel.0)) else { return };
         if state != EndState::Opening || self.ends[other].state != EndState::Opening {
             return;
         }
         let path = self.path(node, peer);
         match (path.is_shut(), path.lost) {
-            (true, true) => return self.sever(id, Broke::Broken(BreakReason::Unreachable)),
-            (true, false) => return self.delayed.push(Action::Connect(id)),
+            (true, true) => return self.sever(id, BreakNotice::Broken(BreakReason::Unreachable)),
+            (true, false) => return self.delayed.push(SimAction::Connect(id)),
             (false, _) => {}
         }
         for (end, partner) in [(id, other), (other, id)] {
-            let End { node, peer, .. } = self.ends[end];
+            let ConnectionEnd { node, peer, .. } = self.ends[end];
             let lane = self.add_lane(node, peer, Some([end, partner]));
             let entry = &mut self.ends[end];
             (entry.state, entry.partner, entry.lane) = (EndState::Connected, Some(partner), Some(lane));
             self.path_mut(node, peer).lost = false;
-            self.push_event(node, Event::Connected { conn: conn_id(end), peer: NodeId(peer) });
+            self.push_event(node, FabricEvent::Connected { conn: conn_id(end), peer: NodeId(peer) });
         }
     }
 
@@ -140,7 +140,7 @@ impl World {
         &mut self,
         node: u32,
         conn: ConnId,
-        receive: Receive,
+        receive: PostedReceive,
     ) -> Result<(), PostError> {
         let id = self.end_of(node, conn);
         let end = &mut self.ends[id];
@@ -168,21 +168,21 @@ impl World {
         let at = (self.now + self.config.cost.completion_ns + late).max(lane.last_done_at);
         lane.last_done_at = at;
         self.ends[from_end].completions.push_back((at, token));
-        self.agenda.enter(at, Action::Completions(from_end));
+        self.agenda.enter(at, SimAction::Completions(from_end));
     }
 
     /// Yields the completions that are due. In a partition they wait too.
     pub(super) fn on_completions(&mut self, id: EndId) {
-        let End { node, peer, .. } = self.ends[id];
+        let ConnectionEnd { node, peer, .. } = self.ends[id];
         if self.path(peer, node).is_shut() {
-            return self.delayed.push(Action::Completions(id));
+            return self.delayed.push(SimAction::Completions(id));
         }
         while let Some((at, token)) = self.ends[id].completions.front().copied() {
             if at > self.now {
                 return;
             }
             self.ends[id].completions.pop_front();
-            self.push_event(node, Event::Done { conn: conn_id(id), token });
+            self.push_event(node, FabricEvent::Done { conn: conn_id(id), token });
         }
     }
 
@@ -194,37 +194,37 @@ impl World {
         let partner = self.ends[id].partner;
         self.end_is_over(id);
         if let Some(partner) = partner {
-            self.sever(partner, Broke::Broken(BreakReason::PeerClosed));
+            self.sever(partner, BreakNotice::Broken(BreakReason::PeerClosed));
         }
     }
 
     /// The end will learn that the connection is broken, after all completions that are on their way.
-    pub(super) fn sever(&mut self, id: EndId, broke: Broke) {
+    pub(super) fn sever(&mut self, id: EndId, broke: BreakNotice) {
         let last = self.ends[id].lane.map_or(0, |lane| self.lanes[lane].last_done_at);
         let at = (self.now + self.config.cost.completion_ns + self.notice_delay()).max(last);
-        self.agenda.enter(at, Action::Break(id, broke));
+        self.agenda.enter(at, SimAction::Break(id, broke));
     }
 
-    pub(super) fn on_break(&mut self, id: EndId, broke: Broke) {
-        let End { node, peer, .. } = self.ends[id];
+    pub(super) fn on_break(&mut self, id: EndId, broke: BreakNotice) {
+        let ConnectionEnd { node, peer, .. } = self.ends[id];
         // Word of a close does not pass a cut either.
-        if matches!(broke, Broke::Broken(BreakReason::PeerClosed)) && self.path(peer, node).is_shut() {
-            return self.delayed.push(Action::Break(id, broke));
+        if matches!(broke, BreakNotice::Broken(BreakReason::PeerClosed)) && self.path(peer, node).is_shut() {
+            return self.delayed.push(SimAction::Break(id, broke));
         }
         self.break_end(id, broke);
     }
 
     /// Tells the node that its end is over, unless it is already.
-    pub(super) fn break_end(&mut self, id: EndId, broke: Broke) {
-        let End { node, state, .. } = self.ends[id];
+    pub(super) fn break_end(&mut self, id: EndId, broke: BreakNotice) {
+        let ConnectionEnd { node, state, .. } = self.ends[id];
         if state == EndState::Over {
             return;
         }
         self.end_is_over(id);
         let conn = conn_id(id);
         let event = match broke {
-            Broke::Broken(reason) => Event::Broken { conn, reason },
-            Broke::Refused => Event::Refused { conn },
+            BreakNotice::Broken(reason) => FabricEvent::Broken { conn, reason },
+            BreakNotice::Refused => FabricEvent::Refused { conn },
         };
         self.push_event(node, event);
     }
@@ -250,8 +250,8 @@ impl World {
         let [from, to] = [self.lanes[lane].from, self.lanes[lane].to];
         self.trace.add(self.now, to, Happening::RefusedWrite { from });
         self.close_lane(lane);
-        self.sever(from_end, Broke::Refused);
-        self.sever(to_end, Broke::Broken(BreakReason::PeerClosed));
+        self.sever(from_end, BreakNotice::Refused);
+        self.sever(to_end, BreakNotice::Broken(BreakReason::PeerClosed));
     }
 
     /// A send did not fit its receive.
@@ -267,7 +267,7 @@ impl World {
     fn break_lane(&mut self, lane: LaneId, reason: BreakReason) {
         let ends = self.lanes[lane].ends.expect("mirrors take no receives");
         self.close_lane(lane);
-        ends.into_iter().for_each(|end| self.sever(end, Broke::Broken(reason)));
+        ends.into_iter().for_each(|end| self.sever(end, BreakNotice::Broken(reason)));
     }
 }
 

@@ -1,13 +1,13 @@
 //! Faults: crashes, pauses, partitions and breaks, and how nodes learn of them [F11].
 
-use super::World;
+use super::WorldState;
 use super::adversary::Adversary;
-use super::agenda::Action;
-use super::connection::{Broke, EndState};
+use super::agenda::SimAction;
+use super::connection::{BreakNotice, EndState};
 use super::node::NodeState;
-use crate::{BreakReason, Duration, Event, NodeId};
+use crate::{BreakReason, Duration, FabricEvent, NodeId};
 
-impl World {
+impl WorldState {
     /// `node` parts with `peer` deliberately: it hears nothing of it any more, and the peer learns that it is gone.
     pub(super) fn part(&mut self, node: u32, peer: u32) {
         if !self.lives(node) || std::mem::replace(&mut self.path_mut(node, peer).lost, true) {
@@ -27,7 +27,7 @@ impl World {
         }
         let at = self.now + self.notice_delay();
         let reason = BreakReason::PeerClosed;
-        self.agenda.enter(at, Action::Lose { node: peer, peer: node, reason });
+        self.agenda.enter(at, SimAction::Lose { node: peer, peer: node, reason });
     }
 
     /// Ends a node. What it posted lands up to some point; the others learn of it one by one.
@@ -62,7 +62,7 @@ impl World {
     fn announce_loss(&mut self, node: u32, peer: u32) {
         let at = self.now + self.loss_delay();
         let reason = self.loss_reason();
-        self.agenda.enter(at, Action::Lose { node, peer, reason });
+        self.agenda.enter(at, SimAction::Lose { node, peer, reason });
     }
 
     /// `node` learns that `peer` is gone.
@@ -70,14 +70,14 @@ impl World {
         if !self.lives(node) || std::mem::replace(&mut self.path_mut(node, peer).lost, true) {
             return;
         }
-        let lost = Event::PeerLost { peer: NodeId(peer), reason };
+        let lost = FabricEvent::PeerLost { peer: NodeId(peer), reason };
         let first = self.config.adversary.is_some() && self.prng.chance(500);
         if first {
             self.push_event(node, lost.clone());
         }
         for end in 0..self.ends.len() {
             if self.ends[end].node == node && self.ends[end].peer == peer {
-                self.break_end(end, Broke::Broken(reason));
+                self.break_end(end, BreakNotice::Broken(reason));
             }
         }
         self.forget_mirrors(node, peer);
@@ -95,7 +95,7 @@ impl World {
         state.state = NodeState::Paused;
         state.pause += 1;
         if let Some(span) = span {
-            let resume = Action::Resume { node, pause: state.pause };
+            let resume = SimAction::Resume { node, pause: state.pause };
             self.agenda.enter(self.now + nanos(span), resume);
         }
     }
@@ -154,7 +154,7 @@ impl World {
     /// If their paths stay cut, the two nodes lose each other after a while.
     fn await_unreachable(&mut self, a: u32, b: u32) {
         let at = self.now + nanos(self.config.unreachable_after) + self.notice_delay();
-        self.agenda.enter(at, Action::Unreachable { nodes: [a, b], partition: self.partitions });
+        self.agenda.enter(at, SimAction::Unreachable { nodes: [a, b], partition: self.partitions });
     }
 
     /// Joins all paths.
@@ -180,7 +180,7 @@ impl World {
         }
         for (node, peer) in [(a, b), (b, a)] {
             let at = self.now + self.notice_delay();
-            self.agenda.enter(at, Action::Lose { node, peer, reason: BreakReason::Unreachable });
+            self.agenda.enter(at, SimAction::Lose { node, peer, reason: BreakReason::Unreachable });
         }
     }
 
@@ -191,7 +191,7 @@ impl World {
             if of_pair && self.ends[end].state == EndState::Connected {
                 let lane = self.ends[end].lane.expect("connected");
                 self.strand_lane(lane);
-                self.sever(end, Broke::Broken(BreakReason::Unreachable));
+                self.sever(end, BreakNotice::Broken(BreakReason::Unreachable));
             }
         }
     }

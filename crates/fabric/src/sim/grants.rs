@@ -1,17 +1,17 @@
 //! The grants that a world has given, and which of them are valid [F8].
 
-use super::World;
-use super::agenda::Action;
+use super::WorldState;
+use super::agenda::SimAction;
 use super::prng::mix;
 use super::trace::Happening;
-use crate::{Event, Grant, NodeId, RegionId};
+use crate::{FabricEvent, Grant, NodeId, RegionId};
 
 /// Where a grant stands in the table: the lower half of its key.
 pub(super) type GrantIndex = u32;
 
 /// All grants ever given.
 #[derive(Debug, Default)]
-pub(super) struct Grants {
+pub(super) struct SimGrants {
     entries: Vec<Entry>,
 }
 
@@ -29,9 +29,9 @@ enum State {
     Revoked,
 }
 
-impl Grants {
+impl SimGrants {
     /// Gives a new grant, with a key that nobody guesses by counting.
-    pub(super) fn give(
+    pub(super) fn issue(
         &mut self,
         owner: u32,
         peer: u32,
@@ -66,16 +66,16 @@ impl Grants {
     }
 }
 
-impl World {
+impl WorldState {
     /// Begins to revoke.
     pub(super) fn revoke(&mut self, node: u32, grant: &Grant) {
-        let index = Grants::index(grant);
+        let index = SimGrants::index(grant);
         let entry = self.grants.entries.get_mut(index as usize).expect("a grant that this world gave");
         assert!(entry.grant == *grant && grant.owner.0 == node, "{grant:?} is not a grant of node {node}");
         assert!(entry.state == State::Valid, "{grant:?} is revoked already");
         entry.state = State::Revoking;
         let at = self.local_now(node) + self.config.cost.revoke_ns + self.notice_delay();
-        self.agenda.enter(at, Action::Revoked(index));
+        self.agenda.enter(at, SimAction::Revoked(index));
     }
 
     /// From now on nothing lands under the grant; what landed is visible.
@@ -84,6 +84,6 @@ impl World {
         entry.state = State::Revoked;
         let grant = entry.grant;
         self.trace.add(self.now, grant.owner.0, Happening::Revoked { peer: grant.peer.0 });
-        self.push_event(grant.owner.0, Event::Revoked { grant });
+        self.push_event(grant.owner.0, FabricEvent::Revoked { grant });
     }
 }

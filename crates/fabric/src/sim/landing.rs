@@ -1,10 +1,10 @@
 //! Landing: how the first post of a lane reaches its target. It travels, passes the receiver's link, lands in pieces
 //! [F2], waits for a receive if it needs one [F7], and is placed [F6].
 
-use super::agenda::Action;
-use super::link::{LaneId, Payload, Post, Stage, Target};
+use super::agenda::SimAction;
+use super::link::{LaneId, LanePayload, LanePost, LaneStage, LaneTarget};
 use super::trace::Happening;
-use super::{Memory, World};
+use super::{SimMemory, WorldState};
 use crate::Region;
 
 /// What the first post needs next.
@@ -14,7 +14,7 @@ enum Progress {
     Wait,
 }
 
-impl World {
+impl WorldState {
     pub(super) fn on_lane(&mut self, id: LaneId) {
         self.lanes[id].scheduled = false;
         self.run_lane(id);
@@ -35,7 +35,7 @@ impl World {
         let lane = &self.lanes[id];
         let Some(post) = lane.posts.front() else { return Progress::Wait };
         let due_at = match lane.stage {
-            Stage::Travelling => self.config.cost.first_byte_at(post),
+            LaneStage::Travelling => self.config.cost.first_byte_at(post),
             _ => post.arrive_at,
         };
         if due_at > self.now {
@@ -51,10 +51,10 @@ impl World {
             return Progress::Wait;
         }
         match lane.stage {
-            Stage::Travelling => self.pass_link(id),
-            Stage::Received => self.begin_landing(id),
-            Stage::Landing => self.land_next(id),
-            Stage::NeedsReceive | Stage::Stalled => self.take_receive(id),
+            LaneStage::Travelling => self.pass_link(id),
+            LaneStage::Received => self.begin_landing(id),
+            LaneStage::Landing => self.land_next(id),
+            LaneStage::NeedsReceive | LaneStage::Stalled => self.take_receive(id),
         }
     }
 
@@ -66,22 +66,22 @@ impl World {
         let (busy_ns, is_packet) = (cost.link_ns(post.bytes()), post.bytes() <= cost.packet_bytes);
         let receiver = &mut self.nodes[lane.to as usize];
         post.arrive_at = receiver.ingress.take(cost.first_byte_at(post), busy_ns, is_packet) + busy_ns;
-        lane.stage = Stage::Received;
+        lane.stage = LaneStage::Received;
         Progress::Again
     }
 
     fn begin_landing(&mut self, id: LaneId) -> Progress {
         let lane = &mut self.lanes[id];
         let post = lane.posts.front().expect("checked by `advance`");
-        if matches!(post.target, Target::Receive) {
-            lane.stage = Stage::NeedsReceive;
+        if matches!(post.target, LaneTarget::Receive) {
+            lane.stage = LaneStage::NeedsReceive;
             return Progress::Again;
         }
         match &self.config.adversary {
             Some(adversary) => adversary.cut(&mut self.prng, post.words, &mut lane.pieces),
             None => lane.pieces.push((0, post.words)),
         }
-        lane.stage = Stage::Landing;
+        lane.stage = LaneStage::Landing;
         Progress::Again
     }
 
@@ -107,7 +107,7 @@ impl World {
             return Progress::At(self.now + adversary.post_delay_ns(&mut self.prng));
         }
         if lane.posts.front().is_some_and(|post| post.immediate.is_some()) {
-            lane.stage = Stage::NeedsReceive;
+            lane.stage = LaneStage::NeedsReceive;
         } else {
             self.place(id);
         }
@@ -121,20 +121,20 @@ impl World {
         let post = lane.posts.front().expect("checked by `land_next`");
         let words = u64::from(post.words);
         let (memory, first) = match &post.target {
-            Target::Granted { grant, offset } => {
+            LaneTarget::Granted { grant, offset } => {
                 let Some(first) = self.grants.admit(grant, lane.from, lane.to, *offset, words) else {
                     return false;
                 };
                 (usize::try_from(grant.region.0).expect("admitted"), first)
             }
-            Target::View { view, first } => {
-                let view = &self.views[*view];
-                if !view.is_fed() {
+            LaneTarget::Attachment { attachment, first } => {
+                let attachment = &self.attachments[*attachment];
+                if !attachment.is_fed() {
                     return true;
                 }
-                (view.memory, *first)
+                (attachment.memory, *first)
             }
-            Target::Receive => unreachable!("sends do not land in pieces"),
+            LaneTarget::Receive => unreachable!("sends do not land in pieces"),
         };
         let target = &self.memories[memory].region;
         let first = first + piece as usize;
@@ -149,17 +149,17 @@ impl World {
         let lane = &self.lanes[id];
         let [_, to_end] = lane.ends.expect("only connections carry sends and immediates");
         let Some(receive) = self.ends[to_end].receives.pop_front() else {
-            if lane.stage != Stage::Stalled {
+            if lane.stage != LaneStage::Stalled {
                 let patience = self.config.receiver_not_ready_after.as_nanos() as u64;
                 let number = lane.first_post;
-                self.lanes[id].stage = Stage::Stalled;
-                self.agenda.enter(self.now + patience, Action::ReceiverNotReady(id, number));
+                self.lanes[id].stage = LaneStage::Stalled;
+                self.agenda.enter(self.now + patience, SimAction::ReceiverNotReady(id, number));
             }
             return Progress::Wait;
         };
         let post = lane.posts.front().expect("checked by `advance`");
         let event = match (&post.source, post.immediate) {
-            (Payload::Bytes(bytes), _) => receive.fill(&self.memories, to_end, bytes),
+            (LanePayload::Bytes(bytes), _) => receive.fill(&self.memories, to_end, bytes),
             (_, immediate) => Some(receive.announce(to_end, immediate.expect("else it needs no receive"))),
         };
         let to = lane.to;
@@ -174,7 +174,7 @@ impl World {
 
     pub(super) fn on_receiver_not_ready(&mut self, id: LaneId, number: u64) {
         let lane = &self.lanes[id];
-        if lane.stage == Stage::Stalled && lane.first_post == number && !lane.closed {
+        if lane.stage == LaneStage::Stalled && lane.first_post == number && !lane.closed {
             self.break_unready(id);
         }
     }
@@ -184,7 +184,7 @@ impl World {
         let lane = &mut self.lanes[id];
         let post = lane.posts.pop_front().expect("a post was landing");
         lane.first_post += 1;
-        lane.stage = Stage::Travelling;
+        lane.stage = LaneStage::Travelling;
         match post.signal {
             Some(token) => self.complete(id, token),
             None => lane.outstanding -= 1,
@@ -193,13 +193,13 @@ impl World {
 }
 
 /// Copies `count` words of the post, from its word `piece`, to `target` at `first`.
-fn copy(memories: &[Memory], post: &Post, piece: usize, count: usize, target: &Region, first: usize) {
+fn copy(memories: &[SimMemory], post: &LanePost, piece: usize, count: usize, target: &Region, first: usize) {
     match &post.source {
-        Payload::Reference { memory, first: source } => {
+        LanePayload::Reference { memory, first: source } => {
             target.copy_words(first, &memories[*memory].region, source + piece..source + piece + count);
         }
-        Payload::Value(words) => target.copy_in(first, &words[piece..piece + count]),
-        Payload::Captured(words) => target.copy_in(first, &words[piece..piece + count]),
-        Payload::Bytes(_) => unreachable!("sends land in receives"),
+        LanePayload::Value(words) => target.copy_in(first, &words[piece..piece + count]),
+        LanePayload::Captured(words) => target.copy_in(first, &words[piece..piece + count]),
+        LanePayload::Bytes(_) => unreachable!("sends land in receives"),
     }
 }

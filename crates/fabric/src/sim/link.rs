@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::mem;
 
 use super::adversary::Adversary;
-use super::agenda::Action;
+use super::agenda::SimAction;
 use super::connection::EndId;
-use super::mirror::ViewId;
+use super::mirror::AttachmentId;
 use super::trace::Happening;
-use super::{CostModel, Memory, World};
+use super::{CostModel, SimMemory, WorldState};
 use crate::{Grant, Token};
 
 pub(super) type LaneId = usize;
@@ -23,16 +23,16 @@ pub(super) struct Lane {
     pub(super) to: u32,
     /// The ends of the connection: the poster's and the target's. `None` for mirrors.
     pub(super) ends: Option<[EndId; 2]>,
-    pub(super) posts: VecDeque<Post>,
+    pub(super) posts: VecDeque<LanePost>,
     /// The number of the first post.
     pub(super) first_post: u64,
     /// Posts that hold a place in the poster's queue: those that have not landed, and those that are signalled
     /// and not yet reported.
     pub(super) outstanding: usize,
-    pub(super) stage: Stage,
+    pub(super) stage: LaneStage,
     /// What has yet to land of the first post, the next piece last.
     pub(super) pieces: Vec<(u32, u32)>,
-    /// Whether the agenda holds `Action::Lane` for it.
+    /// Whether the agenda holds `SimAction::Lane` for it.
     pub(super) scheduled: bool,
     /// Nothing lands any more.
     pub(super) closed: bool,
@@ -47,7 +47,7 @@ pub(super) struct Lane {
 
 /// Where the first post is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum LaneStage {
     Travelling,
     /// Through the link of the receiver.
     Received,
@@ -60,10 +60,10 @@ pub(super) enum Stage {
 
 /// One write, send or push.
 #[derive(Debug)]
-pub(super) struct Post {
-    pub(super) source: Payload,
+pub(super) struct LanePost {
+    pub(super) source: LanePayload,
     pub(super) words: u32,
-    pub(super) target: Target,
+    pub(super) target: LaneTarget,
     pub(super) immediate: Option<u32>,
     pub(super) signal: Option<Token>,
     /// When its last byte reaches the receiver's link.
@@ -72,11 +72,11 @@ pub(super) struct Post {
 
 /// Where the words come from.
 #[derive(Debug)]
-pub(super) enum Payload {
+pub(super) enum LanePayload {
     /// By reference to a registered region (its index): read when they land.
     Reference { memory: usize, first: usize },
     /// By value.
-    Value([u64; crate::Source::VALUE_WORDS_MAX]),
+    Value([u64; crate::WriteSource::VALUE_WORDS_MAX]),
     /// Captured at post time although posted by reference, or when the poster crashed.
     Captured(Box<[u64]>),
     /// A send.
@@ -85,13 +85,13 @@ pub(super) enum Payload {
 
 /// Where the words go.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(super) enum LaneTarget {
     Granted { grant: Grant, offset: u64 },
-    View { view: ViewId, first: usize },
+    Attachment { attachment: AttachmentId, first: usize },
     Receive,
 }
 
-impl Post {
+impl LanePost {
     /// What it takes on a link.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.words) * 8
@@ -100,7 +100,7 @@ impl Post {
 
 impl CostModel {
     /// When the first byte of a post reaches the receiver's link, if that is free.
-    pub(super) fn first_byte_at(&self, post: &Post) -> u64 {
+    pub(super) fn first_byte_at(&self, post: &LanePost) -> u64 {
         post.arrive_at.saturating_sub(self.link_ns(post.bytes()))
     }
 }
@@ -114,7 +114,7 @@ impl Lane {
             posts: VecDeque::new(),
             first_post: 0,
             outstanding: 0,
-            stage: Stage::Travelling,
+            stage: LaneStage::Travelling,
             pieces: Vec::new(),
             scheduled: false,
             closed: false,
@@ -126,7 +126,7 @@ impl Lane {
     }
 }
 
-impl World {
+impl WorldState {
     pub(super) fn add_lane(&mut self, from: u32, to: u32, ends: Option<[EndId; 2]>) -> LaneId {
         let delay_ns = match &self.config.adversary {
             Some(adversary) => Adversary::wait_ns(&mut self.prng, adversary.delay_max),
@@ -137,20 +137,20 @@ impl World {
     }
 
     /// Puts a post on its way; the poster's processor has been charged.
-    pub(super) fn enqueue(&mut self, id: LaneId, mut post: Post) {
+    pub(super) fn enqueue(&mut self, id: LaneId, mut post: LanePost) {
         let cost = &self.config.cost;
         let lane = &mut self.lanes[id];
         lane.outstanding += 1;
         let bytes = match &post.source {
-            Payload::Bytes(bytes) => bytes.len() as u64,
+            LanePayload::Bytes(bytes) => bytes.len() as u64,
             _ => u64::from(post.words) * 8,
         };
         let poster = &mut self.nodes[lane.from as usize];
         poster.counters.posts += 1;
         poster.counters.posted_bytes += bytes;
         let mirror = match &post.target {
-            Target::View { view, first } => Some((self.views[*view].key, *first)),
-            Target::Granted { .. } | Target::Receive => None,
+            LaneTarget::Attachment { attachment, first } => Some((self.attachments[*attachment].key, *first)),
+            LaneTarget::Granted { .. } | LaneTarget::Receive => None,
         };
         let posted = Happening::Posted { to: lane.to, words: post.words, mirror };
         self.trace.add(self.now, lane.from, posted);
@@ -176,7 +176,7 @@ impl World {
     }
 
     /// The adversary may read source words at once [F5].
-    fn capture_early(&mut self, _id: LaneId, post: &mut Post) {
+    fn capture_early(&mut self, _id: LaneId, post: &mut LanePost) {
         let late = self.config.adversary.as_ref().map_or(1000, |adversary| adversary.late_source_per_mille);
         if !self.prng.chance(late) {
             capture(&self.memories, post);
@@ -186,7 +186,7 @@ impl World {
     pub(super) fn schedule_lane(&mut self, id: LaneId, at: u64) {
         let lane = &mut self.lanes[id];
         if !mem::replace(&mut lane.scheduled, true) {
-            self.agenda.enter(at, Action::Lane(id));
+            self.agenda.enter(at, SimAction::Lane(id));
         }
     }
 
@@ -203,7 +203,7 @@ impl World {
         lane.closed = true;
         lane.posts.clear();
         lane.pieces.clear();
-        lane.stage = Stage::Travelling;
+        lane.stage = LaneStage::Travelling;
     }
 
     /// The poster is gone or has given up: some prefix of what it posted still lands [F11], with the words that
@@ -218,7 +218,7 @@ impl World {
         lane.posts.truncate(kept);
         if kept == 0 {
             lane.pieces.clear();
-            lane.stage = Stage::Travelling;
+            lane.stage = LaneStage::Travelling;
         }
         for post in &mut lane.posts {
             capture(&self.memories, post);
@@ -228,10 +228,10 @@ impl World {
 }
 
 /// Reads the source words of a post once for all.
-fn capture(memories: &[Memory], post: &mut Post) {
-    if let Payload::Reference { memory, first } = post.source {
+fn capture(memories: &[SimMemory], post: &mut LanePost) {
+    if let LanePayload::Reference { memory, first } = post.source {
         let mut words = vec![0; post.words as usize];
         memories[memory].region.copy_out(first, &mut words);
-        post.source = Payload::Captured(words.into());
+        post.source = LanePayload::Captured(words.into());
     }
 }

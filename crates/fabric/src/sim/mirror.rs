@@ -7,30 +7,30 @@
 use std::ops::Range;
 
 use super::adversary::Adversary;
-use super::agenda::Action;
-use super::link::{LaneId, Payload, Post, Target};
+use super::agenda::SimAction;
+use super::link::{LaneId, LanePayload, LanePost, LaneTarget};
 use super::trace::Happening;
-use super::{Memory, World};
+use super::{SimMemory, WorldState};
 use crate::atomics::{AtomicU64, Ordering};
-use crate::{BreakReason, Event, MirrorId, MirrorKey, NodeId, Region, Source};
+use crate::{BreakReason, FabricEvent, MirrorId, MirrorKey, NodeId, Region, WriteSource};
 
-pub(super) type ViewId = usize;
+pub(super) type AttachmentId = usize;
 
 /// A published mirror.
 #[derive(Debug)]
-pub(super) struct Mirror {
+pub(super) struct SimMirror {
     pub(super) owner: u32,
     pub(super) key: MirrorKey,
     pub(super) memory: usize,
     pub(super) readers: Vec<u32>,
-    /// The views that pushes reach.
-    pub(super) attached: Vec<ViewId>,
+    /// The attachments that pushes reach.
+    pub(super) attached: Vec<AttachmentId>,
     pub(super) retired: bool,
 }
 
-/// One reader's view of a mirror.
+/// One reader's attachment of a mirror.
 #[derive(Debug)]
-pub(super) struct View {
+pub(super) struct SimAttachment {
     pub(super) reader: u32,
     pub(super) owner: u32,
     pub(super) key: MirrorKey,
@@ -46,14 +46,14 @@ pub(super) struct View {
     pub(super) dropped: bool,
 }
 
-impl View {
+impl SimAttachment {
     /// Whether its words may still change.
     pub(super) fn is_fed(&self) -> bool {
         self.source.is_some() && !self.frozen && !self.lost
     }
 }
 
-impl World {
+impl WorldState {
     pub(super) fn publish(
         &mut self,
         owner: u32,
@@ -65,27 +65,27 @@ impl World {
         assert!(self.memories[memory].owner == owner, "node {owner} can publish its own regions only");
         let id = self.mirrors.len();
         let readers: Vec<u32> = readers.iter().map(|reader| reader.0).collect();
-        assert!(!readers.contains(&owner), "node {owner} needs no view of its own mirror");
+        assert!(!readers.contains(&owner), "node {owner} needs no attachment of its own mirror");
         let twin = self.mirror_keys.insert((owner, key.0), id);
         assert!(twin.is_none(), "node {owner} has published {key:?} already");
         for reader in &readers {
-            if let Some(&view) = self.view_keys.get(&(owner, key.0, *reader)) {
+            if let Some(&attachment) = self.attachment_keys.get(&(owner, key.0, *reader)) {
                 let at = self.local_now(owner) + self.config.cost.connect_ns + self.notice_delay();
-                self.agenda.enter(at, Action::Attach(view));
+                self.agenda.enter(at, SimAction::Attach(attachment));
             }
         }
-        self.mirrors.push(Mirror { owner, key, memory, readers, attached: Vec::new(), retired: false });
+        self.mirrors.push(SimMirror { owner, key, memory, readers, attached: Vec::new(), retired: false });
         MirrorId(u32::try_from(id).expect("few mirrors"))
     }
 
     pub(super) fn attach(&mut self, reader: u32, owner: u32, key: MirrorKey, words: usize) -> Region {
-        assert!(reader != owner, "node {owner} needs no view of its own mirror");
+        assert!(reader != owner, "node {owner} needs no attachment of its own mirror");
         let region = self.register(reader, words);
         let memory = self.memory_of(&region);
-        let id = self.views.len();
-        let twin = self.view_keys.insert((owner, key.0, reader), id);
+        let id = self.attachments.len();
+        let twin = self.attachment_keys.insert((owner, key.0, reader), id);
         assert!(twin.is_none(), "node {reader} has attached {key:?} of node {owner} already");
-        self.views.push(View {
+        self.attachments.push(SimAttachment {
             reader,
             owner,
             key,
@@ -96,27 +96,27 @@ impl World {
             lost: false,
             dropped: false,
         });
-        self.memories[memory].view = Some(id);
+        self.memories[memory].attachment = Some(id);
         if self.mirror_keys.contains_key(&(owner, key.0)) {
             let at = self.local_now(reader) + self.config.cost.connect_ns + self.notice_delay();
-            self.agenda.enter(at, Action::Attach(id));
+            self.agenda.enter(at, SimAction::Attach(id));
         }
         region.read_only()
     }
 
     /// Reader and owner have found each other.
-    pub(super) fn on_attach(&mut self, id: ViewId) {
-        let View { reader, owner, key, memory, source, lost, .. } = self.views[id];
+    pub(super) fn on_attach(&mut self, id: AttachmentId) {
+        let SimAttachment { reader, owner, key, memory, source, lost, .. } = self.attachments[id];
         // It may have been retired meanwhile.
         let Some(&mirror) = self.mirror_keys.get(&(owner, key.0)) else { return };
-        let Mirror { memory: region, readers, .. } = &self.mirrors[mirror];
+        let SimMirror { memory: region, readers, .. } = &self.mirrors[mirror];
         let region = *region;
         let wanted = source.is_none() && !lost && readers.contains(&reader);
         if !wanted || !self.lives(owner) || !self.lives(reader) {
             return;
         }
         if self.path(owner, reader).is_shut() {
-            return self.delayed.push(Action::Attach(id));
+            return self.delayed.push(SimAction::Attach(id));
         }
         if self.memories[memory].region.words() != self.memories[region].region.words() {
             self.lose_both(reader, owner, BreakReason::Protocol, BreakReason::PeerClosed);
@@ -127,10 +127,10 @@ impl World {
             None => self.add_lane(owner, reader, None),
         };
         self.path_mut(owner, reader).mirror_lane = Some(lane);
-        (self.views[id].lane, self.views[id].source) = (Some(lane), Some(region));
+        (self.attachments[id].lane, self.attachments[id].source) = (Some(lane), Some(region));
         self.mirrors[mirror].attached.push(id);
-        self.path_mut(owner, reader).views.push(id);
-        self.push_event(owner, Event::Attached { key, reader: NodeId(reader) });
+        self.path_mut(owner, reader).attachments.push(id);
+        self.push_event(owner, FabricEvent::Attached { key, reader: NodeId(reader) });
     }
 
     /// Pushes words of `range` by reference, or with `by_value` these few words by value.
@@ -146,21 +146,21 @@ impl World {
             if self.config.adversary.is_some() && readers > 1 { self.prng.index(readers) } else { 0 };
         for i in 0..readers {
             // The owner may die between two posts, and lose a reader.
-            let Some(&view) = self.mirrors[id].attached.get((i + rotate) % readers) else { continue };
+            let Some(&attachment) = self.mirrors[id].attached.get((i + rotate) % readers) else { continue };
             if !self.begin_post(node) {
                 return;
             }
             let source = match by_value {
-                true => Payload::Value(values(&self.memories[memory].region, range.clone())),
-                false => Payload::Reference { memory, first: range.start },
+                true => LanePayload::Value(values(&self.memories[memory].region, range.clone())),
+                false => LanePayload::Reference { memory, first: range.start },
             };
-            let lane = self.views[view].lane.expect("attached");
+            let lane = self.attachments[attachment].lane.expect("attached");
             self.enqueue(
                 lane,
-                Post {
+                LanePost {
                     source,
                     words: u32::try_from(range.len()).expect("a push fits 32 GiB"),
-                    target: Target::View { view, first: range.start },
+                    target: LaneTarget::Attachment { attachment, first: range.start },
                     immediate: None,
                     signal: None,
                     arrive_at: 0,
@@ -178,21 +178,21 @@ impl World {
         let shown = Happening::Shown { key, first: range.start, words: range.len() };
         self.trace.add(self.now, node, shown);
         for i in 0..self.mirrors[mirror].attached.len() {
-            let reader = self.views[self.mirrors[mirror].attached[i]].reader;
+            let reader = self.attachments[self.mirrors[mirror].attached[i]].reader;
             self.chance_glimpse(node, reader);
             let late = match &self.config.adversary {
                 Some(adversary) => Adversary::wait_ns(&mut self.prng, adversary.delay_max),
                 None => self.config.cost.coherence_ns,
             };
             if !std::mem::replace(&mut self.path_mut(node, reader).glimpse_scheduled, true) {
-                self.agenda.enter(self.local_now(node) + late, Action::Glimpse { owner: node, reader });
+                self.agenda.enter(self.local_now(node) + late, SimAction::Glimpse { owner: node, reader });
             }
         }
     }
 
     pub(super) fn on_glimpse(&mut self, owner: u32, reader: u32) {
         if self.path(owner, reader).is_shut() {
-            return self.delayed.push(Action::Glimpse { owner, reader });
+            return self.delayed.push(SimAction::Glimpse { owner, reader });
         }
         self.path_mut(owner, reader).glimpse_scheduled = false;
         self.glimpse(owner, reader);
@@ -209,10 +209,10 @@ impl World {
     /// Brings all that the reader sees of the owner up to date.
     fn glimpse(&mut self, owner: u32, reader: u32) {
         let mut changed = false;
-        for id in &self.paths[owner as usize][reader as usize].views {
-            let view = &self.views[*id];
-            let Some(source) = view.source.filter(|_| view.is_fed()) else { continue };
-            changed |= bring_up(&self.memories[view.memory].region, &self.memories[source].region);
+        for id in &self.paths[owner as usize][reader as usize].attachments {
+            let attachment = &self.attachments[*id];
+            let Some(source) = attachment.source.filter(|_| attachment.is_fed()) else { continue };
+            changed |= bring_up(&self.memories[attachment.memory].region, &self.memories[source].region);
         }
         if changed {
             self.touch(reader);
@@ -222,27 +222,27 @@ impl World {
     /// A poll of a reader may show it what its owners store.
     pub(super) fn glimpse_at_poll(&mut self, reader: u32) {
         for owner in 0..self.node_count() {
-            if !self.path(owner, reader).views.is_empty() {
+            if !self.path(owner, reader).attachments.is_empty() {
                 self.chance_glimpse(owner, reader);
             }
         }
     }
 
-    /// Stops a view.
+    /// Stops an attachment.
     pub(super) fn freeze(&mut self, node: u32, region: &Region) {
-        let Memory { view, owner, .. } = self.memories[self.memory_of(region)];
-        let view = view.filter(|_| owner == node).expect("a view of this node");
-        self.views[view].frozen = true;
+        let SimMemory { attachment, owner, .. } = self.memories[self.memory_of(region)];
+        let attachment = attachment.filter(|_| owner == node).expect("an attachment of this node");
+        self.attachments[attachment].frozen = true;
     }
 
     /// What `node` published shows nothing more at `peer`, and the other way round, as far as `node` decides.
     pub(super) fn forget_mirrors(&mut self, node: u32, peer: u32) {
-        for view in &mut self.views {
-            view.lost |= view.reader == node && view.owner == peer;
+        for attachment in &mut self.attachments {
+            attachment.lost |= attachment.reader == node && attachment.owner == peer;
         }
         for mirror in self.mirrors.iter_mut().filter(|mirror| mirror.owner == node) {
-            let views = &self.views;
-            mirror.attached.retain(|view| views[*view].reader != peer);
+            let attachments = &self.attachments;
+            mirror.attached.retain(|attachment| attachments[*attachment].reader != peer);
         }
         if let Some(lane) = self.path(peer, node).mirror_lane {
             self.close_lane(lane);
@@ -262,14 +262,17 @@ impl World {
                 self.glimpse(owner, reader);
             }
         }
-        self.views.iter_mut().filter(|view| view.owner == owner).for_each(|view| view.lost = true);
+        self.attachments
+            .iter_mut()
+            .filter(|attachment| attachment.owner == owner)
+            .for_each(|attachment| attachment.lost = true);
     }
 
     /// Both nodes lose each other.
     fn lose_both(&mut self, a: u32, b: u32, reason_at_a: BreakReason, reason_at_b: BreakReason) {
         for (node, peer, reason) in [(a, b, reason_at_a), (b, a, reason_at_b)] {
             let at = self.now + self.notice_delay();
-            self.agenda.enter(at, Action::Lose { node, peer, reason });
+            self.agenda.enter(at, SimAction::Lose { node, peer, reason });
         }
     }
 }
@@ -278,21 +281,21 @@ impl World {
 ///
 /// # Panics
 /// If they are too many to go by value.
-fn values(region: &Region, words: Range<usize>) -> [u64; Source::VALUE_WORDS_MAX] {
-    let mut values = [0; Source::VALUE_WORDS_MAX];
+fn values(region: &Region, words: Range<usize>) -> [u64; WriteSource::VALUE_WORDS_MAX] {
+    let mut values = [0; WriteSource::VALUE_WORDS_MAX];
     assert!(words.len() <= values.len(), "{} words by value", words.len());
     values.iter_mut().zip(words).for_each(|(value, word)| *value = region.load(word));
     values
 }
 
 /// Copies what differs; true if anything did. Most of it is equal most of the time, so it looks at eight words at once.
-fn bring_up(view: &Region, source: &Region) -> bool {
+fn bring_up(attachment: &Region, source: &Region) -> bool {
     let mut changed = false;
-    for (view, source) in view.atomics().chunks(8).zip(source.atomics().chunks(8)) {
-        let pairs = || view.iter().zip(source);
+    for (attachment, source) in attachment.atomics().chunks(8).zip(source.atomics().chunks(8)) {
+        let pairs = || attachment.iter().zip(source);
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        if pairs().fold(0, |differs, (view, source)| differs | (load(view) ^ load(source))) != 0 {
-            pairs().for_each(|(view, source)| view.store(load(source), Ordering::Relaxed));
+        if pairs().fold(0, |differs, (attachment, source)| differs | (load(attachment) ^ load(source))) != 0 {
+            pairs().for_each(|(attachment, source)| attachment.store(load(source), Ordering::Relaxed));
             changed = true;
         }
     }

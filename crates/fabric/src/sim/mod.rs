@@ -4,7 +4,7 @@
 //! protocol that survives it rests on the axioms and on nothing else. With a [`CostModel`] and no adversary it
 //! predicts what hardware would do. Faults are data: [`Rule`]s.
 //!
-//! **Law of the world.** Time passes in [`SimWorld::step`], [`SimWorld::advance_to`] and [`SimWorld::next_turn`]
+//! **Law of the world.** Time passes in [`SimWorld::step`], [`SimWorld::advance_to`] and [`SimWorld::next_poll`]
 //! only; calls of a [`SimFabric`] happen at the present time and make its own node busy. The same seed, the same
 //! configuration and the same calls give the same run: [`SimWorld::trace_hash`] tells.
 
@@ -19,24 +19,24 @@ mod landing;
 mod link;
 mod mirror;
 mod node;
+mod polling;
 mod prng;
 mod retirement;
 mod rule;
 mod trace;
-mod turn;
 mod world;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use world::{Memory, World};
+use world::{SimMemory, WorldState};
 
 pub use self::adversary::Adversary;
 pub use self::cost::CostModel;
-pub use self::node::{Counters, SimFabric};
+pub use self::node::{NodeCounters, SimFabric};
 pub use self::prng::Prng;
-pub use self::rule::{Rule, Verdict, When};
-pub use self::trace::{Happening, Record};
+pub use self::rule::{Rule, RuleTrigger, Verdict};
+pub use self::trace::{Happening, TraceRecord};
 
 use crate::{Duration, Instant};
 
@@ -106,14 +106,14 @@ impl SimConfig {
 /// A whole cluster. Cheap to clone: all clones are the same world.
 #[derive(Clone, Debug)]
 pub struct SimWorld {
-    world: Rc<RefCell<World>>,
+    world: Rc<RefCell<WorldState>>,
 }
 
 impl SimWorld {
     /// `nodes` nodes, numbered from 0, each of which can reach every other.
     #[must_use]
     pub fn new(seed: u64, config: SimConfig, nodes: u32) -> Self {
-        Self { world: Rc::new(RefCell::new(World::new(seed, config, nodes))) }
+        Self { world: Rc::new(RefCell::new(WorldState::new(seed, config, nodes))) }
     }
 
     /// Node `i`'s access to the network.
@@ -162,8 +162,8 @@ impl SimWorld {
     /// Lets time pass up to the next turn of a node and returns it; `None` when `until` comes first. The caller
     /// polls that node's fabric and cores, then calls [`SimWorld::rest`]. Nodes that are paused or dead get no
     /// turn; every node gets one at the beginning.
-    pub fn next_turn(&self, until: Instant) -> Option<u32> {
-        self.world.borrow_mut().next_turn(until.as_nanos())
+    pub fn next_poll(&self, until: Instant) -> Option<u32> {
+        self.world.borrow_mut().next_poll(until.as_nanos())
     }
 
     /// Ends the turn of node `i`. If it `worked` it gets another as soon as it is free; else when its memory
@@ -257,7 +257,7 @@ impl SimWorld {
 
     /// The latest happenings, as many as the configuration keeps.
     #[must_use]
-    pub fn trace(&self) -> Vec<Record> {
+    pub fn trace(&self) -> Vec<TraceRecord> {
         self.world.borrow().trace.records()
     }
 

@@ -5,52 +5,52 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::World;
-use super::clock::Dial;
-use super::connection::Receive;
+use super::WorldState;
+use super::clock::DriftingClock;
+use super::connection::PostedReceive;
 use super::fault::nanos;
-use super::link::{LaneId, Payload, Post, Target};
+use super::link::{LaneId, LanePayload, LanePost, LaneTarget};
 use super::rule::Counted;
 use crate::{
-    Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
-    PostError, Region, SEND_BYTES_MAX, Shortage, Source, Token, Write,
+    Capabilities, Channel, ConnId, Duration, Fabric, FabricEvent, Grant, Instant, MirrorId, MirrorKey,
+    NodeId, PostError, Region, SEND_BYTES_MAX, Shortage, Token, Write, WriteSource,
 };
 
 /// What the world knows of a node.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct SimNode {
     /// When its processor will have done all that it was charged with.
     pub(super) clock: u64,
-    pub(super) dial: Dial,
+    pub(super) dial: DriftingClock,
     /// When it polls next; `None` while it sleeps and while it polls.
     pub(super) ready_at: Option<u64>,
     pub(super) state: NodeState,
     /// How often it was paused.
     pub(super) pause: u32,
     /// Events that its next poll yields.
-    pub(super) inbox: VecDeque<Event>,
+    pub(super) inbox: VecDeque<FabricEvent>,
     /// Lanes whose first post waits for a poll [F12].
     pub(super) arrivals: Vec<LaneId>,
-    pub(super) egress: Direction,
-    pub(super) ingress: Direction,
+    pub(super) egress: LinkDirection,
+    pub(super) ingress: LinkDirection,
     /// Posts so far, as rules count them.
     pub(super) posts: u64,
     pub(super) post_rules: Counted,
     /// Requests for memory so far, as rules count them.
     pub(super) requests: u64,
     pub(super) memory_rules: Counted,
-    pub(super) counters: Counters,
+    pub(super) counters: NodeCounters,
 }
 
 /// One direction of a node's link.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Direction {
+pub(super) struct LinkDirection {
     /// When all that has come so far is through, and when all posts of a single packet are.
     free_at: u64,
     packets_free_at: u64,
 }
 
-impl Direction {
+impl LinkDirection {
     /// Takes a post that is there at `at` and keeps the link busy for `busy_ns`; returns when its first byte goes.
     pub(super) fn take(&mut self, at: u64, busy_ns: u64, is_packet: bool) -> u64 {
         let free_at = if is_packet { &mut self.packets_free_at } else { &mut self.free_at };
@@ -73,7 +73,7 @@ pub(super) enum NodeState {
 
 /// What a node has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct NodeCounters {
     /// Writes and sends posted; a push counts once for each reader.
     pub posts: u64,
     /// Bytes posted.
@@ -84,8 +84,8 @@ pub struct Counters {
     pub polls: u64,
 }
 
-impl Node {
-    pub(super) fn new(dial: Dial, now: u64) -> Self {
+impl SimNode {
+    pub(super) fn new(dial: DriftingClock, now: u64) -> Self {
         Self {
             clock: now,
             dial,
@@ -94,13 +94,13 @@ impl Node {
             pause: 0,
             inbox: VecDeque::new(),
             arrivals: Vec::new(),
-            egress: Direction::default(),
-            ingress: Direction::default(),
+            egress: LinkDirection::default(),
+            ingress: LinkDirection::default(),
             posts: 0,
             post_rules: Counted::new(),
             requests: 0,
             memory_rules: Counted::new(),
-            counters: Counters::default(),
+            counters: NodeCounters::default(),
         }
     }
 }
@@ -111,14 +111,14 @@ impl Node {
 /// a poll runs on to the end of that poll, unheard.
 #[derive(Debug)]
 pub struct SimFabric {
-    world: Rc<RefCell<World>>,
+    world: Rc<RefCell<WorldState>>,
     node: u32,
     /// Reused by `poll`, which must not hold the world while it yields.
-    yielded: Vec<Event>,
+    yielded: Vec<FabricEvent>,
 }
 
 impl SimFabric {
-    pub(super) fn new(world: Rc<RefCell<World>>, node: u32) -> Self {
+    pub(super) fn new(world: Rc<RefCell<WorldState>>, node: u32) -> Self {
         Self { world, node, yielded: Vec::new() }
     }
 
@@ -155,7 +155,7 @@ impl SimFabric {
 
     /// What this node has done so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> NodeCounters {
         self.world.borrow().nodes[self.node as usize].counters
     }
 }
@@ -203,11 +203,11 @@ impl Fabric for SimFabric {
         region.check(&range);
         let memory = &world.memories[world.memory_of(region)];
         assert!(
-            memory.owner == self.node && memory.view.is_none(),
+            memory.owner == self.node && memory.attachment.is_none(),
             "node {} grants its own regions only",
             self.node
         );
-        world.grants.give(self.node, peer.0, region.id(), range)
+        world.grants.issue(self.node, peer.0, region.id(), range)
     }
 
     fn revoke(&mut self, grant: &Grant) {
@@ -218,23 +218,30 @@ impl Fabric for SimFabric {
         let mut world = self.world.borrow_mut();
         let words = u32::try_from(write.source.words()).expect("a write fits 32 GiB");
         let source = match write.source {
-            Source::Value(words) => by_value(words),
-            Source::Region(region, range) => {
+            WriteSource::Value(words) => by_value(words),
+            WriteSource::Region(region, range) => {
                 region.check(&range);
-                Payload::Reference { memory: world.memory_of(region), first: range.start }
+                LanePayload::Reference { memory: world.memory_of(region), first: range.start }
             }
         };
-        let target = Target::Granted { grant: *write.grant, offset: write.offset as u64 };
-        let post =
-            Post { source, words, target, immediate: write.immediate, signal: write.signal, arrive_at: 0 };
+        let target = LaneTarget::Granted { grant: *write.grant, offset: write.offset as u64 };
+        let post = LanePost {
+            source,
+            words,
+            target,
+            immediate: write.immediate,
+            signal: write.signal,
+            arrive_at: 0,
+        };
         world.post(self.node, conn, post)
     }
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
         assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes, at most {SEND_BYTES_MAX}", bytes.len());
         let words = u32::try_from(bytes.len().div_ceil(8)).expect("checked above");
-        let source = Payload::Bytes(bytes.into());
-        let post = Post { source, words, target: Target::Receive, immediate: None, signal, arrive_at: 0 };
+        let source = LanePayload::Bytes(bytes.into());
+        let post =
+            LanePost { source, words, target: LaneTarget::Receive, immediate: None, signal, arrive_at: 0 };
         self.world.borrow_mut().post(self.node, conn, post)
     }
 
@@ -250,7 +257,7 @@ impl Fabric for SimFabric {
         let memory = world.memory_of(region);
         let cost = world.config.cost.post_receive_ns;
         world.charge(self.node, cost);
-        world.post_receive(self.node, conn, Receive { memory, range, token })
+        world.post_receive(self.node, conn, PostedReceive { memory, range, token })
     }
 
     fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
@@ -275,15 +282,15 @@ impl Fabric for SimFabric {
         self.world.borrow_mut().push(self.node, mirror, words, true);
     }
 
-    fn freeze(&mut self, view: &Region) {
-        self.world.borrow_mut().freeze(self.node, view);
+    fn freeze(&mut self, attachment: &Region) {
+        self.world.borrow_mut().freeze(self.node, attachment);
     }
 
     fn retire(&mut self, mirror: MirrorId) {
         self.world.borrow_mut().retire(self.node, mirror);
     }
 
-    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         let mut yielded = std::mem::take(&mut self.yielded);
         let work = self.world.borrow_mut().poll(self.node, &mut yielded);
         yielded.drain(..).for_each(sink);
@@ -292,9 +299,9 @@ impl Fabric for SimFabric {
     }
 }
 
-impl World {
+impl WorldState {
     /// Posts to a connection.
-    fn post(&mut self, node: u32, conn: ConnId, post: Post) -> Result<(), PostError> {
+    fn post(&mut self, node: u32, conn: ConnId, post: LanePost) -> Result<(), PostError> {
         if !self.lives(node) {
             return Ok(());
         }
@@ -306,9 +313,9 @@ impl World {
     }
 }
 
-fn by_value(words: &[u64]) -> Payload {
-    let mut value = [0; Source::VALUE_WORDS_MAX];
+fn by_value(words: &[u64]) -> LanePayload {
+    let mut value = [0; WriteSource::VALUE_WORDS_MAX];
     assert!(words.len() <= value.len(), "{} words by value, at most {}", words.len(), value.len());
     value[..words.len()].copy_from_slice(words);
-    Payload::Value(value)
+    LanePayload::Value(value)
 }

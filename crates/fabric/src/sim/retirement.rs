@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::World;
-use super::link::{Payload, Target};
-use crate::{Event, MirrorId, Region, RegionId};
+use super::WorldState;
+use super::link::{LanePayload, LaneTarget};
+use crate::{FabricEvent, MirrorId, Region, RegionId};
 
-impl World {
+impl WorldState {
     /// Ends a mirror. What was pushed before is on its way and arrives.
     pub(super) fn retire(&mut self, node: u32, mirror: MirrorId) {
         let id = self.mirror_of(node, mirror);
@@ -17,7 +17,7 @@ impl World {
         let (owner, mirror_key) = (mirror.owner, mirror.key);
         self.mirror_keys.remove(&(owner, mirror_key.0));
         let inbox = &mut self.nodes[node as usize].inbox;
-        inbox.retain(|event| !matches!(event, Event::Attached { key, .. } if *key == mirror_key));
+        inbox.retain(|event| !matches!(event, FabricEvent::Attached { key, .. } if *key == mirror_key));
         self.retirements += 1;
         if self.retirements.is_multiple_of(SWEEP_EVERY) {
             self.sweep();
@@ -32,36 +32,39 @@ impl World {
         id
     }
 
-    /// Gives back the words of views and of retired mirrors that no node and no post holds.
+    /// Gives back the words of attachments and of retired mirrors that no node and no post holds.
     fn sweep(&mut self) {
-        for id in 0..self.views.len() {
-            if !self.views[id].dropped && is_alone(&self.memories[self.views[id].memory].region) {
-                self.drop_view(id);
+        for id in 0..self.attachments.len() {
+            if !self.attachments[id].dropped && is_alone(&self.memories[self.attachments[id].memory].region) {
+                self.drop_attachment(id);
             }
         }
         for id in 0..self.mirrors.len() {
             let memory = self.mirrors[id].memory;
-            let shown = self.views.iter().any(|view| !view.dropped && view.source == Some(memory));
+            let shown = self
+                .attachments
+                .iter()
+                .any(|attachment| !attachment.dropped && attachment.source == Some(memory));
             if self.mirrors[id].retired && !shown && is_alone(&self.memories[memory].region) {
                 self.give_back(memory);
             }
         }
     }
 
-    /// The reader holds the view no more: nothing shows in it.
-    fn drop_view(&mut self, id: usize) {
-        let view = &mut self.views[id];
-        (view.dropped, view.lost) = (true, true);
-        let (owner, reader, memory) = (view.owner, view.reader, view.memory);
-        self.path_mut(owner, reader).views.retain(|other| *other != id);
+    /// The reader holds the attachment no more: nothing shows in it.
+    fn drop_attachment(&mut self, id: usize) {
+        let attachment = &mut self.attachments[id];
+        (attachment.dropped, attachment.lost) = (true, true);
+        let (owner, reader, memory) = (attachment.owner, attachment.reader, attachment.memory);
+        self.path_mut(owner, reader).attachments.retain(|other| *other != id);
         self.mirrors.iter_mut().for_each(|mirror| mirror.attached.retain(|other| *other != id));
         self.give_back(memory);
     }
 
     fn give_back(&mut self, memory: usize) {
-        let reads = |post: &super::link::Post| {
-            matches!(post.source, Payload::Reference { memory: source, .. } if source == memory)
-                || matches!(&post.target, Target::Granted { grant, .. } if grant.region.0 == memory as u64)
+        let reads = |post: &super::link::LanePost| {
+            matches!(post.source, LanePayload::Reference { memory: source, .. } if source == memory)
+                || matches!(&post.target, LaneTarget::Granted { grant, .. } if grant.region.0 == memory as u64)
         };
         if !self.lanes.iter().any(|lane| lane.posts.iter().any(reads)) {
             self.memories[memory].region = Region::heap(RegionId(memory as u64), 0);
@@ -93,15 +96,15 @@ mod tests {
             for round in 0..10 * SWEEP_EVERY {
                 let region = owner.register(WORDS);
                 let mirror = owner.publish(MirrorKey(round), &region, &[NodeId(1)]);
-                let view = reader.attach(NodeId(0), MirrorKey(round), WORDS);
-                for turn in 0..round % 4 {
-                    world.advance_to(world.now() + Duration::from_micros(40 * turn));
+                let attachment = reader.attach(NodeId(0), MirrorKey(round), WORDS);
+                for step in 0..round % 4 {
+                    world.advance_to(world.now() + Duration::from_micros(40 * step));
                     owner.push(mirror, 0..WORDS);
                     owner.poll(&mut |_| ());
                     reader.poll(&mut |_| ());
                 }
                 if round % 3 > 0 {
-                    drop(view);
+                    drop(attachment);
                 }
                 owner.retire(mirror);
             }

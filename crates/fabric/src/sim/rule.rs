@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::World;
-use super::agenda::Action;
+use super::WorldState;
+use super::agenda::SimAction;
 use super::trace::Happening;
 use crate::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use crate::{Duration, Instant};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// When it strikes; each rule strikes once.
-    pub when: When,
+    pub when: RuleTrigger,
     /// What happens then.
     pub what: Verdict,
 }
 
 /// When a rule strikes. Posts, pieces and requests are counted from 1, from the beginning of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum RuleTrigger {
     /// At a virtual time.
     At(Instant),
     /// Just before a node's `nth` post, which is then posted only if the node lives. A push counts as one post for
@@ -39,8 +39,8 @@ pub enum When {
         /// Which piece on this path, over all its connections and mirrors.
         nth: u64,
     },
-    /// Just before a node's `nth` request for memory: a region that it registers, or a view that it attaches. To crash there
-    /// is what a shortage of memory makes of a core ([`crate::Shortage`]).
+    /// Just before a node's `nth` request for memory: a region that it registers, or an attachment that it attaches. To crash
+    /// there is what a shortage of memory makes of a core ([`crate::Shortage`]).
     Memory {
         /// Who asks.
         node: u32,
@@ -103,15 +103,19 @@ impl Verdict {
     }
 }
 
-impl World {
+impl WorldState {
     /// Takes a rule into the run.
     pub(super) fn add_rule(&mut self, rule: Rule) {
         let index = self.rules.len();
         match rule.when {
-            When::At(at) => self.agenda.enter(at.as_nanos().max(self.now), Action::Rule(index)),
-            When::Post { node, nth } => insert(&mut self.nodes[node as usize].post_rules, nth, index),
-            When::Piece { from, to, nth } => insert(&mut self.path_mut(from, to).piece_rules, nth, index),
-            When::Memory { node, nth } => insert(&mut self.nodes[node as usize].memory_rules, nth, index),
+            RuleTrigger::At(at) => self.agenda.enter(at.as_nanos().max(self.now), SimAction::Rule(index)),
+            RuleTrigger::Post { node, nth } => insert(&mut self.nodes[node as usize].post_rules, nth, index),
+            RuleTrigger::Piece { from, to, nth } => {
+                insert(&mut self.path_mut(from, to).piece_rules, nth, index)
+            }
+            RuleTrigger::Memory { node, nth } => {
+                insert(&mut self.nodes[node as usize].memory_rules, nth, index)
+            }
         }
         self.rules.push(rule);
     }
@@ -170,7 +174,7 @@ impl fmt::Display for Rule {
     }
 }
 
-impl fmt::Display for When {
+impl fmt::Display for RuleTrigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::At(at) => write!(f, "at {} ns", at.as_nanos()),

@@ -8,11 +8,11 @@ use std::fmt;
 
 use super::Verdict;
 use super::prng::mix;
-use crate::{Event, MirrorKey};
+use crate::{FabricEvent, MirrorKey};
 
 /// One line of a trace.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record {
+pub struct TraceRecord {
     /// Virtual time since the beginning of the world, in nanoseconds.
     pub at_ns: u64,
     /// The node to which it happened.
@@ -64,7 +64,7 @@ pub enum Happening {
         peer: u32,
     },
     /// A poll yielded an event.
-    Yielded(Event),
+    Yielded(FabricEvent),
     /// A fault struck (the node is the first that it names).
     Fault(Verdict),
     /// A driver's remark.
@@ -76,7 +76,7 @@ pub enum Happening {
 pub(super) struct Trace {
     hash: u64,
     records_max: usize,
-    records: VecDeque<Record>,
+    records: VecDeque<TraceRecord>,
 }
 
 impl Trace {
@@ -92,7 +92,7 @@ impl Trace {
         self.fold(a);
         self.fold(b);
         if self.records_max > 0 {
-            self.keep(Record { at_ns, node, what });
+            self.keep(TraceRecord { at_ns, node, what });
         }
     }
 
@@ -101,7 +101,7 @@ impl Trace {
         self.hash = (self.hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
 
-    fn keep(&mut self, record: Record) {
+    fn keep(&mut self, record: TraceRecord) {
         if self.records.len() == self.records_max {
             self.records.pop_front();
         }
@@ -112,7 +112,7 @@ impl Trace {
         mix(self.hash)
     }
 
-    pub(super) fn records(&self) -> Vec<Record> {
+    pub(super) fn records(&self) -> Vec<TraceRecord> {
         self.records.iter().cloned().collect()
     }
 }
@@ -135,17 +135,19 @@ impl Happening {
     }
 }
 
-fn digest_event(event: &Event) -> [u64; 3] {
+fn digest_event(event: &FabricEvent) -> [u64; 3] {
     match event {
-        Event::Connected { conn, peer } => [16, conn.0, u64::from(peer.0)],
-        Event::Attached { key, reader } => [17, key.0, u64::from(reader.0)],
-        Event::Done { conn, token } => [18, conn.0, token.0],
-        Event::Arrived { conn, token, immediate } => [19, conn.0 << 32 | u64::from(*immediate), token.0],
-        Event::Received { conn, token, length } => [20, mix(conn.0) ^ *length as u64, token.0],
-        Event::Revoked { grant } => [21, grant.key, grant.region.0],
-        Event::Refused { conn } => [22, conn.0, 0],
-        Event::Broken { conn, reason } => [23, conn.0, *reason as u64],
-        Event::PeerLost { peer, reason } => [24, u64::from(peer.0), *reason as u64],
+        FabricEvent::Connected { conn, peer } => [16, conn.0, u64::from(peer.0)],
+        FabricEvent::Attached { key, reader } => [17, key.0, u64::from(reader.0)],
+        FabricEvent::Done { conn, token } => [18, conn.0, token.0],
+        FabricEvent::Arrived { conn, token, immediate } => {
+            [19, conn.0 << 32 | u64::from(*immediate), token.0]
+        }
+        FabricEvent::Received { conn, token, length } => [20, mix(conn.0) ^ *length as u64, token.0],
+        FabricEvent::Revoked { grant } => [21, grant.key, grant.region.0],
+        FabricEvent::Refused { conn } => [22, conn.0, 0],
+        FabricEvent::Broken { conn, reason } => [23, conn.0, *reason as u64],
+        FabricEvent::PeerLost { peer, reason } => [24, u64::from(peer.0), *reason as u64],
     }
 }
 
@@ -153,7 +155,7 @@ fn text_digest(text: &str) -> u64 {
     text.bytes().fold(text.len() as u64, |digest, byte| mix(digest ^ u64::from(byte)))
 }
 
-impl fmt::Display for Record {
+impl fmt::Display for TraceRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (micros, nanos) = (self.at_ns / 1000, self.at_ns % 1000);
         write!(f, "{micros:>9}.{nanos:03} µs  node {:<3} {}", self.node, self.what)

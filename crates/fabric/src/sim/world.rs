@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use super::agenda::{Action, Agenda};
-use super::connection::{End, EndId};
-use super::grants::Grants;
-use super::link::{Lane, LaneId, Payload, Post};
-use super::mirror::{Mirror, View, ViewId};
-use super::node::{Node, NodeState};
+use super::agenda::{Agenda, SimAction};
+use super::connection::{ConnectionEnd, EndId};
+use super::grants::SimGrants;
+use super::link::{Lane, LaneId, LanePayload, LanePost};
+use super::mirror::{AttachmentId, SimAttachment, SimMirror};
+use super::node::{NodeState, SimNode};
 use super::rule::Counted;
 use super::trace::{Happening, Trace};
 use super::{Prng, Rule, SimConfig};
 use crate::region::Access;
-use crate::{Duration, Event, Region, RegionId};
+use crate::{Duration, FabricEvent, Region, RegionId};
 
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct WorldState {
     pub(super) config: SimConfig,
     pub(super) prng: Prng,
     /// For the rates of clocks alone, so that nothing else depends on them.
@@ -23,25 +23,25 @@ pub(super) struct World {
     /// Virtual time in nanoseconds; never goes back.
     pub(super) now: u64,
     pub(super) agenda: Agenda,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<SimNode>,
     /// `paths[from][to]`.
-    pub(super) paths: Vec<Vec<Path>>,
-    pub(super) memories: Vec<Memory>,
+    pub(super) paths: Vec<Vec<NetworkPath>>,
+    pub(super) memories: Vec<SimMemory>,
     pub(super) lanes: Vec<Lane>,
-    pub(super) ends: Vec<End>,
+    pub(super) ends: Vec<ConnectionEnd>,
     /// The latest end of (node, peer, channel).
     pub(super) openings: BTreeMap<(u32, u32, u32), EndId>,
-    pub(super) grants: Grants,
-    pub(super) mirrors: Vec<Mirror>,
+    pub(super) grants: SimGrants,
+    pub(super) mirrors: Vec<SimMirror>,
     /// By owner and key.
     pub(super) mirror_keys: BTreeMap<(u32, u64), usize>,
     /// Mirrors retired ever.
     pub(super) retirements: u64,
-    pub(super) views: Vec<View>,
+    pub(super) attachments: Vec<SimAttachment>,
     /// By owner, key and reader.
-    pub(super) view_keys: BTreeMap<(u32, u64, u32), ViewId>,
+    pub(super) attachment_keys: BTreeMap<(u32, u64, u32), AttachmentId>,
     /// What waits for paths to be joined again.
-    pub(super) delayed: Vec<Action>,
+    pub(super) delayed: Vec<SimAction>,
     /// How often the network was parted or joined.
     pub(super) partitions: u32,
     pub(super) rules: Vec<Rule>,
@@ -54,7 +54,7 @@ pub(super) struct World {
 
 /// One direction between two nodes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Path {
+pub(super) struct NetworkPath {
     pub(super) cut: bool,
     /// The two have no link yet, or none any more: nothing goes from one to the other, and neither misses it.
     pub(super) unlinked: bool,
@@ -63,15 +63,15 @@ pub(super) struct Path {
     pub(super) lost: bool,
     /// The lane of all mirrors of `from` that `to` reads.
     pub(super) mirror_lane: Option<LaneId>,
-    /// The views that `to` has attached of mirrors of `from`.
-    pub(super) views: Vec<ViewId>,
+    /// The attachments that `to` has attached of mirrors of `from`.
+    pub(super) attachments: Vec<AttachmentId>,
     pub(super) glimpse_scheduled: bool,
     /// Pieces of writes that have come to land.
     pub(super) pieces: u64,
     pub(super) piece_rules: Counted,
 }
 
-impl Path {
+impl NetworkPath {
     /// Whether nothing gets through.
     pub(super) const fn is_shut(&self) -> bool {
         self.cut || self.unlinked
@@ -80,14 +80,14 @@ impl Path {
 
 /// A region of some node.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct SimMemory {
     pub(super) owner: u32,
     pub(super) region: Region,
-    /// Whether it is a view.
-    pub(super) view: Option<ViewId>,
+    /// Whether it is an attachment.
+    pub(super) attachment: Option<AttachmentId>,
 }
 
-impl World {
+impl WorldState {
     pub(super) fn new(seed: u64, config: SimConfig, nodes: u32) -> Self {
         let trace = Trace::new(config.trace_records_max);
         let rules = config.rules.clone();
@@ -103,12 +103,12 @@ impl World {
             lanes: Vec::new(),
             ends: Vec::new(),
             openings: BTreeMap::new(),
-            grants: Grants::default(),
+            grants: SimGrants::default(),
             mirrors: Vec::new(),
             mirror_keys: BTreeMap::new(),
             retirements: 0,
-            views: Vec::new(),
-            view_keys: BTreeMap::new(),
+            attachments: Vec::new(),
+            attachment_keys: BTreeMap::new(),
             delayed: Vec::new(),
             partitions: 0,
             rules: Vec::new(),
@@ -126,11 +126,11 @@ impl World {
     /// A further node, reachable from all others.
     pub(super) fn add_node(&mut self) -> u32 {
         let dial = self.draw_dial();
-        self.nodes.push(Node::new(dial, self.now));
+        self.nodes.push(SimNode::new(dial, self.now));
         for row in &mut self.paths {
-            row.push(Path::default());
+            row.push(NetworkPath::default());
         }
-        self.paths.push(vec![Path::default(); self.nodes.len()]);
+        self.paths.push(vec![NetworkPath::default(); self.nodes.len()]);
         self.node_count() - 1
     }
 
@@ -143,18 +143,18 @@ impl World {
         let Some((at, action)) = self.agenda.take() else { return false };
         self.now = self.now.max(at);
         match action {
-            Action::Lane(lane) => self.on_lane(lane),
-            Action::Completions(end) => self.on_completions(end),
-            Action::Connect(end) => self.on_connect(end),
-            Action::Break(end, broke) => self.on_break(end, broke),
-            Action::ReceiverNotReady(lane, post) => self.on_receiver_not_ready(lane, post),
-            Action::Attach(view) => self.on_attach(view),
-            Action::Glimpse { owner, reader } => self.on_glimpse(owner, reader),
-            Action::Revoked(grant) => self.on_revoked(grant),
-            Action::Lose { node, peer, reason } => self.on_lose(node, peer, reason),
-            Action::Unreachable { nodes, partition } => self.on_unreachable(nodes, partition),
-            Action::Rule(rule) => self.on_rule(rule),
-            Action::Resume { node, pause } => self.on_resume(node, pause),
+            SimAction::Lane(lane) => self.on_lane(lane),
+            SimAction::Completions(end) => self.on_completions(end),
+            SimAction::Connect(end) => self.on_connect(end),
+            SimAction::Break(end, broke) => self.on_break(end, broke),
+            SimAction::ReceiverNotReady(lane, post) => self.on_receiver_not_ready(lane, post),
+            SimAction::Attach(attachment) => self.on_attach(attachment),
+            SimAction::Glimpse { owner, reader } => self.on_glimpse(owner, reader),
+            SimAction::Revoked(grant) => self.on_revoked(grant),
+            SimAction::Lose { node, peer, reason } => self.on_lose(node, peer, reason),
+            SimAction::Unreachable { nodes, partition } => self.on_unreachable(nodes, partition),
+            SimAction::Rule(rule) => self.on_rule(rule),
+            SimAction::Resume { node, pause } => self.on_resume(node, pause),
         }
         true
     }
@@ -170,7 +170,7 @@ impl World {
     pub(super) fn register(&mut self, owner: u32, words: usize) -> Region {
         let id = RegionId(self.memories.len() as u64);
         let region = Region::heap(id, words);
-        self.memories.push(Memory { owner, region: region.clone(), view: None });
+        self.memories.push(SimMemory { owner, region: region.clone(), attachment: None });
         region
     }
 
@@ -178,7 +178,7 @@ impl World {
     pub(super) fn adopt(&mut self, owner: u32, memory: &Region) -> Region {
         assert!(memory.access() == Access::ReadWrite, "{memory:?} cannot be adopted: it is read-only");
         let region = memory.clone().renamed(RegionId(self.memories.len() as u64));
-        self.memories.push(Memory { owner, region: region.clone(), view: None });
+        self.memories.push(SimMemory { owner, region: region.clone(), attachment: None });
         region
     }
 
@@ -187,7 +187,7 @@ impl World {
         let memory = self.memory_of(region);
         assert!(self.memories[memory].owner == owner, "node {owner} can release its own regions only");
         assert!(!self.grants.is_granted(region.id()), "{region:?} is granted: wait for `Revoked`");
-        let reads = |post: &Post| matches!(post.source, Payload::Reference { memory: source, .. } if source == memory);
+        let reads = |post: &LanePost| matches!(post.source, LanePayload::Reference { memory: source, .. } if source == memory);
         let is_read = self.lanes.iter().any(|lane| lane.posts.iter().any(reads));
         assert!(!is_read, "{region:?} is the source of a post: wait for `Done`");
         self.memories[memory].region = Region::heap(region.id(), 0);
@@ -202,11 +202,11 @@ impl World {
         index
     }
 
-    pub(super) fn path(&self, from: u32, to: u32) -> &Path {
+    pub(super) fn path(&self, from: u32, to: u32) -> &NetworkPath {
         &self.paths[from as usize][to as usize]
     }
 
-    pub(super) fn path_mut(&mut self, from: u32, to: u32) -> &mut Path {
+    pub(super) fn path_mut(&mut self, from: u32, to: u32) -> &mut NetworkPath {
         &mut self.paths[from as usize][to as usize]
     }
 
@@ -215,7 +215,7 @@ impl World {
     }
 
     /// Hands an event to a node; its next poll yields it.
-    pub(super) fn push_event(&mut self, node: u32, event: Event) {
+    pub(super) fn push_event(&mut self, node: u32, event: FabricEvent) {
         if self.lives(node) {
             self.nodes[node as usize].inbox.push_back(event);
             self.touch(node);
@@ -244,7 +244,7 @@ impl World {
     }
 
     /// Polls a node's events into `yielded`; returns the amount of work done.
-    pub(super) fn poll(&mut self, node: u32, yielded: &mut Vec<Event>) -> usize {
+    pub(super) fn poll(&mut self, node: u32, yielded: &mut Vec<FabricEvent>) -> usize {
         if self.nodes[node as usize].state != NodeState::Running {
             return 0;
         }
@@ -260,7 +260,7 @@ impl World {
         self.charge(node, self.config.cost.event_ns * count as u64);
         for _ in 0..count {
             let event = self.nodes[node as usize].inbox.pop_front().expect("counted");
-            if let Event::Done { conn, .. } = event {
+            if let FabricEvent::Done { conn, .. } = event {
                 let lane = self.ends[self.end_of(node, conn)].lane.expect("it was connected");
                 self.lanes[lane].outstanding -= 1;
             }

@@ -26,11 +26,11 @@ const PAYLOAD_WORDS: usize = 5;
 
 /// The express slot of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Express {
+pub struct ExpressSlot {
     first: usize,
 }
 
-impl Express {
+impl ExpressSlot {
     /// The words of a slot. With the announcement's own they fill a cache line.
     pub const WORDS: usize = HEADER_WORDS + PAYLOAD_WORDS;
     /// The longest message that fits, in bytes.
@@ -48,7 +48,7 @@ impl Express {
         self.first..self.first + Self::WORDS
     }
 
-    /// What the slot announces, if it is whole ([`Express::is_whole`]).
+    /// What the slot announces, if it is whole ([`ExpressSlot::is_whole`]).
     #[inline]
     #[must_use]
     pub fn announcement(self, row: &Region) -> Announcement {
@@ -114,11 +114,11 @@ const fn mix(word: u64) -> u64 {
 }
 
 // The ring's record is what the writer fills; the slot must be able to hold its payload.
-const _: () = assert!(record_words(Express::BYTES_MAX) <= Express::WORDS);
+const _: () = assert!(record_words(ExpressSlot::BYTES_MAX) <= ExpressSlot::WORDS);
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Geometry, Reader};
+    use super::super::{WindowGeometry, WindowReader};
     use super::*;
     use crate::{RegionId, trusted};
 
@@ -126,9 +126,11 @@ mod tests {
     #[test]
     fn a_part_of_a_write_is_not_whole() {
         let (sender, reader) = (Region::heap(RegionId(1), 16), Region::heap(RegionId(2), 16));
-        let slot = Express::at(3);
+        let slot = ExpressSlot::at(3);
         let mut parts = 0;
-        for (index, length) in (1..).zip((0..=Express::BYTES_MAX).chain((0..=Express::BYTES_MAX).rev())) {
+        for (index, length) in
+            (1..).zip((0..=ExpressSlot::BYTES_MAX).chain((0..=ExpressSlot::BYTES_MAX).rev()))
+        {
             let before: Vec<u64> = slot.words().map(|word| reader.load(word)).collect();
             (0..5).for_each(|word| sender.store(11 + word, (index << 8) + word as u64 % 2));
             let announcement = Announcement { indexes: index, records: 7 };
@@ -154,19 +156,20 @@ mod tests {
     #[test]
     fn memory_that_was_never_written_announces_nothing() {
         let row = Region::heap(RegionId(1), 8);
-        assert_eq!(Express::at(1).announcement(&row), Announcement::default());
+        assert_eq!(ExpressSlot::at(1).announcement(&row), Announcement::default());
     }
 
     /// A reader with memory of its own, to which only what is pushed comes: messages of all lengths, alone and in batches,
     /// nulls among them, over many laps.
     #[test]
     fn readers_follow_both_ways() {
-        let slot = Express::at(1);
-        let geometry = Geometry { express: Some(slot), ..Geometry::new(8, 5, 60, 300) };
+        let slot = ExpressSlot::at(1);
+        let geometry = WindowGeometry { express: Some(slot), ..WindowGeometry::new(8, 5, 60, 300) };
         let words = 8 + geometry.words();
         let (sender, copy) = (Region::heap(RegionId(1), words), Region::heap(RegionId(2), words));
         let (mut writer, mut publisher) = trusted::window(&sender, geometry, None);
-        let (mut reader, mut own) = (Reader::new(&copy, geometry), Reader::new(&sender, geometry));
+        let (mut reader, mut own) =
+            (WindowReader::new(&copy, geometry), WindowReader::new(&sender, geometry));
         let push = |words: Range<usize>| words.for_each(|word| copy.store(word, sender.load(word)));
         let (mut draw, mut express, mut index, mut taken) = (1_u64, 0, 0, 0_u8);
         for round in 0..20_000_u64 {

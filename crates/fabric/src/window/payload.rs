@@ -64,7 +64,7 @@ impl<'m> Payload<'m> {
 #[cold]
 #[inline(never)]
 fn exceeds(count: usize, left: usize) -> ! {
-    panic!("{count} bytes where the message has room for {left}")
+    panic!("{count} bytes where the message has space for {left}")
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "3 bytes where the message has room for 2")]
+    #[should_panic(expected = "3 bytes where the message has space for 2")]
     fn a_message_is_not_exceeded() {
         let mut bytes = [0; 4];
         let mut payload = Payload::over(&mut bytes);

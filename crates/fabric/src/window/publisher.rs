@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    Announcement, Express, Geometry, HEADER_WORDS, INDEXES_MAX, LARGE, Remains, Shared, low_bits,
-    words_of_record,
+    Announcement, ExpressSlot, HEADER_WORDS, INDEXES_MAX, LARGE, Shared, WindowBacklog, WindowGeometry,
+    low_bits, words_of_record,
 };
 use crate::Region;
 use crate::atomics::Ordering;
@@ -21,9 +21,9 @@ struct Run {
 
 /// The polling thread's end of a window.
 #[derive(Debug)]
-pub struct Publisher {
+pub struct WindowPublisher {
     region: Region,
-    geometry: Geometry,
+    geometry: WindowGeometry,
     shared: Arc<Shared>,
     /// The runs of outstanding records and the present one, in order; never empty.
     runs: VecDeque<Run>,
@@ -38,7 +38,7 @@ pub struct Publisher {
 /// The bodies of large messages.
 #[derive(Debug)]
 struct Bodies {
-    ring: Publisher,
+    ring: WindowPublisher,
     /// Of the bodies that are published and not freed: the indexes of their messages, ascending.
     indexes: VecDeque<u64>,
     /// Bodies that nobody here reads any more, for sending; `freed <= released <= published` of the ring.
@@ -49,7 +49,7 @@ struct Bodies {
 
 /// The body of a large message that is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Body {
+pub struct MessageBody {
     /// Its number among the bodies of the window.
     pub number: u64,
     /// The index of its message.
@@ -58,8 +58,8 @@ pub struct Body {
     pub words: Range<usize>,
 }
 
-impl Publisher {
-    pub(super) fn new(region: &Region, geometry: Geometry, shared: Arc<Shared>) -> Self {
+impl WindowPublisher {
+    pub(super) fn new(region: &Region, geometry: WindowGeometry, shared: Arc<Shared>) -> Self {
         let mut runs = VecDeque::with_capacity(geometry.records_max + 2);
         runs.push_back(Run { first: 0, nulls: 0 });
         Self {
@@ -103,12 +103,12 @@ impl Publisher {
     /// Whether freeing is worth a look at the other members: half of the window is taken, or the writer waits.
     #[inline]
     #[must_use]
-    pub fn wants_room(&self) -> bool {
+    pub fn wants_space(&self) -> bool {
         2 * self.outstanding() >= self.geometry.records_max as u64
             || self.shared.starved.load(Ordering::Relaxed)
     }
 
-    /// Whether the writer found no room since the last time that anything was freed.
+    /// Whether the writer found no space since the last time that anything was freed.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         self.shared.starved.load(Ordering::Relaxed)
@@ -121,7 +121,7 @@ impl Publisher {
     }
 
     /// Publishes up to `count` committed messages and calls `pushed` for each contiguous range of words that must
-    /// reach the readers, at most twice. The caller then announces [`Publisher::announcement`].
+    /// reach the readers, at most twice. The caller then announces [`WindowPublisher::announcement`].
     ///
     /// # Panics
     /// If the view's indexes are used up ([`INDEXES_MAX`]).
@@ -166,7 +166,7 @@ impl Publisher {
         }
         let place = self.geometry.first + self.shared.start(self.published);
         let length = usize::try_from(self.region.load_relaxed(place + 1)).ok()?;
-        if length > Express::BYTES_MAX {
+        if length > ExpressSlot::BYTES_MAX {
             return None;
         }
         if self.doubtful {
@@ -183,7 +183,7 @@ impl Publisher {
     /// Calls `publish` for each body of the messages that have been published and not been looked at by this before.
     /// They must reach the readers before the announcement counts as received.
     #[inline]
-    pub fn publish_bodies(&mut self, publish: impl FnMut(Body)) {
+    pub fn publish_bodies(&mut self, publish: impl FnMut(MessageBody)) {
         if let Some(bodies) = &mut self.bodies {
             // A body is committed before its record, so with the record it is seen here.
             if bodies.ring.ready() > 0 {
@@ -230,7 +230,7 @@ impl Publisher {
     /// Frees all messages with an index below `indexes`: all members have delivered them [O5]. Returns how many.
     ///
     /// # Panics
-    /// If that is beyond [`Publisher::unreleased`].
+    /// If that is beyond [`WindowPublisher::unreleased`].
     pub fn free(&mut self, indexes: u64) -> u64 {
         assert!(indexes <= self.unreleased(), "index {indexes} has a body that is being sent");
         if let Some(bodies) = &mut self.bodies {
@@ -247,7 +247,7 @@ impl Publisher {
         }
         if self.freed > before {
             self.shared.starved.store(false, Ordering::Relaxed);
-            // SYNC: pairs with the acquire in `Writer::reserve`.
+            // SYNC: pairs with the acquire in `WindowWriter::reserve`.
             self.shared.freed.0.store(self.freed, Ordering::Release);
         }
         self.freed - before
@@ -255,11 +255,17 @@ impl Publisher {
 
     /// What the window holds from index `indexes` on. Close the window first.
     #[must_use]
-    pub fn remains(&self, indexes: u64) -> Remains {
+    pub fn backlog(&self, indexes: u64) -> WindowBacklog {
         let Self { region, geometry, shared, .. } = self;
         let next = self.record_at(indexes);
-        let bodies = self.bodies.as_ref().map(|bodies| Box::new(bodies.remains(indexes)));
-        Remains { region: region.clone(), geometry: *geometry, shared: Arc::clone(shared), next, bodies }
+        let bodies = self.bodies.as_ref().map(|bodies| Box::new(bodies.backlog(indexes)));
+        WindowBacklog {
+            region: region.clone(),
+            geometry: *geometry,
+            shared: Arc::clone(shared),
+            next,
+            bodies,
+        }
     }
 
     /// The first record that is not freed and has an index of at least `indexes`.
@@ -317,7 +323,7 @@ impl Bodies {
         region: &Region,
         first: usize,
         shared: &Shared,
-        mut publish: impl FnMut(Body),
+        mut publish: impl FnMut(MessageBody),
     ) {
         for record in self.looked..end {
             let place = first + shared.start(record);
@@ -326,7 +332,7 @@ impl Bodies {
                 let words = self.ring.words(self.ring.shared.start(number), number);
                 self.ring.published += 1;
                 self.indexes.push_back(index);
-                publish(Body { number, index, words });
+                publish(MessageBody { number, index, words });
             }
         }
     }
@@ -342,13 +348,13 @@ impl Bodies {
         self.ring.free(self.ring.freed + count as u64);
     }
 
-    fn remains(&self, indexes: u64) -> Remains {
+    fn backlog(&self, indexes: u64) -> WindowBacklog {
         let before = self.indexes.iter().take_while(|index| **index < indexes).count();
-        self.ring.remains(self.ring.freed + before as u64)
+        self.ring.backlog(self.ring.freed + before as u64)
     }
 }
 
-impl Drop for Publisher {
+impl Drop for WindowPublisher {
     fn drop(&mut self) {
         self.close();
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Announcement, Express, Geometry, HEADER_WORDS, LARGE, low_bits, record_words};
+use super::{Announcement, ExpressSlot, HEADER_WORDS, LARGE, WindowGeometry, low_bits, record_words};
 use crate::Region;
 use crate::copy::LINE_WORDS;
 
@@ -37,24 +37,24 @@ const PREFETCH_RECORDS: u16 = 12;
 
 /// A reader's walk over a window.
 #[derive(Clone, Debug)]
-pub struct Reader {
+pub struct WindowReader {
     region: Region,
-    geometry: Geometry,
+    geometry: WindowGeometry,
     /// Where the next record begins.
     head: usize,
     /// Records taken; at most `records_max` behind what is announced.
     records: u64,
     /// The ring of the bodies of large messages; it has none itself.
-    bodies: Option<Box<Reader>>,
+    bodies: Option<Box<WindowReader>>,
 }
 
-impl Reader {
+impl WindowReader {
     /// A reader at the beginning of the window at `geometry` of `region`.
     ///
     /// # Panics
     /// If the window ends beyond the region.
     #[must_use]
-    pub fn new(region: &Region, geometry: Geometry) -> Self {
+    pub fn new(region: &Region, geometry: WindowGeometry) -> Self {
         region.check(&(geometry.first..geometry.first + geometry.words()));
         geometry.express.iter().for_each(|express| region.check(&express.words()));
         Self { region: region.clone(), geometry, head: 0, records: 0, bodies: None }
@@ -65,7 +65,7 @@ impl Reader {
     /// # Panics
     /// If the ring ends beyond the region.
     #[must_use]
-    pub fn with_bodies(self, region: &Region, geometry: Geometry) -> Self {
+    pub fn with_bodies(self, region: &Region, geometry: WindowGeometry) -> Self {
         Self { bodies: Some(Box::new(Self::new(region, geometry))), ..self }
     }
 
@@ -75,7 +75,11 @@ impl Reader {
     /// # Errors
     /// [`CorruptRecord`]: stop delivering [O6].
     #[inline(always)]
-    pub fn take(&mut self, index: u64, announced: Announcement) -> Result<Option<Record>, CorruptRecord> {
+    pub fn take(
+        &mut self,
+        index: u64,
+        announced: Announcement,
+    ) -> Result<Option<WindowRecord>, CorruptRecord> {
         let waiting = announced.records.wrapping_sub(low_bits(self.records));
         if waiting == 0 {
             return Ok(None);
@@ -88,7 +92,7 @@ impl Reader {
             }
         }
         let place = self.geometry.first + self.head;
-        // SAFETY: `head` is below the capacity, behind which a whole record has room; `new` checked the region.
+        // SAFETY: `head` is below the capacity, behind which a whole record has space; `new` checked the region.
         // Stored plus one, so that memory that was never written is not index 0.
         let found = unsafe { self.region.load_unchecked(place) }.wrapping_sub(1);
         // SAFETY: as above.
@@ -116,17 +120,17 @@ impl Reader {
         }
         self.head = self.geometry.behind(self.head, words);
         self.records += 1;
-        Ok(Some(Record { first: place + HEADER_WORDS, length: bytes }))
+        Ok(Some(WindowRecord { first: place + HEADER_WORDS, length: bytes }))
     }
 
     /// Takes index `index`, where the next record lies in the express slot and has index `there`.
     #[cold]
     fn take_express(
         &mut self,
-        express: Express,
+        express: ExpressSlot,
         index: u64,
         there: u64,
-    ) -> Result<Option<Record>, CorruptRecord> {
+    ) -> Result<Option<WindowRecord>, CorruptRecord> {
         if index < there {
             return Ok(None);
         }
@@ -137,12 +141,12 @@ impl Reader {
         }
         self.head = self.geometry.behind(self.head, record_words(length));
         self.records += 1;
-        Ok(Some(Record { first: express.payload(), length }))
+        Ok(Some(WindowRecord { first: express.payload(), length }))
     }
 
     /// Takes the record of a large message, and its body, which is whole when a message counts as received.
     #[cold]
-    fn take_large(&mut self, index: u64, length: u64) -> Result<Record, CorruptRecord> {
+    fn take_large(&mut self, index: u64, length: u64) -> Result<WindowRecord, CorruptRecord> {
         let place = self.geometry.first + self.head;
         let corrupt = CorruptRecord { word: place, expected: index, found: index, length };
         let bodies = self.bodies.as_mut().filter(|_| length & LARGE != 0).ok_or(corrupt)?;
@@ -165,7 +169,7 @@ impl Reader {
     /// bytes are not used after that report.
     #[inline]
     #[must_use]
-    pub unsafe fn bytes(&self, record: Record) -> &[u8] {
+    pub unsafe fn bytes(&self, record: WindowRecord) -> &[u8] {
         let region = match &self.bodies {
             Some(bodies) if record.length > self.geometry.message_max => &bodies.region,
             _ => &self.region,
@@ -175,9 +179,9 @@ impl Reader {
     }
 }
 
-/// Where a message lies: made by [`Reader::take`] for the same reader's [`Reader::bytes`].
+/// Where a message lies: made by [`WindowReader::take`] for the same reader's [`WindowReader::bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct WindowRecord {
     first: usize,
     length: usize,
 }

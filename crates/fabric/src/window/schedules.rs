@@ -63,10 +63,10 @@ fn byte(number: u64, at: usize) -> u8 {
     u8::try_from(number * 16 + at as u64 % 16 + 1).expect("few messages")
 }
 
-fn geometries(case: Case) -> (Geometry, Geometry) {
-    let express = case.express.then(|| Express::at(1));
-    let window = Geometry { express, ..Geometry::new(8, case.records, 24, 1) };
-    (window, Geometry::of_bodies(8 + window.words(), 2, LARGE_MAX, 1))
+fn geometries(case: Case) -> (WindowGeometry, WindowGeometry) {
+    let express = case.express.then(|| ExpressSlot::at(1));
+    let window = WindowGeometry { express, ..WindowGeometry::new(8, case.records, 24, 1) };
+    (window, WindowGeometry::of_bodies(8 + window.words(), 2, LARGE_MAX, 1))
 }
 
 fn regions(case: Case) -> (Region, Region) {
@@ -77,7 +77,7 @@ fn regions(case: Case) -> (Region, Region) {
     (sender, view)
 }
 
-fn apply(mut writer: Writer, region: &Region, first: usize, case: Case) {
+fn apply(mut writer: WindowWriter, region: &Region, first: usize, case: Case) {
     for number in 0..MESSAGES {
         let length = length(number, first);
         // A reservation that is given back leaves no trace.
@@ -123,7 +123,12 @@ fn announce(case: Case, sender: &Region, view: &Region, announcement: Announceme
     push(case, sender, view, ANNOUNCED..ANNOUNCED + 1);
 }
 
-fn poll(mut publisher: Publisher, (sender, view): &(Region, Region), delivered: &AtomicU64, case: Case) {
+fn poll(
+    mut publisher: WindowPublisher,
+    (sender, view): &(Region, Region),
+    delivered: &AtomicU64,
+    case: Case,
+) {
     let (mut sent, mut nulls) = (0, 0);
     let mut freed = 0;
     while freed < MESSAGES {
@@ -164,18 +169,18 @@ fn poll(mut publisher: Publisher, (sender, view): &(Region, Region), delivered: 
 }
 
 /// What the reader sees of the announcement, as a subgroup does.
-fn announced(view: &Region, express: Option<Express>, case: Case) -> Announcement {
-    let said = Announcement::from_word(view.load(ANNOUNCED));
-    let Some(express) = express else { return said };
+fn announced(view: &Region, express: Option<ExpressSlot>, case: Case) -> Announcement {
+    let stored = Announcement::from_word(view.load(ANNOUNCED));
+    let Some(express) = express else { return stored };
     let claimed = express.announcement(view);
     let is_whole =
-        claimed.indexes > said.indexes && (case.is_on(Mutation::PartOfExpress) || express.is_whole(view));
-    if is_whole { claimed } else { said }
+        claimed.indexes > stored.indexes && (case.is_on(Mutation::PartOfExpress) || express.is_whole(view));
+    if is_whole { claimed } else { stored }
 }
 
 fn read(view: &Region, delivered: &AtomicU64, first: usize, case: Case) {
     let (window, bodies) = geometries(case);
-    let mut reader = Reader::new(view, window).with_bodies(view, bodies);
+    let mut reader = WindowReader::new(view, window).with_bodies(view, bodies);
     let (mut index, mut number) = (0, 0);
     let mut known = Announcement::default();
     while number < MESSAGES {
@@ -247,7 +252,7 @@ fn errors_of_each_side_are_found() {
 fn what_a_closed_window_holds_goes_on() {
     explore(10_000, || {
         let ring = |id| {
-            let geometry = Geometry::new(0, 3, 24, 1);
+            let geometry = WindowGeometry::new(0, 3, 24, 1);
             let region = Region::heap(RegionId(id), geometry.words());
             let ends = trusted::window(&region, geometry, None);
             (region, geometry, ends)
@@ -271,11 +276,11 @@ fn what_a_closed_window_holds_goes_on() {
         }
         let mut expected = u8::try_from(index.saturating_sub(1)).expect("few");
         publisher.close();
-        let mut remains = publisher.remains(u64::from(expected));
-        let mut reader = Reader::new(&region, geometry);
+        let mut backlog = publisher.backlog(u64::from(expected));
+        let mut reader = WindowReader::new(&region, geometry);
         let mut taken = 0;
-        while !remains.is_done() {
-            if remains.move_into(&mut next) == 0 {
+        while !backlog.is_done() {
+            if backlog.move_into(&mut next) == 0 {
                 yield_now();
             }
             next_publisher.publish(u64::MAX, |_| ());

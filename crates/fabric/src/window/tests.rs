@@ -15,15 +15,19 @@ impl Draw {
     }
 }
 
-fn ring(records: usize, message_max: usize, bytes: usize) -> (Region, Geometry, Writer, Publisher) {
-    let geometry = Geometry::new(3, records, message_max, bytes);
+fn ring(
+    records: usize,
+    message_max: usize,
+    bytes: usize,
+) -> (Region, WindowGeometry, WindowWriter, WindowPublisher) {
+    let geometry = WindowGeometry::new(3, records, message_max, bytes);
     let region = Region::heap(RegionId(1), 3 + geometry.words());
     let (writer, publisher) = trusted::window(&region, geometry, None);
     (region, geometry, writer, publisher)
 }
 
 /// Sends a message of one byte again and again, by either path.
-fn send(writer: &mut Writer, written: bool, length: usize, byte: u8) -> Result<(), ReserveError> {
+fn send(writer: &mut WindowWriter, written: bool, length: usize, byte: u8) -> Result<(), ReserveError> {
     match written {
         true => writer.send_written(length, |payload| payload.put_repeated(byte, length)),
         false => writer.send(length, |bytes| bytes.fill(byte)),
@@ -39,7 +43,7 @@ fn readers_take_what_was_sent() {
         let (records, longest) = (1 + draw.below(20) as usize, draw.below(100) as usize);
         let (region, geometry, mut writer, mut publisher) =
             ring(records, longest, 1 + draw.below(2000) as usize);
-        let mut reader = Reader::new(&region, geometry);
+        let mut reader = WindowReader::new(&region, geometry);
         let (mut sent, mut taken, mut index) = (0u64, 0u64, 0u64);
         for _ in 0..2000 {
             let length = draw.below(longest as u64 + 1) as usize;
@@ -72,7 +76,7 @@ fn readers_take_what_was_sent() {
 #[test]
 fn counts_wrap_and_indexes_end() {
     let (region, geometry, mut writer, mut publisher) = ring(RECORDS_MAX, 8, RECORDS_MAX * 16);
-    let mut reader = Reader::new(&region, geometry);
+    let mut reader = WindowReader::new(&region, geometry);
     let mut draw = Draw(7);
     let mut index = INDEXES_MAX - 300_000;
     publisher.raise(index);
@@ -101,9 +105,9 @@ fn counts_wrap_and_indexes_end() {
 #[test]
 fn old_bytes_are_not_shown() {
     let (region, geometry, mut writer, mut publisher) = ring(2, 40, 1);
-    let mut reader = Reader::new(&region, geometry);
+    let mut reader = WindowReader::new(&region, geometry);
     let mut index = 0;
-    let mut take = |publisher: &mut Publisher, right: &[u8]| {
+    let mut take = |publisher: &mut WindowPublisher, right: &[u8]| {
         publisher.publish(u64::MAX, |_| ());
         let record = reader.take(index, publisher.announcement()).unwrap().unwrap();
         assert_eq!(trusted::payload(&reader, record), right);
@@ -124,11 +128,15 @@ fn old_bytes_are_not_shown() {
     }
 }
 
-fn with_bodies(id: u64, geometry: Geometry, bodies: Geometry) -> ((Writer, Publisher), Reader) {
+fn with_bodies(
+    id: u64,
+    geometry: WindowGeometry,
+    bodies: WindowGeometry,
+) -> ((WindowWriter, WindowPublisher), WindowReader) {
     let region = Region::heap(RegionId(id), geometry.words());
     let ring = Region::heap(RegionId(id + 1), bodies.first + bodies.words());
     let ends = trusted::window(&region, geometry, Some((&ring, bodies)));
-    (ends, Reader::new(&region, geometry).with_bodies(&ring, bodies))
+    (ends, WindowReader::new(&region, geometry).with_bodies(&ring, bodies))
 }
 
 /// Messages of all lengths, of which the long ones have bodies; bodies are released late. What is taken is what was
@@ -138,12 +146,13 @@ fn large_messages_keep_their_place_and_their_bytes() {
     for seed in 0..200 {
         let mut draw = Draw(seed);
         let (longest, large) = (draw.below(40) as usize, 41 + draw.below(300) as usize);
-        let geometry = Geometry::new(0, 1 + draw.below(9) as usize, longest, draw.below(600) as usize);
-        let bodies = Geometry::of_bodies(5, 1 + draw.below(4) as usize, large, draw.below(900) as usize);
+        let geometry = WindowGeometry::new(0, 1 + draw.below(9) as usize, longest, draw.below(600) as usize);
+        let bodies =
+            WindowGeometry::of_bodies(5, 1 + draw.below(4) as usize, large, draw.below(900) as usize);
         let ((mut writer, mut publisher), mut reader) = with_bodies(1, geometry, bodies);
         let (mut sent, mut taken, mut index, mut large_sent) = (0u64, 0u64, 0u64, 0);
         let mut unreleased = VecDeque::new();
-        let mut check = |reader: &mut Reader, index: u64, announced: Announcement| {
+        let mut check = |reader: &mut WindowReader, index: u64, announced: Announcement| {
             if let Some(record) = reader.take(index, announced).unwrap() {
                 assert!(
                     trusted::payload(reader, record).iter().all(|byte| *byte == taken as u8),
@@ -183,12 +192,12 @@ fn large_messages_keep_their_place_and_their_bytes() {
             }
         }
         publisher.close();
-        let mut remains = publisher.remains(index);
+        let mut backlog = publisher.backlog(index);
         drop(writer);
         let ((mut next, mut publisher), mut reader) = with_bodies(3, geometry, bodies);
         let mut index = 0;
-        while !remains.is_done() {
-            remains.move_into(&mut next);
+        while !backlog.is_done() {
+            backlog.move_into(&mut next);
             publisher.publish(u64::MAX, |_| ());
             publisher.publish_bodies(|_| large_sent += 1);
             while publisher.unreleased() < u64::MAX {
@@ -232,7 +241,7 @@ fn a_dropped_reservation_is_not_sent_and_an_empty_message_is() {
     publisher.raise(1);
     writer.send(0, |_| ()).unwrap();
     publisher.publish(u64::MAX, |_| ());
-    let mut reader = Reader::new(&region, geometry);
+    let mut reader = WindowReader::new(&region, geometry);
     assert_eq!(reader.take(0, publisher.announcement()), Ok(None));
     let record = reader.take(1, publisher.announcement()).unwrap().unwrap();
     assert_eq!(trusted::payload(&reader, record), []);
@@ -245,7 +254,7 @@ fn a_lost_record_is_corrupt() {
     writer.send(8, |_| ()).unwrap();
     publisher.publish(u64::MAX, |_| ());
     region.store(3, 0);
-    let mut reader = Reader::new(&region, geometry);
+    let mut reader = WindowReader::new(&region, geometry);
     assert!(reader.take(0, publisher.announcement()).is_err());
 }
 

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{Geometry, HEADER_WORDS, LARGE, Payload, ReserveError, Shared, mask, record_words};
+use super::{HEADER_WORDS, LARGE, Payload, ReserveError, Shared, WindowGeometry, mask, record_words};
 use crate::Region;
 use crate::atomics::Ordering;
 
 /// The application's end of a window. Owned by one thread at a time.
 #[derive(Debug)]
-pub struct Writer {
+pub struct WindowWriter {
     region: Region,
-    geometry: Geometry,
+    geometry: WindowGeometry,
     shared: Arc<Shared>,
     /// Records committed; `freed <= reserved <= freed + records_max`.
     reserved: u64,
@@ -21,11 +21,11 @@ pub struct Writer {
     /// Where record `freed` begins, or will begin; kept here to spare a look at `starts` for each message.
     tail: usize,
     /// The ring of the bodies of large messages; it has none itself.
-    bodies: Option<Box<Writer>>,
+    bodies: Option<Box<WindowWriter>>,
 }
 
-impl Writer {
-    pub(super) fn new(region: &Region, geometry: Geometry, shared: Arc<Shared>) -> Self {
+impl WindowWriter {
+    pub(super) fn new(region: &Region, geometry: WindowGeometry, shared: Arc<Shared>) -> Self {
         let region = region.clone();
         Self { region, geometry, shared, reserved: 0, freed: 0, head: 0, tail: 0, bodies: None }
     }
@@ -51,7 +51,7 @@ impl Writer {
         Ok(reservation)
     }
 
-    /// As [`Writer::reserve`], for what is written as a whole: its bytes are those of an earlier message.
+    /// As [`WindowWriter::reserve`], for what is written as a whole: its bytes are those of an earlier message.
     #[inline(always)]
     pub(super) fn reserve_uncleared(&mut self, length: usize) -> Result<Reservation<'_>, ReserveError> {
         if length > self.geometry.message_max {
@@ -61,13 +61,13 @@ impl Writer {
         Ok(Reservation { writer: self, length })
     }
 
-    /// Finds room at `head` for a record of `words` words.
+    /// Finds space at `head` for a record of `words` words.
     #[inline(always)]
     fn reserve_record(&mut self, words: usize) -> Result<(), ReserveError> {
         if self.shared.closed.load(Ordering::Relaxed) {
             return Err(ReserveError::Closed);
         }
-        if !self.finds_room(words) {
+        if !self.finds_space(words) {
             return Err(self.starve());
         }
         Ok(())
@@ -83,7 +83,7 @@ impl Writer {
         if self.shared.closed.load(Ordering::Relaxed) {
             return Err(ReserveError::Closed);
         }
-        if !(bodies.finds_room(record_words(length)) && self.finds_room(HEADER_WORDS)) {
+        if !(bodies.finds_space(record_words(length)) && self.finds_space(HEADER_WORDS)) {
             return Err(self.starve());
         }
         Ok(Reservation { writer: self, length })
@@ -95,21 +95,21 @@ impl Writer {
         ReserveError::Full
     }
 
-    /// Room for a record of `words` words, after another look at `freed` if need be.
+    /// Space for a record of `words` words, after another look at `freed` if need be.
     #[inline]
-    fn finds_room(&mut self, words: usize) -> bool {
-        self.has_room(words) || {
-            // SYNC: pairs with the release in `Publisher::free`: all readers are done with what is freed.
+    fn finds_space(&mut self, words: usize) -> bool {
+        self.has_space(words) || {
+            // SYNC: pairs with the release in `WindowPublisher::free`: all readers are done with what is freed.
             self.freed = self.shared.freed.0.load(Ordering::Acquire);
             self.tail = if self.freed == self.reserved { self.head } else { self.shared.start(self.freed) };
-            self.has_room(words)
+            self.has_space(words)
         }
     }
 
     /// Reserves, fills and commits a message.
     ///
     /// # Errors
-    /// As [`Writer::reserve`].
+    /// As [`WindowWriter::reserve`].
     #[inline]
     pub fn send(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), ReserveError> {
         let mut reservation = self.reserve(length)?;
@@ -119,10 +119,10 @@ impl Writer {
     }
 
     /// Reserves, writes and commits a message that `write` writes from its beginning on. Nothing is cleared before, so
-    /// long messages cost less than with [`Writer::send`].
+    /// long messages cost less than with [`WindowWriter::send`].
     ///
     /// # Errors
-    /// As [`Writer::reserve`].
+    /// As [`WindowWriter::reserve`].
     #[inline]
     pub fn send_written(
         &mut self,
@@ -174,13 +174,13 @@ impl Writer {
     /// How many of them all members have delivered; those are the first.
     #[must_use]
     pub fn delivered(&self) -> u64 {
-        // SYNC: pairs with the release in `Publisher::free`.
+        // SYNC: pairs with the release in `WindowPublisher::free`.
         self.shared.freed.0.load(Ordering::Acquire)
     }
 
-    /// Room for a record of `words` words, as far as `freed` tells.
+    /// Space for a record of `words` words, as far as `freed` tells.
     #[inline]
-    fn has_room(&self, words: usize) -> bool {
+    fn has_space(&self, words: usize) -> bool {
         let outstanding = self.reserved - self.freed;
         debug_assert!(outstanding == 0 || self.tail == self.shared.start(self.freed), "{self:?}");
         outstanding == 0
@@ -189,9 +189,9 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for WindowWriter {
     fn drop(&mut self) {
-        // SYNC: pairs with the acquire in `Remains::is_done`.
+        // SYNC: pairs with the acquire in `WindowBacklog::is_done`.
         self.shared.retired.store(true, Ordering::Release);
     }
 }
@@ -199,7 +199,7 @@ impl Drop for Writer {
 /// A message under construction. Dereferences to its bytes.
 #[derive(Debug)]
 pub struct Reservation<'a> {
-    writer: &'a mut Writer,
+    writer: &'a mut WindowWriter,
     length: usize,
 }
 
@@ -226,13 +226,13 @@ impl Reservation<'_> {
     }
 }
 
-impl Writer {
+impl WindowWriter {
     /// Commits a record with this length word, of so many words.
     #[inline]
     fn append(&mut self, length: u64, words: usize) {
         let place = self.geometry.first + self.head;
         let index = self.reserved + self.shared.nulls.0.load(Ordering::Relaxed);
-        // SAFETY: `head` is below the capacity, behind which a whole record has room; `window` checked the access.
+        // SAFETY: `head` is below the capacity, behind which a whole record has space; `window` checked the access.
         unsafe { self.region.store_unchecked(place, index + 1) };
         // SAFETY: as above.
         unsafe { self.region.store_unchecked(place + 1, length) };
@@ -240,7 +240,7 @@ impl Writer {
         self.shared.starts[slot].store(self.head as u64, Ordering::Relaxed);
         self.head = self.geometry.behind(self.head, words);
         self.reserved += 1;
-        // SYNC: pairs with the acquire in `Publisher::ready`.
+        // SYNC: pairs with the acquire in `WindowPublisher::ready`.
         self.shared.ready.0.store(self.reserved, Ordering::Release);
     }
 
@@ -259,7 +259,7 @@ impl std::ops::Deref for Reservation<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         let (region, start) = self.place();
-        // SAFETY: `has_room` says that these words are freed, and only this reservation may write them.
+        // SAFETY: `has_space` says that these words are freed, and only this reservation may write them.
         unsafe { region.bytes(start, self.length) }
     }
 }
@@ -268,7 +268,7 @@ impl std::ops::DerefMut for Reservation<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let (region, start) = self.place();
-        // SAFETY: `has_room` says that these words are freed, and only this reservation may write them.
+        // SAFETY: `has_space` says that these words are freed, and only this reservation may write them.
         unsafe { region.bytes_mut(start, self.length) }
     }
 }

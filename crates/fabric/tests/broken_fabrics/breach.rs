@@ -50,10 +50,10 @@ pub(crate) enum Breach {
     /// Says that readers see nothing early, though they do [M2].
     DenyEarlySight,
     /// `freeze` does nothing [M3].
-    ThawViews,
-    /// `freeze` stops other views too [M3].
+    ThawAttachments,
+    /// `freeze` stops other attachments too [M3].
     FreezeAll,
-    /// Views of a dead owner are lost [M4].
+    /// Attachments of a dead owner are lost [M4].
     ForgetTheDead,
     /// `Attached` comes before pushes arrive [M5].
     AttachedTooEarly,

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use squall_fabric::conformance::Harness;
 use squall_fabric::sim::{Adversary, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{
-    Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
-    PostError, Region, RegionId, Shortage, Source, Token, Write,
+    Capabilities, Channel, ConnId, Duration, Fabric, FabricEvent, Grant, Instant, MirrorId, MirrorKey,
+    NodeId, PostError, Region, RegionId, Shortage, Token, Write, WriteSource,
 };
 
 use crate::breach::Breach;
@@ -20,7 +20,7 @@ thread_local! {
 /// A cluster of fabrics that all break the same promise.
 pub(crate) struct BrokenHarness {
     world: SimWorld,
-    nodes: Vec<Broken>,
+    nodes: Vec<BrokenFabric>,
 }
 
 impl BrokenHarness {
@@ -31,7 +31,7 @@ impl BrokenHarness {
 }
 
 impl Harness for BrokenHarness {
-    type Fabric = Broken;
+    type Fabric = BrokenFabric;
 
     fn new(nodes: u32) -> Self {
         let (breach, seed) = NEXT.get();
@@ -53,11 +53,11 @@ impl Harness for BrokenHarness {
         };
         let world = SimWorld::new(seed, config, nodes);
         let shared = Rc::new(RefCell::new(Shared::default()));
-        let broken = |i| Broken::new(world.fabric(i), breach, Rc::clone(&shared));
+        let broken = |i| BrokenFabric::new(world.fabric(i), breach, Rc::clone(&shared));
         Self { nodes: (0..nodes).map(broken).collect(), world }
     }
 
-    fn node(&mut self, i: u32) -> &mut Broken {
+    fn node(&mut self, i: u32) -> &mut BrokenFabric {
         &mut self.nodes[i as usize]
     }
 
@@ -100,12 +100,12 @@ impl Shared {
 }
 
 /// One node of it.
-pub(crate) struct Broken {
+pub(crate) struct BrokenFabric {
     inner: SimFabric,
     breach: Breach,
     shared: Rc<RefCell<Shared>>,
     /// Events made up, for the next poll.
-    invented: Vec<Event>,
+    invented: Vec<FabricEvent>,
     /// A write that waits for the next one, to land after it.
     held: Option<Held>,
     /// A push that waits for the next one.
@@ -115,7 +115,7 @@ pub(crate) struct Broken {
     /// Writes by reference that are not done: what to land again, and where.
     writes: Vec<(ConnId, Token, Region, Range<usize>, RegionId, usize)>,
     conns: Vec<ConnId>,
-    views: Vec<(NodeId, Region, Region)>,
+    attachments: Vec<(NodeId, Region, Region)>,
     published: Vec<MirrorId>,
     sent: bool,
 }
@@ -133,8 +133,8 @@ struct Held {
 impl Held {
     fn new(conn: ConnId, write: &Write<'_>) -> Self {
         let source = match &write.source {
-            Source::Region(region, range) => Ok(((*region).clone(), range.clone())),
-            Source::Value(words) => Err(words.to_vec()),
+            WriteSource::Region(region, range) => Ok(((*region).clone(), range.clone())),
+            WriteSource::Value(words) => Err(words.to_vec()),
         };
         let Write { grant, offset, immediate, signal, .. } = *write;
         Self { conn, source, grant: *grant, offset, immediate, signal }
@@ -142,22 +142,22 @@ impl Held {
 
     fn post(&self, fabric: &mut SimFabric) -> Result<(), PostError> {
         let source = match &self.source {
-            Ok((region, range)) => Source::Region(region, range.clone()),
-            Err(words) => Source::Value(words),
+            Ok((region, range)) => WriteSource::Region(region, range.clone()),
+            Err(words) => WriteSource::Value(words),
         };
         let Self { offset, immediate, signal, .. } = *self;
         fabric.write(self.conn, Write { source, grant: &self.grant, offset, immediate, signal })
     }
 }
 
-fn words(source: &Source<'_>) -> Vec<u64> {
+fn words(source: &WriteSource<'_>) -> Vec<u64> {
     match source {
-        Source::Region(region, range) => range.clone().map(|word| region.load(word)).collect(),
-        Source::Value(words) => words.to_vec(),
+        WriteSource::Region(region, range) => range.clone().map(|word| region.load(word)).collect(),
+        WriteSource::Value(words) => words.to_vec(),
     }
 }
 
-impl Broken {
+impl BrokenFabric {
     fn new(inner: SimFabric, breach: Breach, shared: Rc<RefCell<Shared>>) -> Self {
         Self {
             inner,
@@ -169,7 +169,7 @@ impl Broken {
             held_word: None,
             writes: Vec::new(),
             conns: Vec::new(),
-            views: Vec::new(),
+            attachments: Vec::new(),
             published: Vec::new(),
             sent: false,
         }
@@ -206,7 +206,7 @@ impl Broken {
             Breach::EarlyDone => {
                 let signal = write.signal;
                 let posted = self.inner.write(conn, write);
-                let done = signal.filter(|_| posted.is_ok()).map(|token| Event::Done { conn, token });
+                let done = signal.filter(|_| posted.is_ok()).map(|token| FabricEvent::Done { conn, token });
                 self.invented.extend(done);
                 return posted;
             }
@@ -255,7 +255,7 @@ impl Broken {
     }
 
     fn remember(&mut self, conn: ConnId, write: &Write<'_>, first: usize) {
-        if let (Source::Region(region, range), Some(token)) = (&write.source, write.signal) {
+        if let (WriteSource::Region(region, range), Some(token)) = (&write.source, write.signal) {
             self.writes.push((conn, token, (*region).clone(), range.clone(), write.grant.region, first));
         }
     }
@@ -269,29 +269,30 @@ impl Broken {
         }
     }
 
-    /// Copies views by hand, so that they can be lost.
-    fn copy_views(&self) {
-        for (_, seen, mine) in &self.views {
+    /// Copies attachments by hand, so that they can be lost.
+    fn copy_attachments(&self) {
+        for (_, seen, mine) in &self.attachments {
             mine.copy_words(0, seen, 0..seen.words());
         }
     }
 
     /// What of an event reaches the caller.
-    fn alter(&mut self, event: Event) -> Option<Event> {
+    fn alter(&mut self, event: FabricEvent) -> Option<FabricEvent> {
         match (self.breach, &event) {
-            (Breach::HideBreaks, Event::Broken { .. } | Event::PeerLost { .. }) => return None,
-            (Breach::EarlyDone, Event::Done { .. }) | (Breach::AttachedTooEarly, Event::Attached { .. }) => {
+            (Breach::HideBreaks, FabricEvent::Broken { .. } | FabricEvent::PeerLost { .. }) => return None,
+            (Breach::EarlyDone, FabricEvent::Done { .. })
+            | (Breach::AttachedTooEarly, FabricEvent::Attached { .. }) => {
                 return None;
             }
-            (_, Event::Revoked { grant }) => self.shared.borrow_mut().revoked.push(*grant),
-            (Breach::CloseAllAtLoss, Event::PeerLost { .. }) => {
+            (_, FabricEvent::Revoked { grant }) => self.shared.borrow_mut().revoked.push(*grant),
+            (Breach::CloseAllAtLoss, FabricEvent::PeerLost { .. }) => {
                 self.conns.drain(..).for_each(|conn| self.inner.close(conn));
             }
-            (Breach::ForgetTheDead, Event::PeerLost { peer, .. }) => {
-                for (_, _, mine) in self.views.iter().filter(|(owner, _, _)| owner == peer) {
+            (Breach::ForgetTheDead, FabricEvent::PeerLost { peer, .. }) => {
+                for (_, _, mine) in self.attachments.iter().filter(|(owner, _, _)| owner == peer) {
                     (0..mine.words()).for_each(|word| mine.store(word, 0));
                 }
-                self.views.clear();
+                self.attachments.clear();
             }
             _ => {}
         }
@@ -299,7 +300,7 @@ impl Broken {
     }
 }
 
-impl Fabric for Broken {
+impl Fabric for BrokenFabric {
     fn node(&self) -> NodeId {
         self.inner.node()
     }
@@ -372,8 +373,8 @@ impl Fabric for Broken {
     fn write(&mut self, conn: ConnId, write: Write<'_>) -> Result<(), PostError> {
         if self.breach == Breach::Lenient {
             let inside = match &write.source {
-                Source::Region(region, range) => range.end <= region.words(),
-                Source::Value(words) => words.len() <= Source::VALUE_WORDS_MAX,
+                WriteSource::Region(region, range) => range.end <= region.words(),
+                WriteSource::Value(words) => words.len() <= WriteSource::VALUE_WORDS_MAX,
             };
             if !inside {
                 return Ok(());
@@ -409,7 +410,7 @@ impl Fabric for Broken {
 
     fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
         if self.breach == Breach::AttachedTooEarly {
-            self.invented.extend(readers.iter().map(|reader| Event::Attached { key, reader: *reader }));
+            self.invented.extend(readers.iter().map(|reader| FabricEvent::Attached { key, reader: *reader }));
         }
         let mirror = self.inner.publish(key, region, readers);
         self.published.push(mirror);
@@ -419,11 +420,11 @@ impl Fabric for Broken {
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
         let seen = self.inner.attach(owner, key, words);
         if !matches!(self.breach, Breach::ForgetTheDead) {
-            self.views.push((owner, seen.clone(), seen.clone()));
+            self.attachments.push((owner, seen.clone(), seen.clone()));
             return seen;
         }
         let mine = Region::heap(RegionId(u64::MAX), words);
-        self.views.push((owner, seen, mine.clone()));
+        self.attachments.push((owner, seen, mine.clone()));
         mine.read_only()
     }
 
@@ -452,12 +453,14 @@ impl Fabric for Broken {
         }
     }
 
-    fn freeze(&mut self, view: &Region) {
+    fn freeze(&mut self, attachment: &Region) {
         match self.breach {
-            Breach::ThawViews => {}
-            Breach::FreezeAll => self.views.iter().for_each(|(_, view, _)| self.inner.freeze(view)),
+            Breach::ThawAttachments => {}
+            Breach::FreezeAll => {
+                self.attachments.iter().for_each(|(_, attachment, _)| self.inner.freeze(attachment))
+            }
             Breach::ForgetTheDead => {}
-            _ => self.inner.freeze(view),
+            _ => self.inner.freeze(attachment),
         }
     }
 
@@ -469,9 +472,9 @@ impl Fabric for Broken {
         }
     }
 
-    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         if self.breach == Breach::ForgetTheDead {
-            self.copy_views();
+            self.copy_attachments();
         }
         if self.breach == Breach::ReadAfterDone {
             self.land_again();

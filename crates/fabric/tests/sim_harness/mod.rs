@@ -7,12 +7,12 @@ use squall_fabric::conformance::Harness;
 use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
 
 /// A simulated cluster whose time passes between polls, event by event or in leaps.
-pub(crate) struct Cluster {
+pub(crate) struct SimCluster {
     world: SimWorld,
     nodes: Vec<SimFabric>,
 }
 
-impl Cluster {
+impl SimCluster {
     pub(crate) fn new(seed: u64, config: SimConfig, nodes: u32) -> Self {
         let world = SimWorld::new(seed, config, nodes);
         let nodes = (0..nodes).map(|i| world.fabric(i)).collect();
@@ -33,13 +33,13 @@ impl Cluster {
 
 /// The cost model, no adversary.
 #[allow(dead_code, reason = "not every test binary needs it")]
-pub(crate) struct Hardware(Cluster);
+pub(crate) struct HardwareCluster(SimCluster);
 
-impl Harness for Hardware {
+impl Harness for HardwareCluster {
     type Fabric = SimFabric;
 
     fn new(nodes: u32) -> Self {
-        Self(Cluster::new(1, SimConfig::hardware(), nodes))
+        Self(SimCluster::new(1, SimConfig::hardware(), nodes))
     }
     fn node(&mut self, i: u32) -> &mut SimFabric {
         &mut self.0.nodes[i as usize]
@@ -58,9 +58,9 @@ thread_local! {
 }
 
 /// Under an adversary; each cluster of a thread has the next seed.
-pub(crate) struct Adverse(Cluster);
+pub(crate) struct AdverseCluster(SimCluster);
 
-impl Adverse {
+impl AdverseCluster {
     /// The next clusters of this thread have the seeds from `seed` on, and adversaries of their own.
     #[allow(dead_code, reason = "not every test binary needs it")]
     pub(crate) fn seed(seed: u64) {
@@ -74,13 +74,13 @@ impl Adverse {
     }
 }
 
-impl Harness for Adverse {
+impl Harness for AdverseCluster {
     type Fabric = SimFabric;
 
     fn new(nodes: u32) -> Self {
         let (seed, config) = NEXT.take();
         NEXT.set((seed + 1, config.clone()));
-        Self(Cluster::new(seed, config.unwrap_or_else(|| SimConfig::adversarial(seed)), nodes))
+        Self(SimCluster::new(seed, config.unwrap_or_else(|| SimConfig::adversarial(seed)), nodes))
     }
     fn node(&mut self, i: u32) -> &mut SimFabric {
         &mut self.0.nodes[i as usize]

@@ -1,10 +1,10 @@
 //! What the adversary does to writes, completions and revocations.
 
-use squall_fabric::conformance::{Cluster, Link};
+use squall_fabric::conformance::{ConformanceCluster, GrantedLink};
 use squall_fabric::sim::{Adversary, SimConfig};
-use squall_fabric::{Duration, Event, Fabric, Token, Write};
+use squall_fabric::{Duration, Fabric, FabricEvent, Token, Write};
 
-use crate::sim_harness::Adverse;
+use crate::sim_harness::AdverseCluster;
 
 /// An adversary with one habit.
 fn with(habit: Adversary) -> SimConfig {
@@ -27,9 +27,9 @@ fn scattering() -> Adversary {
 }
 
 /// Two nodes, and a connection with a grant over `words` words.
-fn linked(seed: u64, config: SimConfig, words: usize) -> (Cluster<Adverse>, Link) {
-    Adverse::configure(seed, config);
-    let mut cluster = Cluster::<Adverse>::new(2);
+fn linked(seed: u64, config: SimConfig, words: usize) -> (ConformanceCluster<AdverseCluster>, GrantedLink) {
+    AdverseCluster::configure(seed, config);
+    let mut cluster = ConformanceCluster::<AdverseCluster>::new(2);
     let link = cluster.link(0, 1, 1, words);
     (cluster, link)
 }
@@ -148,7 +148,7 @@ fn revocation_is_slow() {
         for k in 1.. {
             let _ = cluster.node(0).write(link.conn, link.value(0, &[k; 4]));
             cluster.round();
-            if cluster.take(1, |event| matches!(event, Event::Revoked { .. })).is_some() {
+            if cluster.take(1, |event| matches!(event, FabricEvent::Revoked { .. })).is_some() {
                 break;
             }
         }

@@ -1,12 +1,12 @@
 //! Faults as data: breaks, crashes, pauses, partitions, slow links; and that one seed is one run.
 
-use squall_fabric::conformance::{Cluster, Link};
-use squall_fabric::sim::{Adversary, Record, Rule, SimConfig, SimWorld, Verdict, When};
+use squall_fabric::conformance::{ConformanceCluster, GrantedLink};
+use squall_fabric::sim::{Adversary, Rule, RuleTrigger, SimConfig, SimWorld, TraceRecord, Verdict};
 use squall_fabric::{
-    BreakReason, Channel, Duration, Event, Fabric, Instant, NodeId, PostError, Source, Write,
+    BreakReason, Channel, Duration, Fabric, FabricEvent, Instant, NodeId, PostError, Write, WriteSource,
 };
 
-use crate::sim_harness::Adverse;
+use crate::sim_harness::AdverseCluster;
 
 fn scattering(rules: Vec<Rule>) -> SimConfig {
     let habit = Adversary {
@@ -25,9 +25,9 @@ fn scattering(rules: Vec<Rule>) -> SimConfig {
     }
 }
 
-fn linked(seed: u64, config: SimConfig) -> (Cluster<Adverse>, Link) {
-    Adverse::configure(seed, config);
-    let mut cluster = Cluster::<Adverse>::new(2);
+fn linked(seed: u64, config: SimConfig) -> (ConformanceCluster<AdverseCluster>, GrantedLink) {
+    AdverseCluster::configure(seed, config);
+    let mut cluster = ConformanceCluster::<AdverseCluster>::new(2);
     let link = cluster.link(0, 1, 1, 8);
     (cluster, link)
 }
@@ -37,12 +37,11 @@ fn linked(seed: u64, config: SimConfig) -> (Cluster<Adverse>, Link) {
 fn a_break_comes_after_any_word() {
     let mut landed_words = [false; 9];
     for seed in 0..200 {
-        let when = When::Piece { from: 0, to: 1, nth: 1 + seed % 8 };
+        let when = RuleTrigger::Piece { from: 0, to: 1, nth: 1 + seed % 8 };
         let (mut cluster, link) =
             linked(seed, scattering(vec![Rule { when, what: Verdict::Break { a: 0, b: 1 } }]));
         cluster.write(0, link.conn, &link.value(0, &[1; 8]));
-        let ended =
-            |conn| move |event: &Event| matches!(event, Event::Broken { conn: of, .. } if *of == conn);
+        let ended = |conn| move |event: &FabricEvent| matches!(event, FabricEvent::Broken { conn: of, .. } if *of == conn);
         cluster.expect(0, "Broken at the writer", ended(link.conn));
         assert_eq!(cluster.node(0).write(link.conn, link.value(0, &[2])), Err(PostError::NotConnected));
         cluster.expect(1, "Broken at the target", ended(link.owner_conn));
@@ -59,10 +58,10 @@ fn a_break_comes_after_any_word() {
 fn a_break_leaves_a_prefix() {
     const WRITES: usize = 64;
     for seed in 0..200 {
-        let when = When::Piece { from: 0, to: 1, nth: 1 + seed % 40 };
+        let when = RuleTrigger::Piece { from: 0, to: 1, nth: 1 + seed % 40 };
         let rules = vec![Rule { when, what: Verdict::Break { a: 0, b: 1 } }];
-        Adverse::configure(seed, SimConfig { queue_posts_max: WRITES, ..scattering(rules) });
-        let mut cluster = Cluster::<Adverse>::new(2);
+        AdverseCluster::configure(seed, SimConfig { queue_posts_max: WRITES, ..scattering(rules) });
+        let mut cluster = ConformanceCluster::<AdverseCluster>::new(2);
         let link = cluster.link(0, 1, 1, WRITES);
         for word in 0..WRITES {
             if cluster.node(0).write(link.conn, link.value(word, &[1])).is_err() {
@@ -81,11 +80,11 @@ fn a_break_leaves_a_prefix() {
 fn words_land_after_the_writer_has_given_up() {
     let mut late = 0;
     for seed in 0..100 {
-        let when = When::Piece { from: 0, to: 1, nth: 2 };
+        let when = RuleTrigger::Piece { from: 0, to: 1, nth: 2 };
         let (mut cluster, link) =
             linked(seed, scattering(vec![Rule { when, what: Verdict::Break { a: 0, b: 1 } }]));
         cluster.write(0, link.conn, &link.value(0, &[1; 8]));
-        cluster.expect(0, "Broken", |event| matches!(event, Event::Broken { .. }));
+        cluster.expect(0, "Broken", |event| matches!(event, FabricEvent::Broken { .. }));
         let at_break: u64 = (0..8).map(|word| link.target.load(word)).sum();
         cluster.rounds(100);
         late += u64::from((0..8).map(|word| link.target.load(word)).sum::<u64>() > at_break);
@@ -104,8 +103,13 @@ fn partitions_delay_or_break() {
         let grant = nodes[1].grant(&target, 0..1, NodeId(0));
         let conn = open(&world, &mut nodes, 0, 1);
         world.partition(&[vec![0], vec![1, 2]]);
-        let write =
-            Write { source: Source::Value(&[1]), grant: &grant, offset: 0, immediate: None, signal: None };
+        let write = Write {
+            source: WriteSource::Value(&[1]),
+            grant: &grant,
+            offset: 0,
+            immediate: None,
+            signal: None,
+        };
         nodes[0].write(conn, write.clone()).expect("connected");
         world.advance_to(world.now() + Duration::from_millis(if lasts { 100 } else { 10 }));
         assert_eq!(target.load(0), 0, "nothing passes a cut");
@@ -115,7 +119,7 @@ fn partitions_delay_or_break() {
         let mut lost = [0, 1, 2].map(|_| Vec::new());
         for (node, lost) in nodes.iter_mut().zip(&mut lost) {
             poll_all(node, |event| {
-                if let Event::PeerLost { peer, reason } = event {
+                if let FabricEvent::PeerLost { peer, reason } = event {
                     lost.push((peer.0, reason));
                 }
             });
@@ -139,7 +143,7 @@ fn partitions_delay_or_break() {
 fn a_paused_node_stands_still() {
     for one_sided_progress in [true, false] {
         let pause = Verdict::Pause { node: 1, span: Duration::from_millis(5) };
-        let rule = Rule { when: When::At(Instant::from_nanos(20_000_000)), what: pause };
+        let rule = Rule { when: RuleTrigger::At(Instant::from_nanos(20_000_000)), what: pause };
         let config = SimConfig { one_sided_progress, ..scattering(vec![rule]) };
         let world = SimWorld::new(4, config, 2);
         let mut nodes: Vec<_> = (0..2).map(|i| world.fabric(i)).collect();
@@ -147,18 +151,23 @@ fn a_paused_node_stands_still() {
         let grant = nodes[1].grant(&target, 0..1, NodeId(0));
         let conn = open(&world, &mut nodes, 0, 1);
         world.advance_to(Instant::from_nanos(20_000_000));
-        let write =
-            Write { source: Source::Value(&[1]), grant: &grant, offset: 0, immediate: None, signal: None };
+        let write = Write {
+            source: WriteSource::Value(&[1]),
+            grant: &grant,
+            offset: 0,
+            immediate: None,
+            signal: None,
+        };
         nodes[0].write(conn, write).expect("connected");
-        let mut turns = Vec::new();
-        while let Some(i) = world.next_turn(Instant::from_nanos(24_999_999)) {
-            turns.push(i);
+        let mut polls = Vec::new();
+        while let Some(i) = world.next_poll(Instant::from_nanos(24_999_999)) {
+            polls.push(i);
             let work = nodes[i as usize].poll(&mut |_| {});
             world.rest(i, work > 0, None);
         }
-        assert!(!turns.contains(&1), "a paused node was polled");
+        assert!(!polls.contains(&1), "a paused node was polled");
         assert_eq!(target.load(0) == 1, one_sided_progress);
-        assert_eq!(world.next_turn(Instant::from_nanos(30_000_000)), Some(1), "it goes on after its pause");
+        assert_eq!(world.next_poll(Instant::from_nanos(30_000_000)), Some(1), "it goes on after its pause");
         nodes[1].poll(&mut |_| {});
         world.advance_to(Instant::from_nanos(40_000_000));
         nodes[1].poll(&mut |_| {});
@@ -176,7 +185,7 @@ fn a_slow_link_is_slow() {
     let grant = nodes[1].grant(&target, 0..1, NodeId(0));
     let conn = open(&world, &mut nodes, 0, 1);
     let write =
-        Write { source: Source::Value(&[1]), grant: &grant, offset: 0, immediate: None, signal: None };
+        Write { source: WriteSource::Value(&[1]), grant: &grant, offset: 0, immediate: None, signal: None };
     world.strike(&Verdict::Slow { from: 0, to: 1, extra: Duration::from_micros(300) });
     nodes[0].write(conn, write).expect("connected");
     world.advance_to(world.now() + Duration::from_micros(300));
@@ -188,8 +197,8 @@ fn a_slow_link_is_slow() {
 /// The same seed gives the same run, word for word; another seed another one.
 #[test]
 fn one_seed_is_one_run() {
-    let run = |seed: u64, records: usize| -> (u64, Vec<Record>) {
-        let when = When::Post { node: 2, nth: 40 };
+    let run = |seed: u64, records: usize| -> (u64, Vec<TraceRecord>) {
+        let when = RuleTrigger::Post { node: 2, nth: 40 };
         let rules = vec![Rule { when, what: Verdict::Crash(2) }];
         let config = SimConfig { trace_records_max: records, rules, ..SimConfig::adversarial(seed) };
         let world = chatter(seed, config);
@@ -218,12 +227,13 @@ fn chatter(seed: u64, config: SimConfig) -> SimWorld {
         links.push((conn, nodes[b as usize].grant(&targets[b as usize], 0..64, NodeId(a))));
     }
     let mut count = 0;
-    while let Some(i) = world.next_turn(Instant::from_nanos(50_000_000)) {
+    while let Some(i) = world.next_poll(Instant::from_nanos(50_000_000)) {
         let node = &mut nodes[i as usize];
         let mut work = node.poll(&mut |_| {});
         let (conn, grant) = &links[i as usize];
         let value = [count; 8];
-        let write = Write { source: Source::Value(&value), grant, offset: 8, immediate: None, signal: None };
+        let write =
+            Write { source: WriteSource::Value(&value), grant, offset: 8, immediate: None, signal: None };
         if count < 1000 && node.write(*conn, write).is_ok() {
             count += 1;
             work += 1;
@@ -255,14 +265,14 @@ fn open(
     world.advance_to(world.now() + Duration::from_millis(2));
     let mut connected = false;
     poll_all(&mut nodes[a as usize], |event| {
-        connected |= event == Event::Connected { conn, peer: NodeId(b) }
+        connected |= event == FabricEvent::Connected { conn, peer: NodeId(b) }
     });
     assert!(connected, "channel 7 connects");
     conn
 }
 
 /// Polls until nothing more comes: a poll may yield only some of what waits.
-fn poll_all(node: &mut squall_fabric::sim::SimFabric, mut sink: impl FnMut(Event)) {
+fn poll_all(node: &mut squall_fabric::sim::SimFabric, mut sink: impl FnMut(FabricEvent)) {
     for _ in 0..20 {
         node.poll(&mut sink);
     }

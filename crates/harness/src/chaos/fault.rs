@@ -7,9 +7,9 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 /// Chance by a seed (splitmix64).
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct SeededDice(pub(crate) u64);
 
-impl Dice {
+impl SeededDice {
     /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -23,7 +23,7 @@ impl Dice {
 /// What can happen to a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
+pub(crate) enum FaultKind {
     /// A member is killed (-9)
     Kill,
     /// A member is halted (-STOP), for less or more than the suspicion time
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
     Strangers,
 }
 
-impl Kind {
+impl FaultKind {
     /// The name on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
@@ -81,7 +81,7 @@ impl Kind {
 /// One fault, written `KIND`, `KIND@AFTER_MS`, `KIND~LASTS_MS` or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FaultKind,
     /// Between its two parts, such as a member's death and the halt of another one.
     pub(crate) after_ms: u64,
     /// How long it lasts; without, a process that is halted never goes on.
@@ -90,10 +90,10 @@ pub(crate) struct Fault {
 
 impl Fault {
     /// Draws one of `kinds`, which are not none.
-    pub(crate) fn draw(dice: &mut Dice, kinds: &[Kind], suspicion_ms: u64) -> Self {
+    pub(crate) fn draw(dice: &mut SeededDice, kinds: &[FaultKind], suspicion_ms: u64) -> Self {
         let all: u64 = kinds.iter().map(|kind| kind.weight()).sum();
         let mut place = dice.below(all);
-        let is_drawn = |kind: &&Kind| {
+        let is_drawn = |kind: &&FaultKind| {
             let is_here = place < kind.weight();
             place = place.saturating_sub(kind.weight());
             is_here
@@ -103,9 +103,11 @@ impl Fault {
         let after_ms = dice.below(12);
         let lasts_ms = match kind {
             // From a tenth of the suspicion time to three times as much.
-            Kind::Halt | Kind::JoinHalt | Kind::KillHalt => Some(suspicion_ms * (10 + dice.below(300)) / 100),
-            Kind::Busy | Kind::Strangers => Some(500 + dice.below(2500)),
-            Kind::Kill | Kind::Cut | Kind::CutOneWay | Kind::Restart => None,
+            FaultKind::Halt | FaultKind::JoinHalt | FaultKind::KillHalt => {
+                Some(suspicion_ms * (10 + dice.below(300)) / 100)
+            }
+            FaultKind::Busy | FaultKind::Strangers => Some(500 + dice.below(2500)),
+            FaultKind::Kill | FaultKind::Cut | FaultKind::CutOneWay | FaultKind::Restart => None,
         };
         Self { kind, after_ms, lasts_ms }
     }
@@ -114,7 +116,7 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.kind.name())?;
-        if matches!(self.kind, Kind::JoinHalt | Kind::KillHalt) {
+        if matches!(self.kind, FaultKind::JoinHalt | FaultKind::KillHalt) {
             write!(f, "@{}", self.after_ms)?;
         }
         self.lasts_ms.map_or(Ok(()), |lasts| write!(f, "~{lasts}"))
@@ -131,9 +133,9 @@ impl FromStr for Fault {
         };
         let (rest, lasts) = text.split_once('~').map_or((text, None), |(rest, lasts)| (rest, Some(lasts)));
         let (kind, after) = rest.split_once('@').map_or((rest, None), |(kind, after)| (kind, Some(after)));
-        let names: Vec<String> = Kind::value_variants().iter().map(|kind| kind.name()).collect();
+        let names: Vec<String> = FaultKind::value_variants().iter().map(|kind| kind.name()).collect();
         let unknown = |_| format!("`{kind}` is no fault: write one of {}", names.join(", "));
-        let kind = Kind::from_str(kind, false).map_err(unknown)?;
+        let kind = FaultKind::from_str(kind, false).map_err(unknown)?;
         Ok(Self { kind, after_ms: number(after)?.unwrap_or(0), lasts_ms: number(lasts)? })
     }
 }
@@ -156,16 +158,16 @@ mod tests {
     #[test]
     fn a_seed_draws_all_kinds() {
         let draw = || {
-            let mut dice = Dice(7);
-            (0..200).map(|_| Fault::draw(&mut dice, Kind::value_variants(), 1000)).collect::<Vec<_>>()
+            let mut dice = SeededDice(7);
+            (0..200).map(|_| Fault::draw(&mut dice, FaultKind::value_variants(), 1000)).collect::<Vec<_>>()
         };
         let faults = draw();
         assert_eq!(faults, draw());
-        let is_drawn = |kind: &Kind| faults.iter().any(|fault| fault.kind == *kind);
-        assert!(Kind::value_variants().iter().all(is_drawn));
+        let is_drawn = |kind: &FaultKind| faults.iter().any(|fault| fault.kind == *kind);
+        assert!(FaultKind::value_variants().iter().all(is_drawn));
         let halts: Vec<u64> = faults
             .iter()
-            .filter(|fault| fault.kind == Kind::Halt)
+            .filter(|fault| fault.kind == FaultKind::Halt)
             .filter_map(|fault| fault.lasts_ms)
             .collect();
         assert!(halts.iter().any(|ms| *ms < 1000) && halts.iter().any(|ms| *ms > 1000), "{halts:?}");

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
 /// Threads that run until a time, or until this is dropped.
-pub(crate) struct Load {
+pub(crate) struct ProcessorLoad {
     until: Instant,
     is_over: Arc<AtomicBool>,
 }
 
-impl Load {
+impl ProcessorLoad {
     /// Starts as many threads as run `work` until it is told that the time is over.
     pub(crate) fn start(lasts: Duration, works: impl IntoIterator<Item = Box<dyn FnMut() + Send>>) -> Self {
         let (until, is_over) = (Instant::now() + lasts, Arc::<AtomicBool>::default());
@@ -44,7 +44,7 @@ impl Load {
     }
 }
 
-impl Drop for Load {
+impl Drop for ProcessorLoad {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }

@@ -16,24 +16,24 @@ use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 
 use crate::accounts::Accounts;
-use crate::cluster::churn::{Herd, START_TIMEOUT, State};
-use crate::control::{Command, StoreJob, TransportName};
+use crate::cluster::churn::{ProcessPool, ProcessState, START_TIMEOUT};
+use crate::control::{ParentCommand, StoreJob, TransportName};
 use crate::member::churn::EXCLUDED;
 use crate::terminal::output;
-use fault::{Dice, Fault, Kind};
-use load::Load;
-use network::Network;
-use strangers::Reached;
-use witness::Witness;
+use fault::{Fault, FaultKind, SeededDice};
+use load::ProcessorLoad;
+use network::NetworkNamespaces;
+use strangers::StrangerCounters;
+use witness::WitnessWriters;
 
 /// What happened, and whether all held.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct ChaosOutcome {
     pub(crate) transport: Option<TransportName>,
     pub(crate) seconds: f64,
     pub(crate) seed: u64,
     /// Each kind of fault that there was.
-    pub(crate) happened: BTreeMap<Kind, Tally>,
+    pub(crate) happened: BTreeMap<FaultKind, FaultTally>,
     /// Faults that could not be done here, and why.
     pub(crate) left_out: Vec<String>,
     pub(crate) killed: u64,
@@ -59,15 +59,15 @@ pub(crate) struct Outcome {
 
 /// What faults of one kind have done.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Tally {
+pub(crate) struct FaultTally {
     pub(crate) times: u64,
     /// The longest time in which a healthy member has delivered nothing, from such a fault to the next of any kind.
     pub(crate) outage_ms: u64,
 }
 
 /// What is to be done to a group.
-pub(crate) struct Weather {
-    pub(crate) kinds: Vec<Kind>,
+pub(crate) struct ChaosPlan {
+    pub(crate) kinds: Vec<FaultKind>,
     pub(crate) members: usize,
     pub(crate) suspicion: Duration,
     pub(crate) store: Option<StoreJob>,
@@ -76,50 +76,50 @@ pub(crate) struct Weather {
 }
 
 /// The group, and what is done to it.
-pub(crate) struct Storm {
+pub(crate) struct ChaosRun {
     // Members end before their network does.
-    herd: Herd,
-    network: Option<Network>,
-    witness: Option<Witness>,
-    weather: Weather,
-    dice: Dice,
+    pool: ProcessPool,
+    network: Option<NetworkNamespaces>,
+    witness: Option<WitnessWriters>,
+    plan: ChaosPlan,
+    dice: SeededDice,
     begun: Instant,
     /// Who is halted, and when it goes on.
     halted: Vec<(usize, Instant)>,
     /// Who may be excluded, since it was halted or cut off, and how long.
     excuses: BTreeMap<usize, Instant>,
-    loads: Vec<Load>,
-    reached: Arc<Reached>,
+    loads: Vec<ProcessorLoad>,
+    reached: Arc<StrangerCounters>,
     /// The last fault.
-    last: Option<Kind>,
-    outcome: Outcome,
+    last: Option<FaultKind>,
+    outcome: ChaosOutcome,
 }
 
-impl Storm {
+impl ChaosRun {
     pub(crate) fn new(
-        herd: Herd,
-        network: Option<Network>,
-        weather: Weather,
-        outcome: Outcome,
+        pool: ProcessPool,
+        network: Option<NetworkNamespaces>,
+        plan: ChaosPlan,
+        outcome: ChaosOutcome,
     ) -> Result<Self> {
-        let mut storm = Self {
-            herd,
+        let mut run = Self {
+            pool,
             network,
             witness: None,
-            dice: Dice(outcome.seed ^ 0x5eed),
+            dice: SeededDice(outcome.seed ^ 0x5eed),
             begun: Instant::now(),
             halted: Vec::new(),
             excuses: BTreeMap::new(),
             loads: Vec::new(),
             reached: Arc::default(),
             last: None,
-            weather,
+            plan,
             outcome,
         };
-        if storm.weather.store.is_some() {
-            storm.witness = Some(Witness::start(storm.client()?));
+        if run.plan.store.is_some() {
+            run.witness = Some(WitnessWriters::start(run.client()?));
         }
-        Ok(storm)
+        Ok(run)
     }
 
     /// Draws faults for some time.
@@ -128,19 +128,19 @@ impl Storm {
         while self.begun.elapsed() < time {
             let pause = Duration::from_millis(50 + self.dice.below(500));
             self.rest(pause)?;
-            let missing = self.weather.members.saturating_sub(self.present());
+            let missing = self.plan.members.saturating_sub(self.present());
             match self.dice.below(20) {
                 0..=7 if missing > 0 => drop(self.join()?),
                 8..=15 => {
-                    let suspicion_ms = u64::try_from(self.weather.suspicion.as_millis())?;
-                    let fault = Fault::draw(&mut self.dice, &self.weather.kinds, suspicion_ms);
+                    let suspicion_ms = u64::try_from(self.plan.suspicion.as_millis())?;
+                    let fault = Fault::draw(&mut self.dice, &self.plan.kinds, suspicion_ms);
                     self.perform(fault)?;
                 }
                 _ => {}
             }
             if Instant::now() >= next_line {
                 next_line += LINE_PERIOD;
-                self.tell();
+                self.report();
             }
         }
         self.outcome.seconds = self.begun.elapsed().as_secs_f64();
@@ -151,15 +151,15 @@ impl Storm {
     pub(crate) fn follow(&mut self, script: &[Fault]) -> Result<()> {
         for fault in script {
             self.await_calm()?;
-            while self.present() < self.weather.members {
+            while self.present() < self.plan.members {
                 self.join()?;
                 self.await_calm()?;
             }
             self.release_surplus()?;
             self.await_deliveries()?;
-            ensure!(self.perform(*fault)?, "{fault} needs more members: {}", self.herd.describe());
+            ensure!(self.perform(*fault)?, "{fault} needs more members: {}", self.pool.describe());
             // Long enough for anybody who is suspected for it.
-            self.rest(self.weather.suspicion + self.weather.suspicion / 2)?;
+            self.rest(self.plan.suspicion + self.plan.suspicion / 2)?;
             self.await_others()?;
         }
         self.outcome.seconds = self.begun.elapsed().as_secs_f64();
@@ -168,8 +168,8 @@ impl Storm {
 
     /// Lets members leave in order that are more than there are to be, the youngest first.
     fn release_surplus(&mut self) -> Result<()> {
-        while self.present() > self.weather.members {
-            let Some(leaver) = self.herd.running().pop() else { break };
+        while self.present() > self.plan.members {
+            let Some(leaver) = self.pool.running().pop() else { break };
             self.release(leaver)?;
         }
         Ok(())
@@ -177,18 +177,20 @@ impl Storm {
 
     /// Lets a member leave in order.
     fn release(&mut self, leaver: usize) -> Result<()> {
-        self.herd.leave(leaver);
+        self.pool.leave(leaver);
         let timeout = self.join_max() + START_TIMEOUT;
-        self.await_that("the member has left", timeout, |storm| {
-            storm.herd.lives[leaver].state == State::Left
+        self.await_that("the member has left", timeout, |run| {
+            run.pool.lives[leaver].state == ProcessState::Left
         })?;
         self.await_calm()
     }
 
     /// Those that run or will.
     fn present(&self) -> usize {
-        let is_present = |state: &State| matches!(state, State::Starting | State::Running | State::Halted);
-        self.herd.lives.iter().filter(|life| is_present(&life.state)).count()
+        let is_present = |state: &ProcessState| {
+            matches!(state, ProcessState::Starting | ProcessState::Running | ProcessState::Halted)
+        };
+        self.pool.lives.iter().filter(|life| is_present(&life.state)).count()
     }
 
     /// Lets time pass, and looks at what the members say meanwhile.
@@ -196,7 +198,7 @@ impl Storm {
         let deadline = Instant::now() + time;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            self.herd.rest(left.min(LOOK_PERIOD))?;
+            self.pool.rest(left.min(LOOK_PERIOD))?;
             let now = Instant::now();
             self.resume_due(now);
             self.loads.retain(|load| !load.is_over(now));
@@ -214,7 +216,7 @@ impl Storm {
             ensure!(
                 Instant::now() < deadline,
                 "after {timeout:?} it is not so that {what}; the members: {}",
-                self.herd.describe()
+                self.pool.describe()
             );
             self.rest(LOOK_PERIOD)?;
         }
@@ -224,28 +226,29 @@ impl Storm {
     /// Waits until nobody is halted, or comes or goes, and all that run are the members of one view.
     fn await_calm(&mut self) -> Result<()> {
         // Whoever is halted goes on after three suspicion times at most.
-        let timeout = START_TIMEOUT + 3 * self.weather.suspicion + self.outage_max();
-        self.await_that("all that run are in one view, alone", timeout, |storm| {
-            let is_passing =
-                |state: &State| matches!(state, State::Starting | State::Halted | State::Leaving);
-            !storm.herd.lives.iter().any(|life| is_passing(&life.state)) && storm.is_united()
+        let timeout = START_TIMEOUT + 3 * self.plan.suspicion + self.outage_max();
+        self.await_that("all that run are in one view, alone", timeout, |run| {
+            let is_passing = |state: &ProcessState| {
+                matches!(state, ProcessState::Starting | ProcessState::Halted | ProcessState::Leaving)
+            };
+            !run.pool.lives.iter().any(|life| is_passing(&life.state)) && run.is_united()
         })
     }
 
     /// Waits until the healthy members are in one view without those that were halted for good, which are killed then.
     fn await_others(&mut self) -> Result<()> {
-        let is_halted = |storm: &Self, number: usize| storm.halted.iter().all(|(other, _)| *other != number);
-        self.await_that("the healthy members have gone on in one view", self.outage_max(), |storm| {
+        let is_halted = |run: &Self, number: usize| run.halted.iter().all(|(other, _)| *other != number);
+        self.await_that("the healthy members have gone on in one view", self.outage_max(), |run| {
             let is_for_good = |number: &usize| {
-                storm.herd.lives[*number].state == State::Halted && is_halted(storm, *number)
+                run.pool.lives[*number].state == ProcessState::Halted && is_halted(run, *number)
             };
-            let any = (0..storm.herd.lives.len()).any(|number| is_for_good(&number));
-            !any || storm.is_united()
+            let any = (0..run.pool.lives.len()).any(|number| is_for_good(&number));
+            !any || run.is_united()
         })?;
         self.await_deliveries()?;
-        for number in 0..self.herd.lives.len() {
-            if self.herd.lives[number].state == State::Halted && is_halted(self, number) {
-                self.herd.kill(number);
+        for number in 0..self.pool.lives.len() {
+            if self.pool.lives[number].state == ProcessState::Halted && is_halted(self, number) {
+                self.pool.kill(number);
             }
         }
         Ok(())
@@ -253,31 +256,31 @@ impl Storm {
 
     /// Whether all that run know one view, and it has no other members.
     fn is_united(&self) -> bool {
-        let (view, mut ranks) = self.herd.view();
-        let running = self.herd.running();
-        let mut own: Vec<usize> = running.iter().map(|number| self.herd.lives[*number].rank).collect();
+        let (view, mut ranks) = self.pool.view();
+        let running = self.pool.running();
+        let mut own: Vec<usize> = running.iter().map(|number| self.pool.lives[*number].rank).collect();
         ranks.sort_unstable();
         own.sort_unstable();
         let knows =
-            |number: &usize| self.herd.lives[*number].views.last().is_some_and(|news| news.view == view);
+            |number: &usize| self.pool.lives[*number].views.last().is_some_and(|news| news.view == view);
         ranks == own && running.iter().all(knows)
     }
 
     /// Waits until all that run have delivered something from now on.
     fn await_deliveries(&mut self) -> Result<()> {
-        let count = |storm: &Self, number: usize| storm.herd.lives[number].delivered.0;
+        let count = |run: &Self, number: usize| run.pool.lives[number].delivered.0;
         let before: Vec<(usize, u64)> =
-            self.herd.running().into_iter().map(|number| (number, count(self, number))).collect();
-        self.await_that("all that run deliver", self.outage_max(), |storm| {
-            let is_running = |number: usize| storm.herd.lives[number].state == State::Running;
-            before.iter().all(|(number, before)| !is_running(*number) || count(storm, *number) > *before)
+            self.pool.running().into_iter().map(|number| (number, count(self, number))).collect();
+        self.await_that("all that run deliver", self.outage_max(), |run| {
+            let is_running = |number: usize| run.pool.lives[number].state == ProcessState::Running;
+            before.iter().all(|(number, before)| !is_running(*number) || count(run, *number) > *before)
         })
     }
 
     /// The longest time in which a healthy member may deliver nothing: one suspicion time each for the victims that there
     /// can be at a time, and what a machine needs on which everything else wants to run, too.
     fn outage_max(&self) -> Duration {
-        4 * self.weather.suspicion + Duration::from_secs(10)
+        4 * self.plan.suspicion + Duration::from_secs(10)
     }
 
     /// The longest time in which a process comes or goes: a joiner that is halted may keep others waiting until its time to
@@ -291,10 +294,10 @@ impl Storm {
         self.halted = later;
         let due: Vec<(usize, Instant)> = due;
         for (number, _) in due {
-            self.herd.resume(number);
+            self.pool.resume(number);
             if let Some(excuse) = self.excuses.get_mut(&number) {
                 // It finds out soon that the others have gone on without it.
-                *excuse = now + 2 * self.weather.suspicion + Duration::from_secs(10);
+                *excuse = now + 2 * self.plan.suspicion + Duration::from_secs(10);
             }
         }
     }
@@ -305,20 +308,20 @@ impl Storm {
             witness.look(self.outage_max())?;
         }
         let mut gone = Vec::new();
-        for (number, life) in self.herd.lives.iter().enumerate() {
+        for (number, life) in self.pool.lives.iter().enumerate() {
             let is_excused = self.excuses.get(&number).is_some_and(|until| now < *until);
             let still = life.delivered.1.elapsed();
             let which = || format!("process {number} of rank {}", life.rank);
             match &life.state {
-                State::Failed(why) if is_excused && why.starts_with(EXCLUDED) => gone.push(number),
-                State::Failed(why) => {
-                    bail!("{} is healthy and has failed: {why}; {}", which(), self.herd.describe())
+                ProcessState::Failed(why) if is_excused && why.starts_with(EXCLUDED) => gone.push(number),
+                ProcessState::Failed(why) => {
+                    bail!("{} is healthy and has failed: {why}; {}", which(), self.pool.describe())
                 }
-                State::Running if !is_excused && still > self.outage_max() => {
-                    bail!("{} has delivered nothing for {still:?}: {}", which(), self.herd.describe())
+                ProcessState::Running if !is_excused && still > self.outage_max() => {
+                    bail!("{} has delivered nothing for {still:?}: {}", which(), self.pool.describe())
                 }
-                State::Starting | State::Leaving if still > self.join_max() => {
-                    bail!("{} neither comes nor goes for {still:?}: {}", which(), self.herd.describe())
+                ProcessState::Starting | ProcessState::Leaving if still > self.join_max() => {
+                    bail!("{} neither comes nor goes for {still:?}: {}", which(), self.pool.describe())
                 }
                 _ => {}
             }
@@ -326,8 +329,8 @@ impl Storm {
         // They wait to be told, and their ends are no longer of interest.
         for number in gone {
             self.outcome.excluded += 1;
-            self.herd.tell(number, Command::Stop);
-            self.herd.lives[number].state = State::Killed;
+            self.pool.send(number, ParentCommand::Stop);
+            self.pool.lives[number].state = ProcessState::Killed;
         }
         Ok(())
     }
@@ -337,7 +340,7 @@ impl Storm {
         self.loads.clear();
         self.resume_due(Instant::now() + Duration::from_secs(1 << 20));
         // Time for those that were excluded to find out.
-        self.rest(2 * self.weather.suspicion + Duration::from_secs(1))?;
+        self.rest(2 * self.plan.suspicion + Duration::from_secs(1))?;
         self.await_calm()?;
         self.note_outage();
         let client = self.client()?;
@@ -347,21 +350,21 @@ impl Storm {
             self.outcome.acknowledged = testimony.acknowledged;
             self.outcome.update_outage_ms = u64::try_from(testimony.outage.as_millis())?;
         }
-        for number in self.herd.running() {
-            self.herd.tell(number, Command::Drain);
+        for number in self.pool.running() {
+            self.pool.send(number, ParentCommand::Drain);
         }
-        let is_done = |herd: &Herd| {
-            let lives = herd.lives.iter().filter(|life| life.state == State::Running);
+        let is_done = |pool: &ProcessPool| {
+            let lives = pool.lives.iter().filter(|life| life.state == ProcessState::Running);
             lives.into_iter().all(|life| life.report.is_some())
         };
-        self.herd.wait("all have delivered all of their own", self.outage_max() + START_TIMEOUT, is_done)
+        self.pool.wait("all have delivered all of their own", self.outage_max() + START_TIMEOUT, is_done)
     }
 
     /// Compares the accounts.
-    pub(crate) fn judge(mut self) -> Result<Outcome> {
+    pub(crate) fn judge(mut self) -> Result<ChaosOutcome> {
         let mut accounts = Accounts::default();
-        let survivors = self.herd.running();
-        for (number, life) in self.herd.lives.iter().enumerate() {
+        let survivors = self.pool.running();
+        for (number, life) in self.pool.lives.iter().enumerate() {
             // Who was never let in has none.
             let path = life.account.as_deref().filter(|path| path.exists());
             if let Some(path) = path {
@@ -369,7 +372,7 @@ impl Storm {
             }
         }
         for number in survivors {
-            self.herd.tell(number, Command::Stop);
+            self.pool.send(number, ParentCommand::Stop);
         }
         let mut outcome = self.outcome;
         outcome.faults = accounts.faults();
@@ -378,11 +381,11 @@ impl Storm {
         if self.reached.answers() > 0 {
             outcome.faults.push(format!("{} strangers got an answer", self.reached.answers()));
         }
-        if self.weather.store.is_some() && outcome.acknowledged == 0 {
+        if self.plan.store.is_some() && outcome.acknowledged == 0 {
             outcome.faults.push("no update was acknowledged".into());
         }
-        let name = self.herd.name().to_owned();
-        drop((self.herd, self.network));
+        let name = self.pool.name().to_owned();
+        drop((self.pool, self.network));
         outcome.faults.extend(left_behind(&name));
         outcome.agree = outcome.faults.is_empty() && outcome.messages > 0;
         Ok(outcome)
@@ -390,7 +393,7 @@ impl Storm {
 
     /// Notes the longest outage since the last fault.
     fn note_outage(&mut self) {
-        let outages = self.herd.lives.iter_mut().map(|life| std::mem::take(&mut life.outage));
+        let outages = self.pool.lives.iter_mut().map(|life| std::mem::take(&mut life.outage));
         let outage = outages.max().unwrap_or_default();
         let outage_ms = u64::try_from(outage.as_millis()).unwrap_or(u64::MAX);
         self.outcome.outage_ms = self.outcome.outage_ms.max(outage_ms);
@@ -401,14 +404,14 @@ impl Storm {
 
     /// Says what is done.
     fn say(&self, what: std::fmt::Arguments<'_>) {
-        if !self.weather.is_quiet {
+        if !self.plan.is_quiet {
             output::note(format_args!("{:9.3} s: {what}", self.begun.elapsed().as_secs_f64()));
         }
     }
 
-    fn tell(&self) {
-        let Outcome { killed, halted, excluded, joined, .. } = &self.outcome;
-        let (view, ranks) = self.herd.view();
+    fn report(&self) {
+        let ChaosOutcome { killed, halted, excluded, joined, .. } = &self.outcome;
+        let (view, ranks) = self.pool.view();
         let members = ranks.len();
         self.say(format_args!(
             "view {view} of {members} members; {killed} killed, {halted} halted, {excluded} excluded, {joined} joined"

@@ -8,15 +8,15 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::control::Location;
+use crate::control::MemberLocation;
 
 /// The namespaces of one run. Dropping it removes them.
-pub(crate) struct Network {
+pub(crate) struct NetworkNamespaces {
     bridge: String,
     spaces: Vec<String>,
 }
 
-impl Network {
+impl NetworkNamespaces {
     /// Makes `count` namespaces.
     ///
     /// # Errors
@@ -48,8 +48,8 @@ impl Network {
     }
 
     /// Where members can run.
-    pub(crate) fn locations(&self) -> Vec<Location> {
-        let location = |(place, space): (usize, &String)| Location {
+    pub(crate) fn locations(&self) -> Vec<MemberLocation> {
+        let location = |(place, space): (usize, &String)| MemberLocation {
             netns: Some(space.clone()),
             address: Some(IpAddr::V4(address(host(place)))),
             device: None,
@@ -64,7 +64,7 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for NetworkNamespaces {
     fn drop(&mut self) {
         for space in &self.spaces {
             // The cables go with their namespaces; what is not there need not be removed.
@@ -102,8 +102,8 @@ fn ip(arguments: &str) -> Result<()> {
     let mut command = Command::new("ip");
     command.args(arguments.split(' ')).stdin(Stdio::null()).stdout(Stdio::null());
     let output = command.output().context("cannot start `ip` (package iproute2)")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "`ip {arguments}` failed: {}", said.trim_end());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`ip {arguments}` failed: {}", stderr.trim_end());
     Ok(())
 }
 

@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use squall::Config;
 
-use super::fault::{Fault, Kind};
-use super::load::Load;
-use super::{Storm, strangers};
-use crate::cluster::churn::{START_TIMEOUT, State};
+use super::fault::{Fault, FaultKind};
+use super::load::ProcessorLoad;
+use super::{ChaosRun, strangers};
+use crate::cluster::churn::{ProcessState, START_TIMEOUT};
 use crate::member::{self, store};
 
-impl Storm {
+impl ChaosRun {
     /// Does it, if the group can bear it; returns whether.
     pub(super) fn perform(&mut self, fault: Fault) -> Result<bool> {
         if !self.can_spare(fault.kind.victims()) {
             return Ok(false);
         }
-        if matches!(fault.kind, Kind::Cut | Kind::CutOneWay | Kind::Restart) {
+        if matches!(fault.kind, FaultKind::Cut | FaultKind::CutOneWay | FaultKind::Restart) {
             self.await_calm()?;
         }
         self.note_outage();
@@ -25,18 +25,18 @@ impl Storm {
         self.say(format_args!("{fault}"));
         let lasts = fault.lasts_ms.map(Duration::from_millis);
         let is_done = match fault.kind {
-            Kind::Kill => self.kill(),
-            Kind::Halt => self.victim().is_some_and(|victim| self.halt(victim, lasts)),
-            Kind::JoinHalt => self.join_and_halt(Duration::from_millis(fault.after_ms), lasts)?,
-            Kind::KillHalt => self.kill_and_halt(Duration::from_millis(fault.after_ms), lasts),
-            Kind::Cut => self.cut(true)?,
-            Kind::CutOneWay => self.cut(false)?,
-            Kind::Busy => {
-                self.loads.push(Load::busy(lasts.unwrap_or(LASTS)));
+            FaultKind::Kill => self.kill(),
+            FaultKind::Halt => self.victim().is_some_and(|victim| self.halt(victim, lasts)),
+            FaultKind::JoinHalt => self.join_and_halt(Duration::from_millis(fault.after_ms), lasts)?,
+            FaultKind::KillHalt => self.kill_and_halt(Duration::from_millis(fault.after_ms), lasts),
+            FaultKind::Cut => self.cut(true)?,
+            FaultKind::CutOneWay => self.cut(false)?,
+            FaultKind::Busy => {
+                self.loads.push(ProcessorLoad::busy(lasts.unwrap_or(LASTS)));
                 true
             }
-            Kind::Restart => self.restart()?,
-            Kind::Strangers => {
+            FaultKind::Restart => self.restart()?,
+            FaultKind::Strangers => {
                 let seed = self.dice.below(1 << 32);
                 let client = self.client()?;
                 self.loads.push(strangers::start(lasts.unwrap_or(LASTS), &client, seed, &self.reached));
@@ -52,24 +52,25 @@ impl Storm {
     /// Whether the latest view keeps a majority that is well if so many more fall out. As long as a view changes, nobody
     /// else is harmed than its majority can bear: who has heard of the next view, and who not, makes no difference.
     fn can_spare(&self, count: usize) -> bool {
-        let (_, ranks) = self.herd.view();
+        let (_, ranks) = self.pool.view();
         let well = self.well();
-        let is_well = |rank: &&usize| well.iter().any(|life| self.herd.lives[*life].rank == **rank);
+        let is_well = |rank: &&usize| well.iter().any(|life| self.pool.lives[*life].rank == **rank);
         let lost = ranks.len() - ranks.iter().filter(is_well).count();
         // One that was halted on its way in may be in a view that nobody has delivered in yet. It may also be on its way out
         // of that view when it continues.
         let is_coming = |number: &usize| {
-            let life = &self.herd.lives[*number];
-            let is_back = matches!(life.state, State::Starting | State::Running) && self.is_excused(*number);
-            (life.state == State::Halted || is_back) && !ranks.contains(&life.rank)
+            let life = &self.pool.lives[*number];
+            let is_back = matches!(life.state, ProcessState::Starting | ProcessState::Running)
+                && self.is_excused(*number);
+            (life.state == ProcessState::Halted || is_back) && !ranks.contains(&life.rank)
         };
-        let coming = (0..self.herd.lives.len()).filter(is_coming).count();
+        let coming = (0..self.pool.lives.len()).filter(is_coming).count();
         count == 0 || lost + coming + count <= (ranks.len() - 1) / 2
     }
 
     /// The processes that run and that the group has no reason to exclude: one that continues after a halt may be on its way out.
     fn well(&self) -> Vec<usize> {
-        self.herd.running().into_iter().filter(|number| !self.is_excused(*number)).collect()
+        self.pool.running().into_iter().filter(|number| !self.is_excused(*number)).collect()
     }
 
     /// Whether the group may exclude this process because it was halted a short while ago.
@@ -79,15 +80,15 @@ impl Storm {
 
     /// A member of the latest view that runs, and is not one of the last two well ones that have all states.
     fn victim(&mut self) -> Option<usize> {
-        let (_, ranks) = self.herd.view();
-        let running = self.herd.running();
-        let has_states = |number: &usize| self.herd.lives[*number].has_states;
+        let (_, ranks) = self.pool.view();
+        let running = self.pool.running();
+        let has_states = |number: &usize| self.pool.lives[*number].has_states;
         let holders = self.well().into_iter().filter(has_states).count();
         // While fewer have all states, as in a rolling restart, any other may be the only one that has one of them.
-        let needs_all = self.weather.store.is_some() && holders < HOLDERS_MIN;
+        let needs_all = self.plan.store.is_some() && holders < HOLDERS_MIN;
         let is_spare = |number: &usize| {
-            let life = &self.herd.lives[*number];
-            let is_needed = self.weather.store.is_some() && life.has_states && holders <= HOLDERS_MIN;
+            let life = &self.pool.lives[*number];
+            let is_needed = self.plan.store.is_some() && life.has_states && holders <= HOLDERS_MIN;
             ranks.contains(&life.rank) && !is_needed && !needs_all
         };
         let members: Vec<usize> = running.iter().copied().filter(is_spare).collect();
@@ -97,22 +98,22 @@ impl Storm {
 
     fn kill(&mut self) -> bool {
         let Some(victim) = self.victim() else { return false };
-        self.herd.kill(victim);
-        self.say(format_args!("  process {victim} of rank {} is killed", self.herd.lives[victim].rank));
+        self.pool.kill(victim);
+        self.say(format_args!("  process {victim} of rank {} is killed", self.pool.lives[victim].rank));
         self.outcome.killed += 1;
         true
     }
 
     /// Halts a process, for good if `lasts` is none.
     fn halt(&mut self, victim: usize, lasts: Option<Duration>) -> bool {
-        self.herd.halt(victim);
-        self.say(format_args!("  process {victim} of rank {} is halted", self.herd.lives[victim].rank));
+        self.pool.halt(victim);
+        self.say(format_args!("  process {victim} of rank {} is halted", self.pool.lives[victim].rank));
         let now = Instant::now();
         if let Some(lasts) = lasts {
             self.halted.push((victim, now + lasts));
         }
         // Half of the time may be used up already when it is halted, on a machine that is busy.
-        if lasts.is_none_or(|lasts| lasts > self.weather.suspicion / 2) {
+        if lasts.is_none_or(|lasts| lasts > self.plan.suspicion / 2) {
             self.excuses.insert(victim, now + Duration::from_secs(1 << 20));
         }
         self.outcome.halted += 1;
@@ -122,16 +123,18 @@ impl Storm {
     /// Starts a process that joins; returns its number.
     pub(super) fn join(&mut self) -> Result<usize> {
         let taken = |rank: &usize| {
-            let is_gone = |state: &State| matches!(state, State::Killed | State::Left | State::Failed(_));
-            self.herd.lives.iter().any(|life| life.rank == *rank && !is_gone(&life.state))
-                || self.herd.view().1.contains(rank)
+            let is_gone = |state: &ProcessState| {
+                matches!(state, ProcessState::Killed | ProcessState::Left | ProcessState::Failed(_))
+            };
+            self.pool.lives.iter().any(|life| life.rank == *rank && !is_gone(&life.state))
+                || self.pool.view().1.contains(rank)
         };
         let free = (0..).find(|rank| !taken(rank)).expect("there are more ranks than members");
         self.outcome.joined += 1;
         if let Some(witness) = &self.witness {
             witness.set_config(self.client()?);
         }
-        let joiner = self.herd.join(free)?;
+        let joiner = self.pool.join(free)?;
         self.say(format_args!("  process {joiner} of rank {free} joins"));
         Ok(joiner)
     }
@@ -139,11 +142,11 @@ impl Storm {
     /// Halts a process some time after the group has admitted it.
     fn join_and_halt(&mut self, after: Duration, lasts: Option<Duration>) -> Result<bool> {
         let joiner = self.join()?;
-        self.herd.wait("the joiner is admitted", START_TIMEOUT, |herd| {
-            herd.lives[joiner].is_admitted || herd.lives[joiner].state != State::Starting
+        self.pool.wait("the joiner is admitted", START_TIMEOUT, |pool| {
+            pool.lives[joiner].is_admitted || pool.lives[joiner].state != ProcessState::Starting
         })?;
         std::thread::sleep(after);
-        Ok(matches!(self.herd.lives[joiner].state, State::Starting | State::Running)
+        Ok(matches!(self.pool.lives[joiner].state, ProcessState::Starting | ProcessState::Running)
             && self.halt(joiner, lasts))
     }
 
@@ -160,32 +163,30 @@ impl Storm {
     /// one \[V11\].
     fn cut(&mut self, both_ways: bool) -> Result<bool> {
         let Some(one) = self.victim() else { return Ok(false) };
-        let others: Vec<usize> = self.herd.running().into_iter().filter(|number| *number != one).collect();
+        let others: Vec<usize> = self.pool.running().into_iter().filter(|number| *number != one).collect();
         let place = usize::try_from(self.dice.below(others.len() as u64))?;
         let other = others[place];
-        let places = [one, other].map(|number| self.herd.lives[number].place);
-        let ranks = [one, other].map(|number| self.herd.lives[number].rank);
+        let places = [one, other].map(|number| self.pool.lives[number].place);
+        let ranks = [one, other].map(|number| self.pool.lives[number].rank);
         self.say(format_args!("  between the members {ranks:?}"));
         self.set_cut(places, both_ways, true)?;
         for number in [one, other] {
             self.excuses.insert(number, Instant::now() + Duration::from_secs(1 << 20));
         }
-        let remaining = |storm: &Self| {
-            let present = storm.herd.view().1;
+        let remaining = |run: &Self| {
+            let present = run.pool.view().1;
             ranks.into_iter().filter(|rank| present.contains(rank)).count()
         };
-        self.await_that("one end of the cut link is removed", self.outage_max(), |storm| {
-            remaining(storm) < 2
-        })?;
+        self.await_that("one end of the cut link is removed", self.outage_max(), |run| remaining(run) < 2)?;
         // Nobody else goes, as long as the link is cut.
-        self.rest(self.weather.suspicion + self.weather.suspicion / 2)?;
-        ensure!(remaining(self) == 1, "both ends of a cut link were removed: {}", self.herd.describe());
+        self.rest(self.plan.suspicion + self.plan.suspicion / 2)?;
+        ensure!(remaining(self) == 1, "both ends of a cut link were removed: {}", self.pool.describe());
         self.set_cut(places, both_ways, false)?;
-        let stays = if self.herd.view().1.contains(&ranks[0]) { one } else { other };
+        let stays = if self.pool.view().1.contains(&ranks[0]) { one } else { other };
         self.excuses.remove(&stays);
         let gone = if stays == one { other } else { one };
-        self.await_that("the removed end has found out", self.outage_max(), |storm| {
-            storm.herd.lives[gone].state == State::Killed
+        self.await_that("the removed end has found out", self.outage_max(), |run| {
+            run.pool.lives[gone].state == ProcessState::Killed
         })?;
         self.await_calm()?;
         Ok(true)
@@ -199,10 +200,10 @@ impl Storm {
 
     /// Replaces each member: a process joins, and a member leaves in order as soon as it has come.
     fn restart(&mut self) -> Result<bool> {
-        for leaver in self.herd.running() {
+        for leaver in self.pool.running() {
             let joiner = self.join()?;
-            self.await_that("the joiner has come", START_TIMEOUT, |storm| {
-                storm.herd.lives[joiner].state == State::Running
+            self.await_that("the joiner has come", START_TIMEOUT, |run| {
+                run.pool.lives[joiner].state == ProcessState::Running
             })?;
             self.release(leaver)?;
         }
@@ -211,11 +212,11 @@ impl Storm {
 
     /// What a client has to know.
     pub(super) fn client(&self) -> Result<Config> {
-        let mut config = member::config(&self.herd.contact())?;
+        let mut config = member::config(&self.pool.contact())?;
         if config.contacts.is_empty() {
-            bail!("no member runs: {}", self.herd.describe());
+            bail!("no member runs: {}", self.pool.describe());
         }
-        if let Some(store) = &self.weather.store {
+        if let Some(store) = &self.plan.store {
             config = config.subgroup(store::NAME, store::subgroup(store));
         }
         Ok(config)

@@ -11,18 +11,18 @@ use squall::Config;
 use squall::config::{Address, Secret};
 use squall_fabric::atomics::{AtomicU64, Ordering};
 
-use super::fault::Dice;
-use super::load::Load;
+use super::fault::SeededDice;
+use super::load::ProcessorLoad;
 
 /// What strangers have reached.
 #[derive(Debug, Default)]
-pub(crate) struct Reached {
+pub(crate) struct StrangerCounters {
     connections: AtomicU64,
     /// A member has answered one that has another secret.
     answers: AtomicU64,
 }
 
-impl Reached {
+impl StrangerCounters {
     /// How many connections there were.
     pub(crate) fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
@@ -35,7 +35,12 @@ impl Reached {
 }
 
 /// Connects in four ways for a while to where members listen, which are the contacts of `config`.
-pub(crate) fn start(lasts: Duration, config: &Config, seed: u64, reached: &Arc<Reached>) -> Load {
+pub(crate) fn start(
+    lasts: Duration,
+    config: &Config,
+    seed: u64,
+    reached: &Arc<StrangerCounters>,
+) -> ProcessorLoad {
     let addresses = &config.contacts[..];
     let mut strangers: Vec<Box<dyn FnMut() + Send>> = Vec::new();
     if !addresses.is_empty() {
@@ -44,7 +49,7 @@ pub(crate) fn start(lasts: Duration, config: &Config, seed: u64, reached: &Arc<R
         strangers.push(flood(Caller::new(addresses, seed + 2, reached)));
         strangers.push(wrong_secret(Caller::new(addresses, seed + 3, reached), config.clone()));
     }
-    Load::start(lasts, strangers)
+    ProcessorLoad::start(lasts, strangers)
 }
 
 trait Link: Read + Write + Send {}
@@ -53,13 +58,13 @@ impl<T: Read + Write + Send> Link for T {}
 /// Who connects to one member after the other.
 struct Caller {
     addresses: Vec<Address>,
-    dice: Dice,
-    reached: Arc<Reached>,
+    dice: SeededDice,
+    reached: Arc<StrangerCounters>,
 }
 
 impl Caller {
-    fn new(addresses: &[Address], seed: u64, reached: &Arc<Reached>) -> Self {
-        Self { addresses: addresses.to_vec(), dice: Dice(seed), reached: Arc::clone(reached) }
+    fn new(addresses: &[Address], seed: u64, reached: &Arc<StrangerCounters>) -> Self {
+        Self { addresses: addresses.to_vec(), dice: SeededDice(seed), reached: Arc::clone(reached) }
     }
 
     fn target(&mut self) -> Address {

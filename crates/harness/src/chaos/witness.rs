@@ -13,10 +13,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use squall::Config;
 use squall::object::{Client, ObjectError, Pending};
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_simulator::checker::linearizable::{AppendOnly, Done, ListAnswer, ListOperation, is_linearizable};
+use squall_simulator::checker::linearizable::{
+    AppendOnly, CompletedOperation, ListAnswer, ListOperation, is_linearizable,
+};
 
 use crate::cluster::churn::START_TIMEOUT;
-use crate::member::store::{NAME, Notes, PAGE, SHARDS};
+use crate::member::store::{NAME, PAGE, SHARDS, StoredNotes};
 
 /// What the members' object has been asked for, and what was answered.
 #[derive(Debug)]
@@ -36,10 +38,10 @@ struct Record {
 }
 
 /// A note that may be in the list of its shard.
-type Written = Done<ListOperation, ListAnswer>;
+type Written = CompletedOperation<ListOperation, ListAnswer>;
 
 /// Threads that write. Dropping it lets them end.
-pub(crate) struct Witness {
+pub(crate) struct WitnessWriters {
     record: Arc<Mutex<Record>>,
     config: Arc<Mutex<Config>>,
     is_over: Arc<AtomicBool>,
@@ -48,12 +50,12 @@ pub(crate) struct Witness {
 
 /// What was found at the end.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Testimony {
+pub(crate) struct WitnessReport {
     pub(crate) acknowledged: u64,
     pub(crate) outage: Duration,
 }
 
-impl Witness {
+impl WitnessWriters {
     /// Begins to write; `config` is that of a member, with contacts that answer.
     pub(crate) fn start(config: Config) -> Self {
         let is_over = Arc::<AtomicBool>::default();
@@ -94,7 +96,7 @@ impl Witness {
     }
 
     /// Ends the writing, and compares what is acknowledged with what is there.
-    pub(crate) fn end(mut self) -> Result<Testimony> {
+    pub(crate) fn end(mut self) -> Result<WitnessReport> {
         self.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             ensure!(thread.join().is_ok(), "a thread that writes has panicked");
@@ -106,11 +108,14 @@ impl Witness {
             let notes = read(&client, shard)?;
             compare(&notes, written).with_context(|| format!("shard {shard}"))?;
         }
-        Ok(Testimony { acknowledged: record.acknowledged, outage: record.outage.max(record.last.elapsed()) })
+        Ok(WitnessReport {
+            acknowledged: record.acknowledged,
+            outage: record.outage.max(record.last.elapsed()),
+        })
     }
 }
 
-impl Drop for Witness {
+impl Drop for WitnessWriters {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -120,12 +125,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn connect(config: &Config) -> Result<Client<Notes>> {
+fn connect(config: &Config) -> Result<Client<StoredNotes>> {
     Ok(Client::connect_with(config, NAME, PATIENCE)?)
 }
 
 /// A key of the shard.
-fn key(client: &Client<Notes>, shard: usize) -> [u8; 8] {
+fn key(client: &Client<StoredNotes>, shard: usize) -> [u8; 8] {
     let mut keys = (0_u64..).map(u64::to_le_bytes);
     keys.find(|key| client.shard(key) == shard).expect("each shard has keys")
 }
@@ -177,7 +182,7 @@ impl Record {
     /// A note is about to be written; returns its place in the history of the shard.
     fn begin(&mut self, shard: usize, note: u64) -> usize {
         let (operation, called) = (ListOperation::Append(note), self.now());
-        self.notes[shard].push(Done { operation, called, returned: None, answer: None });
+        self.notes[shard].push(CompletedOperation { operation, called, returned: None, answer: None });
         self.notes[shard].len() - 1
     }
 
@@ -214,7 +219,7 @@ impl Record {
 }
 
 /// All notes of a shard.
-fn read(client: &Client<Notes>, shard: usize) -> Result<Vec<u64>> {
+fn read(client: &Client<StoredNotes>, shard: usize) -> Result<Vec<u64>> {
     let mut notes: Vec<u64> = Vec::new();
     loop {
         let page = client.query(&key(client, shard), &(notes.len() as u64))?.wait()?;
@@ -248,7 +253,7 @@ fn compare(list: &[u64], written: &[Written]) -> Result<()> {
             before < Some(place),
             "note {note} is at place {place}, before one that its writer began earlier"
         );
-        history.push(Done { answer: Some(ListAnswer::Place(place)), ..done.clone() });
+        history.push(CompletedOperation { answer: Some(ListAnswer::Place(place)), ..done.clone() });
     }
     ensure!(places.is_empty(), "notes are there that were never written, or nowhere: {places:?}");
     ensure!(is_linearizable(&AppendOnly, &history), "what was written is not linearizable");
@@ -271,7 +276,7 @@ mod tests {
     /// A note: when it was begun and answered, and with which place.
     fn note(note: u64, called: u64, answered: Option<(u64, u64)>) -> Written {
         let (returned, answer) = answered.map(|(at, place)| (at, ListAnswer::Place(place))).unzip();
-        Done { operation: ListOperation::Append(note), called, returned, answer }
+        CompletedOperation { operation: ListOperation::Append(note), called, returned, answer }
     }
 
     #[test]

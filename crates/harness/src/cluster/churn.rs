@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use super::process::Process;
+use super::process::MemberProcess;
 use super::{Notice, random_secret, unique_name};
 use crate::control::{
-    ChurnJob, Command, EncryptionName, Event, GroupJob, IdleName, Job, Location, Report, TransportName,
-    ViewNews, Work,
+    ChurnJob, EncryptionName, GroupJob, IdleName, MemberEvent, MemberJob, MemberLocation, MemberReport,
+    MemberWork, ParentCommand, TransportName, ViewNews,
 };
 use crate::terminal::{Interrupted, Interrupts};
 
@@ -21,30 +21,30 @@ pub(crate) struct ChurnPlan {
     /// With how many members the group starts.
     pub(crate) members: usize,
     /// Where processes run, in turn.
-    pub(crate) locations: Vec<Location>,
+    pub(crate) locations: Vec<MemberLocation>,
     /// What each does; accounts go into the folder.
     pub(crate) job: ChurnJob,
     pub(crate) folder: Option<PathBuf>,
 }
 
 /// All processes that there ever were, by number. Dropping it kills and reaps those that run.
-pub(crate) struct Herd {
+pub(crate) struct ProcessPool {
     plan: ChurnPlan,
     name: String,
     secret: String,
-    pub(crate) lives: Vec<Life>,
+    pub(crate) lives: Vec<PoolProcess>,
     notices: Receiver<Notice>,
     sender: Sender<Notice>,
 }
 
 /// One process.
-pub(crate) struct Life {
+pub(crate) struct PoolProcess {
     pub(crate) rank: usize,
-    pub(crate) state: State,
+    pub(crate) state: ProcessState,
     pub(crate) account: Option<PathBuf>,
     /// The views in which it has delivered.
     pub(crate) views: Vec<ViewNews>,
-    pub(crate) report: Option<Report>,
+    pub(crate) report: Option<MemberReport>,
     /// How much it has delivered, and since when no more than that.
     pub(crate) delivered: (u64, Instant),
     /// The longest time without a delivery, but for the times in which it was halted.
@@ -59,13 +59,13 @@ pub(crate) struct Life {
     pub(crate) has_states: bool,
     /// The place of its location in the plan's.
     pub(crate) place: usize,
-    process: Process,
+    process: MemberProcess,
     address: Option<String>,
 }
 
 /// What a process is doing, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ProcessState {
     Starting,
     Running,
     /// Stopped by a signal, to go on later.
@@ -80,30 +80,30 @@ pub(crate) enum State {
     Failed(String),
 }
 
-impl Herd {
+impl ProcessPool {
     /// Starts the first members and waits until all are ready; messages flow then.
     pub(crate) fn start(plan: ChurnPlan, interrupts: &Interrupts) -> Result<Self> {
         let (sender, notices) = channel();
-        let to_herd = sender.clone();
-        interrupts.set(move || drop(to_herd.send(Notice::Interrupted)));
+        let to_pool = sender.clone();
+        interrupts.set(move || drop(to_pool.send(Notice::Interrupted)));
         let (name, secret) = (unique_name(), random_secret()?);
-        let mut herd = Self { plan, name, secret, lives: Vec::new(), notices, sender };
-        for rank in 0..herd.plan.members {
-            herd.add(rank, Vec::new())?;
+        let mut pool = Self { plan, name, secret, lives: Vec::new(), notices, sender };
+        for rank in 0..pool.plan.members {
+            pool.add(rank, Vec::new())?;
             if rank == 0 {
-                herd.wait("member 0 listens", START_TIMEOUT, |herd| herd.lives[0].address.is_some())?;
+                pool.wait("member 0 listens", START_TIMEOUT, |pool| pool.lives[0].address.is_some())?;
             }
         }
-        herd.wait("all members are ready", START_TIMEOUT, |herd| {
-            herd.lives.iter().all(|life| life.state == State::Running)
+        pool.wait("all members are ready", START_TIMEOUT, |pool| {
+            pool.lives.iter().all(|life| life.state == ProcessState::Running)
         })?;
-        herd.lives.iter_mut().for_each(|life| life.process.tell(&Command::Go));
-        Ok(herd)
+        pool.lives.iter_mut().for_each(|life| life.process.send(&ParentCommand::Go));
+        Ok(pool)
     }
 
     /// Starts a further process, which joins; returns its number.
     pub(crate) fn join(&mut self, rank: usize) -> Result<usize> {
-        let running = self.lives.iter().filter(|life| life.state == State::Running);
+        let running = self.lives.iter().filter(|life| life.state == ProcessState::Running);
         let joins = running.filter_map(|life| life.address.clone()).collect();
         self.add(rank, joins)
     }
@@ -120,7 +120,7 @@ impl Herd {
             joins,
             core: None,
             idle: IdleName::Auto,
-            location: Location::default(),
+            location: MemberLocation::default(),
         }
     }
 
@@ -130,11 +130,11 @@ impl Herd {
         let place = self.free_place();
         let location = self.plan.locations.get(place).cloned().unwrap_or_default();
         let group = GroupJob { location, ..self.group(rank, joins) };
-        let work = Work::Churn(ChurnJob { account: account.clone(), ..self.plan.job.clone() });
-        let process = Process::start(&Job { group, work }, number, &self.sender)?;
-        self.lives.push(Life {
+        let work = MemberWork::Churn(ChurnJob { account: account.clone(), ..self.plan.job.clone() });
+        let process = MemberProcess::start(&MemberJob { group, work }, number, &self.sender)?;
+        self.lives.push(PoolProcess {
             rank,
-            state: State::Starting,
+            state: ProcessState::Starting,
             account,
             views: Vec::new(),
             report: None,
@@ -153,7 +153,9 @@ impl Herd {
 
     /// The place of the first location at which no process is, or else of the one whose turn it is.
     fn free_place(&self) -> usize {
-        let is_here = |life: &&Life| !matches!(life.state, State::Killed | State::Left | State::Failed(_));
+        let is_here = |life: &&PoolProcess| {
+            !matches!(life.state, ProcessState::Killed | ProcessState::Left | ProcessState::Failed(_))
+        };
         let taken: Vec<usize> = self.lives.iter().filter(is_here).map(|life| life.place).collect();
         let count = self.plan.locations.len().max(1);
         (0..count).find(|place| !taken.contains(place)).unwrap_or(self.lives.len() % count)
@@ -161,7 +163,7 @@ impl Herd {
 
     /// What a client has to know of the group, and where members listen at present.
     pub(crate) fn contact(&self) -> GroupJob {
-        let running = self.lives.iter().filter(|life| life.state == State::Running);
+        let running = self.lives.iter().filter(|life| life.state == ProcessState::Running);
         self.group(0, running.filter_map(|life| life.address.clone()).collect())
     }
 
@@ -172,13 +174,13 @@ impl Herd {
 
     /// Kills a process, as `kill -9` does.
     pub(crate) fn kill(&mut self, number: usize) {
-        self.lives[number].state = State::Killed;
+        self.lives[number].state = ProcessState::Killed;
         self.lives[number].process.kill();
     }
 
     /// Stops a process, as `kill -STOP` does.
     pub(crate) fn halt(&mut self, number: usize) {
-        self.lives[number].state = State::Halted;
+        self.lives[number].state = ProcessState::Halted;
         self.lives[number].process.halt(true);
     }
 
@@ -186,24 +188,24 @@ impl Herd {
     pub(crate) fn resume(&mut self, number: usize) {
         let life = &mut self.lives[number];
         life.delivered.1 = Instant::now();
-        life.state = if life.is_ready { State::Running } else { State::Starting };
+        life.state = if life.is_ready { ProcessState::Running } else { ProcessState::Starting };
         life.process.halt(false);
     }
 
     /// Tells a member to leave in order.
     pub(crate) fn leave(&mut self, number: usize) {
-        self.lives[number].state = State::Leaving;
-        self.tell(number, Command::Leave);
+        self.lives[number].state = ProcessState::Leaving;
+        self.send(number, ParentCommand::Leave);
     }
 
     /// Tells a process something.
-    pub(crate) fn tell(&mut self, number: usize, command: Command) {
-        self.lives[number].process.tell(&command);
+    pub(crate) fn send(&mut self, number: usize, command: ParentCommand) {
+        self.lives[number].process.send(&command);
     }
 
     /// The numbers of those that run.
     pub(crate) fn running(&self) -> Vec<usize> {
-        (0..self.lives.len()).filter(|number| self.lives[*number].state == State::Running).collect()
+        (0..self.lives.len()).filter(|number| self.lives[*number].state == ProcessState::Running).collect()
     }
 
     /// The latest view that anybody has told of: its number and the ranks of its members.
@@ -242,9 +244,9 @@ impl Herd {
 
     /// All processes that may still do something, in words.
     pub(crate) fn describe(&self) -> String {
-        let is_gone = |state: &State| matches!(state, State::Killed | State::Left);
+        let is_gone = |state: &ProcessState| matches!(state, ProcessState::Killed | ProcessState::Left);
         let lives = self.lives.iter().enumerate().filter(|(_, life)| !is_gone(&life.state));
-        let line = |(number, life): (usize, &Life)| {
+        let line = |(number, life): (usize, &PoolProcess)| {
             let view = life.views.last().map_or(0, |news| news.view);
             let (rank, delivered, state) = (life.rank, life.delivered.0, &life.state);
             let waits = if life.is_ready { "" } else { &life.waits };
@@ -266,10 +268,16 @@ impl Herd {
             Notice::Closed(number, nonsense) => {
                 let life = &mut self.lives[number];
                 life.process.close(nonsense.clone());
-                if matches!(life.state, State::Starting | State::Running | State::Halted | State::Leaving)
-                    && life.report.is_none()
+                if matches!(
+                    life.state,
+                    ProcessState::Starting
+                        | ProcessState::Running
+                        | ProcessState::Halted
+                        | ProcessState::Leaving
+                ) && life.report.is_none()
                 {
-                    life.state = State::Failed(nonsense.unwrap_or_else(|| "it ended without a word".into()));
+                    life.state =
+                        ProcessState::Failed(nonsense.unwrap_or_else(|| "it ended without a word".into()));
                 }
             }
         }
@@ -277,31 +285,33 @@ impl Herd {
     }
 }
 
-impl Life {
-    fn handle(&mut self, event: Event) {
+impl PoolProcess {
+    fn handle(&mut self, event: MemberEvent) {
         match event {
-            Event::Listening { address } => self.address = Some(address),
-            Event::Ready => {
+            MemberEvent::Listening { address } => self.address = Some(address),
+            MemberEvent::Ready => {
                 self.is_ready = true;
-                if self.state == State::Starting {
-                    self.state = State::Running;
+                if self.state == ProcessState::Starting {
+                    self.state = ProcessState::Running;
                     self.delivered.1 = Instant::now();
                 }
             }
-            Event::Admitted => self.is_admitted = true,
-            Event::Waiting { reason } => self.waits = reason,
-            Event::Held => self.has_states = true,
-            Event::Left if self.state == State::Leaving => self.state = State::Left,
-            Event::Progress { done } if done != self.delivered.0 => {
-                if self.state == State::Running {
+            MemberEvent::Admitted => self.is_admitted = true,
+            MemberEvent::Waiting { reason } => self.waits = reason,
+            MemberEvent::Held => self.has_states = true,
+            MemberEvent::Left if self.state == ProcessState::Leaving => self.state = ProcessState::Left,
+            MemberEvent::Progress { done } if done != self.delivered.0 => {
+                if self.state == ProcessState::Running {
                     self.outage = self.outage.max(self.delivered.1.elapsed());
                 }
                 self.delivered = (done, Instant::now());
             }
-            Event::View(news) => self.views.push(news),
-            Event::Done(report) => self.report = Some(*report),
-            Event::Failed { message } if !matches!(self.state, State::Killed | State::Left) => {
-                self.state = State::Failed(message)
+            MemberEvent::View(news) => self.views.push(news),
+            MemberEvent::Done(report) => self.report = Some(*report),
+            MemberEvent::Failed { message }
+                if !matches!(self.state, ProcessState::Killed | ProcessState::Left) =>
+            {
+                self.state = ProcessState::Failed(message)
             }
             _ => {}
         }

@@ -4,49 +4,49 @@ use std::fmt;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
-use super::process::Process;
+use super::process::MemberProcess;
 
 /// Which members died, and what the others said.
 #[derive(Debug)]
-pub(crate) struct Death {
+pub(crate) struct MemberDeaths {
     /// One line for each member that has something to tell: first those that died, then those that noticed.
     lines: Vec<String>,
 }
 
-impl Death {
+impl MemberDeaths {
     /// Of the members as they are now.
-    pub(super) fn of(processes: &mut [Process]) -> Self {
+    pub(super) fn of(processes: &mut [MemberProcess]) -> Self {
         // Those that are done have ended as they were told to.
         let members = processes.iter_mut().enumerate().filter(|(_, process)| !process.done);
         let members = members.map(|(rank, process)| {
             let status = process.status();
             (rank, process.pid(), status, process.last_words.clone())
         });
-        Self::told(members.collect())
+        Self::of_reports(members.collect())
     }
 
-    fn told(members: Vec<(usize, u32, Option<ExitStatus>, Option<String>)>) -> Self {
-        let (mut died, mut said) = (Vec::new(), Vec::new());
+    fn of_reports(members: Vec<(usize, u32, Option<ExitStatus>, Option<String>)>) -> Self {
+        let (mut died, mut reported) = (Vec::new(), Vec::new());
         for (rank, pid, status, last_words) in members {
             let name = format!("member {rank} (pid {pid})");
             match (last_words, status) {
-                (Some(words), _) => said.push(format!("{name} ended: {words}")),
+                (Some(words), _) => reported.push(format!("{name} ended: {words}")),
                 (None, Some(status)) => died.push(format!("{name} died: {}", cause(status))),
                 (None, None) => {}
             }
         }
-        died.extend(said);
+        died.extend(reported);
         Self { lines: died }
     }
 }
 
-impl fmt::Display for Death {
+impl fmt::Display for MemberDeaths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.lines.join("\n"))
     }
 }
 
-impl std::error::Error for Death {}
+impl std::error::Error for MemberDeaths {}
 
 fn cause(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
@@ -64,7 +64,7 @@ mod tests {
     fn who_died_comes_before_who_noticed() {
         let killed = ExitStatus::from_raw(9);
         let failed = ExitStatus::from_raw(1 << 8);
-        let death = Death::told(vec![
+        let death = MemberDeaths::of_reports(vec![
             (0, 100, Some(failed), Some("member 2 is gone".into())),
             (1, 101, None, None),
             (2, 102, Some(killed), None),

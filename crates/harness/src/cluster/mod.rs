@@ -17,12 +17,13 @@ use squall_transports::verbs;
 
 use crate::clock::now_ns;
 use crate::control::{
-    Command, EncryptionName, Event, GroupJob, IdleName, Job, Location, Report, TransportName, Work,
+    EncryptionName, GroupJob, IdleName, MemberEvent, MemberJob, MemberLocation, MemberReport, MemberWork,
+    ParentCommand, TransportName,
 };
 use crate::cores;
 use crate::terminal::{Interrupted, Interrupts};
-pub(crate) use death::Death;
-use process::Process;
+pub(crate) use death::MemberDeaths;
+use process::MemberProcess;
 pub(crate) use process::launcher;
 
 /// The time for members to come together, a little more than their own.
@@ -36,14 +37,14 @@ const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What to start.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ClusterPlan {
     pub(crate) transport: TransportName,
     pub(crate) encryption: EncryptionName,
     pub(crate) members: usize,
     pub(crate) idle: IdleName,
     /// The members take these in turn; without any they are here.
-    pub(crate) locations: Vec<Location>,
-    pub(crate) work: Work,
+    pub(crate) locations: Vec<MemberLocation>,
+    pub(crate) work: MemberWork,
     /// The work goes on when members die, as long as the group does.
     pub(crate) survives: bool,
     /// The last member is killed when it has done so much.
@@ -54,17 +55,17 @@ pub(crate) struct Plan {
 
 /// How the work has ended.
 #[derive(Debug)]
-pub(crate) struct Ending {
+pub(crate) struct ClusterEnding {
     /// What each member has done; `None` for those that died.
-    pub(crate) reports: Vec<Option<Report>>,
+    pub(crate) reports: Vec<Option<MemberReport>>,
     /// Which members died, and how.
-    pub(crate) deaths: Option<Death>,
+    pub(crate) deaths: Option<MemberDeaths>,
     /// When the plan's member was killed, in nanoseconds of the clock that the processes of a host share.
     pub(crate) killed_ns: Option<u64>,
 }
 
 /// What happens, for whoever shows it.
-pub(crate) trait Observer {
+pub(crate) trait ClusterObserver {
     /// Member `rank` runs as process `pid`.
     fn on_started(&mut self, rank: usize, pid: u32);
     /// So many have joined.
@@ -77,56 +78,57 @@ pub(crate) trait Observer {
 
 /// What a member's pipe brings.
 enum Notice {
-    Event(usize, Event),
+    Event(usize, MemberEvent),
     /// The pipe has closed, or brought nonsense.
     Closed(usize, Option<String>),
     Interrupted,
 }
 
 /// Members that run. Dropping it kills and reaps them.
-pub(crate) struct Cluster<'o> {
-    processes: Vec<Process>,
+pub(crate) struct ProcessCluster<'o> {
+    processes: Vec<MemberProcess>,
     notices: Receiver<Notice>,
     sender: Sender<Notice>,
-    observer: &'o mut dyn Observer,
+    observer: &'o mut dyn ClusterObserver,
     /// From now on members may die.
     survives: bool,
     /// Where each member listens.
     addresses: Vec<Option<String>>,
-    /// The latest view of which the newcomer has been told.
-    told: Option<u64>,
+    /// The latest view of which the joiner has been told.
+    announced_view: Option<u64>,
 }
 
-impl<'o> Cluster<'o> {
+impl<'o> ProcessCluster<'o> {
     /// Starts the members, lets them do their work, and returns what each has done.
     ///
     /// # Errors
     /// If a member fails, or dies and the plan does not survive that: which, how, and what the others say. All have
     /// ended then.
     pub(crate) fn run(
-        plan: &Plan,
+        plan: &ClusterPlan,
         interrupts: &Interrupts,
-        observer: &'o mut dyn Observer,
-    ) -> Result<Ending> {
+        observer: &'o mut dyn ClusterObserver,
+    ) -> Result<ClusterEnding> {
         check_locations(plan.transport, &plan.locations)?;
         let (sender, notices) = channel();
         let to_cluster = sender.clone();
         // Fails if the cluster has gone, and then there is nothing to interrupt.
         interrupts.set(move || drop(to_cluster.send(Notice::Interrupted)));
-        let (addresses, told) = (Vec::new(), None);
+        let (addresses, announced_view) = (Vec::new(), None);
         let processes = Vec::new();
-        let mut cluster = Self { processes, notices, sender, observer, survives: false, addresses, told };
+        let mut cluster =
+            Self { processes, notices, sender, observer, survives: false, addresses, announced_view };
         let identity = (unique_name(), random_secret()?);
         cluster.assemble(plan, &identity)?;
         cluster.survives = plan.survives;
-        cluster.tell_all(&Command::Go);
+        cluster.send_all(&ParentCommand::Go);
         let (reports, killed_ns) = cluster.await_reports(plan, &identity)?;
         cluster.stop();
-        let deaths = reports.iter().any(Option::is_none).then(|| Death::of(&mut cluster.processes));
-        Ok(Ending { reports, deaths, killed_ns })
+        let deaths = reports.iter().any(Option::is_none).then(|| MemberDeaths::of(&mut cluster.processes));
+        Ok(ClusterEnding { reports, deaths, killed_ns })
     }
 
-    fn assemble(&mut self, plan: &Plan, identity: &(String, String)) -> Result<()> {
+    fn assemble(&mut self, plan: &ClusterPlan, identity: &(String, String)) -> Result<()> {
         for (rank, core) in cores::for_members(plan.members).into_iter().enumerate() {
             let contact = self.addresses.first().cloned().flatten();
             self.start(plan, identity, GroupJob { core, contact, ..blank(plan, rank) })?;
@@ -138,10 +140,16 @@ impl<'o> Cluster<'o> {
     }
 
     /// Starts a member of this cluster.
-    fn start(&mut self, plan: &Plan, (name, secret): &(String, String), group: GroupJob) -> Result<()> {
+    fn start(
+        &mut self,
+        plan: &ClusterPlan,
+        (name, secret): &(String, String),
+        group: GroupJob,
+    ) -> Result<()> {
         let number = self.processes.len();
         let group = GroupJob { name: name.clone(), secret: secret.clone(), ..group };
-        let process = Process::start(&Job { group, work: plan.work.clone() }, number, &self.sender)?;
+        let process =
+            MemberProcess::start(&MemberJob { group, work: plan.work.clone() }, number, &self.sender)?;
         self.observer.on_started(number, process.pid());
         self.processes.push(process);
         self.addresses.push(None);
@@ -149,7 +157,7 @@ impl<'o> Cluster<'o> {
     }
 
     /// Starts a process that joins.
-    fn start_newcomer(&mut self, plan: &Plan, identity: &(String, String)) -> Result<()> {
+    fn start_joiner(&mut self, plan: &ClusterPlan, identity: &(String, String)) -> Result<()> {
         let others = self.addresses.iter().zip(&self.processes).filter(|(_, process)| !process.is_closed());
         let joins = others.filter_map(|(address, _)| address.clone()).collect();
         self.start(plan, identity, GroupJob { joins, ..blank(plan, plan.members) })
@@ -169,8 +177,8 @@ impl<'o> Cluster<'o> {
         let mut ready = 0;
         while ready < self.processes.len() {
             match self.next_event(deadline)? {
-                Some((0, Event::Joined { joined })) => self.observer.on_joined(joined),
-                Some((_, Event::Ready)) => ready += 1,
+                Some((0, MemberEvent::Joined { joined })) => self.observer.on_joined(joined),
+                Some((_, MemberEvent::Ready)) => ready += 1,
                 _ => {}
             }
         }
@@ -180,32 +188,32 @@ impl<'o> Cluster<'o> {
     /// What each has done, and when one was killed.
     fn await_reports(
         &mut self,
-        plan: &Plan,
+        plan: &ClusterPlan,
         identity: &(String, String),
-    ) -> Result<(Vec<Option<Report>>, Option<u64>)> {
+    ) -> Result<(Vec<Option<MemberReport>>, Option<u64>)> {
         let (mut killed_ns, mut kill_after) = (None, plan.kill_after);
-        let mut reports: Vec<Option<Report>> = self.processes.iter().map(|_| None).collect();
+        let mut reports: Vec<Option<MemberReport>> = self.processes.iter().map(|_| None).collect();
         while (0..reports.len()).any(|rank| reports[rank].is_none() && !self.processes[rank].is_closed()) {
             match self.next_event(Instant::now() + Duration::from_secs(1 << 32))? {
-                Some((rank, Event::Progress { done })) => {
+                Some((rank, MemberEvent::Progress { done })) => {
                     self.observer.on_progress(rank, done);
                     if rank + 1 == plan.members && kill_after.is_some_and(|after| done >= after) {
                         kill_after = None;
                         killed_ns = Some(now_ns());
                         self.processes[rank].kill();
                         if plan.join {
-                            self.start_newcomer(plan, identity)?;
+                            self.start_joiner(plan, identity)?;
                             reports.push(None);
                         }
                     }
                 }
                 // All members say the same.
-                Some((_, Event::Arrived { view, missing })) if self.told < Some(view) => {
-                    self.told = Some(view);
-                    self.processes[plan.members].tell(&Command::CatchUp { view, missing });
+                Some((_, MemberEvent::Arrived { view, missing })) if self.announced_view < Some(view) => {
+                    self.announced_view = Some(view);
+                    self.processes[plan.members].send(&ParentCommand::CatchUp { view, missing });
                 }
-                Some((rank, Event::Gone { member })) => self.observer.on_gone(rank, member),
-                Some((rank, Event::Done(report))) => {
+                Some((rank, MemberEvent::Gone { member })) => self.observer.on_gone(rank, member),
+                Some((rank, MemberEvent::Done(report))) => {
                     self.observer.on_progress(rank, report.delivered);
                     reports[rank] = Some(*report);
                     self.processes[rank].done = true;
@@ -220,7 +228,7 @@ impl<'o> Cluster<'o> {
     }
 
     /// What a member says next; a member that fails ends all.
-    fn next_event(&mut self, deadline: Instant) -> Result<Option<(usize, Event)>> {
+    fn next_event(&mut self, deadline: Instant) -> Result<Option<(usize, MemberEvent)>> {
         let notice = match self.notices.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(notice) => notice,
             Err(RecvTimeoutError::Timeout) => {
@@ -230,12 +238,12 @@ impl<'o> Cluster<'o> {
         };
         match notice {
             Notice::Interrupted => Err(Interrupted::ENDED.into()),
-            Notice::Event(rank, Event::Failed { message }) => {
+            Notice::Event(rank, MemberEvent::Failed { message }) => {
                 self.processes[rank].last_words = Some(message);
                 Err(self.await_last_words().into())
             }
             Notice::Event(rank, event) => {
-                if let Event::Listening { address } = &event {
+                if let MemberEvent::Listening { address } = &event {
                     self.addresses[rank] = Some(address.clone());
                 }
                 Ok(Some((rank, event)))
@@ -253,15 +261,15 @@ impl<'o> Cluster<'o> {
 
     /// Something is wrong with a member: collects how each ends and what it says about it, so that the one that died
     /// can be told from those that only noticed.
-    fn await_last_words(&mut self) -> Death {
+    fn await_last_words(&mut self) -> MemberDeaths {
         let deadline = Instant::now() + LAST_WORDS_TIMEOUT;
-        while self.processes.iter_mut().any(Process::may_speak) {
+        while self.processes.iter_mut().any(MemberProcess::may_speak) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             match self.notices.recv_timeout(left.min(Duration::from_millis(20))) {
-                Ok(Notice::Event(rank, Event::Failed { message })) => {
+                Ok(Notice::Event(rank, MemberEvent::Failed { message })) => {
                     self.processes[rank].last_words = Some(message);
                 }
                 Ok(Notice::Closed(rank, nonsense)) => self.processes[rank].close(nonsense),
@@ -269,27 +277,27 @@ impl<'o> Cluster<'o> {
                 _ => {}
             }
         }
-        Death::of(&mut self.processes)
+        MemberDeaths::of(&mut self.processes)
     }
 
-    fn tell_all(&mut self, command: &Command) {
+    fn send_all(&mut self, command: &ParentCommand) {
         for process in &mut self.processes {
-            process.tell(command);
+            process.send(command);
         }
     }
 
     /// Lets the members leave.
     fn stop(&mut self) {
-        self.tell_all(&Command::Stop);
+        self.send_all(&ParentCommand::Stop);
         let deadline = Instant::now() + STOP_TIMEOUT;
-        while self.processes.iter_mut().any(Process::is_running) && Instant::now() < deadline {
+        while self.processes.iter_mut().any(MemberProcess::is_running) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
 /// What a member of the plan with this rank has to know, but for what is of this one run.
-fn blank(plan: &Plan, rank: usize) -> GroupJob {
+fn blank(plan: &ClusterPlan, rank: usize) -> GroupJob {
     GroupJob {
         name: String::new(),
         secret: String::new(),
@@ -306,7 +314,7 @@ fn blank(plan: &Plan, rank: usize) -> GroupJob {
 }
 
 /// Whether members on this transport can run at these places, before any is started: so that one error says why not.
-pub(crate) fn check_locations(transport: TransportName, locations: &[Location]) -> Result<()> {
+pub(crate) fn check_locations(transport: TransportName, locations: &[MemberLocation]) -> Result<()> {
     match transport {
         TransportName::Shm if !locations.is_empty() => bail!(
             "members on shared memory run here, not elsewhere: choose --transport tcp, auto or verbs, or leave --at out"
@@ -316,7 +324,7 @@ pub(crate) fn check_locations(transport: TransportName, locations: &[Location]) 
     }
 }
 
-fn check_devices(locations: &[Location]) -> Result<()> {
+fn check_devices(locations: &[MemberLocation]) -> Result<()> {
     let mut devices: Vec<_> = locations.iter().map(|location| location.device.clone()).collect();
     devices.push(None);
     // Without a location, any device will do.

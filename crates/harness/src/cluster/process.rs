@@ -9,11 +9,11 @@ use std::sync::mpsc::Sender;
 use anyhow::{Context as _, Result};
 
 use super::Notice;
-use crate::control::{Command, Job};
+use crate::control::{MemberJob, ParentCommand};
 use crate::lines::{read_line, write_line};
 
 /// A member as the parent sees it. Dropping it kills and reaps it.
-pub(super) struct Process {
+pub(super) struct MemberProcess {
     child: Child,
     commands: ChildStdin,
     status: Option<ExitStatus>,
@@ -25,9 +25,9 @@ pub(super) struct Process {
     pub(super) last_words: Option<String>,
 }
 
-impl Process {
+impl MemberProcess {
     /// Starts a member and gives it its job. What it says goes to `notices`, as member `number`.
-    pub(super) fn start(job: &Job, number: usize, notices: &Sender<Notice>) -> Result<Self> {
+    pub(super) fn start(job: &MemberJob, number: usize, notices: &Sender<Notice>) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's file")?;
         let mut child = launcher(program, job.group.location.netns.as_deref())
             .args(["member", "--parent", &std::process::id().to_string()])
@@ -51,7 +51,7 @@ impl Process {
     }
 
     /// If it has gone, its other pipe says so.
-    pub(super) fn tell(&mut self, command: &Command) {
+    pub(super) fn send(&mut self, command: &ParentCommand) {
         let _ = write_line(&mut self.commands, command);
     }
 
@@ -103,7 +103,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for MemberProcess {
     fn drop(&mut self) {
         if self.is_running() {
             // It fails only if the member has ended meanwhile.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum as _};
 
-use crate::chaos::fault::{Fault, Kind};
-use crate::chaos::network::Network;
-use crate::chaos::{Outcome, Storm, Weather};
+use crate::chaos::fault::{Fault, FaultKind};
+use crate::chaos::network::NetworkNamespaces;
+use crate::chaos::{ChaosOutcome, ChaosPlan, ChaosRun};
 use crate::cluster::check_locations;
-use crate::cluster::churn::{ChurnPlan, Herd};
-use crate::control::{ChurnJob, Location, StoreJob, TransportName};
+use crate::cluster::churn::{ChurnPlan, ProcessPool};
+use crate::control::{ChurnJob, MemberLocation, StoreJob, TransportName};
 use crate::terminal::{CommandVerdict, Interrupts, output, units};
 
 /// Kill, halt, cut off, restart and disturb members under load, and check that the others continue and agree
@@ -30,7 +30,7 @@ pub struct ChaosArguments {
     transport: TransportName,
     /// What may happen [default: all that can be done here]
     #[arg(long, value_enum, value_name = "FAULT", value_delimiter = ',')]
-    faults: Vec<Kind>,
+    faults: Vec<FaultKind>,
     /// These faults one after the other, each to a group that is whole, instead of faults at random: FAULT, FAULT@AFTER_MS
     /// (from its first part to its second), FAULT~LASTS_MS (else halted processes never go on)
     #[arg(long, value_name = "FAULT", value_delimiter = ',', conflicts_with_all = ["faults", "seconds"])]
@@ -40,7 +40,7 @@ pub struct ChaosArguments {
     repeat: usize,
     /// Where processes run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
-    locations: Vec<Location>,
+    locations: Vec<MemberLocation>,
     /// Messages per second of each member
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pace: u32,
@@ -105,32 +105,37 @@ pub fn run(arguments: &ChaosArguments) -> Result<CommandVerdict> {
         store: store.clone(),
     };
     let members = usize::try_from(arguments.members).expect("at most 16");
-    let locations = network.as_ref().map_or_else(|| arguments.locations.clone(), Network::locations);
+    let locations =
+        network.as_ref().map_or_else(|| arguments.locations.clone(), NetworkNamespaces::locations);
     let transport = arguments.transport;
     let plan = ChurnPlan { transport, members, locations, job, folder: Some(folder.path.clone()) };
-    let herd = Herd::start(plan, &interrupts)?;
-    let outcome =
-        Outcome { transport: Some(transport), seed: arguments.seed, left_out, ..Outcome::default() };
+    let pool = ProcessPool::start(plan, &interrupts)?;
+    let outcome = ChaosOutcome {
+        transport: Some(transport),
+        seed: arguments.seed,
+        left_out,
+        ..ChaosOutcome::default()
+    };
     let suspicion = Duration::from_millis(arguments.suspicion_ms);
-    let weather = Weather { kinds, members, suspicion, store, is_quiet: arguments.json };
-    let mut storm = Storm::new(herd, network, weather, outcome)?;
+    let chaos_plan = ChaosPlan { kinds, members, suspicion, store, is_quiet: arguments.json };
+    let mut run = ChaosRun::new(pool, network, chaos_plan, outcome)?;
     if arguments.script.is_empty() {
-        storm.rage(Duration::from_secs(arguments.seconds))?;
+        run.rage(Duration::from_secs(arguments.seconds))?;
     } else {
-        storm.follow(&arguments.script.repeat(arguments.repeat))?;
+        run.follow(&arguments.script.repeat(arguments.repeat))?;
     }
-    storm.settle()?;
-    let outcome = storm.judge()?;
+    run.settle()?;
+    let outcome = run.judge()?;
     print(&outcome, arguments.json)?;
     Ok(if outcome.agree { CommandVerdict::Good } else { CommandVerdict::Bad })
 }
 
 /// The faults that can be done here, the network that they need, and what is left out and why.
-fn choose(arguments: &ChaosArguments) -> Result<(Vec<Kind>, Option<Network>, Vec<String>)> {
+fn choose(arguments: &ChaosArguments) -> Result<(Vec<FaultKind>, Option<NetworkNamespaces>, Vec<String>)> {
     let scripted = arguments.script.iter().map(|fault| fault.kind);
-    let mut kinds: Vec<Kind> = scripted.chain(arguments.faults.iter().copied()).collect();
+    let mut kinds: Vec<FaultKind> = scripted.chain(arguments.faults.iter().copied()).collect();
     if kinds.is_empty() {
-        kinds = Kind::value_variants().to_vec();
+        kinds = FaultKind::value_variants().to_vec();
     }
     let (mut network, mut left_out) = (None, Vec::new());
     if kinds.iter().any(|kind| kind.needs_links()) {
@@ -143,7 +148,7 @@ fn choose(arguments: &ChaosArguments) -> Result<(Vec<Kind>, Option<Network>, Vec
         }
     }
     if !arguments.locations.is_empty() {
-        let kinds = kinds.extract_if(.., |kind| matches!(kind, Kind::Strangers | Kind::Restart));
+        let kinds = kinds.extract_if(.., |kind| matches!(kind, FaultKind::Strangers | FaultKind::Restart));
         left_out
             .extend(kinds.map(|kind| format!("{} is left out: `--at` has placed the members", kind.name())));
     }
@@ -154,18 +159,18 @@ fn choose(arguments: &ChaosArguments) -> Result<(Vec<Kind>, Option<Network>, Vec
 }
 
 /// Namespaces for as many processes as there are at a time.
-fn links(arguments: &ChaosArguments) -> Result<Network> {
+fn links(arguments: &ChaosArguments) -> Result<NetworkNamespaces> {
     ensure!(arguments.transport == TransportName::Tcp, "links can be cut with --transport tcp");
     ensure!(arguments.locations.is_empty(), "`--at` has placed the members");
-    Network::build(usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES)
+    NetworkNamespaces::build(usize::try_from(arguments.members).expect("at most 16") + SPARE_PLACES)
 }
 
-fn print(outcome: &Outcome, json: bool) -> Result<()> {
+fn print(outcome: &ChaosOutcome, json: bool) -> Result<()> {
     if json {
         output::line(serde_json::to_string(outcome)?);
         return Ok(());
     }
-    let Outcome { seconds, killed, halted, excluded, joined, views, messages, .. } = outcome;
+    let ChaosOutcome { seconds, killed, halted, excluded, joined, views, messages, .. } = outcome;
     output::line(format_args!(
         "{seconds:.0} s: {killed} killed, {halted} halted, {excluded} excluded, {joined} joined; {views} views."
     ));

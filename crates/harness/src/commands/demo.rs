@@ -5,17 +5,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
-use squall::trace::Track;
+use squall::trace::MemberTrack;
 use squall_protocols::group::ViewChange;
 
-use crate::cluster::{Cluster, Ending, Plan};
+use crate::cluster::{ClusterEnding, ClusterPlan, ProcessCluster};
 use crate::control::{
-    ChangeReport, DemoJob, EncryptionName, IdleName, Location, LogReport, Report, TransportName, Work,
+    ChangeReport, DemoJob, EncryptionName, IdleName, LogReport, MemberLocation, MemberReport, MemberWork,
+    TransportName,
 };
 use crate::latency::{Latencies, Percentiles};
-use crate::progress::Display;
+use crate::progress::ProgressDisplay;
 use crate::terminal::{CommandVerdict, Interrupts, output, table, units};
-use crate::text::Text;
+use crate::text::DemoText;
 
 /// Messages that the demo sends at least, unless `--rounds` or `--input` say otherwise.
 const MESSAGES_MIN: u64 = 300_000;
@@ -44,7 +45,7 @@ pub struct DemoArguments {
     idle: IdleName,
     /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
-    locations: Vec<Location>,
+    locations: Vec<MemberLocation>,
     /// Let nobody die and nobody join
     #[arg(long, conflicts_with = "kill")]
     calm: bool,
@@ -65,7 +66,7 @@ pub struct DemoArguments {
 const EXAMPLES: &str =
     "Every member sends its share of the lines and delivers all of them. With at least three members \
 the last one is killed (-9) when it has delivered a third, and another joins: the others go on. At \
-the end the members' logs are compared by digest, the newcomer's from its first view on. The exit \
+the end the members' logs are compared by digest, the joiner's from its first view on. The exit \
 status is 0 if all agree.
 
 Examples:
@@ -100,18 +101,18 @@ struct Outcome {
 /// # Errors
 /// If the group cannot be started, or ends before its work is done.
 pub fn run(arguments: &DemoArguments) -> Result<CommandVerdict> {
-    let text = Text::read(arguments.input.as_deref())?;
+    let text = DemoText::read(arguments.input.as_deref())?;
     let drama = Drama::of(arguments, &text);
     let members = usize::try_from(arguments.members).expect("at most 64");
     let job = job(arguments, &text, drama)?;
     let interrupts = Interrupts::take()?;
-    let plan = Plan {
+    let plan = ClusterPlan {
         transport: arguments.transport,
         encryption: EncryptionName::On,
         members,
         idle: arguments.idle,
         locations: arguments.locations.clone(),
-        work: Work::Demo(job.clone()),
+        work: MemberWork::Demo(job.clone()),
         survives: true,
         kill_after: (drama != Drama::Calm).then_some(job.messages / 3),
         join: drama == Drama::KillAndJoin,
@@ -123,9 +124,9 @@ pub fn run(arguments: &DemoArguments) -> Result<CommandVerdict> {
             units::grouped(job.messages)
         ));
     }
-    let newcomers = usize::from(drama == Drama::KillAndJoin);
-    let mut display = Display::new(members, newcomers, job.messages, "lines", arguments.json);
-    let Ending { reports, deaths, killed_ns } = Cluster::run(&plan, &interrupts, &mut display)?;
+    let joiners = usize::from(drama == Drama::KillAndJoin);
+    let mut display = ProgressDisplay::new(members, joiners, job.messages, "lines", arguments.json);
+    let ClusterEnding { reports, deaths, killed_ns } = ProcessCluster::run(&plan, &interrupts, &mut display)?;
     display.finish();
 
     let mut outcome = judge(&reports, members, arguments.transport);
@@ -157,7 +158,7 @@ enum Drama {
 }
 
 impl Drama {
-    fn of(arguments: &DemoArguments, text: &Text) -> Self {
+    fn of(arguments: &DemoArguments, text: &DemoText) -> Self {
         match arguments {
             DemoArguments { kill: true, .. } => Self::Kill,
             // One of two is no majority, and everybody is to have something to send.
@@ -171,7 +172,7 @@ impl Drama {
     }
 }
 
-fn job(arguments: &DemoArguments, text: &Text, drama: Drama) -> Result<DemoJob> {
+fn job(arguments: &DemoArguments, text: &DemoText, drama: Drama) -> Result<DemoJob> {
     let lines = text.lines() as u64;
     let usual = if arguments.input.is_some() { 1 } else { MESSAGES_MIN.div_ceil(lines) };
     let rounds = arguments.rounds.unwrap_or(usual);
@@ -186,16 +187,16 @@ fn job(arguments: &DemoArguments, text: &Text, drama: Drama) -> Result<DemoJob> 
     }
     let window = usize::try_from(arguments.window).expect("at most 32768");
     let members = usize::try_from(arguments.members).expect("at most 64");
-    let newcomer = (drama == Drama::KillAndJoin).then_some(members);
-    Ok(DemoJob { input, rounds, messages, message_max: text.longest().max(1), window, keep, newcomer })
+    let joiner = (drama == Drama::KillAndJoin).then_some(members);
+    Ok(DemoJob { input, rounds, messages, message_max: text.longest().max(1), window, keep, joiner })
 }
 
 /// The members agree if all logs are the same and hold exactly what each member that lives says it has sent, and the log
 /// of who came later is what the others have since then.
-fn judge(all: &[Option<Report>], members: usize, transport: TransportName) -> Outcome {
+fn judge(all: &[Option<MemberReport>], members: usize, transport: TransportName) -> Outcome {
     let died = (0..members).filter(|rank| all[*rank].is_none()).collect();
     let joined = all.get(members).map(|_| members);
-    let reports: Vec<&Report> = all[..members].iter().flatten().collect();
+    let reports: Vec<&MemberReport> = all[..members].iter().flatten().collect();
     let logs: Vec<_> = reports.iter().filter_map(|report| report.log.as_ref()).collect();
     let same = logs.len() == reports.len() && logs.iter().all(|log| log.digest == logs[0].digest);
     let log_of = |rank: usize| all[rank].as_ref().and_then(|report| report.log.as_ref());
@@ -229,24 +230,24 @@ fn judge(all: &[Option<Report>], members: usize, transport: TransportName) -> Ou
     }
 }
 
-fn crash_to_delivery_ms(reports: &[Option<Report>], killed_ns: Option<u64>) -> Option<f64> {
+fn crash_to_delivery_ms(reports: &[Option<MemberReport>], killed_ns: Option<u64>) -> Option<f64> {
     let went_on_ns = reports.iter().flatten().filter_map(|report| report.went_on_ns).max()?;
     Some(went_on_ns.saturating_sub(killed_ns?) as f64 / 1e6)
 }
 
-fn write_trace(file: &Path, reports: &[Option<Report>]) -> Result<()> {
+fn write_trace(file: &Path, reports: &[Option<MemberReport>]) -> Result<()> {
     let timelines = reports.iter().enumerate().filter_map(|(rank, report)| {
         let changes: Vec<ViewChange> = report.as_ref()?.timeline.iter().map(ChangeReport::change).collect();
         Some((format!("member {rank}"), changes))
     });
     let timelines: Vec<_> = timelines.collect();
-    let tracks = timelines.iter().map(|(name, changes)| Track { name, offset_ns: 0, changes });
+    let tracks = timelines.iter().map(|(name, changes)| MemberTrack { name, offset_ns: 0, changes });
     let trace = squall::trace::chrome(&tracks.collect::<Vec<_>>());
     std::fs::write(file, trace).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// How each view ended, as its leader saw it.
-fn timeline(reports: &[Option<Report>], killed_ns: Option<u64>) -> Vec<String> {
+fn timeline(reports: &[Option<MemberReport>], killed_ns: Option<u64>) -> Vec<String> {
     let changes = reports.iter().enumerate().flat_map(|(rank, report)| {
         let changes = report.iter().flat_map(|report| &report.timeline);
         changes.filter(|change| change.led && change.members > 0).map(move |change| (rank, change))
@@ -276,7 +277,7 @@ fn timeline(reports: &[Option<Report>], killed_ns: Option<u64>) -> Vec<String> {
     changes.into_iter().map(line).collect()
 }
 
-fn print(outcome: &Outcome, reports: &[Option<Report>], pids: &[u32], killed_ns: Option<u64>) {
+fn print(outcome: &Outcome, reports: &[Option<MemberReport>], pids: &[u32], killed_ns: Option<u64>) {
     let header = ["", "pid", "sent", "delivered", "per second", "p50", "p99", "p99.9", "digest of the log"];
     let mut rows = vec![header.map(String::from).to_vec()];
     for (rank, report) in reports.iter().enumerate() {
@@ -337,21 +338,21 @@ fn print(outcome: &Outcome, reports: &[Option<Report>], pids: &[u32], killed_ns:
 mod tests {
     use super::*;
 
-    fn report(digest: &str, by_sender: [&str; 2], sent: &str) -> Option<Report> {
+    fn report(digest: &str, by_sender: [&str; 2], sent: &str) -> Option<MemberReport> {
         let by_sender = by_sender.map(String::from).to_vec();
         let log = LogReport { digest: digest.into(), by_sender, sent: sent.into(), since: None };
-        Some(Report { delivered: 10, seconds: 0.5, log: Some(log), ..Report::default() })
+        Some(MemberReport { delivered: 10, seconds: 0.5, log: Some(log), ..MemberReport::default() })
     }
 
     #[test]
     fn members_agree_when_the_logs_are_the_same_and_whole() {
-        let agree = |reports: &[Option<Report>]| judge(reports, 2, TransportName::Shm).agree;
+        let agree = |reports: &[Option<MemberReport>]| judge(reports, 2, TransportName::Shm).agree;
         let good = [report("d", ["a", "b"], "a"), report("d", ["a", "b"], "b")];
         assert!(agree(&good));
         assert_eq!(judge(&good, 2, TransportName::Shm).messages_per_second, 20.0);
         assert!(!agree(&[good[0].clone(), report("e", ["a", "b"], "b")]), "another order");
         assert!(!agree(&[good[0].clone(), report("d", ["a", "b"], "c")]), "not what was sent");
-        assert!(!agree(&[good[0].clone(), Some(Report::default())]), "no log");
+        assert!(!agree(&[good[0].clone(), Some(MemberReport::default())]), "no log");
         assert!(agree(&[good[0].clone(), None]), "who lives agrees with itself");
         assert_eq!(judge(&[good[0].clone(), None], 2, TransportName::Shm).died, [1]);
     }

@@ -16,11 +16,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use squall::config::{PartitionSafety, SubgroupConfig};
 use squall::{GroupError, JoinError, Message, Payload, SendError};
 
-use super::lifeline::Lifeline;
-use super::resident::Resident;
-use super::{Ended, GroupMember, Inbox, Multicast, Ticker, config, finish, say};
+use super::parent_watchdog::ParentWatchdog;
+use super::resident::ResidentMember;
+use super::{Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, config, finish, say};
 use crate::clock::now_ns;
-use crate::control::{ChurnJob, Event, GroupJob, Report, ViewNews};
+use crate::control::{ChurnJob, GroupJob, MemberEvent, MemberReport, ViewNews};
 
 /// Marks the beginning of a view in an account.
 pub(crate) const VIEW_MARK: u64 = 1 << 63;
@@ -34,7 +34,7 @@ const QUIET: Duration = Duration::from_millis(300);
 /// Messages sent between two polls.
 const BURST: u32 = 16;
 
-pub(super) fn perform(group: &GroupJob, job: &ChurnJob, lifeline: &Lifeline) -> Result<Ended> {
+pub(super) fn perform(group: &GroupJob, job: &ChurnJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     ensure!(job.size >= ChurnJob::SIZE_MIN, "messages need at least {} bytes", ChurnJob::SIZE_MIN);
     let ledger = Arc::new(Mutex::new(Ledger::default()));
     let file = job.account.as_deref().map(File::create).transpose().context("cannot write the account")?;
@@ -61,24 +61,24 @@ pub(super) fn perform(group: &GroupJob, job: &ChurnJob, lifeline: &Lifeline) -> 
     config.suspicion_after = Some(Duration::from_millis(job.suspicion_ms));
     config.partition_safety = if job.majority { PartitionSafety::Majority } else { PartitionSafety::Off };
     let begin = || {
-        say(&Event::Ready);
-        if group.joins.is_empty() { lifeline.await_go() } else { Ok(()) }
+        say(&MemberEvent::Ready);
+        if group.joins.is_empty() { watchdog.await_go() } else { Ok(()) }
     };
     let Some(store) = &job.store else {
         let mut member = GroupMember::join_with(config, account)?;
         begin()?;
-        let outcome = named(send(&mut member, job, &ledger, lifeline));
-        return Ok(finish(member, outcome, lifeline));
+        let outcome = named(send(&mut member, job, &ledger, watchdog));
+        return Ok(finish(member, outcome, watchdog));
     };
-    let mut member = named(Resident::join(config, account, store))?;
+    let mut member = named(ResidentMember::join(config, account, store))?;
     begin()?;
-    match named(send(&mut member, job, &ledger, lifeline)) {
-        Ok(_) if lifeline.is_leaving() => {
+    match named(send(&mut member, job, &ledger, watchdog)) {
+        Ok(_) if watchdog.is_leaving() => {
             member.leave()?;
-            say(&Event::Left);
+            say(&MemberEvent::Left);
             Ok(Ended::Well)
         }
-        outcome => Ok(finish(member, outcome, lifeline)),
+        outcome => Ok(finish(member, outcome, watchdog)),
     }
 }
 
@@ -151,7 +151,7 @@ fn mixed(digest: u64, word: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-impl Inbox for Account {
+impl MemberInbox for Account {
     fn on_message(&mut self, message: Message<'_>) {
         let noted = self.note(&message);
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,7 +175,7 @@ impl Inbox for Account {
     fn on_batch_end(&mut self) {
         self.last_ns = now_ns();
         if let Some(news) = self.begun.take() {
-            say(&Event::View(ViewNews { first_ns: self.last_ns, ..news }));
+            say(&MemberEvent::View(ViewNews { first_ns: self.last_ns, ..news }));
         }
         if let Some(file) = &mut self.file
             && let Err(error) = file.write_all(&self.records)
@@ -189,18 +189,18 @@ impl Inbox for Account {
 
 /// Sends until told to drain or to leave, and then waits until there is nothing more to deliver, or nothing of its own.
 fn send(
-    member: &mut impl Multicast,
+    member: &mut impl MulticastMember,
     job: &ChurnJob,
     ledger: &Mutex<Ledger>,
-    lifeline: &Lifeline,
-) -> Result<Report> {
+    watchdog: &ParentWatchdog,
+) -> Result<MemberReport> {
     let own = u64::from(std::process::id()).to_le_bytes();
     let begun = Instant::now();
     let (mut sent, mut heard, mut quiet_since) = (0, 0, Instant::now());
-    let mut ticker = Ticker::new();
+    let mut ticker = ProgressTicker::new();
     loop {
-        let leaving = lifeline.is_leaving();
-        let draining = leaving || lifeline.is_draining() || lifeline.is_stopped();
+        let leaving = watchdog.is_leaving();
+        let draining = leaving || watchdog.is_draining() || watchdog.is_stopped();
         let due = job.pace.map_or(u64::MAX, |pace| (begun.elapsed().as_secs_f64() * f64::from(pace)) as u64);
         for _ in 0..BURST {
             let write = |payload: &mut Payload<'_>| {
@@ -229,7 +229,12 @@ fn send(
         }
         if draining && ledger.own_delivered == sent && (leaving || quiet_since.elapsed() >= QUIET) {
             let seconds = begun.elapsed().as_secs_f64();
-            return Ok(Report { sent, delivered: ledger.delivered, seconds, ..Report::default() });
+            return Ok(MemberReport {
+                sent,
+                delivered: ledger.delivered,
+                seconds,
+                ..MemberReport::default()
+            });
         }
         drop(ledger);
         ticker.tick(heard);

@@ -11,33 +11,33 @@ use squall::Message;
 use squall::config::SubgroupConfig;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
-use super::lifeline::Lifeline;
-use super::{Ended, GroupMember, Inbox, Multicast, Ticker, finish, say};
+use super::parent_watchdog::ParentWatchdog;
+use super::{Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, finish, say};
 use crate::clock::now_ns;
-use crate::control::{DemoJob, Event, GroupJob, LogReport, Report};
+use crate::control::{DemoJob, GroupJob, LogReport, MemberEvent, MemberReport};
 use crate::digest::SequenceDigest;
 use crate::latency::Latencies;
-use crate::text::Text;
+use crate::text::DemoText;
 
 /// Lines sent between two polls.
 const BURST: usize = 16;
 
-pub(super) fn perform(group: &GroupJob, job: &DemoJob, lifeline: &Lifeline) -> Result<Ended> {
-    let text = Text::read(job.input.as_deref())?;
-    let desk = Arc::new(Desk::new(job.window));
-    let log = Log::open(group, job, &text, Arc::clone(&desk))?;
+pub(super) fn perform(group: &GroupJob, job: &DemoJob, watchdog: &ParentWatchdog) -> Result<Ended> {
+    let text = DemoText::read(job.input.as_deref())?;
+    let shared = Arc::new(SharedProgress::new(job.window));
+    let log = Log::open(group, job, &text, Arc::clone(&shared))?;
     let mut member = GroupMember::join(group, subgroup(job), log)?;
-    say(&Event::Ready);
+    say(&MemberEvent::Ready);
     if group.joins.is_empty() {
-        lifeline.await_go()?;
+        watchdog.await_go()?;
     }
-    let caught_up = || lifeline.caught_up();
-    let outcome = send_and_log(&mut member, group, job, &text, &desk, &caught_up);
+    let caught_up = || watchdog.caught_up();
+    let outcome = send_and_log(&mut member, group, job, &text, &shared, &caught_up);
     let outcome = outcome.map(|report| {
         let (counters, timeline) = (member.counters(), member.timeline());
-        Report { counters, timeline, ..report }
+        MemberReport { counters, timeline, ..report }
     });
-    Ok(finish(member, outcome, lifeline))
+    Ok(finish(member, outcome, watchdog))
 }
 
 fn subgroup(job: &DemoJob) -> SubgroupConfig {
@@ -51,22 +51,22 @@ fn subgroup(job: &DemoJob) -> SubgroupConfig {
 }
 
 /// What the sending side and the log share, both on one thread.
-struct Desk {
+struct SharedProgress {
     delivered: AtomicU64,
     origin: Instant,
     /// When the own lines under way were sent: line `n` at place `n % sent_at_ns.len()`. There is one place more
     /// than the window has, so that the next line's is free even when the window is full.
     sent_at_ns: Vec<AtomicU64>,
     is_closed: AtomicBool,
-    /// A newcomer's first view.
+    /// A joiner's first view.
     first_view: AtomicU64,
-    /// What a newcomer has been told: how much each member had yet to deliver when its first view began.
-    told: Mutex<Option<Vec<u64>>>,
+    /// What a joiner has been told: how much each member had yet to deliver when its first view began.
+    reported: Mutex<Option<Vec<u64>>>,
     /// What the log holds at the end.
     closed: Mutex<Option<Result<ClosedLog>>>,
 }
 
-impl Desk {
+impl SharedProgress {
     fn new(window: usize) -> Self {
         Self {
             delivered: AtomicU64::new(0),
@@ -74,7 +74,7 @@ impl Desk {
             sent_at_ns: (0..=window).map(|_| AtomicU64::new(0)).collect(),
             is_closed: AtomicBool::new(false),
             first_view: AtomicU64::new(0),
-            told: Mutex::new(None),
+            reported: Mutex::new(None),
             closed: Mutex::new(None),
         }
     }
@@ -104,7 +104,7 @@ struct Log {
     /// How many lines each member has yet to deliver to us, by rank.
     missing: Vec<u64>,
     /// The rank of who joins on the way.
-    newcomer: Option<usize>,
+    joiner: Option<usize>,
     /// Who is to join has come.
     has_come: bool,
     /// The present view.
@@ -122,22 +122,22 @@ struct Log {
     latencies: Latencies,
     file: Option<BufWriter<File>>,
     failure: Option<anyhow::Error>,
-    desk: Arc<Desk>,
+    shared: Arc<SharedProgress>,
 }
 
 struct Digests {
     whole: SequenceDigest,
-    /// Since the newcomer came.
+    /// Since the joiner came.
     since: Option<SequenceDigest>,
     by_sender: Vec<SequenceDigest>,
 }
 
 impl Log {
-    fn open(group: &GroupJob, job: &DemoJob, text: &Text, desk: Arc<Desk>) -> Result<Self> {
+    fn open(group: &GroupJob, job: &DemoJob, text: &DemoText, shared: Arc<SharedProgress>) -> Result<Self> {
         let file = job.keep.as_deref().map(|folder| create_log(folder, group.rank)).transpose()?;
-        let ranks = group.members + usize::from(job.newcomer.is_some());
+        let ranks = group.members + usize::from(job.joiner.is_some());
         let by_sender = vec![SequenceDigest::new(); ranks];
-        let joins = job.newcomer == Some(group.rank);
+        let joins = job.joiner == Some(group.rank);
         Ok(Self {
             rank: group.rank,
             missing: (0..ranks)
@@ -146,7 +146,7 @@ impl Log {
                     false => text.share_lines(rank.min(group.members - 1), group.members, job.rounds),
                 })
                 .collect(),
-            newcomer: job.newcomer,
+            joiner: job.joiner,
             has_come: false,
             view: None,
             members: if joins { Vec::new() } else { (0..group.members).collect() },
@@ -159,7 +159,7 @@ impl Log {
             latencies: Latencies::default(),
             file,
             failure: None,
-            desk,
+            shared,
         })
     }
 
@@ -194,33 +194,33 @@ impl Log {
                 latencies: std::mem::take(&mut self.latencies),
             }),
         };
-        *self.desk.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
-        self.desk.is_closed.store(true, Ordering::Relaxed);
+        *self.shared.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
+        self.shared.is_closed.store(true, Ordering::Relaxed);
     }
 
     /// Nobody who is still there has a line missing, and nobody is yet to come.
     fn is_complete(&self) -> bool {
-        let all_are_there = self.newcomer.is_none() || self.has_come;
+        let all_are_there = self.joiner.is_none() || self.has_come;
         all_are_there && self.members.iter().all(|member| self.missing[*member] == 0)
     }
 
-    /// The newcomer learns how much the others had missing when its first view began; it has counted down since.
+    /// The joiner learns how much the others had missing when its first view began; it has counted down since.
     fn catch_up(&mut self) {
-        if let Some(told) = self.desk.told.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(reported) = self.shared.reported.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.has_come = true;
-            for (rank, told) in told.into_iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
-                self.missing[rank] = told.saturating_sub(UNKNOWN - self.missing[rank]);
+            for (rank, reported) in reported.into_iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
+                self.missing[rank] = reported.saturating_sub(UNKNOWN - self.missing[rank]);
             }
         }
     }
 }
 
-/// What a newcomer takes for the number of lines missing, until it is told.
+/// What a joiner takes for the number of lines missing, until it is told.
 const UNKNOWN: u64 = 1 << 62;
 
-impl Inbox for Log {
+impl MemberInbox for Log {
     fn on_message(&mut self, message: Message<'_>) {
-        if self.newcomer == Some(self.rank) && !self.has_come {
+        if self.joiner == Some(self.rank) && !self.has_come {
             self.catch_up();
         }
         let Some(digests) = &mut self.digests else { return };
@@ -235,7 +235,7 @@ impl Inbox for Log {
         }
         self.bytes += bytes.len() as u64;
         if sender == self.rank {
-            let latency = self.desk.now_ns() - self.desk.sent_at(self.own).load(Ordering::Relaxed);
+            let latency = self.shared.now_ns() - self.shared.sent_at(self.own).load(Ordering::Relaxed);
             self.latencies.record(Duration::from_nanos(latency));
             self.own += 1;
         }
@@ -248,26 +248,26 @@ impl Inbox for Log {
     }
 
     fn on_view(&mut self, view: u64, members: &[usize]) {
-        // A newcomer that the others have removed before it had arrived comes again, some views later.
+        // A joiner that the others have removed before it had arrived comes again, some views later.
         if self.view.replace(view).is_none_or(|before| before + 1 < view) {
-            self.desk.first_view.store(view, Ordering::Relaxed);
+            self.shared.first_view.store(view, Ordering::Relaxed);
         }
         let gone = self.members.iter().filter(|member| !members.contains(member));
         for member in gone {
-            say(&Event::Gone { member: *member });
+            say(&MemberEvent::Gone { member: *member });
             self.is_interrupted = true;
         }
         let before = std::mem::replace(&mut self.members, members.to_vec());
         let was_there = |member: usize| before.contains(&member);
         // Who has nothing more to hear from the others does not wait for them.
         self.is_interrupted &= members.iter().any(|member| self.missing[*member] > 0);
-        let comes = self.newcomer.is_some_and(|newcomer| {
-            newcomer != self.rank && members.contains(&newcomer) && !was_there(newcomer)
-        });
+        let comes = self
+            .joiner
+            .is_some_and(|joiner| joiner != self.rank && members.contains(&joiner) && !was_there(joiner));
         if let Some(digests) = self.digests.as_mut().filter(|_| comes) {
             digests.since = Some(SequenceDigest::new());
             self.has_come = true;
-            say(&Event::Arrived { view, missing: self.missing.clone() });
+            say(&MemberEvent::Arrived { view, missing: self.missing.clone() });
         }
         if self.is_complete() {
             self.close();
@@ -275,38 +275,38 @@ impl Inbox for Log {
     }
 
     fn on_batch_end(&mut self) {
-        self.desk.delivered.store(self.delivered, Ordering::Relaxed);
+        self.shared.delivered.store(self.delivered, Ordering::Relaxed);
     }
 }
 
 /// Sends this member's lines and logs everybody's.
 fn send_and_log(
-    member: &mut impl Multicast,
+    member: &mut impl MulticastMember,
     group: &GroupJob,
     job: &DemoJob,
-    text: &Text,
-    desk: &Desk,
+    text: &DemoText,
+    shared: &SharedProgress,
     caught_up: &dyn Fn() -> Option<(u64, Vec<u64>)>,
-) -> Result<Report> {
-    // A newcomer sends the last member's share once more.
+) -> Result<MemberReport> {
+    // A joiner sends the last member's share once more.
     let share = group.rank.min(group.members - 1);
     let mut lines = text.share(share, group.members, job.rounds).peekable();
-    let mut may_send = job.newcomer != Some(group.rank);
+    let mut may_send = job.joiner != Some(group.rank);
     let mut sent = 0;
     let mut sent_digest = SequenceDigest::new();
-    let mut ticker = Ticker::new();
+    let mut ticker = ProgressTicker::new();
     let begun = Instant::now();
-    while !desk.is_closed.load(Ordering::Relaxed) {
+    while !shared.is_closed.load(Ordering::Relaxed) {
         if !may_send
-            && let Some((view, told)) = caught_up()
-            && view == desk.first_view.load(Ordering::Relaxed)
+            && let Some((view, reported)) = caught_up()
+            && view == shared.first_view.load(Ordering::Relaxed)
         {
-            *desk.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+            *shared.reported.lock().unwrap_or_else(PoisonError::into_inner) = Some(reported);
             may_send = true;
         }
         for _ in 0..BURST {
             let Some(line) = lines.peek().filter(|_| may_send) else { break };
-            desk.sent_at(sent).store(desk.now_ns(), Ordering::Relaxed);
+            shared.sent_at(sent).store(shared.now_ns(), Ordering::Relaxed);
             if !member.try_send(line.len(), |payload| payload.put(line))? {
                 break;
             }
@@ -315,14 +315,14 @@ fn send_and_log(
             lines.next();
         }
         member.step()?;
-        ticker.tick(desk.delivered.load(Ordering::Relaxed));
+        ticker.tick(shared.delivered.load(Ordering::Relaxed));
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let closed = desk.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let closed = shared.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
     let closed = closed.context("the log was not closed")??;
-    Ok(Report {
+    Ok(MemberReport {
         sent,
-        delivered: desk.delivered.load(Ordering::Relaxed),
+        delivered: shared.delivered.load(Ordering::Relaxed),
         bytes: closed.bytes,
         went_on_ns: closed.went_on_ns,
         seconds,
@@ -333,7 +333,7 @@ fn send_and_log(
             sent: sent_digest.finish(),
             since: closed.since,
         }),
-        ..Report::default()
+        ..MemberReport::default()
     })
 }
 
@@ -349,8 +349,8 @@ mod tests {
 
     use crate::member::loopback::Loopback;
 
-    fn run(rounds: u64, keep: Option<&Path>) -> Report {
-        let text = Text::read(None).unwrap();
+    fn run(rounds: u64, keep: Option<&Path>) -> MemberReport {
+        let text = DemoText::read(None).unwrap();
         let group = GroupJob::alone();
         let job = DemoJob {
             input: None,
@@ -359,11 +359,11 @@ mod tests {
             message_max: text.longest(),
             window: 5,
             keep: keep.map(Into::into),
-            newcomer: None,
+            joiner: None,
         };
-        let desk = Arc::new(Desk::new(job.window));
-        let log = Log::open(&group, &job, &text, Arc::clone(&desk)).unwrap();
-        send_and_log(&mut Loopback::new(job.window, log), &group, &job, &text, &desk, &|| None).unwrap()
+        let shared = Arc::new(SharedProgress::new(job.window));
+        let log = Log::open(&group, &job, &text, Arc::clone(&shared)).unwrap();
+        send_and_log(&mut Loopback::new(job.window, log), &group, &job, &text, &shared, &|| None).unwrap()
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use anyhow::Result;
 use squall::{Message, NodeId, Payload};
 
-use super::{Inbox, Multicast, Polled};
+use super::{MemberInbox, MulticastMember, PolledMember};
 
 pub(crate) struct Loopback<I> {
     inbox: I,
@@ -16,13 +16,13 @@ pub(crate) struct Loopback<I> {
     pub(crate) spoil: Option<u64>,
 }
 
-impl<I: Inbox> Loopback<I> {
+impl<I: MemberInbox> Loopback<I> {
     pub(crate) fn new(window: usize, inbox: I) -> Self {
         Self { inbox, window, under_way: VecDeque::new(), index: 0, spoil: None }
     }
 }
 
-impl<I: Inbox> Multicast for Loopback<I> {
+impl<I: MemberInbox> MulticastMember for Loopback<I> {
     fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
         if self.under_way.len() == self.window {
             return Ok(false);
@@ -34,7 +34,7 @@ impl<I: Inbox> Multicast for Loopback<I> {
     }
 }
 
-impl<I: Inbox> Polled for Loopback<I> {
+impl<I: MemberInbox> PolledMember for Loopback<I> {
     fn step(&mut self) -> Result<()> {
         while let Some(mut bytes) = self.under_way.pop_front() {
             if self.spoil == Some(self.index) {

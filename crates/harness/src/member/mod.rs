@@ -2,10 +2,10 @@
 
 pub(crate) mod churn;
 mod demo;
-pub(crate) mod lifeline;
 #[cfg(test)]
 mod loopback;
 mod multicast;
+pub(crate) mod parent_watchdog;
 mod rdmc;
 mod resident;
 mod sst;
@@ -17,16 +17,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use squall::config::{Address, Batching, Config, IdlePolicy, Mode, Secret, Transport};
-use squall::{Batch, Builder, Deliver, Group, Member, Message, Node, Payload, Progress, Sender, View};
+use squall::config::{Address, Batching, Config, DeliveryMode, IdlePolicy, Secret, Transport};
+use squall::{
+    BootstrapProgress, Builder, Deliver, Group, Member, Message, MessageBatch, Node, Payload, Sender, View,
+};
 use squall_fabric::NodeId;
-use squall_transports::composite::Way;
+use squall_transports::composite::PeerTransport;
 
 use crate::clock::now_ns;
-use crate::control::{ChangeReport, Event, GroupJob, IdleName, Job, ModeName, Report, TransportName, Work};
+use crate::control::{
+    ChangeReport, GroupJob, IdleName, MemberEvent, MemberJob, MemberReport, MemberWork, ModeName,
+    TransportName,
+};
 use crate::lines::{read_line, write_line};
-use lifeline::Lifeline;
 pub(crate) use multicast::subgroup;
+use parent_watchdog::ParentWatchdog;
 
 /// The time for all members to come together; they start at once, so this is for a very busy machine.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,47 +45,47 @@ const SUBGROUP: &str = "all";
 /// Runs this process as a member of the parent `parent`. All that goes wrong is told to the parent; the exit status
 /// is that of the process.
 pub(crate) fn run(parent: u32) -> i32 {
-    lifeline::die_with(parent);
-    // Not inside `match`, which would keep standard input locked against the lifeline.
-    let job = read_line::<Job>(&mut std::io::stdin().lock());
+    parent_watchdog::die_with(parent);
+    // Not inside `match`, which would keep standard input locked against the parent watchdog.
+    let job = read_line::<MemberJob>(&mut std::io::stdin().lock());
     match job {
-        Ok(Some(job)) => match perform(&job, &Lifeline::watch()) {
+        Ok(Some(job)) => match perform(&job, &ParentWatchdog::watch()) {
             Ok(Ended::Well) => 0,
             Ok(Ended::Badly) => 1,
             Err(error) => {
-                say(&Event::Failed { message: format!("{error:#}") });
+                say(&MemberEvent::Failed { message: format!("{error:#}") });
                 1
             }
         },
         // The parent has gone already.
         Ok(None) => 1,
         Err(error) => {
-            say(&Event::Failed { message: format!("{error:#}") });
+            say(&MemberEvent::Failed { message: format!("{error:#}") });
             1
         }
     }
 }
 
-fn perform(job: &Job, lifeline: &Lifeline) -> Result<Ended> {
+fn perform(job: &MemberJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     if let Some(core) = job.group.core {
         squall_transports::runner::pin(core);
     }
     match &job.work {
-        Work::Demo(work) => demo::perform(&job.group, work, lifeline),
-        Work::Multicast(work) => multicast::perform(&job.group, work, lifeline),
-        Work::Sst(work) => sst::perform(&job.group, work, lifeline),
-        Work::Churn(work) => churn::perform(&job.group, work, lifeline),
-        Work::Rdmc(work) => rdmc::perform(&job.group, work, lifeline),
+        MemberWork::Demo(work) => demo::perform(&job.group, work, watchdog),
+        MemberWork::Multicast(work) => multicast::perform(&job.group, work, watchdog),
+        MemberWork::Sst(work) => sst::perform(&job.group, work, watchdog),
+        MemberWork::Churn(work) => churn::perform(&job.group, work, watchdog),
+        MemberWork::Rdmc(work) => rdmc::perform(&job.group, work, watchdog),
     }
 }
 
-/// Tells the parent. Where it has gone, the lifeline ends this process.
-pub(crate) fn say(event: &Event) {
+/// Tells the parent. Where it has gone, the parent watchdog ends this process.
+pub(crate) fn say(event: &MemberEvent) {
     let _ = write_line(&mut std::io::stdout().lock(), event);
 }
 
 /// Takes what a subgroup delivers, on the thread that polls.
-pub(crate) trait Inbox: Send + 'static {
+pub(crate) trait MemberInbox: Send + 'static {
     fn on_message(&mut self, message: Message<'_>);
 
     /// After a run of messages that were delivered together.
@@ -97,12 +102,12 @@ struct Inlet<I> {
     ranks: Arc<Mutex<BTreeMap<NodeId, usize>>>,
 }
 
-impl<I: Inbox> Deliver for Inlet<I> {
+impl<I: MemberInbox> Deliver for Inlet<I> {
     fn deliver(&mut self, _message: Message<'_>) {
         unreachable!("batches are taken whole");
     }
 
-    fn deliver_batch(&mut self, batch: Batch<'_>) {
+    fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
         batch.for_each(|message| self.inbox.on_message(message));
         self.inbox.on_batch_end();
     }
@@ -116,7 +121,7 @@ impl<I: Inbox> Deliver for Inlet<I> {
 }
 
 /// What moves on when it is polled.
-pub(crate) trait Polled {
+pub(crate) trait PolledMember {
     /// Moves on, and waits a little if there was nothing to do.
     fn step(&mut self) -> Result<()>;
 
@@ -130,7 +135,7 @@ pub(crate) trait Polled {
 }
 
 /// What a member's work needs of a group; tests have one without a network.
-pub(crate) trait Multicast: Polled {
+pub(crate) trait MulticastMember: PolledMember {
     /// Sends a message that `write` writes in place; false if the window is full now.
     fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool>;
 }
@@ -148,13 +153,13 @@ impl GroupMember {
     pub(crate) fn join(
         job: &GroupJob,
         subgroup: squall::config::SubgroupConfig,
-        inbox: impl Inbox,
+        inbox: impl MemberInbox,
     ) -> Result<Self> {
         Self::join_with(config(job)?.subgroup(SUBGROUP, subgroup), inbox)
     }
 
     /// As [`GroupMember::join`], by a configuration that has the subgroup.
-    fn join_with(config: Config, inbox: impl Inbox) -> Result<Self> {
+    fn join_with(config: Config, inbox: impl MemberInbox) -> Result<Self> {
         let (mut group, node) = builder(config, inbox).join_polled()?;
         let sender = group.subgroup(SUBGROUP)?.sender().ok();
         let mut member = Self { node, sender, _group: group };
@@ -188,15 +193,15 @@ impl GroupMember {
                 ("posts", multicast.posts),
             ]);
         }
-        for choice in self.node.ways().into_iter().flatten() {
-            let way = match choice.way {
-                Way::Shm => "peers_by_shm",
-                Way::Verbs => "peers_by_verbs",
-                Way::Tcp => "peers_by_tcp",
+        for choice in self.node.transports().into_iter().flatten() {
+            let transport = match choice.transport {
+                PeerTransport::Shm => "peers_by_shm",
+                PeerTransport::Verbs => "peers_by_verbs",
+                PeerTransport::Tcp => "peers_by_tcp",
             };
-            match counters.iter_mut().find(|(name, _)| *name == way) {
+            match counters.iter_mut().find(|(name, _)| *name == transport) {
                 Some((_, peers)) => *peers += 1,
-                None => counters.push((way, 1)),
+                None => counters.push((transport, 1)),
             }
         }
         if let Some(verbs) = self.node.verbs_counters() {
@@ -220,17 +225,17 @@ impl GroupMember {
 }
 
 /// A group whose messages and views go to `inbox`.
-fn builder(config: Config, inbox: impl Inbox) -> Builder {
+fn builder(config: Config, inbox: impl MemberInbox) -> Builder {
     let ranks = Arc::<Mutex<BTreeMap<NodeId, usize>>>::default();
     let inlet = Inlet { inbox, ranks: Arc::clone(&ranks) };
     let note_ranks = move |view: &View| {
         let rank = |member: &Member| (member.node, usize::try_from(member.tag).unwrap_or(usize::MAX));
         *ranks.lock().unwrap_or_else(PoisonError::into_inner) = view.members.iter().map(rank).collect();
     };
-    Group::builder(config).on_progress(tell).on_view(note_ranks).on_deliver(SUBGROUP, inlet)
+    Group::builder(config).on_progress(report_progress).on_view(note_ranks).on_deliver(SUBGROUP, inlet)
 }
 
-impl Multicast for GroupMember {
+impl MulticastMember for GroupMember {
     #[inline]
     fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
         let sender = self.sender.as_mut().context("this member does not send")?;
@@ -242,7 +247,7 @@ impl Multicast for GroupMember {
     }
 }
 
-impl Polled for GroupMember {
+impl PolledMember for GroupMember {
     #[inline]
     fn step(&mut self) -> Result<()> {
         self.node.step();
@@ -258,11 +263,11 @@ impl Polled for GroupMember {
 /// Reports what was done, and goes on acknowledging for the others until all are done. Where the work has failed,
 /// says so, and does not leave before the others have found out by themselves: else they would take this member for
 /// the one that died.
-fn finish(mut member: impl Polled, outcome: Result<Report>, lifeline: &Lifeline) -> Ended {
+fn finish(mut member: impl PolledMember, outcome: Result<MemberReport>, watchdog: &ParentWatchdog) -> Ended {
     match outcome {
         Ok(report) => {
-            say(&Event::Done(Box::new(report)));
-            while !lifeline.is_stopped() {
+            say(&MemberEvent::Done(Box::new(report)));
+            while !watchdog.is_stopped() {
                 // Whoever fails now fails after the work is done; the parent sees to it.
                 let _ = member.poll();
                 std::thread::sleep(Duration::from_millis(1));
@@ -270,9 +275,9 @@ fn finish(mut member: impl Polled, outcome: Result<Report>, lifeline: &Lifeline)
             Ended::Well
         }
         Err(error) => {
-            say(&Event::Failed { message: format!("{error:#}") });
+            say(&MemberEvent::Failed { message: format!("{error:#}") });
             let deadline = Instant::now() + LINGER;
-            while !lifeline.is_stopped() && Instant::now() < deadline {
+            while !watchdog.is_stopped() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Ended::Badly
@@ -322,7 +327,7 @@ pub(crate) fn config(job: &GroupJob) -> Result<Config> {
     Ok(config)
 }
 
-impl From<ModeName> for Mode {
+impl From<ModeName> for DeliveryMode {
     fn from(mode: ModeName) -> Self {
         match mode {
             ModeName::Atomic => Self::Atomic,
@@ -338,28 +343,30 @@ const fn batching(send: bool, receive: bool, delivery: bool) -> Batching {
 }
 
 /// Tells the parent what happens while the members find each other.
-pub(crate) fn tell(progress: Progress) {
+pub(crate) fn report_progress(progress: BootstrapProgress) {
     match progress {
-        Progress::Listening { address } => say(&Event::Listening { address: address.to_string() }),
-        Progress::Joined { joined, .. } => say(&Event::Joined { joined: joined as usize }),
-        Progress::Admitted { .. } => say(&Event::Admitted),
-        Progress::Waiting { contact, reason } => {
-            say(&Event::Waiting { reason: format!("{contact}: {reason}") })
+        BootstrapProgress::Listening { address } => {
+            say(&MemberEvent::Listening { address: address.to_string() })
         }
-        Progress::Calling { contact, cause } => {
-            say(&Event::Waiting { reason: format!("{contact}: {cause}") })
+        BootstrapProgress::Joined { joined, .. } => say(&MemberEvent::Joined { joined: joined as usize }),
+        BootstrapProgress::Admitted { .. } => say(&MemberEvent::Admitted),
+        BootstrapProgress::Waiting { contact, reason } => {
+            say(&MemberEvent::Waiting { reason: format!("{contact}: {reason}") })
+        }
+        BootstrapProgress::Calling { contact, cause } => {
+            say(&MemberEvent::Waiting { reason: format!("{contact}: {cause}") })
         }
         _ => {}
     }
 }
 
 /// Says how far the work has come, many times a second and at little cost.
-pub(crate) struct Ticker {
+pub(crate) struct ProgressTicker {
     steps: u32,
     next: Instant,
 }
 
-impl Ticker {
+impl ProgressTicker {
     const PERIOD: Duration = Duration::from_millis(20);
 
     pub(crate) fn new() -> Self {
@@ -372,7 +379,7 @@ impl Ticker {
         self.steps = self.steps.wrapping_add(1);
         if self.steps.is_multiple_of(64) && Instant::now() >= self.next {
             self.next = Instant::now() + Self::PERIOD;
-            say(&Event::Progress { done });
+            say(&MemberEvent::Progress { done });
         }
     }
 }

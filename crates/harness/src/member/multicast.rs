@@ -8,9 +8,9 @@ use squall::Message;
 use squall::config::SubgroupConfig;
 use squall_fabric::atomics::{AtomicU64, Ordering};
 
-use super::lifeline::Lifeline;
-use super::{Ended, GroupMember, Inbox, Multicast, Ticker, batching, finish, say};
-use crate::control::{Event, GroupJob, MulticastJob, Report};
+use super::parent_watchdog::ParentWatchdog;
+use super::{Ended, GroupMember, MemberInbox, MulticastMember, ProgressTicker, batching, finish, say};
+use crate::control::{GroupJob, MemberEvent, MemberReport, MulticastJob};
 use crate::latency::Latencies;
 
 /// Messages sent between two polls: enough to spread the cost of a poll, and a quarter of the usual window, so that
@@ -20,15 +20,15 @@ const BURST: u32 = 64;
 /// Bytes that come into a core's cache together; one of each is read.
 const LINE_BYTES: usize = 64;
 
-pub(super) fn perform(group: &GroupJob, job: &MulticastJob, lifeline: &Lifeline) -> Result<Ended> {
+pub(super) fn perform(group: &GroupJob, job: &MulticastJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     let tally = Arc::new(Tally::new());
     let inbox = Reader::new(group, job, Arc::clone(&tally));
     let mut member = GroupMember::join(group, subgroup(job), inbox)?;
-    say(&Event::Ready);
-    lifeline.await_go()?;
+    say(&MemberEvent::Ready);
+    watchdog.await_go()?;
     let outcome = send_and_deliver(&mut member, group.rank, job, &tally);
-    let outcome = outcome.map(|report| Report { counters: member.counters(), ..report });
-    Ok(finish(member, outcome, lifeline))
+    let outcome = outcome.map(|report| MemberReport { counters: member.counters(), ..report });
+    Ok(finish(member, outcome, watchdog))
 }
 
 /// The configuration of the subgroup that is measured.
@@ -101,7 +101,7 @@ impl Reader {
     }
 }
 
-impl Inbox for Reader {
+impl MemberInbox for Reader {
     #[inline]
     fn on_message(&mut self, message: Message<'_>) {
         let expected = self.next[message.sender];
@@ -134,20 +134,20 @@ impl Inbox for Reader {
 
 /// Sends this member's messages and delivers everybody's.
 fn send_and_deliver(
-    member: &mut impl Multicast,
+    member: &mut impl MulticastMember,
     rank: usize,
     job: &MulticastJob,
     tally: &Tally,
-) -> Result<Report> {
+) -> Result<MemberReport> {
     let total = job.messages * job.senders as u64;
     let to_send = if rank < job.senders { job.messages } else { 0 };
     let burst = if job.latency { 1 } else { BURST };
     let mut sent = 0;
-    let mut ticker = Ticker::new();
+    let mut ticker = ProgressTicker::new();
     let begun = Instant::now();
     while tally.delivered.load(Ordering::Relaxed) < total {
-        let mut room = burst;
-        while room > 0 && sent < to_send {
+        let mut budget = burst;
+        while budget > 0 && sent < to_send {
             if job.latency {
                 if tally.returned.load(Ordering::Relaxed) < sent {
                     break;
@@ -159,7 +159,7 @@ fn send_and_deliver(
                 break;
             }
             sent += 1;
-            room -= 1;
+            budget -= 1;
         }
         member.step()?;
         ticker.tick(tally.delivered.load(Ordering::Relaxed));
@@ -167,13 +167,13 @@ fn send_and_deliver(
     let seconds = begun.elapsed().as_secs_f64();
     let faults = tally.faults.load(Ordering::Relaxed);
     ensure!(faults == 0, "{faults} messages did not hold what their senders had written");
-    Ok(Report {
+    Ok(MemberReport {
         sent,
         delivered: tally.delivered.load(Ordering::Relaxed),
         bytes: tally.bytes.load(Ordering::Relaxed),
         seconds,
         latencies: std::mem::take(&mut tally.latencies.lock().unwrap_or_else(PoisonError::into_inner)),
-        ..Report::default()
+        ..MemberReport::default()
     })
 }
 
@@ -202,7 +202,7 @@ mod tests {
         (group, job)
     }
 
-    fn run(latency: bool, spoil: Option<u64>) -> Result<Report> {
+    fn run(latency: bool, spoil: Option<u64>) -> Result<MemberReport> {
         let (group, job) = jobs(latency);
         let tally = Arc::new(Tally::new());
         let inbox = Reader::new(&group, &job, Arc::clone(&tally));

@@ -4,46 +4,46 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use squall::bulk::schedule::{Algorithm, Schedule};
-use squall::bulk::{Buffer, Options, Session};
+use squall::bulk::{BulkBuffer, BulkOptions, Session};
 
-use super::lifeline::Lifeline;
-use super::{Ended, Ticker, config, say, tell};
+use super::parent_watchdog::ParentWatchdog;
+use super::{Ended, ProgressTicker, config, report_progress, say};
 use crate::clock::now_ns;
-use crate::control::{Event, GroupJob, RdmcJob, Report, ScheduleName, TransportName};
+use crate::control::{GroupJob, MemberEvent, MemberReport, RdmcJob, ScheduleName, TransportName};
 
-pub(super) fn perform(group: &GroupJob, job: &RdmcJob, lifeline: &Lifeline) -> Result<Ended> {
+pub(super) fn perform(group: &GroupJob, job: &RdmcJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     let schedule = job.schedule.map(Schedule::from);
     let object_bytes = job.choose.then_some(job.size as u64);
-    let options = Options { block_bytes: job.block_bytes, schedule, object_bytes };
-    let mut session = Session::join_observed(&config(group)?, &options, &mut tell)?;
-    say(&Event::Ready);
+    let options = BulkOptions { block_bytes: job.block_bytes, schedule, object_bytes };
+    let mut session = Session::join_observed(&config(group)?, &options, &mut report_progress)?;
+    say(&MemberEvent::Ready);
     let outcome = if group.rank == 0 {
-        send(&mut session, job, lifeline)
+        send(&mut session, job, watchdog)
     } else {
         receive(&mut session, job, group.transport)
     };
     let ended = match outcome {
         Ok(report) => {
-            say(&Event::Done(Box::new(report)));
+            say(&MemberEvent::Done(Box::new(report)));
             Ended::Well
         }
         Err(error) => {
-            say(&Event::Failed { message: format!("{error:#}") });
+            say(&MemberEvent::Failed { message: format!("{error:#}") });
             Ended::Badly
         }
     };
     // Nobody leaves before all are done.
-    while !lifeline.is_stopped() {
+    while !watchdog.is_stopped() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     Ok(ended)
 }
 
-fn send(session: &mut Session, job: &RdmcJob, lifeline: &Lifeline) -> Result<Report> {
+fn send(session: &mut Session, job: &RdmcJob, watchdog: &ParentWatchdog) -> Result<MemberReport> {
     let mut object = session.buffer(job.size);
     object.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i));
-    lifeline.await_go()?;
-    let (begun, mut ticker) = (Instant::now(), Ticker::new());
+    watchdog.await_go()?;
+    let (begun, mut ticker) = (Instant::now(), ProgressTicker::new());
     let mut stamps_ns = Vec::new();
     for number in 0..job.warm_up + job.objects {
         stamp(&mut object, number);
@@ -55,9 +55,9 @@ fn send(session: &mut Session, job: &RdmcJob, lifeline: &Lifeline) -> Result<Rep
     Ok(report(job, begun, stamps_ns))
 }
 
-fn receive(session: &mut Session, job: &RdmcJob, transport: TransportName) -> Result<Report> {
+fn receive(session: &mut Session, job: &RdmcJob, transport: TransportName) -> Result<MemberReport> {
     let (mut target, mut registered) = (vec![0; job.size], session.buffer(job.size));
-    let (begun, mut ticker) = (Instant::now(), Ticker::new());
+    let (begun, mut ticker) = (Instant::now(), ProgressTicker::new());
     let mut stamps_ns = Vec::new();
     for number in 0..job.warm_up + job.objects {
         let is_last = number + 1 == job.warm_up + job.objects;
@@ -81,7 +81,7 @@ fn receive(session: &mut Session, job: &RdmcJob, transport: TransportName) -> Re
 }
 
 /// The number of the object in its first bytes.
-fn stamp(object: &mut Buffer, number: u64) {
+fn stamp(object: &mut BulkBuffer, number: u64) {
     let length = object.len().min(8);
     object[..length].copy_from_slice(&number.to_le_bytes()[..length]);
 }
@@ -100,10 +100,10 @@ const fn pattern(i: usize) -> u8 {
     (i ^ i >> 8 ^ i >> 17) as u8
 }
 
-fn report(job: &RdmcJob, begun: Instant, mut stamps_ns: Vec<u64>) -> Report {
+fn report(job: &RdmcJob, begun: Instant, mut stamps_ns: Vec<u64>) -> MemberReport {
     stamps_ns.drain(..usize::try_from(job.warm_up).expect("few"));
     let (seconds, bytes) = (begun.elapsed().as_secs_f64(), job.objects * job.size as u64);
-    Report { delivered: job.objects, bytes, seconds, stamps_ns, ..Report::default() }
+    MemberReport { delivered: job.objects, bytes, seconds, stamps_ns, ..MemberReport::default() }
 }
 
 impl ScheduleName {

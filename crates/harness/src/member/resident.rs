@@ -7,29 +7,29 @@ use squall::config::Config;
 use squall::object::{Object, ObjectError};
 use squall::{Departure, Group, Payload, Sender};
 
-use super::store::{self, Notes};
-use super::{Inbox, Multicast, Polled, SUBGROUP, builder, say};
-use crate::control::{Event, StoreJob};
+use super::store::{self, StoredNotes};
+use super::{MemberInbox, MulticastMember, PolledMember, SUBGROUP, builder, say};
+use crate::control::{MemberEvent, StoreJob};
 
-pub(super) struct Resident {
+pub(super) struct ResidentMember {
     group: Group,
     sender: Sender,
-    _notes: Object<Notes>,
+    _notes: Object<StoredNotes>,
 }
 
-impl Resident {
+impl ResidentMember {
     /// Joins, and says so when it has all states that it is to have.
-    pub(super) fn join(config: Config, inbox: impl Inbox, job: &StoreJob) -> Result<Self> {
+    pub(super) fn join(config: Config, inbox: impl MemberInbox, job: &StoreJob) -> Result<Self> {
         let mut group = builder(config, inbox).join()?;
         let sender = group.subgroup(SUBGROUP)?.sender()?;
         let transfer_ms = job.transfer_ms;
-        let notes = group.object(store::NAME, move || Notes::new(transfer_ms))?;
+        let notes = group.object(store::NAME, move || StoredNotes::new(transfer_ms))?;
         let waiting = notes.clone();
         std::thread::spawn(move || match waiting.wait_ready(PATIENCE) {
-            Ok(()) => say(&Event::Held),
+            Ok(()) => say(&MemberEvent::Held),
             // The sending thread says so.
             Err(ObjectError::Group(_)) => {}
-            Err(error) => say(&Event::Failed { message: format!("it does not get a state: {error}") }),
+            Err(error) => say(&MemberEvent::Failed { message: format!("it does not get a state: {error}") }),
         });
         Ok(Self { group, sender, _notes: notes })
     }
@@ -43,7 +43,7 @@ impl Resident {
     }
 }
 
-impl Multicast for Resident {
+impl MulticastMember for ResidentMember {
     fn try_send(&mut self, length: usize, write: impl FnOnce(&mut Payload<'_>)) -> Result<bool> {
         match self.sender.send_written(length, write) {
             Ok(()) => Ok(true),
@@ -53,7 +53,7 @@ impl Multicast for Resident {
     }
 }
 
-impl Polled for Resident {
+impl PolledMember for ResidentMember {
     fn step(&mut self) -> Result<()> {
         self.poll()
     }

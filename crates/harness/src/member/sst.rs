@@ -8,73 +8,73 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use squall::assemble;
 use squall::config::Config;
-use squall_fabric::{Column, Event as FabricEvent, Layout, MirrorKey, NodeId};
-use squall_protocols::sst::Table;
-use squall_transports::Transport;
-use squall_transports::bootstrap::{Link, Listener};
+use squall_fabric::{Column, FabricEvent, MirrorKey, NodeId, RowLayout};
+use squall_protocols::sst::StateTable;
+use squall_transports::TransportFabric;
+use squall_transports::bootstrap::{BootstrapListener, LinkSocket};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::runner::{Driven, Runner};
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::VerbsFabric;
 
-use super::lifeline::Lifeline;
-use super::{Ended, JOIN_TIMEOUT, Polled, Ticker, config, finish, say, tell};
-use crate::control::{Event, GroupJob, Report, SstJob, TransportName};
+use super::parent_watchdog::ParentWatchdog;
+use super::{Ended, JOIN_TIMEOUT, PolledMember, ProgressTicker, config, finish, report_progress, say};
+use crate::control::{GroupJob, MemberEvent, MemberReport, SstJob, TransportName};
 use crate::latency::Latencies;
 
-pub(super) fn perform(group: &GroupJob, job: &SstJob, lifeline: &Lifeline) -> Result<Ended> {
+pub(super) fn perform(group: &GroupJob, job: &SstJob, watchdog: &ParentWatchdog) -> Result<Ended> {
     let config = config(group)?;
     match group.transport {
         TransportName::Shm => {
             let (node, members, streams) = meet::<UnixStream>(&config)?;
-            perform_on(ShmFabric::new(node, streams)?, &members, &config, job, lifeline)
+            perform_on(ShmFabric::new(node, streams)?, &members, &config, job, watchdog)
         }
         TransportName::Tcp => {
             let (node, members, streams) = meet::<TcpStream>(&config)?;
-            perform_on(TcpFabric::new(node, streams)?, &members, &config, job, lifeline)
+            perform_on(TcpFabric::new(node, streams)?, &members, &config, job, watchdog)
         }
         TransportName::Auto => {
             let (node, members, streams) = meet::<TcpStream>(&config)?;
             let settings = CompositeSettings { verbs: Some(config.verbs.clone()), ..Default::default() };
             let fabric = CompositeFabric::new(node, streams, &settings)?;
-            perform_on(fabric, &members, &config, job, lifeline)
+            perform_on(fabric, &members, &config, job, watchdog)
         }
         TransportName::Verbs => {
             let (node, members, streams) = meet::<TcpStream>(&config)?;
             let fabric = VerbsFabric::new(node, streams, &config.verbs)?;
-            perform_on(fabric, &members, &config, job, lifeline)
+            perform_on(fabric, &members, &config, job, watchdog)
         }
     }
 }
 
 type Met<S> = (NodeId, Vec<NodeId>, Vec<(NodeId, S)>);
 
-fn meet<S: Link>(config: &Config) -> Result<Met<S::Secured>> {
-    let listener = Listener::<S>::bind(&config.listen)?;
-    let assembly = assemble(&config.plan(), &listener, &mut tell)?;
+fn meet<S: LinkSocket>(config: &Config) -> Result<Met<S::Secured>> {
+    let listener = BootstrapListener::<S>::bind(&config.listen)?;
+    let assembly = assemble(&config.plan(), &listener, &mut report_progress)?;
     let members = assembly.members.iter().map(|member| member.node).collect();
     Ok((assembly.node, members, assembly.streams))
 }
 
-fn perform_on<T: Transport>(
+fn perform_on<T: TransportFabric>(
     mut fabric: T,
     members: &[NodeId],
     config: &Config,
     job: &SstJob,
-    lifeline: &Lifeline,
+    watchdog: &ParentWatchdog,
 ) -> Result<Ended> {
-    let mut layout = Layout::new();
+    let mut layout = RowLayout::new();
     let round = layout.column();
-    let table = Table::new(&mut fabric, MirrorKey(1), members, layout.words());
+    let table = StateTable::new(&mut fabric, MirrorKey(1), members, layout.words());
     let runner = Runner::new(config.idle_for(members.len()));
     let rows = Rows { fabric, table, round, seen: 0, lost: None };
     let mut bench = Bench { rows, runner };
     bench.await_ready()?;
-    say(&Event::Ready);
-    lifeline.await_go()?;
+    say(&MemberEvent::Ready);
+    watchdog.await_go()?;
     let outcome = bench.raise_and_wait(job);
-    Ok(finish(bench, outcome, lifeline))
+    Ok(finish(bench, outcome, watchdog))
 }
 
 struct Bench<T> {
@@ -84,14 +84,14 @@ struct Bench<T> {
 
 struct Rows<T> {
     fabric: T,
-    table: Table,
+    table: StateTable,
     round: Column<u64>,
     /// The sum of all members' rounds at the last look: while it grows there is work, so the runner does not park.
     seen: u64,
     lost: Option<NodeId>,
 }
 
-impl<T: Transport> Driven for Rows<T> {
+impl<T: TransportFabric> Driven for Rows<T> {
     type Transport = T;
 
     fn transport(&mut self) -> &mut T {
@@ -112,7 +112,7 @@ impl<T: Transport> Driven for Rows<T> {
     }
 }
 
-impl<T: Transport> Bench<T> {
+impl<T: TransportFabric> Bench<T> {
     fn await_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + JOIN_TIMEOUT;
         while !self.rows.table.is_ready() {
@@ -123,9 +123,9 @@ impl<T: Transport> Bench<T> {
         Ok(())
     }
 
-    fn raise_and_wait(&mut self, job: &SstJob) -> Result<Report> {
+    fn raise_and_wait(&mut self, job: &SstJob) -> Result<MemberReport> {
         let mut latencies = Latencies::default();
-        let mut ticker = Ticker::new();
+        let mut ticker = ProgressTicker::new();
         let begun = Instant::now();
         for round in 1..=job.rounds {
             let raised = Instant::now();
@@ -138,7 +138,7 @@ impl<T: Transport> Bench<T> {
             ticker.tick(round);
         }
         let seconds = begun.elapsed().as_secs_f64();
-        Ok(Report { delivered: job.rounds, seconds, latencies, ..Report::default() })
+        Ok(MemberReport { delivered: job.rounds, seconds, latencies, ..MemberReport::default() })
     }
 
     #[inline]
@@ -154,7 +154,7 @@ impl<T: Transport> Bench<T> {
     }
 }
 
-impl<T: Transport> Polled for Bench<T> {
+impl<T: TransportFabric> PolledMember for Bench<T> {
     fn step(&mut self) -> Result<()> {
         self.runner.step(&mut self.rows);
         self.check()

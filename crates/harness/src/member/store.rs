@@ -33,18 +33,18 @@ pub(crate) fn subgroup(job: &StoreJob) -> SubgroupConfig {
     }
 }
 
-pub(crate) struct Notes {
+pub(crate) struct StoredNotes {
     notes: Vec<u64>,
     transfer_ms: u64,
 }
 
-impl Notes {
+impl StoredNotes {
     pub(crate) const fn new(transfer_ms: u64) -> Self {
         Self { notes: Vec::new(), transfer_ms }
     }
 }
 
-impl Replicated for Notes {
+impl Replicated for StoredNotes {
     type Update = u64;
     /// From which place on.
     type Query = u64;
@@ -89,11 +89,11 @@ mod tests {
 
     #[test]
     fn a_state_travels_whole() {
-        let mut notes = Notes::new(30);
+        let mut notes = StoredNotes::new(30);
         (0..1000).for_each(|note| assert_eq!(notes.apply(note), [note]));
         let mut bytes = Vec::new();
         notes.snapshot().write(&mut bytes).unwrap();
-        let copy = Notes::restore(&mut &bytes[..]).unwrap();
+        let copy = StoredNotes::restore(&mut &bytes[..]).unwrap();
         assert_eq!((copy.notes.len(), copy.transfer_ms, copy.query(990)), (1000, 30, (990..1000).collect()));
     }
 }

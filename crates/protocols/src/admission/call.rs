@@ -3,7 +3,7 @@
 use squall_fabric::{Duration, Instant, NodeId};
 
 use super::message::Admitted;
-use crate::membership::Stop;
+use crate::membership::StopReason;
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub enum CallFailure<E> {
 
 /// How a joiner with all links stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum JoinStanding {
     /// It is in no view yet.
     Waiting {
         /// It has lost the leader that has admitted it.
@@ -100,7 +100,7 @@ pub enum Arrival {
     /// before the news that it is over.
     Ready,
     /// The others have gone on without it.
-    Removed(Stop),
+    Removed(StopReason),
     /// It has lost everybody.
     Alone,
     /// The group has failed here, for a reason that another attempt does not change.
@@ -119,7 +119,7 @@ pub enum JoinFailure {
     /// It is in a view that not all members have begun in time.
     NotReady,
     /// The others have gone on without it again and again.
-    Removed(Stop),
+    Removed(StopReason),
 }
 
 impl<E: ToString> CallFailure<E> {

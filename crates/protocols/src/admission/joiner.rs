@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use squall_fabric::{Duration, Instant};
 
-use super::call::{Arrival, CallFailure, JoinFailure, JoinerAction, JoinerSettings};
+use super::call::{CallFailure, JoinFailure, JoinStanding, JoinerAction, JoinerSettings};
 use super::message::{Admitted, JoinAnswer};
-use super::mutation::{Mutation, is_on};
+use super::mutation::{AdmissionMutation, is_on};
 use crate::coverage::{Point, reach};
 
 /// A process that joins a group whose members are each reached at an `A`. What cannot be helped is an `E` of the driver.
@@ -147,11 +147,11 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 Some(JoinerAction::Begin(admitted))
             }
             State::Abandoning(at) => {
-                self.turn_to(State::Pausing(at));
+                self.enter(State::Pausing(at));
                 Some(JoinerAction::Abandon)
             }
             State::Ending(failure) => {
-                self.turn_to(State::Over);
+                self.enter(State::Over);
                 Some(JoinerAction::GiveUp(failure))
             }
         }
@@ -172,7 +172,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
 
     /// The next contact in turn; after the contacts of the configuration the members that are known.
     fn next_contact(&mut self) -> A {
-        if let Some(leader) = self.leader.clone().filter(|_| is_on(Mutation::AskOneLeader)) {
+        if let Some(leader) = self.leader.clone().filter(|_| is_on(AdmissionMutation::AskOneLeader)) {
             return leader;
         }
         let known = self.members.iter().filter(|member| !self.contacts.contains(member));
@@ -188,7 +188,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         self.asked.is_multiple_of(self.contacts.len() + known)
     }
 
-    fn turn_to(&mut self, state: State<A>) {
+    fn enter(&mut self, state: State<A>) {
         (self.state, self.is_under_way) = (state, false);
     }
 
@@ -203,7 +203,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             JoinAnswer::Redirect(leader) if self.hops < HOPS_MAX => {
                 self.hops += 1;
                 self.leader = Some(leader.clone());
-                self.turn_to(State::Asking(leader));
+                self.enter(State::Asking(leader));
             }
             // Members may name each other in a circle while leadership changes.
             JoinAnswer::Redirect(_) => self.pause(now, NO_LEADER.into()),
@@ -221,7 +221,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     fn link_from(&mut self, now: Instant, admitted: Admitted<A>, next: usize) {
         let others = admitted.members.iter().enumerate().skip(next);
         let next = others.into_iter().find(|(_, (node, _))| *node != admitted.leader).map(|(next, _)| next);
-        self.turn_to(match next {
+        self.enter(match next {
             Some(next) => State::Linking { admitted, next, at: now, since: now },
             None => State::Reporting { admitted },
         });
@@ -237,7 +237,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     /// The leader has taken the report.
     pub fn handle_reported(&mut self) {
         if let State::Reporting { admitted } = self.state.clone() {
-            self.turn_to(State::Beginning { admitted, is_known: true });
+            self.enter(State::Beginning { admitted, is_known: true });
         }
     }
 
@@ -255,13 +255,13 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             {
                 reach(Point::LinkTriedAgain);
                 let at = now + self.settings.pauses[0];
-                self.turn_to(State::Linking { admitted, next, at, since });
+                self.enter(State::Linking { admitted, next, at, since });
             }
             // The leader may have taken the report, and the next view may count on this process \[J9\]: else a leader that dies
             // now would cost the group two members.
-            State::Reporting { admitted } if !is_on(Mutation::AbandonReport) => {
+            State::Reporting { admitted } if !is_on(AdmissionMutation::AbandonReport) => {
                 reach(Point::ReportUnanswered);
-                self.turn_to(State::Beginning { admitted, is_known: false });
+                self.enter(State::Beginning { admitted, is_known: false });
             }
             // A member cannot be reached, or the leader has gone. Which of them is dead the group knows when this process asks
             // again.
@@ -288,7 +288,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 let cause = error.to_string();
                 self.hopeless.insert(contact, error);
                 match self.contacts.iter().all(|contact| self.hopeless.contains_key(contact)) {
-                    true => self.turn_to(State::Ending(JoinFailure::Hopeless(cause))),
+                    true => self.enter(State::Ending(JoinFailure::Hopeless(cause))),
                     false => self.ask_next(now, cause),
                 }
             }
@@ -296,33 +296,37 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     }
 
     /// How this process stands with all links.
-    pub fn handle_arrival(&mut self, now: Instant, arrival: Arrival) {
+    pub fn handle_arrival(&mut self, now: Instant, arrival: JoinStanding) {
         let State::Arriving { orphan_until } = self.state else { return };
         let is_late = now >= self.deadline;
         match arrival {
-            Arrival::Ready | Arrival::Failed => self.turn_to(State::Over),
-            Arrival::Removed(stop) if self.removals == REMOVALS_MAX || is_on(Mutation::GiveUpRemoved) => {
-                self.turn_to(State::Ending(JoinFailure::Removed(stop)));
+            JoinStanding::Ready | JoinStanding::Failed => self.enter(State::Over),
+            JoinStanding::Removed(stop)
+                if self.removals == REMOVALS_MAX || is_on(AdmissionMutation::GiveUpRemoved) =>
+            {
+                self.enter(State::Ending(JoinFailure::Removed(stop)));
             }
-            Arrival::Removed(_) => {
+            JoinStanding::Removed(_) => {
                 reach(Point::JoinedAgain);
                 self.removals += 1;
                 self.close_and_ask(now);
             }
-            Arrival::Alone => self.close_and_ask(now),
-            Arrival::Waiting { .. } if is_late => self.turn_to(State::Ending(JoinFailure::NoView)),
-            Arrival::Opening if is_late => self.turn_to(State::Ending(JoinFailure::NotReady)),
-            Arrival::Opening => self.state = State::Arriving { orphan_until: None },
-            Arrival::Waiting { .. } if orphan_until.is_some_and(|until| now >= until) => {
+            JoinStanding::Alone => self.close_and_ask(now),
+            JoinStanding::Waiting { .. } if is_late => self.enter(State::Ending(JoinFailure::NoView)),
+            JoinStanding::Opening if is_late => self.enter(State::Ending(JoinFailure::NotReady)),
+            JoinStanding::Opening => self.state = State::Arriving { orphan_until: None },
+            JoinStanding::Waiting { .. } if orphan_until.is_some_and(|until| now >= until) => {
                 reach(Point::JoinerOrphaned);
                 self.close_and_ask(now);
             }
             // The others may let it in yet, if the leader has told them.
-            Arrival::Waiting { has_lost_leader: true } if !is_on(Mutation::WaitForDeadLeader) => {
+            JoinStanding::Waiting { has_lost_leader: true }
+                if !is_on(AdmissionMutation::WaitForDeadLeader) =>
+            {
                 let until = orphan_until.unwrap_or(now + self.settings.orphan);
                 self.state = State::Arriving { orphan_until: Some(until) };
             }
-            Arrival::Waiting { .. } => {}
+            JoinStanding::Waiting { .. } => {}
         }
     }
 
@@ -343,7 +347,11 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     fn close_and_ask(&mut self, at: Instant) {
         // The contacts of the configuration first.
         (self.hops, self.asked) = (0, 0);
-        self.turn_to(if is_on(Mutation::KeepAttempt) { State::Pausing(at) } else { State::Abandoning(at) });
+        self.enter(if is_on(AdmissionMutation::KeepAttempt) {
+            State::Pausing(at)
+        } else {
+            State::Abandoning(at)
+        });
     }
 
     /// Goes on with the next contact: at once, or, when all have been asked, after a pause.
@@ -355,14 +363,14 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         self.cause = cause;
         match now >= self.deadline {
             true => self.time_is_over(),
-            false => self.turn_to(State::Pausing(now)),
+            false => self.enter(State::Pausing(now)),
         }
     }
 
     /// Asks the next contact after a pause, if there is time.
     fn pause(&mut self, now: Instant, cause: String) {
         match self.next_try(now, cause) {
-            Some(at) => self.turn_to(State::Pausing(at)),
+            Some(at) => self.enter(State::Pausing(at)),
             None => self.time_is_over(),
         }
     }
@@ -375,13 +383,13 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         // A slow network has its time later.
         let most = self.settings.handshake.max(self.settings.patience_min) * PATIENCE_FACTOR;
         self.patience = (self.patience * 2).min(most);
-        (at < self.deadline || is_on(Mutation::AskForEver)).then_some(at)
+        (at < self.deadline || is_on(AdmissionMutation::AskForEver)).then_some(at)
     }
 
     fn time_is_over(&mut self) {
         reach(Point::JoinGivenUp);
         let cause = std::mem::take(&mut self.cause);
-        self.turn_to(State::Ending(JoinFailure::NotAdmitted(cause)));
+        self.enter(State::Ending(JoinFailure::NotAdmitted(cause)));
     }
 }
 

@@ -10,12 +10,12 @@ use std::fmt;
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::mutation::{Mutation, is_on};
+use super::mutation::{AdmissionMutation, is_on};
 use super::number::is_timely;
 
 /// The links of those who are in no view, since when they stand.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct PendingLinks {
     since: BTreeMap<NodeId, Instant>,
     life: Duration,
 }
@@ -41,7 +41,7 @@ impl fmt::Display for LinkVerdict {
     }
 }
 
-impl Links {
+impl PendingLinks {
     /// None yet; each may stand for `life`.
     pub(super) const fn new(life: Duration) -> Self {
         Self { since: BTreeMap::new(), life }
@@ -83,7 +83,7 @@ impl Links {
 
     /// Those whose time is over; they do not count any more.
     pub(super) fn take_expired(&mut self, now: Instant) -> Vec<NodeId> {
-        if is_on(Mutation::KeepLinks) {
+        if is_on(AdmissionMutation::KeepLinks) {
             return Vec::new();
         }
         let life = self.life;
@@ -92,7 +92,7 @@ impl Links {
 
     /// When the first of them is over.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let first = self.since.values().min().filter(|_| !is_on(Mutation::KeepLinks));
+        let first = self.since.values().min().filter(|_| !is_on(AdmissionMutation::KeepLinks));
         first.map(|since| *since + self.life)
     }
 }
@@ -102,11 +102,11 @@ pub const LINKS_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::super::number::Numbers;
+    use super::super::number::NodeNumbers;
     use super::*;
 
-    fn none() -> Links {
-        Links::new(Duration::from_secs(120))
+    fn none() -> PendingLinks {
+        PendingLinks::new(Duration::from_secs(120))
     }
 
     fn at(seconds: u64) -> Instant {
@@ -115,7 +115,7 @@ mod tests {
 
     /// The number that was given after `count` others in a view.
     fn number(view: u64, count: u32) -> NodeId {
-        let mut numbers = Numbers::default();
+        let mut numbers = NodeNumbers::default();
         (0..count).for_each(|_| _ = numbers.next(view, 64));
         numbers.next(view, 64).unwrap()
     }

@@ -37,7 +37,7 @@ pub mod mutation;
 mod number;
 mod service;
 
-pub use self::call::{Arrival, CallFailure, JoinFailure, JoinerAction, JoinerSettings};
+pub use self::call::{CallFailure, JoinFailure, JoinStanding, JoinerAction, JoinerSettings};
 pub use self::joiner::{HOPS_MAX, Joiner, REMOVALS_MAX};
 pub use self::links::{LINKS_MAX, LinkVerdict};
 pub use self::message::{Admitted, JoinAnswer};

@@ -1,8 +1,8 @@
-//! Mistakes in admission (Derecho §3.3). The simulator catches them.
+//! Mutations in admission (Derecho §3.3). The simulator catches them.
 
 mutations! {
-    /// A mistake. Each is the negation of one invariant of admission.
-    pub enum Mutation {
+    /// A mutation. Each is the negation of one invariant of admission.
+    pub enum AdmissionMutation {
         /// \[J1\] A leader gives the next candidate of a view the number of the one before.
         RepeatNumber,
         /// \[J1\] A leader whose numbers are used up waits for a view that nobody asks for.

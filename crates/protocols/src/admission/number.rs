@@ -2,38 +2,38 @@
 
 use squall_fabric::NodeId;
 
-use super::mutation::{Mutation, is_on};
+use super::mutation::{AdmissionMutation, is_on};
 use crate::membership::MEMBERS_MAX;
 
 /// The numbers that this member has given in the present view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Numbers {
+pub(super) struct NodeNumbers {
     view: u64,
     given: u32,
 }
 
-impl Numbers {
+impl NodeNumbers {
     /// The next number in view `view`, of which there are `most`.
     ///
     /// # Errors
-    /// [`Exhausted`].
-    pub(super) fn next(&mut self, view: u64, most: u32) -> Result<NodeId, Exhausted> {
+    /// [`NumbersExhausted`].
+    pub(super) fn next(&mut self, view: u64, most: u32) -> Result<NodeId, NumbersExhausted> {
         if self.view != view {
             *self = Self { view, given: 0 };
         }
-        let first = first_number(view).ok_or(Exhausted::Group)?;
+        let first = first_number(view).ok_or(NumbersExhausted::Group)?;
         if self.given >= most.min(ADMISSIONS_MAX) {
-            return Err(Exhausted::View);
+            return Err(NumbersExhausted::View);
         }
         let node = NodeId(first + self.given);
-        self.given += u32::from(!is_on(Mutation::RepeatNumber));
+        self.given += u32::from(!is_on(AdmissionMutation::RepeatNumber));
         Ok(node)
     }
 }
 
 /// There is no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Exhausted {
+pub(super) enum NumbersExhausted {
     /// In this view; the next view has some.
     View,
     /// The group has had 2^26 views.
@@ -68,13 +68,13 @@ mod tests {
     fn numbers_are_never_given_twice() {
         let mut given = BTreeSet::new();
         for view in [0, 1, 2, 70, (1 << 26) - 2] {
-            let mut numbers = Numbers::default();
+            let mut numbers = NodeNumbers::default();
             for _ in 0..ADMISSIONS_MAX {
                 let node = numbers.next(view, ADMISSIONS_MAX).unwrap();
                 assert!(node.0 >= u32::try_from(MEMBERS_MAX).unwrap() && given.insert(node), "{node}");
                 assert!(is_timely(node, view) && is_timely(node, view + 64) && !is_timely(node, view + 65));
             }
-            assert_eq!(numbers.next(view, ADMISSIONS_MAX), Err(Exhausted::View));
+            assert_eq!(numbers.next(view, ADMISSIONS_MAX), Err(NumbersExhausted::View));
             assert_eq!(
                 numbers.next(view + 1, ADMISSIONS_MAX).is_ok(),
                 view + 2 < 1 << 26,
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn the_last_view_with_numbers_is_known() {
         for view in [(1 << 26) - 1, 1 << 26, u64::from(u32::MAX), u64::MAX] {
-            assert_eq!(Numbers::default().next(view, 1), Err(Exhausted::Group), "view {view}");
+            assert_eq!(NodeNumbers::default().next(view, 1), Err(NumbersExhausted::Group), "view {view}");
         }
         assert!(
             !is_timely(NodeId(7), 0) && !is_timely(NodeId(u32::MAX), 0),

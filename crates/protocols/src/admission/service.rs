@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::links::{LinkVerdict, Links};
+use super::links::{LinkVerdict, PendingLinks};
 use super::message::{Admitted, JoinAnswer};
-use super::mutation::{Mutation, is_on};
-use super::number::{ADMISSIONS_MAX, Exhausted, Numbers};
+use super::mutation::{AdmissionMutation, is_on};
+use super::number::{ADMISSIONS_MAX, NodeNumbers, NumbersExhausted};
 use crate::coverage::{Point, reach};
 use crate::membership::{MEMBERS_MAX, Member, View};
 
@@ -29,8 +29,8 @@ pub struct AdmissionService<A> {
     /// The process that was admitted here and is not a member yet. Only at a leader.
     candidate: Option<Candidate>,
     /// The processes that have linked and are in no view.
-    links: Links,
-    numbers: Numbers,
+    links: PendingLinks,
+    numbers: NodeNumbers,
     actions: VecDeque<AdmissionAction>,
 }
 
@@ -89,7 +89,7 @@ impl<A: Clone> AdmissionService<A> {
     /// The service of the member `node`, which knows where these are reached.
     #[must_use]
     pub fn new(settings: AdmissionSettings, node: NodeId, roster: BTreeMap<NodeId, A>) -> Self {
-        let (links, numbers) = (Links::new(settings.link_life), Numbers::default());
+        let (links, numbers) = (PendingLinks::new(settings.link_life), NodeNumbers::default());
         let actions = VecDeque::new();
         Self { settings, node, roster, roster_changed: true, candidate: None, links, numbers, actions }
     }
@@ -134,7 +134,7 @@ impl<A: Clone> AdmissionService<A> {
         let wait = |reason: &str| JoinAnswer::Wait(reason.into());
         let Some(view) = view else { return wait("its group has ended") };
         let leader = view.members[0].node;
-        if leader != self.node && !is_on(Mutation::AdmitEverywhere) {
+        if leader != self.node && !is_on(AdmissionMutation::AdmitEverywhere) {
             reach(Point::JoinRedirected);
             return self
                 .roster
@@ -146,7 +146,7 @@ impl<A: Clone> AdmissionService<A> {
             return wait("its view changes just now");
         }
         self.handle_timeout(now);
-        if self.candidate.is_some() && !is_on(Mutation::AdmitTwo) {
+        if self.candidate.is_some() && !is_on(AdmissionMutation::AdmitTwo) {
             reach(Point::JoinDeferred);
             return wait("another process joins just now");
         }
@@ -173,14 +173,14 @@ impl<A: Clone> AdmissionService<A> {
         };
         let node = match self.numbers.next(view.id, self.settings.admissions_max) {
             Ok(node) => node,
-            Err(Exhausted::Group) => {
+            Err(NumbersExhausted::Group) => {
                 return JoinAnswer::Refuse(
                     "its group has used up all numbers of nodes: start it anew".into(),
                 );
             }
-            Err(Exhausted::View) => {
+            Err(NumbersExhausted::View) => {
                 reach(Point::NumbersRenewed);
-                if !is_on(Mutation::NeverRenew) {
+                if !is_on(AdmissionMutation::NeverRenew) {
                     self.actions.push_back(AdmissionAction::Renew);
                 }
                 return JoinAnswer::Wait("it needs a new view for further numbers of nodes".into());
@@ -206,7 +206,7 @@ impl<A: Clone> AdmissionService<A> {
         // A member has its links, also when its first view has only just begun. A process that the group has lost would be accused
         // as soon as it were a member: it has to ask for another number.
         let is_about_to_be = self.actions.contains(&AdmissionAction::ReportLost(node));
-        let is_lost = (is_lost || is_about_to_be) && !is_on(Mutation::TakeLost);
+        let is_lost = (is_lost || is_about_to_be) && !is_on(AdmissionMutation::TakeLost);
         let verdict = match view.rank(node).is_some() || is_lost {
             true => LinkVerdict::Close,
             false => self.links.judge(node, self.roster.contains_key(&node), view.id, now),
@@ -240,7 +240,7 @@ impl<A: Clone> AdmissionService<A> {
     }
 
     fn report_lost(&mut self, node: NodeId) {
-        if !is_on(Mutation::RefuseSilently) {
+        if !is_on(AdmissionMutation::RefuseSilently) {
             self.actions.push_back(AdmissionAction::ReportLost(node));
         }
     }
@@ -256,7 +256,7 @@ impl<A: Clone> AdmissionService<A> {
     pub fn handle_gone(&mut self, node: NodeId) {
         let has_gone =
             self.candidate.is_some_and(|candidate| candidate.node == node && !candidate.is_connected);
-        if has_gone && !is_on(Mutation::KeepCandidate) {
+        if has_gone && !is_on(AdmissionMutation::KeepCandidate) {
             reach(Point::CandidateGone);
             self.candidate = None;
         }
@@ -272,8 +272,9 @@ impl<A: Clone> AdmissionService<A> {
         if self.links.remove(node) {
             self.part(node, why);
         }
-        self.candidate =
-            self.candidate.filter(|candidate| candidate.node != node || is_on(Mutation::KeepCandidate));
+        self.candidate = self
+            .candidate
+            .filter(|candidate| candidate.node != node || is_on(AdmissionMutation::KeepCandidate));
     }
 
     fn part(&mut self, node: NodeId, why: &'static str) {
@@ -309,7 +310,7 @@ impl<A: Clone> AdmissionService<A> {
         let Some(mut candidate) = self.candidate else { return };
         if view.rank(candidate.node).is_some() {
             self.candidate = None;
-        } else if view.members[0].node != self.node && !is_on(Mutation::AdmitEverywhere) {
+        } else if view.members[0].node != self.node && !is_on(AdmissionMutation::AdmitEverywhere) {
             self.forget(candidate.node, "another member leads now");
             self.candidate = None;
         } else if candidate.is_connected && candidate.proposed_in != Some(view.id) {
@@ -329,7 +330,7 @@ impl<A: Clone> AdmissionService<A> {
         }
         let is_over = |candidate: &Candidate| !candidate.is_connected && candidate.until <= now;
         if let Some(candidate) = self.candidate.filter(is_over)
-            && !is_on(Mutation::KeepCandidate)
+            && !is_on(AdmissionMutation::KeepCandidate)
         {
             reach(Point::CandidateLate);
             self.candidate = None;
@@ -340,8 +341,9 @@ impl<A: Clone> AdmissionService<A> {
     /// When there is something to do without an input.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let candidate =
-            self.candidate.filter(|candidate| !candidate.is_connected && !is_on(Mutation::KeepCandidate));
+        let candidate = self
+            .candidate
+            .filter(|candidate| !candidate.is_connected && !is_on(AdmissionMutation::KeepCandidate));
         [self.links.next_deadline(), candidate.map(|candidate| candidate.until)].into_iter().flatten().min()
     }
 }
@@ -355,7 +357,7 @@ fn free_rank(rank: Option<u64>, view: &View) -> Result<u64, Member> {
     match rank {
         None => Ok((0..).find(|rank| holder(*rank).is_none()).expect("there are more numbers than members")),
         Some(rank) => match holder(rank) {
-            Some(member) if !is_on(Mutation::AdmitTakenRank) => Err(*member),
+            Some(member) if !is_on(AdmissionMutation::AdmitTakenRank) => Err(*member),
             _ => Ok(rank),
         },
     }

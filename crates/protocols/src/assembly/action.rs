@@ -106,7 +106,7 @@ pub enum AssemblyAction<A> {
     /// To report to people.
     Progress(AssemblyProgress<A>),
     /// To begin.
-    Begin(Assembled<A>),
+    Begin(AssembledGroup<A>),
     /// To join the group that runs: this contact says so.
     Join(A),
     /// To close everything: this process gives up.
@@ -149,18 +149,18 @@ pub enum AssemblyProgress<A> {
 
 /// A group that can begin its first view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Assembled<A> {
+pub struct AssembledGroup<A> {
     /// Its members.
     pub roster: Roster<A>,
     /// The rank of this process.
     pub node: NodeId,
     /// The connection with each other member.
-    pub links: BTreeMap<NodeId, LinkEnd>,
+    pub links: BTreeMap<NodeId, LinkConnection>,
 }
 
 /// Which connection a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkEnd {
+pub enum LinkConnection {
     /// A visitor's.
     Visitor(VisitorId),
     /// The one that [`AssemblyAction::Link`] has made.

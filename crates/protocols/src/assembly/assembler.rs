@@ -7,10 +7,10 @@ use squall_fabric::{Duration, Instant, NodeId};
 
 use super::action::{AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings, VisitorId};
 use super::contacts::ContactList;
-use super::coordinating::{Follower, Introduction};
-use super::following::{Binding, Following};
-use super::message::{AssemblyAnswer, Claim};
-use super::mutation::{Mutation, is_on};
+use super::coordinating::{Follower, RosterIntroduction};
+use super::following::{FollowedCoordinator, RosterBinding};
+use super::message::{AssemblyAnswer, AssemblyClaim};
+use super::mutation::{AssemblyMutation, is_on};
 use crate::admission::CallFailure;
 
 /// A process that assembles with others, each of which is reached at an `A`. What cannot be helped is an `E` of the driver.
@@ -27,10 +27,10 @@ pub struct Assembler<A, E> {
     pub(super) contacts: ContactList<A>,
     listen: A,
     pub(super) deadline: Instant,
-    pub(super) role: Role<A>,
+    pub(super) role: AssemblerRole<A>,
     pub(super) actions: VecDeque<AssemblyAction<A>>,
     /// The call that is under way.
-    pub(super) call: Option<Call<A>>,
+    pub(super) call: Option<AssemblerCall<A>>,
     /// The processes that were gathered here, in the order in which they came.
     pub(super) followers: BTreeMap<VisitorId, Follower<A>>,
     /// When to show them a sign of life.
@@ -63,22 +63,22 @@ pub struct Assembler<A, E> {
 
 /// What a process is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Role<A> {
+pub(super) enum AssemblerRole<A> {
     /// It asks contacts, and gathers if it is one.
     Open,
     /// It has sent the roster to those that it has gathered.
-    Introducing(Introduction<A>),
+    Introducing(RosterIntroduction<A>),
     /// A contact has accepted it.
-    Following(Following<A>),
+    Following(FollowedCoordinator<A>),
     /// It has the roster of a coordinator.
-    Bound(Binding<A>),
+    Bound(RosterBinding<A>),
     /// It has begun, joins the group that runs, or has given up.
     Over,
 }
 
 /// A call that is under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Call<A> {
+pub(super) enum AssemblerCall<A> {
     Ask(A),
     Link { session: u64, node: NodeId },
 }
@@ -98,7 +98,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             settings,
             contacts,
             listen,
-            role: Role::Open,
+            role: AssemblerRole::Open,
             actions: VecDeque::new(),
             call: None,
             followers: BTreeMap::new(),
@@ -121,9 +121,9 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// What this process says of itself.
     #[must_use]
-    pub fn claim(&self) -> Claim<A> {
+    pub fn claim(&self) -> AssemblyClaim<A> {
         let own = self.contacts.own().map(|own| u32::try_from(own).expect("a list that was read"));
-        Claim {
+        AssemblyClaim {
             members: self.settings.members,
             agreement: self.settings.agreement,
             rank: self.settings.rank,
@@ -139,11 +139,11 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// Whether this process gathers others.
     pub(super) fn gathers(&self) -> bool {
-        let is_one = match is_on(Mutation::FirstOnly) {
+        let is_one = match is_on(AssemblyMutation::FirstOnly) {
             true => self.contacts.own() == Some(0),
             false => self.contacts.own().is_some(),
         };
-        is_one && self.role == Role::Open
+        is_one && self.role == AssemblerRole::Open
     }
 
     /// What to do next; `None`: to wait until [`Assembler::next_deadline`], or for something to hand in.
@@ -153,9 +153,9 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
         if self.actions.is_empty() && self.call.is_none() {
             match &self.role {
-                Role::Open => self.ask(now),
-                Role::Bound(_) => self.link(now),
-                Role::Introducing(_) | Role::Following(_) | Role::Over => {}
+                AssemblerRole::Open => self.ask(now),
+                AssemblerRole::Bound(_) => self.link(now),
+                AssemblerRole::Introducing(_) | AssemblerRole::Following(_) | AssemblerRole::Over => {}
             }
         }
         self.actions.pop_front()
@@ -167,12 +167,12 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         let can_call = self.call.is_none();
         let announce = (!self.followers.is_empty()).then_some(self.announce_at);
         let own = match &self.role {
-            Role::Over => return None,
-            Role::Open => (can_call && self.has_contacts()).then_some(self.ask_at),
-            Role::Introducing(introduction) => Some(introduction.until),
-            Role::Following(_) | Role::Bound(_) => self.link_at(),
+            AssemblerRole::Over => return None,
+            AssemblerRole::Open => (can_call && self.has_contacts()).then_some(self.ask_at),
+            AssemblerRole::Introducing(introduction) => Some(introduction.until),
+            AssemblerRole::Following(_) | AssemblerRole::Bound(_) => self.link_at(),
         };
-        let end = (!is_on(Mutation::WaitForEver)).then_some(self.deadline);
+        let end = (!is_on(AssemblyMutation::WaitForEver)).then_some(self.deadline);
         own.into_iter().chain(self.silent_at()).chain(announce).chain(end).min()
     }
 
@@ -181,10 +181,10 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     }
 
     fn check_time(&mut self, now: Instant) {
-        if self.role == Role::Over {
+        if self.role == AssemblerRole::Over {
             return;
         }
-        if now >= self.deadline && !is_on(Mutation::WaitForEver) {
+        if now >= self.deadline && !is_on(AssemblyMutation::WaitForEver) {
             return self.end_late();
         }
         self.check_coordinating(now);
@@ -194,10 +194,10 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     /// The time is over.
     fn end_late(&mut self) {
         let failure = match &self.role {
-            Role::Introducing(_) => return self.end_unready(),
-            Role::Bound(binding) => binding.late(),
-            Role::Following(_) => AssemblyFailure::Incomplete { joined: self.joined },
-            Role::Open | Role::Over => match self.gathers() {
+            AssemblerRole::Introducing(_) => return self.end_unready(),
+            AssemblerRole::Bound(binding) => binding.late(),
+            AssemblerRole::Following(_) => AssemblyFailure::Incomplete { joined: self.joined },
+            AssemblerRole::Open | AssemblerRole::Over => match self.gathers() {
                 true if self.is_full() => AssemblyFailure::NoQuorum { present: self.contacts_here() },
                 true => AssemblyFailure::Incomplete { joined: self.count() },
                 false => AssemblyFailure::Unreachable(self.cause.clone()),
@@ -208,7 +208,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// Ends without a notice: the others see the end of their connections.
     pub(super) fn give_up(&mut self, failure: AssemblyFailure<A>) {
-        self.role = Role::Over;
+        self.role = AssemblerRole::Over;
         self.actions.push_back(AssemblyAction::GiveUp(failure));
     }
 
@@ -223,17 +223,17 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             self.asked += 1;
             self.contacts.others().nth(place).expect("a round has an end").clone()
         });
-        self.call = Some(Call::Ask(contact.clone()));
+        self.call = Some(AssemblerCall::Ask(contact.clone()));
         let (patience, until) = (self.patience, self.deadline.min(now + self.settings.handshake * PATIENCE));
         self.actions.push_back(AssemblyAction::Ask { contact, patience, until });
     }
 
     /// A contact has answered the claim.
     pub fn handle_answer(&mut self, now: Instant, answer: AssemblyAnswer<A>) {
-        let Some(Call::Ask(contact)) = self.call.take() else { return };
+        let Some(AssemblerCall::Ask(contact)) = self.call.take() else { return };
         self.unproved = None;
         self.hopeless.remove(&contact);
-        if self.role != Role::Open {
+        if self.role != AssemblerRole::Open {
             return self.actions.push_back(AssemblyAction::Discard);
         }
         match answer {
@@ -264,11 +264,11 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     /// put into words.
     pub fn handle_failure(&mut self, now: Instant, failure: CallFailure<E>) {
         match self.call.take() {
-            Some(Call::Ask(contact)) if self.role == Role::Open => {
+            Some(AssemblerCall::Ask(contact)) if self.role == AssemblerRole::Open => {
                 self.on_contact_failed(now, contact, failure)
             }
-            Some(Call::Link { session, node }) => self.on_link_failed(now, session, node, failure),
-            Some(Call::Ask(_)) | None => {}
+            Some(AssemblerCall::Link { session, node }) => self.on_link_failed(now, session, node, failure),
+            Some(AssemblerCall::Ask(_)) | None => {}
         }
     }
 
@@ -324,7 +324,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// Follows no coordinator any more, and asks the contacts again.
     pub(super) fn open(&mut self, now: Instant) {
-        self.role = Role::Open;
+        self.role = AssemblerRole::Open;
         self.early.clear();
         (self.asked, self.hops, self.ask_at) = (0, 0, now + self.settings.pauses[0]);
         self.pause = self.settings.pauses[0];
@@ -332,9 +332,9 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// The group runs, says this contact.
     pub(super) fn join(&mut self, contact: A) {
-        let release = super::message::Release::Running(contact.clone());
+        let release = super::message::ReleaseReason::Running(contact.clone());
         self.release_all(&release);
-        self.role = Role::Over;
+        self.role = AssemblerRole::Over;
         self.actions.push_back(AssemblyAction::Join(contact));
     }
 }

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use squall_fabric::{Instant, NodeId};
 
 use super::MEMBERS_MAX;
-use super::action::{Assembled, AssemblyAction, AssemblyFailure, AssemblyProgress, LinkEnd, VisitorId};
-use super::assembler::{Assembler, Role};
-use super::message::{AssemblyAnswer, AssemblyNotice, AssemblyRefusal, Claim, Release};
-use super::mutation::{Mutation, is_on};
+use super::action::{
+    AssembledGroup, AssemblyAction, AssemblyFailure, AssemblyProgress, LinkConnection, VisitorId,
+};
+use super::assembler::{Assembler, AssemblerRole};
+use super::message::{AssemblyAnswer, AssemblyClaim, AssemblyNotice, AssemblyRefusal, ReleaseReason};
+use super::mutation::{AssemblyMutation, is_on};
 use super::roster::{Roster, assign};
 use crate::coverage::{Point, reach};
 
@@ -24,7 +26,7 @@ pub(super) struct Follower<A> {
 
 /// A roster whose members link with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Introduction<A> {
+pub(super) struct RosterIntroduction<A> {
     roster: Roster<A>,
     own: NodeId,
     members: BTreeMap<NodeId, VisitorId>,
@@ -53,9 +55,9 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     }
 
     /// A process that has proved the secret wants to be among the first members.
-    pub fn handle_claim(&mut self, now: Instant, visitor: VisitorId, claim: Claim<A>) {
+    pub fn handle_claim(&mut self, now: Instant, visitor: VisitorId, claim: AssemblyClaim<A>) {
         let answer = match &self.role {
-            Role::Open => match self.judge(&claim) {
+            AssemblerRole::Open => match self.judge(&claim) {
                 None => return self.accept(now, visitor, claim),
                 Some(answer) => {
                     // It precedes this process, which therefore asks it at once \[Q4\].
@@ -67,15 +69,15 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
                     answer
                 }
             },
-            Role::Following(following) => AssemblyAnswer::Redirect(following.at.clone()),
-            Role::Introducing(_) | Role::Bound(_) => AssemblyAnswer::Later(LINKING.into()),
-            Role::Over => AssemblyAnswer::Later(ENDING.into()),
+            AssemblerRole::Following(following) => AssemblyAnswer::Redirect(following.at.clone()),
+            AssemblerRole::Introducing(_) | AssemblerRole::Bound(_) => AssemblyAnswer::Later(LINKING.into()),
+            AssemblerRole::Over => AssemblyAnswer::Later(ENDING.into()),
         };
         self.actions.push_back(AssemblyAction::Answer(visitor, answer));
     }
 
     /// What keeps this process from accepting another one.
-    fn judge(&self, claim: &Claim<A>) -> Option<AssemblyAnswer<A>> {
+    fn judge(&self, claim: &AssemblyClaim<A>) -> Option<AssemblyAnswer<A>> {
         let refused = |refusal| Some(AssemblyAnswer::Refused(refusal));
         if !self.gathers() || self.count() >= MEMBERS_MAX {
             return Some(AssemblyAnswer::Later(NO_CONTACT.into()));
@@ -107,7 +109,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    fn accept(&mut self, now: Instant, visitor: VisitorId, claim: Claim<A>) {
+    fn accept(&mut self, now: Instant, visitor: VisitorId, claim: AssemblyClaim<A>) {
         let contact = claim.contact.map(|(place, _)| place as usize);
         let (rank, listen) = (claim.rank, claim.listen);
         self.followers.insert(visitor, Follower { rank, listen, contact, has_reported: false });
@@ -138,7 +140,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         chosen.truncate(self.settings.members as usize - 1);
         let places = chosen.iter().filter_map(|follower| self.followers[follower].contact);
         let places: Vec<usize> = places.chain(self.contacts.own()).collect();
-        if !self.contacts.is_quorum(&places, self.settings.members) && !is_on(Mutation::IgnoreQuorum) {
+        if !self.contacts.is_quorum(&places, self.settings.members) && !is_on(AssemblyMutation::IgnoreQuorum)
+        {
             reach(Point::QuorumAwaited);
             if !std::mem::replace(&mut self.has_no_quorum, true) {
                 let progress = AssemblyProgress::NoQuorum { present: self.contacts_here() };
@@ -171,15 +174,19 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             self.actions.push_back(AssemblyAction::Notify(*follower, notice));
         }
         let roster = Roster { session, coordinator: own, listen };
-        self.role =
-            Role::Introducing(Introduction { roster, own, members, until: now + self.settings.linking });
+        self.role = AssemblerRole::Introducing(RosterIntroduction {
+            roster,
+            own,
+            members,
+            until: now + self.settings.linking,
+        });
         self.go_if_linked();
     }
 
     /// A process that was gathered reports that all its links of a session stand.
     pub fn handle_report(&mut self, visitor: VisitorId, session: u64) {
-        let Role::Introducing(introduction) = &self.role else { return };
-        let is_present = introduction.roster.session == session || is_on(Mutation::TakeStaleReport);
+        let AssemblerRole::Introducing(introduction) = &self.role else { return };
+        let is_present = introduction.roster.session == session || is_on(AssemblyMutation::TakeStaleReport);
         if let Some(follower) = self.followers.get_mut(&visitor).filter(|_| is_present) {
             follower.has_reported = true;
             self.go_if_linked();
@@ -187,46 +194,52 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     }
 
     fn go_if_linked(&mut self) {
-        let Role::Introducing(introduction) = &self.role else { return };
+        let AssemblerRole::Introducing(introduction) = &self.role else { return };
         let waits = |follower: &&VisitorId| !self.followers[*follower].has_reported;
         let waiting = introduction.members.values().filter(waits).count();
-        if waiting > usize::from(is_on(Mutation::GoTooSoon)) {
+        if waiting > usize::from(is_on(AssemblyMutation::GoTooSoon)) {
             return;
         }
-        let Role::Introducing(Introduction { roster, own, members, .. }) =
-            std::mem::replace(&mut self.role, Role::Over)
+        let AssemblerRole::Introducing(RosterIntroduction { roster, own, members, .. }) =
+            std::mem::replace(&mut self.role, AssemblerRole::Over)
         else {
             unreachable!("seen above")
         };
-        let links: BTreeMap<NodeId, LinkEnd> =
-            members.into_iter().map(|(node, follower)| (node, LinkEnd::Visitor(follower))).collect();
+        let links: BTreeMap<NodeId, LinkConnection> =
+            members.into_iter().map(|(node, follower)| (node, LinkConnection::Visitor(follower))).collect();
         for follower in std::mem::take(&mut self.followers).into_keys() {
-            let is_member = links.values().any(|link| *link == LinkEnd::Visitor(follower));
-            let notice =
-                if is_member { AssemblyNotice::Go } else { AssemblyNotice::Released(Release::Complete) };
+            let is_member = links.values().any(|link| *link == LinkConnection::Visitor(follower));
+            let notice = if is_member {
+                AssemblyNotice::Go
+            } else {
+                AssemblyNotice::Released(ReleaseReason::Complete)
+            };
             self.actions.push_back(AssemblyAction::Notify(follower, notice));
             if !is_member {
                 self.actions.push_back(AssemblyAction::Close(follower));
             }
         }
-        self.actions.push_back(AssemblyAction::Begin(Assembled { roster, node: own, links }));
+        self.actions.push_back(AssemblyAction::Begin(AssembledGroup { roster, node: own, links }));
     }
 
     /// The connection with a process that was gathered has ended, or it has sent something that it must not. Links need not be
     /// watched: the coordinator notices when a member dies, and the group when a link is broken.
     pub fn handle_lost(&mut self, now: Instant, visitor: VisitorId) {
-        let is_member = |introduction: &Introduction<A>| {
+        let is_member = |introduction: &RosterIntroduction<A>| {
             introduction.members.iter().find(|(_, member)| **member == visitor).map(|(node, _)| *node)
         };
         match &self.role {
-            Role::Introducing(introduction) => match is_member(introduction) {
-                Some(_) if is_on(Mutation::WaitForLost) => {}
+            AssemblerRole::Introducing(introduction) => match is_member(introduction) {
+                Some(_) if is_on(AssemblyMutation::WaitForLost) => {}
                 Some(node) => self.gather_again(now, &[node]),
                 None => {
                     self.followers.remove(&visitor);
                 }
             },
-            Role::Open | Role::Following(_) | Role::Bound(_) | Role::Over => {
+            AssemblerRole::Open
+            | AssemblerRole::Following(_)
+            | AssemblerRole::Bound(_)
+            | AssemblerRole::Over => {
                 if self.followers.remove(&visitor).is_some() {
                     self.actions.push_back(AssemblyAction::Progress(AssemblyProgress::Left(visitor)));
                     self.announce(now);
@@ -237,7 +250,10 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// Releases the members of the roster and gathers again, without those that are lost.
     fn gather_again(&mut self, now: Instant, lost: &[NodeId]) {
-        let Role::Introducing(introduction) = std::mem::replace(&mut self.role, Role::Open) else { return };
+        let AssemblerRole::Introducing(introduction) = std::mem::replace(&mut self.role, AssemblerRole::Open)
+        else {
+            return;
+        };
         reach(Point::GatheredAgain);
         for node in lost {
             let visitor = introduction.members[node];
@@ -250,7 +266,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         for visitor in introduction.members.values() {
             let Some(follower) = self.followers.get_mut(visitor) else { continue };
             follower.has_reported = false;
-            let release = Release::MemberLost { node: lost[0], listen: listen.clone() };
+            let release = ReleaseReason::MemberLost { node: lost[0], listen: listen.clone() };
             self.actions.push_back(AssemblyAction::Notify(*visitor, AssemblyNotice::Released(release)));
         }
         self.open(now);
@@ -260,7 +276,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// Signs of life, and members that take too long.
     pub(super) fn check_coordinating(&mut self, now: Instant) {
-        if let Role::Introducing(introduction) = &self.role
+        if let AssemblerRole::Introducing(introduction) = &self.role
             && now >= introduction.until
         {
             let late =
@@ -275,16 +291,16 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// The time is over before all have reported.
     pub(super) fn end_unready(&mut self) {
-        let Role::Introducing(introduction) = self.role.clone() else { return };
+        let AssemblerRole::Introducing(introduction) = self.role.clone() else { return };
         let late = introduction.members.iter().filter(|(_, visitor)| !self.followers[visitor].has_reported);
         let late: Vec<NodeId> = late.map(|(node, _)| *node).collect();
-        self.release_all(&Release::Unready(late.clone()));
+        self.release_all(&ReleaseReason::Unready(late.clone()));
         let named = late.into_iter().map(|node| (node, introduction.roster.address(node).clone()));
         self.give_up(AssemblyFailure::Unready(named.collect()));
     }
 
     /// Releases all followers, and closes their connections.
-    pub(super) fn release_all(&mut self, release: &Release<A>) {
+    pub(super) fn release_all(&mut self, release: &ReleaseReason<A>) {
         for follower in std::mem::take(&mut self.followers).into_keys() {
             let notice = AssemblyNotice::Released(release.clone());
             self.actions.push_back(AssemblyAction::Notify(follower, notice));

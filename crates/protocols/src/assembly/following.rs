@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 
 use squall_fabric::{Instant, NodeId};
 
-use super::action::{Assembled, AssemblyAction, AssemblyFailure, AssemblyProgress, LinkEnd, VisitorId};
-use super::assembler::{Assembler, Call, Role};
-use super::message::{AssemblyAnswer, AssemblyNotice, AssemblyRefusal, Release};
-use super::mutation::{Mutation, is_on};
+use super::action::{
+    AssembledGroup, AssemblyAction, AssemblyFailure, AssemblyProgress, LinkConnection, VisitorId,
+};
+use super::assembler::{Assembler, AssemblerCall, AssemblerRole};
+use super::message::{AssemblyAnswer, AssemblyNotice, AssemblyRefusal, ReleaseReason};
+use super::mutation::{AssemblyMutation, is_on};
 use super::roster::Roster;
 use crate::admission::CallFailure;
 use crate::coverage::{Point, reach};
 
 /// A coordinator that has not sent a roster yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Following<A> {
+pub(super) struct FollowedCoordinator<A> {
     pub(super) at: A,
     /// When it was heard last.
     pub(super) heard: Instant,
@@ -22,17 +24,17 @@ pub(super) struct Following<A> {
 
 /// A roster that was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Binding<A> {
-    pub(super) following: Following<A>,
+pub(super) struct RosterBinding<A> {
+    pub(super) following: FollowedCoordinator<A>,
     roster: Roster<A>,
     own: NodeId,
-    links: BTreeMap<NodeId, LinkEnd>,
+    links: BTreeMap<NodeId, LinkConnection>,
     has_reported: bool,
     /// When to try to link with the next member.
     link_at: Instant,
 }
 
-impl<A: Clone> Binding<A> {
+impl<A: Clone> RosterBinding<A> {
     fn others(&self) -> impl Iterator<Item = NodeId> {
         let (own, coordinator) = (self.own, self.roster.coordinator);
         self.roster.nodes().filter(move |node| *node != own && *node != coordinator)
@@ -60,28 +62,28 @@ impl<A: Clone> Binding<A> {
 impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     /// A contact has accepted this process.
     pub(super) fn follow(&mut self, now: Instant, contact: A) {
-        if is_on(Mutation::FollowNobody) && self.gathers() {
+        if is_on(AssemblyMutation::FollowNobody) && self.gathers() {
             self.actions.push_back(AssemblyAction::Leave);
             return self.open(now);
         }
         if !self.followers.is_empty() {
             reach(Point::ContactYielded);
         }
-        if !is_on(Mutation::KeepGathered) {
-            self.release_all(&Release::Redirect(contact.clone()));
+        if !is_on(AssemblyMutation::KeepGathered) {
+            self.release_all(&ReleaseReason::Redirect(contact.clone()));
         }
         let progress = AssemblyProgress::Following { contact: contact.clone() };
         self.actions.push_back(AssemblyAction::Progress(progress));
-        self.role = Role::Following(Following { at: contact, heard: now });
+        self.role = AssemblerRole::Following(FollowedCoordinator { at: contact, heard: now });
         self.has_no_quorum = false;
     }
 
     /// The coordinator that this process follows.
-    fn following(&mut self) -> Option<&mut Following<A>> {
+    fn following(&mut self) -> Option<&mut FollowedCoordinator<A>> {
         match &mut self.role {
-            Role::Following(following) => Some(following),
-            Role::Bound(binding) => Some(&mut binding.following),
-            Role::Open | Role::Introducing(_) | Role::Over => None,
+            AssemblerRole::Following(following) => Some(following),
+            AssemblerRole::Bound(binding) => Some(&mut binding.following),
+            AssemblerRole::Open | AssemblerRole::Introducing(_) | AssemblerRole::Over => None,
         }
     }
 
@@ -104,7 +106,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     }
 
     fn on_roster(&mut self, now: Instant, mut roster: Roster<A>, own: NodeId) {
-        let Role::Following(following) = self.role.clone() else {
+        let AssemblerRole::Following(following) = self.role.clone() else {
             return self.handle_nonsense("a second roster");
         };
         let members = self.settings.members;
@@ -112,14 +114,21 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             && own.0 < members
             && roster.coordinator.0 < members
             && own != roster.coordinator
-            && (self.settings.rank.is_none_or(|rank| rank == own.0) || is_on(Mutation::IgnoreRanks));
+            && (self.settings.rank.is_none_or(|rank| rank == own.0) || is_on(AssemblyMutation::IgnoreRanks));
         if !is_sound {
             return self.handle_nonsense("a roster that cannot be");
         }
         // Its own word may be a wildcard, but there it was reached.
         roster.listen[roster.coordinator.0 as usize] = following.at.clone();
         let links = BTreeMap::new();
-        self.role = Role::Bound(Binding { following, roster, own, links, has_reported: false, link_at: now });
+        self.role = AssemblerRole::Bound(RosterBinding {
+            following,
+            roster,
+            own,
+            links,
+            has_reported: false,
+            link_at: now,
+        });
         for (visitor, (session, node)) in std::mem::take(&mut self.early) {
             self.handle_link(visitor, session, node);
         }
@@ -127,10 +136,10 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     }
 
     fn on_go(&mut self) {
-        match std::mem::replace(&mut self.role, Role::Over) {
-            Role::Bound(Binding { roster, own, mut links, has_reported: true, .. }) => {
-                links.insert(roster.coordinator, LinkEnd::Coordinator);
-                self.actions.push_back(AssemblyAction::Begin(Assembled { roster, node: own, links }));
+        match std::mem::replace(&mut self.role, AssemblerRole::Over) {
+            AssemblerRole::Bound(RosterBinding { roster, own, mut links, has_reported: true, .. }) => {
+                links.insert(roster.coordinator, LinkConnection::Coordinator);
+                self.actions.push_back(AssemblyAction::Begin(AssembledGroup { roster, node: own, links }));
             }
             before => {
                 self.role = before;
@@ -139,37 +148,39 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         }
     }
 
-    fn on_released(&mut self, now: Instant, release: Release<A>) {
+    fn on_released(&mut self, now: Instant, release: ReleaseReason<A>) {
         let binding = match &self.role {
-            Role::Bound(binding) => Some(binding.clone()),
+            AssemblerRole::Bound(binding) => Some(binding.clone()),
             _ => None,
         };
-        let Some(Following { at, .. }) = self.following().cloned() else { return };
+        let Some(FollowedCoordinator { at, .. }) = self.following().cloned() else { return };
         if binding.is_some() {
             self.actions.push_back(AssemblyAction::CloseLinks);
         }
         match release {
-            Release::MemberLost { listen, .. } if binding.is_some() => {
+            ReleaseReason::MemberLost { listen, .. } if binding.is_some() => {
                 self.actions
                     .push_back(AssemblyAction::Progress(AssemblyProgress::MemberLost { address: listen }));
-                self.role = Role::Following(Following { at, heard: now });
+                self.role = AssemblerRole::Following(FollowedCoordinator { at, heard: now });
             }
-            Release::MemberLost { .. } => self.handle_nonsense("the loss of a member before the roster"),
-            Release::Redirect(contact) => {
+            ReleaseReason::MemberLost { .. } => {
+                self.handle_nonsense("the loss of a member before the roster")
+            }
+            ReleaseReason::Redirect(contact) => {
                 self.leave(now);
                 if self.contacts.all().contains(&contact) {
                     self.ask_soon(now, contact);
                 }
             }
-            Release::Running(contact) => {
+            ReleaseReason::Running(contact) => {
                 self.actions.push_back(AssemblyAction::Leave);
                 self.join(contact);
             }
-            Release::Complete => {
+            ReleaseReason::Complete => {
                 self.actions.push_back(AssemblyAction::Leave);
                 self.join(at);
             }
-            Release::Unready(nodes) => {
+            ReleaseReason::Unready(nodes) => {
                 let named = binding.iter().flat_map(|binding| {
                     let known = nodes.iter().filter(|node| node.0 < self.settings.members);
                     known.map(|node| (*node, binding.roster.address(*node).clone()))
@@ -182,15 +193,15 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// The coordinator has sent something that it must not, or that the driver cannot read.
     pub fn handle_nonsense(&mut self, what: &'static str) {
-        let Some(Following { at, .. }) = self.following().cloned() else { return };
+        let Some(FollowedCoordinator { at, .. }) = self.following().cloned() else { return };
         self.give_up(AssemblyFailure::Nonsense(at, what));
     }
 
     /// The connection with the coordinator has ended.
     pub fn handle_coordinator_lost(&mut self, now: Instant) {
-        if let Role::Bound(binding) = &self.role
+        if let AssemblerRole::Bound(binding) = &self.role
             && binding.has_reported
-            && !is_on(Mutation::ReportTwice)
+            && !is_on(AssemblyMutation::ReportTwice)
         {
             // The others may have begun \[Q1\].
             reach(Point::CoordinatorLostLate);
@@ -203,7 +214,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// Leaves the coordinator, and asks the contacts again.
     fn leave(&mut self, now: Instant) {
-        if matches!(self.role, Role::Bound(_)) {
+        if matches!(self.role, AssemblerRole::Bound(_)) {
             self.actions.push_back(AssemblyAction::CloseLinks);
         }
         self.actions.push_back(AssemblyAction::Leave);
@@ -222,37 +233,41 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     /// When to leave the coordinator, should it stay silent.
     pub(super) fn silent_at(&self) -> Option<Instant> {
         let heard = match &self.role {
-            Role::Following(following) => following.heard,
-            Role::Bound(binding) if !binding.has_reported => binding.following.heard,
+            AssemblerRole::Following(following) => following.heard,
+            AssemblerRole::Bound(binding) if !binding.has_reported => binding.following.heard,
             _ => return None,
         };
-        (!is_on(Mutation::StayWithSilent)).then(|| heard + self.settings.silence)
+        (!is_on(AssemblyMutation::StayWithSilent)).then(|| heard + self.settings.silence)
     }
 
     /// When to link with the next member.
     pub(super) fn link_at(&self) -> Option<Instant> {
         match &self.role {
-            Role::Bound(binding) if self.call.is_none() && binding.next().is_some() => Some(binding.link_at),
+            AssemblerRole::Bound(binding) if self.call.is_none() && binding.next().is_some() => {
+                Some(binding.link_at)
+            }
             _ => None,
         }
     }
 
     /// Links with the next member of a lower rank.
     pub(super) fn link(&mut self, now: Instant) {
-        let Role::Bound(binding) = &self.role else { return };
+        let AssemblerRole::Bound(binding) = &self.role else { return };
         let Some(node) = binding.next().filter(|_| now >= binding.link_at) else { return };
         let (session, address) = (binding.roster.session, binding.roster.address(node).clone());
-        self.call = Some(Call::Link { session, node });
+        self.call = Some(AssemblerCall::Link { session, node });
         let until = self.deadline.min(now + self.settings.handshake);
         self.actions.push_back(AssemblyAction::Link { session, own: binding.own, node, address, until });
     }
 
     /// The link that was asked for stands.
     pub fn handle_linked(&mut self, now: Instant) {
-        let Some(Call::Link { session: asked, node }) = self.call.take() else { return };
+        let Some(AssemblerCall::Link { session: asked, node }) = self.call.take() else { return };
         match &mut self.role {
-            Role::Bound(binding) if binding.roster.session == asked && !binding.links.contains_key(&node) => {
-                binding.links.insert(node, LinkEnd::Called);
+            AssemblerRole::Bound(binding)
+                if binding.roster.session == asked && !binding.links.contains_key(&node) =>
+            {
+                binding.links.insert(node, LinkConnection::Called);
                 binding.link_at = now;
                 self.actions.push_back(AssemblyAction::Keep);
                 self.report_if_linked();
@@ -265,7 +280,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     /// without those that have not reported.
     pub(super) fn on_link_failed(&mut self, now: Instant, asked: u64, node: NodeId, failure: CallFailure<E>) {
         let pause = self.settings.pauses[0];
-        let Role::Bound(binding) = &mut self.role else { return };
+        let AssemblerRole::Bound(binding) = &mut self.role else { return };
         if binding.roster.session != asked {
             return;
         }
@@ -278,18 +293,18 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     pub fn handle_link(&mut self, visitor: VisitorId, asked: u64, node: NodeId) {
         let members = self.settings.members as usize;
         match &mut self.role {
-            Role::Bound(binding)
+            AssemblerRole::Bound(binding)
                 if binding.roster.session == asked
                     && node > binding.own
                     && binding.others().any(|other| other == node)
                     && !binding.links.contains_key(&node) =>
             {
-                binding.links.insert(node, LinkEnd::Visitor(visitor));
+                binding.links.insert(node, LinkConnection::Visitor(visitor));
                 self.actions.push_back(AssemblyAction::TakeLink(visitor));
                 self.report_if_linked();
             }
             // The roster is on its way.
-            Role::Following(_) if self.early.len() < members => {
+            AssemblerRole::Following(_) if self.early.len() < members => {
                 self.early.insert(visitor, (asked, node));
             }
             _ => {
@@ -300,7 +315,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     }
 
     fn report_if_linked(&mut self) {
-        if let Role::Bound(binding) = &mut self.role
+        if let AssemblerRole::Bound(binding) = &mut self.role
             && binding.is_linked()
             && !std::mem::replace(&mut binding.has_reported, true)
         {

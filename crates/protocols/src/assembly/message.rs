@@ -4,7 +4,7 @@ use squall_fabric::NodeId;
 
 /// What a process says that wants to be among the first members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim<A> {
+pub struct AssemblyClaim<A> {
     /// The number of members that it expects.
     pub members: u32,
     /// A digest of whatever else all members must have the same.
@@ -80,12 +80,12 @@ pub enum AssemblyNotice<A> {
     /// All links stand.
     Go,
     /// The roster, if there was one, is void: the coordinator never says go for it.
-    Released(Release<A>),
+    Released(ReleaseReason<A>),
 }
 
 /// Why a process is released.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Release<A> {
+pub enum ReleaseReason<A> {
     /// The coordinator follows this contact.
     Redirect(A),
     /// This member was lost. The coordinator gathers again, and those that it releases stay with it.

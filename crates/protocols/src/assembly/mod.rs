@@ -44,11 +44,12 @@ mod roster;
 mod tests;
 
 pub use self::action::{
-    Assembled, AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings, LinkEnd, VisitorId,
+    AssembledGroup, AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings, LinkConnection,
+    VisitorId,
 };
 pub use self::assembler::Assembler;
 pub use self::contacts::ContactList;
-pub use self::message::{AssemblyAnswer, AssemblyNotice, AssemblyRefusal, Claim, Release};
+pub use self::message::{AssemblyAnswer, AssemblyClaim, AssemblyNotice, AssemblyRefusal, ReleaseReason};
 pub use self::roster::Roster;
 
 /// The most members of a group.

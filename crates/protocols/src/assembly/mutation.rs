@@ -2,7 +2,7 @@
 
 mutations! {
     /// A mutation. Each is the negation of one invariant of assembly.
-    pub enum Mutation {
+    pub enum AssemblyMutation {
         /// \[Q1\] A coordinator does not wait for a quorum of the contacts.
         IgnoreQuorum,
         /// \[Q1\] A member that has reported, and has lost its coordinator, looks for another one.

@@ -2,7 +2,7 @@
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::mutation::{Mutation, with};
+use super::mutation::{AssemblyMutation, with};
 use super::*;
 use crate::admission::CallFailure;
 
@@ -23,8 +23,8 @@ fn actions(core: &mut Core) -> Vec<AssemblyAction<char>> {
     std::iter::from_fn(|| core.poll_action(start())).collect()
 }
 
-fn claim(own: char, members: u32) -> Claim<char> {
-    Claim { members, agreement: [0; 32], rank: None, listen: own, contact: None }
+fn claim(own: char, members: u32) -> AssemblyClaim<char> {
+    AssemblyClaim { members, agreement: [0; 32], rank: None, listen: own, contact: None }
 }
 
 /// A coordinator with a roster of `a`, `b` and `c`, and `d` beyond it.
@@ -56,7 +56,7 @@ fn takes_stale_report() -> bool {
 #[test]
 fn a_report_counts_for_its_own_roster() {
     assert!(!takes_stale_report());
-    assert!(with(Mutation::TakeStaleReport, takes_stale_report));
+    assert!(with(AssemblyMutation::TakeStaleReport, takes_stale_report));
 }
 
 /// Alone, the first contact begins at once.
@@ -70,7 +70,7 @@ fn a_group_of_one_begins_by_itself() {
 fn the_roster_has_all_members_in_the_order_of_their_ranks() {
     let mut core = process('a', 3, &['a']);
     core.handle_claim(start(), VisitorId(0), claim('b', 3));
-    core.handle_claim(start(), VisitorId(1), Claim { rank: Some(0), ..claim('c', 3) });
+    core.handle_claim(start(), VisitorId(1), AssemblyClaim { rank: Some(0), ..claim('c', 3) });
     let rosters: Vec<_> = actions(&mut core)
         .into_iter()
         .filter_map(|action| match action {
@@ -94,12 +94,15 @@ fn what_cannot_be_is_refused_with_the_reason() {
             _ => None,
         })
     };
-    let other = |members, rank| Claim { rank, ..claim('x', members) };
+    let other = |members, rank| AssemblyClaim { rank, ..claim('x', members) };
     assert_eq!(refusal(other(4, None)), Some(AssemblyRefusal::MemberCount { coordinator: 3 }));
     assert_eq!(refusal(other(3, Some(3))), Some(AssemblyRefusal::RankOutOfRange { rank: 3 }));
-    assert_eq!(refusal(Claim { agreement: [1; 32], ..other(3, None) }), Some(AssemblyRefusal::Agreement));
+    assert_eq!(
+        refusal(AssemblyClaim { agreement: [1; 32], ..other(3, None) }),
+        Some(AssemblyRefusal::Agreement)
+    );
     let contact = Some((1, vec!['a', 'c']));
-    assert_eq!(refusal(Claim { contact, ..other(3, None) }), Some(AssemblyRefusal::Contacts));
+    assert_eq!(refusal(AssemblyClaim { contact, ..other(3, None) }), Some(AssemblyRefusal::Contacts));
     assert_eq!(refusal(other(3, Some(1))), None);
     assert_eq!(refusal(other(3, Some(1))), Some(AssemblyRefusal::RankTaken { rank: 1 }));
 }

@@ -2,34 +2,35 @@
 
 use squall_fabric::{Fabric, NodeId};
 
-use super::{Application, SubgroupId};
-use crate::membership::{Proposal, Segment, Subgroups};
-use crate::multicast::{Batch, Deliver, Message, NoUpcall, Subgroup};
-use crate::mutation::{Mutation, is_on};
+use super::{GroupApplication, SubgroupId};
+use crate::membership::{Proposal, SenderSegment, Subgroups};
+use crate::multicast::{Deliver, Message, MessageBatch, NoUpcall, Subgroup};
+use crate::mutation::{GroupMutation, is_on};
 
 /// A subgroup that this node belongs to.
-pub(super) struct Active<D> {
+pub(super) struct ActiveSubgroup<D> {
     pub(super) id: SubgroupId,
     pub(super) core: AnySubgroup<D>,
-    pub(super) segment: Segment,
+    pub(super) segment: SenderSegment,
 }
 
 /// Deliveries go to an upcall, or are pulled.
 pub(super) enum AnySubgroup<D> {
-    Upcall(Subgroup<Gate<D>>),
+    Upcall(Subgroup<UpcallGate<D>>),
     Pulled(Subgroup<NoUpcall>),
 }
 
-/// An upcall, which hears nothing of a node that stands by ([`Group::stand_by`](super::Group::stand_by)): neither of a view nor
-/// of the messages that are delivered at its end. The first view of its application is the one in which it takes part \[J8\].
-pub(super) struct Gate<D> {
+/// An upcall, which hears nothing of a node that stands by ([`GroupCore::stand_by`](super::GroupCore::stand_by)): neither of a
+/// view nor of the messages that are delivered at its end. The first view of its application is the one in which it takes part
+/// \[J8\].
+pub(super) struct UpcallGate<D> {
     deliver: D,
     is_shut: bool,
     /// The view that has begun meanwhile.
     begun: Option<(u64, Vec<NodeId>)>,
 }
 
-impl<D: Deliver> Gate<D> {
+impl<D: Deliver> UpcallGate<D> {
     pub(super) const fn new(deliver: D, is_shut: bool) -> Self {
         Self { deliver, is_shut, begun: None }
     }
@@ -47,7 +48,7 @@ impl<D: Deliver> Gate<D> {
     }
 }
 
-impl<D: Deliver> Deliver for Gate<D> {
+impl<D: Deliver> Deliver for UpcallGate<D> {
     fn deliver(&mut self, message: Message<'_>) {
         if !self.is_shut {
             self.deliver.deliver(message);
@@ -63,8 +64,8 @@ impl<D: Deliver> Deliver for Gate<D> {
     }
 
     #[inline]
-    fn deliver_batch(&mut self, batch: Batch<'_>) {
-        if self.is_shut && !is_on(Mutation::HearEarly) && !is_on(Mutation::TakePartEarly) {
+    fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
+        if self.is_shut && !is_on(GroupMutation::HearEarly) && !is_on(GroupMutation::TakePartEarly) {
             batch.for_each(|_| ());
         } else {
             self.deliver.deliver_batch(batch);
@@ -84,7 +85,7 @@ macro_rules! either {
 
 pub(super) use either;
 
-impl<D: Deliver> Active<D> {
+impl<D: Deliver> ActiveSubgroup<D> {
     /// Ends the subgroup at a member that stops \[V14\].
     pub(super) fn stop(&mut self) {
         either!(&mut self.core, core => core.stop());
@@ -93,7 +94,7 @@ impl<D: Deliver> Active<D> {
     /// The subgroup that it was, and its upcall, if it has one.
     pub(super) fn into_deliver(self) -> (SubgroupId, Option<D>) {
         let deliver = match self.core {
-            AnySubgroup::Upcall(core) => core.into_deliver().map(Gate::into_deliver),
+            AnySubgroup::Upcall(core) => core.into_deliver().map(UpcallGate::into_deliver),
             AnySubgroup::Pulled(_) => None,
         };
         (self.id, deliver)
@@ -101,18 +102,18 @@ impl<D: Deliver> Active<D> {
 
     /// Whether all of the trim is here.
     pub(super) fn covers(&self, decision: &Proposal) -> bool {
-        let Segment { trims, senders, .. } = self.segment;
+        let SenderSegment { trims, senders, .. } = self.segment;
         either!(&self.core, core => core.covers(&decision.trims[trims..trims + senders]))
     }
 }
 
 /// The subgroups as membership sees them, with the application that knows of their states.
-pub(super) struct Served<'a, A: Application> {
+pub(super) struct ViewSubgroups<'a, A: GroupApplication> {
     pub(super) application: &'a mut A,
-    pub(super) subgroups: &'a mut Vec<Active<A::Deliver>>,
+    pub(super) subgroups: &'a mut Vec<ActiveSubgroup<A::Deliver>>,
 }
 
-impl<F: Fabric, A: Application> Subgroups<F> for Served<'_, A> {
+impl<F: Fabric, A: GroupApplication> Subgroups<F> for ViewSubgroups<'_, A> {
     fn freeze(&mut self, fabric: &mut F, member: NodeId) {
         for active in &mut *self.subgroups {
             either!(&mut active.core, core => core.freeze(fabric, member));
@@ -121,7 +122,7 @@ impl<F: Fabric, A: Application> Subgroups<F> for Served<'_, A> {
 
     fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) {
         for active in &mut *self.subgroups {
-            let Segment { counts: first, senders, .. } = active.segment;
+            let SenderSegment { counts: first, senders, .. } = active.segment;
             let here = either!(&mut active.core, core => core.wedge());
             counts[first..first + senders].copy_from_slice(here);
             if self.application.seal(active.id) {

@@ -4,28 +4,28 @@ use std::collections::BTreeMap;
 
 use squall_fabric::Fabric;
 use squall_fabric::NodeId;
-use squall_fabric::window::Writer;
+use squall_fabric::window::WindowWriter;
 
-use super::active::{Active, AnySubgroup, Gate, either};
-use super::core::{Group, Present, SKIP, Stage};
+use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, either};
+use super::core::{GroupCore, GroupStage, PresentView, SKIP};
 use super::layout::segments;
 use super::succession::Successions;
-use super::{Application, Ended, Outlet, Placement, SubgroupId, ViewChange};
+use super::{GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, ViewChange};
 use crate::coverage::{Point, reach};
-use crate::membership::{Greeter, Membership, Proposal, Segment, Stop, View};
-use crate::multicast::{Deliver, Failure, Subgroup, ViewStart};
-use crate::mutation::{Mutation, is_on};
+use crate::membership::{Membership, Proposal, SenderSegment, StopReason, View, ViewNotifier};
+use crate::multicast::{Deliver, Subgroup, SubgroupFailure, ViewStart};
+use crate::mutation::{GroupMutation, is_on};
 
 /// What the subgroups of an ended view leave to the next one.
-type Remainders<D> = BTreeMap<SubgroupId, Remainder<D>>;
+type Carryovers<D> = BTreeMap<SubgroupId, Carryover<D>>;
 
 /// What one subgroup leaves: its upcall, if it has one, and for [`ViewStart::known`].
-type Remainder<D> = (Option<D>, Vec<(NodeId, u64)>);
+type Carryover<D> = (Option<D>, Vec<(NodeId, u64)>);
 
-impl<A: Application> Group<A> {
+impl<A: GroupApplication> GroupCore<A> {
     /// Ends the view as decided and begins the next one.
-    pub(super) fn change_view<F: Fabric>(&mut self, fabric: &mut F, present: Present<A::Deliver>) {
-        let Present { membership, mut subgroups } = present;
+    pub(super) fn change_view<F: Fabric>(&mut self, fabric: &mut F, present: PresentView<A::Deliver>) {
+        let PresentView { membership, mut subgroups } = present;
         self.relays.end_view();
         let decision = membership.decision().expect("it has been decided").clone();
         let rank = membership.view().rank(self.node).expect("it is a member of its own view");
@@ -34,29 +34,29 @@ impl<A: Application> Group<A> {
         // Who was taken for dead is not asked how much it has, so the trim may be beyond it.
         if decision.removes(rank) && !subgroups.iter().all(|active| active.covers(&decision)) {
             reach(Point::ExcludedShort);
-            subgroups.iter_mut().for_each(Active::stop);
-            self.left.extend(subgroups.into_iter().map(Active::into_deliver));
-            return self.end(Ended::Stopped(Stop::Excluded));
+            subgroups.iter_mut().for_each(ActiveSubgroup::stop);
+            self.left.extend(subgroups.into_iter().map(ActiveSubgroup::into_deliver));
+            return self.end(GroupEnd::Stopped(StopReason::Excluded));
         }
-        let remainders = match self.end_subgroups(subgroups, &decision) {
-            Ok(remainders) => remainders,
+        let carryovers = match self.end_subgroups(subgroups, &decision) {
+            Ok(carryovers) => carryovers,
             Err(ended) => return self.end(ended),
         };
         if decision.removes(rank) {
             let leaves = membership.is_leaving();
             reach(if leaves { Point::Left } else { Point::ExcludedWhole });
-            self.left.extend(remainders.into_iter().map(|(id, (deliver, _))| (id, deliver)));
-            return self.end(Ended::Stopped(if leaves { Stop::Left } else { Stop::Excluded }));
+            self.left.extend(carryovers.into_iter().map(|(id, (deliver, _))| (id, deliver)));
+            return self.end(GroupEnd::Stopped(if leaves { StopReason::Left } else { StopReason::Excluded }));
         }
         self.past.push(membership.table().mirror());
         self.lost.extend(membership.view().nodes().into_iter().filter(|node| next.rank(*node).is_none()));
         for joiner in &decision.joins {
-            if self.greeters.iter().all(|greeter| greeter.joiner() != joiner.node) {
-                self.greeters.push(Greeter::new(fabric, joiner.node, next.clone()));
+            if self.notifiers.iter().all(|notifier| notifier.joiner() != joiner.node) {
+                self.notifiers.push(ViewNotifier::new(fabric, joiner.node, next.clone()));
             }
         }
-        self.install(fabric, next, remainders);
-        if let Stage::Present(present) = &mut self.stage {
+        self.install(fabric, next, carryovers);
+        if let GroupStage::Present(present) = &mut self.stage {
             present.membership.follow(&membership);
         }
     }
@@ -64,41 +64,41 @@ impl<A: Application> Group<A> {
     /// Each subgroup delivers its trim.
     fn end_subgroups(
         &mut self,
-        subgroups: Vec<Active<A::Deliver>>,
+        subgroups: Vec<ActiveSubgroup<A::Deliver>>,
         decision: &Proposal,
-    ) -> Result<Remainders<A::Deliver>, Ended> {
-        let mut remainders = BTreeMap::new();
-        for Active { id, core, segment } in subgroups {
+    ) -> Result<Carryovers<A::Deliver>, GroupEnd> {
+        let mut carryovers = BTreeMap::new();
+        for ActiveSubgroup { id, core, segment } in subgroups {
             let trim = &decision.trims[segment.trims..segment.trims + segment.senders];
-            let failed = |failure: Failure| Ended::Failed(id, failure);
-            let (deliver, known, remains, mirror) = match core {
+            let failed = |failure: SubgroupFailure| GroupEnd::Failed(id, failure);
+            let (deliver, known, backlog, mirror) = match core {
                 AnySubgroup::Upcall(core) => {
                     let end = core.finish(trim).map_err(failed)?;
-                    (end.deliver.map(Gate::into_deliver), end.known, end.remains, end.mirror)
+                    (end.deliver.map(UpcallGate::into_deliver), end.known, end.backlog, end.mirror)
                 }
                 AnySubgroup::Pulled(core) => {
                     let end = core.finish(trim).map_err(failed)?;
-                    (None, end.known, end.remains, end.mirror)
+                    (None, end.known, end.backlog, end.mirror)
                 }
             };
             self.past.push(mirror);
-            if remains.as_ref().is_some_and(|remains| remains.left() > 0) {
+            if backlog.as_ref().is_some_and(|backlog| backlog.left() > 0) {
                 reach(Point::Resent);
             }
-            self.application.succession(id).end_view(remains);
-            remainders.insert(id, (deliver, known));
+            self.application.succession(id).end_view(backlog);
+            carryovers.insert(id, (deliver, known));
         }
-        Ok(remainders)
+        Ok(carryovers)
     }
 
     pub(super) fn install<F: Fabric>(
         &mut self,
         fabric: &mut F,
         view: View,
-        mut remainders: Remainders<A::Deliver>,
+        mut carryovers: Carryovers<A::Deliver>,
     ) {
         let (mut placements, unplaced) = self.layout.place(&view);
-        if is_on(Mutation::LayoutOfOneMember) && view.rank(self.node) == Some(1) {
+        if is_on(GroupMutation::LayoutOfOneMember) && view.rank(self.node) == Some(1) {
             placements.iter_mut().for_each(|placement| placement.members.reverse());
         }
         let segments = segments(&view, &placements);
@@ -112,17 +112,17 @@ impl<A: Application> Group<A> {
         let mut subgroups = Vec::new();
         for (placement, segment) in placements.into_iter().zip(segments) {
             if placement.members.contains(&self.node) {
-                let before = remainders.remove(&placement.id);
+                let before = carryovers.remove(&placement.id);
                 subgroups.push(self.begin_subgroup(fabric, &view, placement, segment, before));
             }
         }
-        for (id, (deliver, _)) in remainders {
+        for (id, (deliver, _)) in carryovers {
             reach(Point::LeftSubgroup);
             self.successions.remove(id, self.application.succession(id));
             self.application.leave_subgroup(id, deliver);
         }
         self.timeline.install(&view, fabric.now());
-        self.stage = Stage::Present(Present { membership, subgroups });
+        self.stage = GroupStage::Present(PresentView { membership, subgroups });
         self.skipped = SKIP;
     }
 
@@ -131,25 +131,25 @@ impl<A: Application> Group<A> {
         fabric: &mut F,
         view: &View,
         placement: Placement,
-        segment: Segment,
-        before: Option<Remainder<A::Deliver>>,
-    ) -> Active<A::Deliver> {
+        segment: SenderSegment,
+        before: Option<Carryover<A::Deliver>>,
+    ) -> ActiveSubgroup<A::Deliver> {
         let Placement { id, members, settings } = placement;
         let key = view.key(1 + id.0);
         let (outlet, known) = match before {
-            Some((Some(deliver), known)) => (Outlet::Upcall(deliver), known),
-            Some((None, known)) => (Outlet::Pull, known),
+            Some((Some(deliver), known)) => (SubgroupOutlet::Upcall(deliver), known),
+            Some((None, known)) => (SubgroupOutlet::Pull, known),
             None => (self.application.outlet(id), Vec::new()),
         };
         let start = ViewStart { view: view.id, known };
-        let (core, writer): (_, Option<Writer>) = match outlet {
-            Outlet::Upcall(deliver) => {
-                let mut deliver = Gate::new(deliver, self.stands_by);
+        let (core, writer): (_, Option<WindowWriter>) = match outlet {
+            SubgroupOutlet::Upcall(deliver) => {
+                let mut deliver = UpcallGate::new(deliver, self.stands_by);
                 deliver.begin_view(view.id, &members);
                 let (core, writer) = Subgroup::new(fabric, key, &members, settings, start, deliver);
                 (AnySubgroup::Upcall(core), writer)
             }
-            Outlet::Pull => {
+            SubgroupOutlet::Pull => {
                 let (core, writer, pull) = Subgroup::pulled(fabric, key, &members, settings, start);
                 self.application.take_pull(id, pull);
                 (AnySubgroup::Pulled(core), writer)
@@ -160,26 +160,26 @@ impl<A: Application> Group<A> {
             Some(writer) => self.successions.begin_view(id, succession, writer),
             None => self.successions.remove(id, succession),
         }
-        Active { id, core, segment }
+        ActiveSubgroup { id, core, segment }
     }
 
     /// Ends the group here because membership has stopped: what is stable is delivered first \[V14\].
-    pub(super) fn stop(&mut self, stop: Stop) {
-        if let Stage::Present(present) = &mut self.stage {
-            present.subgroups.iter_mut().for_each(Active::stop);
+    pub(super) fn stop(&mut self, stop: StopReason) {
+        if let GroupStage::Present(present) = &mut self.stage {
+            present.subgroups.iter_mut().for_each(ActiveSubgroup::stop);
         }
-        self.end(Ended::Stopped(stop));
+        self.end(GroupEnd::Stopped(stop));
     }
 
     /// Ends the group here, as when its process dies: the others go on without it.
     pub fn close(&mut self) {
         if self.ended().is_none() {
-            self.end(Ended::Stopped(Stop::Left));
+            self.end(GroupEnd::Stopped(StopReason::Left));
         }
     }
 
-    pub(super) fn end(&mut self, ended: Ended) {
-        if let Stage::Present(present) = std::mem::replace(&mut self.stage, Stage::Ended(ended)) {
+    pub(super) fn end(&mut self, ended: GroupEnd) {
+        if let GroupStage::Present(present) = std::mem::replace(&mut self.stage, GroupStage::Ended(ended)) {
             for mut active in present.subgroups {
                 either!(&mut active.core, core => core.close());
                 self.successions.remove(active.id, self.application.succession(active.id));

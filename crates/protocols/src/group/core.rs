@@ -3,34 +3,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::window::INDEXES_MAX;
-use squall_fabric::{Core, Event, Fabric, Instant, MirrorId, NodeId};
+use squall_fabric::{Core, Fabric, FabricEvent, Instant, MirrorId, NodeId};
 
-use super::active::{Active, AnySubgroup, Gate, Served, either};
+use super::active::{ActiveSubgroup, AnySubgroup, UpcallGate, ViewSubgroups, either};
 use super::relays::Relays;
 use super::succession::Successions;
 use super::timeline::Timeline;
-use super::{Application, Ended, Layout, Standstill, SubgroupId, ViewChange};
-use crate::membership::{self, Greeter, Member, Membership, State, Step, Stop, View, Welcome};
-use crate::multicast::Counters;
-use crate::mutation::{Mutation, is_on};
+use super::{ConsumerStandstill, GroupApplication, GroupEnd, SubgroupId, SubgroupLayout, ViewChange};
+use crate::membership::{
+    self, Member, Membership, MembershipState, StopReason, View, ViewChangeStep, ViewNotice, ViewNotifier,
+};
+use crate::multicast::MulticastCounters;
+use crate::mutation::{GroupMutation, is_on};
 use crate::rdmc;
 
 /// Settings of a group, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct GroupSettings {
     /// How members are judged, and when a part of the group goes on.
-    pub membership: membership::Settings,
+    pub membership: membership::MembershipSettings,
     /// How bodies of large messages go from member to member; `None`: as suits the longest.
-    pub relays: Option<rdmc::Settings>,
+    pub relays: Option<rdmc::RdmcSettings>,
     /// A view ends, and the next one begins, when a sender has sent so many messages and nulls in a subgroup, and twice its
     /// window; less than [`INDEXES_MAX`].
     pub view_indexes_max: u64,
 }
 
-impl Default for Settings {
+impl Default for GroupSettings {
     fn default() -> Self {
         Self {
-            membership: membership::Settings::default(),
+            membership: membership::MembershipSettings::default(),
             relays: None,
             // A view ends long before what is sent meanwhile could use up the other half.
             view_indexes_max: INDEXES_MAX / 2,
@@ -39,15 +41,15 @@ impl Default for Settings {
 }
 
 /// A group, as one node sees it. See the module above for the step order and the invariants.
-pub struct Group<A: Application> {
+pub struct GroupCore<A: GroupApplication> {
     pub(super) application: A,
-    pub(super) layout: Box<dyn Layout + Send>,
-    pub(super) settings: Settings,
+    pub(super) layout: Box<dyn SubgroupLayout + Send>,
+    pub(super) settings: GroupSettings,
     pub(super) node: NodeId,
-    pub(super) stage: Stage<A::Deliver>,
+    pub(super) stage: GroupStage<A::Deliver>,
     /// Nodes that the fabric has lost; none of them comes back.
     pub(super) lost: BTreeSet<NodeId>,
-    pub(super) greeters: Vec<Greeter>,
+    pub(super) notifiers: Vec<ViewNotifier>,
     /// Mirrors of earlier views, which laggards may still read.
     pub(super) past: Vec<MirrorId>,
     pub(super) successions: Successions,
@@ -55,7 +57,7 @@ pub struct Group<A: Application> {
     /// Evaluations since membership was looked at.
     pub(super) skipped: u32,
     pub(super) timeline: Timeline,
-    pub(super) standstill: Option<Standstill>,
+    pub(super) standstill: Option<ConsumerStandstill>,
     /// This node wishes to leave, in whichever view.
     pub(super) leaving: bool,
     /// It takes no messages yet.
@@ -65,21 +67,21 @@ pub struct Group<A: Application> {
 }
 
 /// Where a node is on its way through a group.
-pub(super) enum Stage<D> {
+pub(super) enum GroupStage<D> {
     /// It waits for its first view.
-    Joining(Welcome, Vec<NodeId>),
+    Joining(ViewNotice, Vec<NodeId>),
     /// It is in a view.
-    Present(Present<D>),
-    Ended(Ended),
+    Present(PresentView<D>),
+    Ended(GroupEnd),
 }
 
 /// A view, as one member sees it.
-pub(super) struct Present<D> {
+pub(super) struct PresentView<D> {
     pub(super) membership: Membership,
-    pub(super) subgroups: Vec<Active<D>>,
+    pub(super) subgroups: Vec<ActiveSubgroup<D>>,
 }
 
-impl<A: Application> Group<A> {
+impl<A: GroupApplication> GroupCore<A> {
     /// Begins a group with its first view, at each of its members.
     ///
     /// # Panics
@@ -87,11 +89,11 @@ impl<A: Application> Group<A> {
     pub fn begin<F: Fabric>(
         fabric: &mut F,
         view: View,
-        layout: Box<dyn Layout + Send>,
-        settings: Settings,
+        layout: Box<dyn SubgroupLayout + Send>,
+        settings: GroupSettings,
         application: A,
     ) -> Self {
-        let stage = Stage::Ended(Ended::Stopped(Stop::Left));
+        let stage = GroupStage::Ended(GroupEnd::Stopped(StopReason::Left));
         let mut group = Self::new(fabric, layout, settings, application, stage);
         group.install(fabric, view, BTreeMap::new());
         group
@@ -101,21 +103,21 @@ impl<A: Application> Group<A> {
     pub fn join<F: Fabric>(
         fabric: &mut F,
         contacts: &[NodeId],
-        layout: Box<dyn Layout + Send>,
-        settings: Settings,
+        layout: Box<dyn SubgroupLayout + Send>,
+        settings: GroupSettings,
         application: A,
     ) -> Self {
-        let welcome = Welcome::new(fabric, contacts, settings.membership.states);
-        let stage = Stage::Joining(welcome, contacts.to_vec());
+        let notice = ViewNotice::new(fabric, contacts, settings.membership.states);
+        let stage = GroupStage::Joining(notice, contacts.to_vec());
         Self::new(fabric, layout, settings, application, stage)
     }
 
     fn new<F: Fabric>(
         fabric: &F,
-        layout: Box<dyn Layout + Send>,
-        settings: Settings,
+        layout: Box<dyn SubgroupLayout + Send>,
+        settings: GroupSettings,
         application: A,
-        stage: Stage<A::Deliver>,
+        stage: GroupStage<A::Deliver>,
     ) -> Self {
         Self {
             application,
@@ -125,7 +127,7 @@ impl<A: Application> Group<A> {
             node: fabric.node(),
             stage,
             lost: BTreeSet::new(),
-            greeters: Vec::new(),
+            notifiers: Vec::new(),
             past: Vec::new(),
             successions: Successions::default(),
             skipped: 0,
@@ -137,9 +139,9 @@ impl<A: Application> Group<A> {
         }
     }
 
-    /// From now on this node takes part in views, and in no message, until [`Group::take_part`]: for a process that joins, and may
-    /// yet have to come once more as another node. What it had taken as the first would be followed by a gap. So upcalls hear of
-    /// no view and no message until then \[J8\].
+    /// From now on this node takes part in views, and in no message, until [`GroupCore::take_part`]: for a process that joins,
+    /// and may yet have to come once more as another node. What it had taken as the first would be followed by a gap. So
+    /// upcalls hear of no view and no message until then \[J8\].
     pub const fn stand_by(&mut self) {
         self.stands_by = true;
     }
@@ -147,10 +149,10 @@ impl<A: Application> Group<A> {
     /// Messages flow to this node and from it from now on.
     pub fn take_part(&mut self) {
         self.stands_by = false;
-        if let Stage::Present(present) = &mut self.stage {
+        if let GroupStage::Present(present) = &mut self.stage {
             for active in &mut present.subgroups {
                 if let AnySubgroup::Upcall(core) = &mut active.core {
-                    core.deliver_mut().into_iter().for_each(Gate::open);
+                    core.deliver_mut().into_iter().for_each(UpcallGate::open);
                 }
             }
         }
@@ -182,8 +184,8 @@ impl<A: Application> Group<A> {
     #[must_use]
     pub const fn membership(&self) -> Option<&Membership> {
         match &self.stage {
-            Stage::Present(present) => Some(&present.membership),
-            Stage::Joining(..) | Stage::Ended(_) => None,
+            GroupStage::Present(present) => Some(&present.membership),
+            GroupStage::Joining(..) | GroupStage::Ended(_) => None,
         }
     }
 
@@ -204,33 +206,33 @@ impl<A: Application> Group<A> {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let state = self.membership().map(Membership::state);
-        let flows = state == Some(State::Normal) || is_on(Mutation::ReadyWhileEnding);
+        let flows = state == Some(MembershipState::Normal) || is_on(GroupMutation::ReadyWhileEnding);
         flows && self.has_opened()
     }
 
     /// Whether all members of the view have attached, but for those that are accused.
     fn has_opened(&self) -> bool {
         match &self.stage {
-            Stage::Present(present) => {
+            GroupStage::Present(present) => {
                 present.membership.is_ready()
                     && present.subgroups.iter().all(|active| either!(&active.core, core => core.is_ready()))
             }
-            Stage::Joining(..) | Stage::Ended(_) => false,
+            GroupStage::Joining(..) | GroupStage::Ended(_) => false,
         }
     }
 
     /// Why the group has ended here, if it has.
     #[must_use]
-    pub const fn ended(&self) -> Option<Ended> {
+    pub const fn ended(&self) -> Option<GroupEnd> {
         match &self.stage {
-            Stage::Ended(ended) => Some(*ended),
-            Stage::Joining(..) | Stage::Present(_) => None,
+            GroupStage::Ended(ended) => Some(*ended),
+            GroupStage::Joining(..) | GroupStage::Present(_) => None,
         }
     }
 
     /// Lets a joiner in with the next view, if this member leads; it has connections to all members.
     pub fn admit(&mut self, joiner: Member) {
-        if let Stage::Present(present) = &mut self.stage
+        if let GroupStage::Present(present) = &mut self.stage
             && !self.lost.contains(&joiner.node)
         {
             present.membership.admit(joiner);
@@ -240,7 +242,7 @@ impl<A: Application> Group<A> {
 
     /// Ends the view although its members stay ([`crate::membership::Membership::renew`]).
     pub const fn renew(&mut self) {
-        if let Stage::Present(present) = &mut self.stage {
+        if let GroupStage::Present(present) = &mut self.stage {
             present.membership.renew();
             self.skipped = SKIP;
         }
@@ -249,8 +251,8 @@ impl<A: Application> Group<A> {
     /// Leaves the group with the next view, or, if this node alone holds some state, with the one after another member has
     /// got it \[A9\]. Views that end for other reasons do not change that \[V13\].
     pub fn leave(&mut self) {
-        self.leaving = !is_on(Mutation::ForgetWish);
-        if let Stage::Present(present) = &mut self.stage {
+        self.leaving = !is_on(GroupMutation::ForgetWish);
+        if let GroupStage::Present(present) = &mut self.stage {
             present.membership.leave();
             self.skipped = SKIP;
         }
@@ -258,21 +260,21 @@ impl<A: Application> Group<A> {
 
     /// What the subgroup `id` has done in the present view.
     #[must_use]
-    pub fn counters(&self, id: SubgroupId) -> Option<Counters> {
-        let Stage::Present(present) = &self.stage else { return None };
+    pub fn counters(&self, id: SubgroupId) -> Option<MulticastCounters> {
+        let GroupStage::Present(present) = &self.stage else { return None };
         let active = present.subgroups.iter().find(|active| active.id == id)?;
         Some(either!(&active.core, core => *core.counters()))
     }
 
     /// All but the subgroups.
     fn poll_views<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let greeted: usize = self.greeters.iter_mut().map(|greeter| greeter.poll(fabric)).sum();
+        let notified: usize = self.notifiers.iter_mut().map(|notifier| notifier.poll(fabric)).sum();
         self.retire_past(fabric);
         self.look_at_consumers(fabric);
         self.look_at_indexes();
-        let work = greeted + self.poll_joining(fabric) + self.poll_membership(fabric);
+        let work = notified + self.poll_joining(fabric) + self.poll_membership(fabric);
         if self.timeline.is_opening() && self.has_opened() {
-            self.timeline.note(Step::Ready, fabric.now());
+            self.timeline.note(ViewChangeStep::Ready, fabric.now());
         }
         work
     }
@@ -281,16 +283,18 @@ impl<A: Application> Group<A> {
     #[inline]
     fn has_news(&self) -> bool {
         match &self.stage {
-            Stage::Present(present) => present.membership.has_news() || self.application.has_state_news(),
-            Stage::Joining(..) => true,
-            Stage::Ended(_) => false,
+            GroupStage::Present(present) => {
+                present.membership.has_news() || self.application.has_state_news()
+            }
+            GroupStage::Joining(..) => true,
+            GroupStage::Ended(_) => false,
         }
     }
 
     /// Ends the view before a sender's indexes are used up: a group must never stop because it has sent much.
     fn look_at_indexes(&mut self) {
-        let Stage::Present(present) = &mut self.stage else { return };
-        let is_used_up = |active: &Active<A::Deliver>| {
+        let GroupStage::Present(present) = &mut self.stage else { return };
+        let is_used_up = |active: &ActiveSubgroup<A::Deliver>| {
             either!(&active.core, core => {
                 // A view may begin with a whole window to send again, and has to deliver that at least.
                 let most = self.settings.view_indexes_max.max(2 * core.settings().window as u64);
@@ -305,29 +309,29 @@ impl<A: Application> Group<A> {
     /// When all members have begun the present view, nobody reads what is left of earlier ones.
     fn retire_past<F: Fabric>(&mut self, fabric: &mut F) {
         let has_begun = self.membership().is_some_and(Membership::is_ready);
-        if has_begun && !(self.past.is_empty() && self.greeters.is_empty()) {
-            let greeters = self.greeters.drain(..).map(|greeter| greeter.mirror());
-            self.past.drain(..).chain(greeters).for_each(|mirror| fabric.retire(mirror));
+        if has_begun && !(self.past.is_empty() && self.notifiers.is_empty()) {
+            let notifiers = self.notifiers.drain(..).map(|notifier| notifier.mirror());
+            self.past.drain(..).chain(notifiers).for_each(|mirror| fabric.retire(mirror));
             self.lost.iter().for_each(|node| self.relays.part_with(fabric, *node));
         }
     }
 
     /// Looks at membership; returns the amount of work done.
     fn poll_membership<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let Stage::Present(Present { membership, subgroups }) = &mut self.stage else { return 0 };
+        let GroupStage::Present(PresentView { membership, subgroups }) = &mut self.stage else { return 0 };
         let application = &mut self.application;
-        let mut work = membership.poll(fabric, &mut Served { application, subgroups });
+        let mut work = membership.poll(fabric, &mut ViewSubgroups { application, subgroups });
         if let Some(stop) = membership.stopped() {
             self.timeline.add(ViewChange::stopped(membership));
             self.stop(stop);
         } else if let Some(decision) = membership.decision() {
             let rank = membership.view().rank(self.node).expect("it is a member of its own view");
-            let goes_on = is_on(Mutation::GoOnRemoved) && !membership.is_leaving();
+            let goes_on = is_on(GroupMutation::GoOnRemoved) && !membership.is_leaving();
             if decision.removes(rank) && (goes_on || !membership.is_known_to_all()) {
                 return work;
             }
-            let ended = Stage::Ended(Ended::Stopped(Stop::Excluded));
-            let Stage::Present(present) = std::mem::replace(&mut self.stage, ended) else { return work };
+            let ended = GroupStage::Ended(GroupEnd::Stopped(StopReason::Excluded));
+            let GroupStage::Present(present) = std::mem::replace(&mut self.stage, ended) else { return work };
             self.change_view(fabric, present);
             work += 1;
         }
@@ -335,21 +339,21 @@ impl<A: Application> Group<A> {
     }
 
     fn poll_joining<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let Stage::Joining(welcome, contacts) = &self.stage else { return 0 };
-        if let Some(view) = welcome.view() {
+        let GroupStage::Joining(notice, contacts) = &self.stage else { return 0 };
+        if let Some(view) = notice.view() {
             if view.rank(self.node).is_some() {
                 // Who has told this joiner may have died before it told the others.
                 for node in view.nodes().into_iter().filter(|node| *node != self.node) {
-                    self.greeters.push(Greeter::new(fabric, node, view.clone()));
+                    self.notifiers.push(ViewNotifier::new(fabric, node, view.clone()));
                 }
                 self.install(fabric, view, BTreeMap::new());
             } else {
-                self.end(Ended::Stopped(Stop::Excluded));
+                self.end(GroupEnd::Stopped(StopReason::Excluded));
             }
             return 1;
         }
         if contacts.iter().all(|contact| self.lost.contains(contact)) {
-            self.end(Ended::NobodyLeft);
+            self.end(GroupEnd::NobodyLeft);
             return 1;
         }
         0
@@ -357,10 +361,11 @@ impl<A: Application> Group<A> {
 
     fn poll_subgroups<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let mut work = self.successions.poll(&mut self.application);
-        let Stage::Present(present) = &mut self.stage else { return 0 };
+        let GroupStage::Present(present) = &mut self.stage else { return 0 };
         // A view that ends needs everybody.
-        let is_open = matches!(present.membership.state(), State::Opening | State::Normal);
-        if self.stands_by && is_open && !is_on(Mutation::TakePartEarly) {
+        let is_open =
+            matches!(present.membership.state(), MembershipState::Opening | MembershipState::Normal);
+        if self.stands_by && is_open && !is_on(GroupMutation::TakePartEarly) {
             return work;
         }
         for active in &mut present.subgroups {
@@ -368,7 +373,7 @@ impl<A: Application> Group<A> {
             let (view, first) = (present.membership.view(), active.segment.trims);
             either!(&mut active.core, core => self.relays.take_bodies(fabric, view, first, active.id, core));
             if let Some(failure) = either!(&active.core, core => core.failure()) {
-                let ended = Ended::Failed(active.id, failure);
+                let ended = GroupEnd::Failed(active.id, failure);
                 self.end(ended);
                 return work + 1;
             }
@@ -379,14 +384,14 @@ impl<A: Application> Group<A> {
     }
 }
 
-impl<F: Fabric, A: Application> Core<F> for Group<A> {
-    fn handle_event(&mut self, fabric: &mut F, event: &Event) {
-        if let Event::PeerLost { peer, .. } = event {
+impl<F: Fabric, A: GroupApplication> Core<F> for GroupCore<A> {
+    fn handle_event(&mut self, fabric: &mut F, event: &FabricEvent) {
+        if let FabricEvent::PeerLost { peer, .. } = event {
             self.lost.insert(*peer);
         }
-        self.greeters.iter_mut().for_each(|greeter| greeter.handle_event(event));
+        self.notifiers.iter_mut().for_each(|notifier| notifier.handle_event(event));
         self.relays.handle_event(fabric, event);
-        if let Stage::Present(present) = &mut self.stage {
+        if let GroupStage::Present(present) = &mut self.stage {
             present.membership.handle_event(event);
             for active in &mut present.subgroups {
                 either!(&mut active.core, core => core.handle_event(fabric, event));
@@ -417,12 +422,12 @@ impl<F: Fabric, A: Application> Core<F> for Group<A> {
     fn next_deadline(&self) -> Option<Instant> {
         let membership = self.membership().and_then(Membership::next_deadline);
         let look = match &self.stage {
-            Stage::Present(present) => present
+            GroupStage::Present(present) => present
                 .subgroups
                 .iter()
                 .filter_map(|active| either!(&active.core, core => core.next_look()))
                 .min(),
-            Stage::Joining(..) | Stage::Ended(_) => None,
+            GroupStage::Joining(..) | GroupStage::Ended(_) => None,
         };
         membership.into_iter().chain(self.relays.next_deadline::<F>()).chain(look).min()
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use squall_fabric::NodeId;
 
-use crate::membership::{Segment, View};
+use crate::membership::{SenderSegment, View};
 use crate::multicast;
 
 /// Names a subgroup, or one shard of it, for the life of the group.
@@ -25,7 +25,7 @@ pub struct Placement {
     /// Its members, by rank in the subgroup; members of the view, each once.
     pub members: Vec<NodeId>,
     /// Its settings; senders are ranks in the subgroup.
-    pub settings: multicast::Settings,
+    pub settings: multicast::SubgroupSettings,
 }
 
 /// A subgroup that a view has not enough members for. The group waits for more, without it.
@@ -39,19 +39,19 @@ pub struct Unplaced {
 
 /// Places the subgroups in a view. All members must come to the same result, so it looks at the view alone, in all
 /// cases: also when there are too few members \[D6\].
-pub trait Layout {
+pub trait SubgroupLayout {
     /// The subgroups of `view`, in ascending order of their ids; and those that it has no members for.
     fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>);
 }
 
-impl<T: Fn(&View) -> (Vec<Placement>, Vec<Unplaced>)> Layout for T {
+impl<T: Fn(&View) -> (Vec<Placement>, Vec<Unplaced>)> SubgroupLayout for T {
     fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
         self(view)
     }
 }
 
 /// Where each subgroup's words are in the rows and in proposals. Subgroups without common members share columns.
-pub(super) fn segments(view: &View, placements: &[Placement]) -> Vec<Segment> {
+pub(super) fn segments(view: &View, placements: &[Placement]) -> Vec<SenderSegment> {
     let mut taken = vec![0; view.members.len()];
     let mut trims = 0;
     let segment = |placement: &Placement| {
@@ -64,7 +64,7 @@ pub(super) fn segments(view: &View, placements: &[Placement]) -> Vec<Segment> {
         let counts = ranks.iter().map(|rank| taken[*rank]).max().unwrap_or(0);
         ranks.iter().for_each(|rank| taken[*rank] = counts + senders);
         trims += senders;
-        Segment { counts, trims: trims - senders, senders, ranks }
+        SenderSegment { counts, trims: trims - senders, senders, ranks }
     };
     placements.iter().map(segment).collect()
 }
@@ -81,7 +81,7 @@ mod tests {
         let placement = |id: u32, members: &[u32]| Placement {
             id: SubgroupId(id),
             members: members.iter().map(|n| node(*n)).collect(),
-            settings: multicast::Settings::new(members.len(), 8),
+            settings: multicast::SubgroupSettings::new(members.len(), 8),
         };
         let placements = [placement(0, &[0, 1]), placement(1, &[2, 3]), placement(2, &[1, 2, 3])];
         let segments = segments(&view, &placements);

@@ -5,15 +5,15 @@
 //! each subgroup in which it sends, its *succession*: what it has sent or committed in earlier views and what has not
 //! been delivered there.
 //!
-//! **Step order** of one evaluation (`poll` of [`Group`]):
+//! **Step order** of one evaluation (`poll` of [`GroupCore`]):
 //! 1. Membership ([`crate::membership`]). It freezes and wedges subgroups when it must.
 //! 2. If the next view is decided: each subgroup delivers its trim and ends; the application is told of the view; the
 //!    subgroups of the next view begin with windows of their own; joiners are told of their first view.
 //! 3. Successions: messages of earlier views move into the present window, whose
-//!    [`Writer`](squall_fabric::window::Writer) the application takes behind them ([`Succession`]).
+//!    [`WindowWriter`](squall_fabric::window::WindowWriter) the application takes behind them ([`Succession`]).
 //! 4. Subgroups ([`crate::multicast`]), then the bodies of large messages between members (`relays`).
 //!
-//! With step 1 goes a look at those who hold others up ([`Standstill`]).
+//! With step 1 goes a look at those who hold others up ([`ConsumerStandstill`]).
 //!
 //! Step 1 is skipped in most evaluations, so that a view costs next to nothing until it ends: while messages flow it
 //! is taken in one of 64, and in one of sixteen that find nothing to do. A node that finds nothing to do looks at the members'
@@ -24,7 +24,7 @@
 //! **Invariants.** \[V7\] a message is delivered once, in the view in which it was stable, or in a later one if its
 //! sender goes on; the messages of one sender keep their order across views. Windows belong to a view: after its wedge
 //! no word of them is written again, except for a message that was being built. The placement of subgroups is a
-//! function of the view alone ([`Layout`]).
+//! function of the view alone ([`SubgroupLayout`]).
 
 mod active;
 mod change;
@@ -39,14 +39,14 @@ mod timeline;
 #[cfg(test)]
 mod tests;
 
-pub use core::{Group, Settings};
-pub use layout::{Layout, Placement, SubgroupId, Unplaced};
-pub use slow::Standstill;
-pub use stage::{Application, Ended, Outlet};
+pub use core::{GroupCore, GroupSettings};
+pub use layout::{Placement, SubgroupId, SubgroupLayout, Unplaced};
+pub use slow::ConsumerStandstill;
+pub use stage::{GroupApplication, GroupEnd, SubgroupOutlet};
 pub use succession::Succession;
 pub use timeline::{CHANGES_KEPT, ViewChange};
 
-impl<A: Application> std::fmt::Debug for Group<A> {
+impl<A: GroupApplication> std::fmt::Debug for GroupCore<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let view = self.membership().map(crate::membership::Membership::view);
         f.debug_struct("Group").field("node", &self.node).field("view", &view).finish_non_exhaustive()

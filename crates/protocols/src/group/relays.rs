@@ -20,23 +20,25 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use squall_fabric::window::Geometry;
-use squall_fabric::{Channel, Core, Event, Fabric, Instant, NodeId, Region};
+use squall_fabric::window::WindowGeometry;
+use squall_fabric::{Channel, Core, Fabric, FabricEvent, Instant, NodeId, Region};
 
 use super::SubgroupId;
-use super::active::{Active, either};
+use super::active::{ActiveSubgroup, either};
 use crate::coverage::{Point, reach};
 use crate::membership::View;
 use crate::multicast::{Deliver, OutgoingBody, Subgroup};
-use crate::mutation::{Mutation, is_on};
-use crate::rdmc::schedule::{Transport, choose};
-use crate::rdmc::{self, Answer, Application, Cause, Failure, GroupId, Memory, Object, Rdmc};
+use crate::mutation::{GroupMutation, is_on};
+use crate::rdmc::schedule::{TransportProfile, choose};
+use crate::rdmc::{
+    self, FailureCause, GroupId, ObjectAnswer, ObjectMemory, Rdmc, RdmcApplication, RdmcFailure, RdmcObject,
+};
 
 /// All transfers of this node.
 #[derive(Debug)]
 pub(super) struct Relays {
     rdmc: Rdmc<Transfers>,
-    settings: Option<rdmc::Settings>,
+    settings: Option<rdmc::RdmcSettings>,
     /// Subgroups of the present view whose transfers have begun, with the first of these.
     begun: BTreeMap<SubgroupId, u64>,
     /// Something has happened since RDMC was driven, or is under way.
@@ -51,29 +53,29 @@ struct Transfers(BTreeMap<GroupId, Transfer>);
 #[derive(Debug)]
 struct Transfer {
     ring: Region,
-    geometry: Geometry,
+    geometry: WindowGeometry,
     /// Where the next body begins, counted from the beginning of the ring.
     head: usize,
     /// Bodies that are still read here to be sent on, in order.
     unreleased: VecDeque<Range<usize>>,
     /// A body whose place is not yet free.
-    waiting: Option<Object>,
+    waiting: Option<RdmcObject>,
     /// Bodies that are whole, and own ones that are released, of which the subgroup has not heard.
     whole: u64,
     released: u64,
     /// Why it has stopped.
-    cause: Option<Cause>,
+    cause: Option<FailureCause>,
     /// Its view has ended.
     is_past: bool,
 }
 
 impl Relays {
-    pub(super) fn new(node: NodeId, settings: Option<rdmc::Settings>) -> Self {
+    pub(super) fn new(node: NodeId, settings: Option<rdmc::RdmcSettings>) -> Self {
         let rdmc = Rdmc::new(node, CHANNEL, Transfers::default());
         Self { rdmc, settings, begun: BTreeMap::new(), is_due: false }
     }
 
-    pub(super) fn handle_event<F: Fabric>(&mut self, fabric: &mut F, event: &Event) {
+    pub(super) fn handle_event<F: Fabric>(&mut self, fabric: &mut F, event: &FabricEvent) {
         self.rdmc.handle_event(fabric, event);
         self.is_due = true;
     }
@@ -106,7 +108,7 @@ impl Relays {
             let sender = settings.senders.iter().position(|sender| members[*sender] == fabric.node());
             let group = GroupId(own + sender.expect("it sends") as u64);
             // If the transfer has failed the view ends, and the message goes on in the next one.
-            let _ = self.rdmc.send(group, Memory { region, first }, bytes);
+            let _ = self.rdmc.send(group, ObjectMemory { region, first }, bytes);
             self.is_due = true;
         }
     }
@@ -115,9 +117,9 @@ impl Relays {
         let (members, settings) = (subgroup.members(), subgroup.settings());
         let longest = settings.longest() as u64;
         let relays = self.settings.clone().unwrap_or_else(|| {
-            let choice = choose(longest, members.len(), Transport::TCP);
+            let choice = choose(longest, members.len(), TransportProfile::TCP);
             let (block_bytes, schedule) = (choice.block_bytes, choice.schedule);
-            rdmc::Settings { block_bytes, schedule, ..rdmc::Settings::default() }
+            rdmc::RdmcSettings { block_bytes, schedule, ..rdmc::RdmcSettings::default() }
         });
         for (sender, member) in settings.senders.iter().enumerate() {
             let group = GroupId(first + sender as u64);
@@ -135,14 +137,14 @@ impl Relays {
     pub(super) fn advance<F: Fabric, D: Deliver>(
         &mut self,
         fabric: &mut F,
-        subgroups: &mut [Active<D>],
+        subgroups: &mut [ActiveSubgroup<D>],
     ) -> (usize, Option<NodeId>) {
         let mut work = self.drive(fabric);
         if work == 0 {
             return (0, None);
         }
-        for Active { id, core, .. } in subgroups {
-            work += either!(core, core => self.tell(*id, core));
+        for ActiveSubgroup { id, core, .. } in subgroups {
+            work += either!(core, core => self.report(*id, core));
         }
         (work, self.culprit())
     }
@@ -159,7 +161,7 @@ impl Relays {
     }
 
     /// Tells a subgroup what has arrived and what is released; returns how much.
-    fn tell<D: Deliver>(&mut self, id: SubgroupId, subgroup: &mut Subgroup<D>) -> usize {
+    fn report<D: Deliver>(&mut self, id: SubgroupId, subgroup: &mut Subgroup<D>) -> usize {
         let Some(first) = self.begun.get(&id) else { return 0 };
         let senders = subgroup.settings().senders.len() as u64;
         let groups = GroupId(*first)..GroupId(first + senders);
@@ -177,10 +179,11 @@ impl Relays {
     fn culprit(&self) -> Option<NodeId> {
         let failed = self.rdmc.application().0.values().filter(|transfer| !transfer.is_past);
         failed.filter_map(|transfer| transfer.cause).find_map(|cause| match cause {
-            Cause::Lost(node) | Cause::Breached(node) | Cause::Disagreed(node) | Cause::Refused(node) => {
-                Some(node)
-            }
-            Cause::Left(_) | Cause::Wedged(_) => None,
+            FailureCause::Lost(node)
+            | FailureCause::Breached(node)
+            | FailureCause::Disagreed(node)
+            | FailureCause::Refused(node) => Some(node),
+            FailureCause::Left(_) | FailureCause::Wedged(_) => None,
         })
     }
 
@@ -218,7 +221,7 @@ impl Relays {
             })
             .collect();
         let count = ready.len();
-        for (Object { group, number, .. }, memory) in ready {
+        for (RdmcObject { group, number, .. }, memory) in ready {
             // If the group has failed meanwhile nobody waits.
             let _ = self.rdmc.supply(group, number, memory);
         }
@@ -240,7 +243,7 @@ impl Relays {
 }
 
 impl Transfer {
-    fn new(ring: &Region, geometry: Geometry) -> Self {
+    fn new(ring: &Region, geometry: WindowGeometry) -> Self {
         Self {
             ring: ring.clone(),
             geometry,
@@ -255,7 +258,7 @@ impl Transfer {
     }
 
     /// The place of the next body, unless something there is still read to be sent on \[L2\].
-    fn place(&mut self, object: &Object) -> Option<Memory> {
+    fn place(&mut self, object: &RdmcObject) -> Option<ObjectMemory> {
         let place = self.head..self.head + object.words();
         let overlaps = |other: &Range<usize>| other.start < place.end && place.start < other.end;
         if self.unreleased.iter().any(overlaps) {
@@ -264,43 +267,43 @@ impl Transfer {
         self.head = self.geometry.behind(place.start, object.words());
         let first = self.geometry.first + place.start;
         self.unreleased.push_back(place);
-        Some(Memory { region: self.ring.clone(), first })
+        Some(ObjectMemory { region: self.ring.clone(), first })
     }
 }
 
 impl Transfers {
-    fn of(&mut self, object: &Object) -> &mut Transfer {
+    fn of(&mut self, object: &RdmcObject) -> &mut Transfer {
         self.0.get_mut(&object.group).expect("a transfer is there as long as its group")
     }
 }
 
-impl<F: Fabric> Application<F> for Transfers {
-    fn memory(&mut self, _: &mut F, object: &Object) -> Answer {
+impl<F: Fabric> RdmcApplication<F> for Transfers {
+    fn memory(&mut self, _: &mut F, object: &RdmcObject) -> ObjectAnswer {
         let transfer = self.of(object);
         if !transfer.geometry.fits(object.bytes) {
-            return Answer::Refuse;
+            return ObjectAnswer::Refuse;
         }
         match transfer.place(object) {
-            Some(memory) => Answer::Memory(memory),
+            Some(memory) => ObjectAnswer::Memory(memory),
             None => {
                 reach(Point::BodyWaited);
                 transfer.waiting = Some(*object);
-                Answer::Later
+                ObjectAnswer::Later
             }
         }
     }
 
-    fn on_block(&mut self, object: &Object, block: u64) {
-        if is_on(Mutation::CountPartialBody) && block == 0 {
+    fn on_block(&mut self, object: &RdmcObject, block: u64) {
+        if is_on(GroupMutation::CountPartialBody) && block == 0 {
             self.of(object).whole += 1;
         }
     }
 
-    fn on_received(&mut self, object: &Object, _: &Memory) {
-        self.of(object).whole += u64::from(!is_on(Mutation::CountPartialBody));
+    fn on_received(&mut self, object: &RdmcObject, _: &ObjectMemory) {
+        self.of(object).whole += u64::from(!is_on(GroupMutation::CountPartialBody));
     }
 
-    fn on_released(&mut self, object: &Object, _: Memory) {
+    fn on_released(&mut self, object: &RdmcObject, _: ObjectMemory) {
         let transfer = self.of(object);
         if transfer.unreleased.pop_front().is_none() {
             // At the root.
@@ -308,7 +311,7 @@ impl<F: Fabric> Application<F> for Transfers {
         }
     }
 
-    fn on_failed(&mut self, failure: Failure) {
+    fn on_failed(&mut self, failure: RdmcFailure) {
         let transfer = self.0.get_mut(&failure.group).expect("it is there as long as its group");
         transfer.cause = Some(failure.cause);
     }
@@ -327,10 +330,10 @@ mod tests {
     /// sends the next body knows that all have the one before, so no read that is still allowed does harm there [F5].
     #[test]
     fn a_body_does_not_land_on_one_that_is_still_sent() {
-        let geometry = Geometry::of_bodies(0, 8, 8 * 8, 0);
+        let geometry = WindowGeometry::of_bodies(0, 8, 8 * 8, 0);
         let ring = Region::heap(RegionId(1), geometry.words());
         let mut transfer = Transfer::new(&ring, geometry);
-        let object = |number| Object { group: GroupId(0), number, bytes: 8 * 6 };
+        let object = |number| RdmcObject { group: GroupId(0), number, bytes: 8 * 6 };
         let mut first = |number| transfer.place(&object(number)).map(|memory| memory.first);
         assert_eq!((first(0), first(1)), (Some(0), Some(6)));
         assert_eq!(first(2), None, "the ring holds two, and begins again");

@@ -1,19 +1,19 @@
 //! Slow consumers: who is excluded for holding a subgroup up, where the settings say so (Derecho §3.4).
 //!
-//! A sender that has been held up for [`Settings::slow_after`](crate::multicast::Settings::slow_after) reports the member
-//! that holds it up, which then leaves ([`Membership::report_slow`](crate::membership::Membership::report_slow)); only while
-//! the rest is a majority \[V5\]: if all are slow it is better to wait.
+//! A sender that has been held up for [`SubgroupSettings::slow_after`](crate::multicast::SubgroupSettings::slow_after) reports
+//! the member that holds it up, which then leaves ([`Membership::report_slow`](crate::membership::Membership::report_slow));
+//! only while the rest is a majority \[V5\]: if all are slow it is better to wait.
 
 use squall_fabric::{Duration, Fabric, Instant};
 
 use super::active::either;
-use super::core::{Group, Stage};
-use super::{Application, SubgroupId};
+use super::core::{GroupCore, GroupStage};
+use super::{GroupApplication, SubgroupId};
 use crate::multicast::HeldUp;
 
 /// This member's own consumer stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standstill {
+pub struct ConsumerStandstill {
     /// In which subgroup.
     pub subgroup: SubgroupId,
     /// Since when.
@@ -22,10 +22,10 @@ pub struct Standstill {
     pub slow_after: Option<Duration>,
 }
 
-impl<A: Application> Group<A> {
+impl<A: GroupApplication> GroupCore<A> {
     /// Looks at the consumers of all subgroups, if it is time.
     pub(super) fn look_at_consumers<F: Fabric>(&mut self, fabric: &F) {
-        let Stage::Present(present) = &mut self.stage else { return };
+        let GroupStage::Present(present) = &mut self.stage else { return };
         let now = fabric.now();
         self.standstill = None;
         for active in &mut present.subgroups {
@@ -36,7 +36,7 @@ impl<A: Application> Group<A> {
             if let Some(since) = since
                 && self.standstill.is_none_or(|longest| since < longest.since)
             {
-                self.standstill = Some(Standstill { subgroup: active.id, since, slow_after });
+                self.standstill = Some(ConsumerStandstill { subgroup: active.id, since, slow_after });
             }
             let is_too_slow = |held: &HeldUp| slow_after.is_some_and(|after| now.since(held.since) >= after);
             if let Some(held) = held.filter(is_too_slow) {
@@ -48,7 +48,7 @@ impl<A: Application> Group<A> {
     /// The member that holds the application up in the subgroup `id`, if one does.
     #[must_use]
     pub fn held_up_by(&self, id: SubgroupId) -> Option<HeldUp> {
-        let Stage::Present(present) = &self.stage else { return None };
+        let GroupStage::Present(present) = &self.stage else { return None };
         let active = present.subgroups.iter().find(|active| active.id == id)?;
         either!(&active.core, core => core.held_up_by())
     }
@@ -56,14 +56,14 @@ impl<A: Application> Group<A> {
     /// Since when this member's own consumer of the subgroup `id` has not moved, although there are messages.
     #[must_use]
     pub fn stands_still_since(&self, id: SubgroupId) -> Option<Instant> {
-        let Stage::Present(present) = &self.stage else { return None };
+        let GroupStage::Present(present) = &self.stage else { return None };
         let active = present.subgroups.iter().find(|active| active.id == id)?;
         either!(&active.core, core => core.stands_still_since())
     }
 
     /// The own consumer that has stood still for the longest, if one does; when the group has ended here, the one at its end.
     #[must_use]
-    pub const fn standstill(&self) -> Option<Standstill> {
+    pub const fn standstill(&self) -> Option<ConsumerStandstill> {
         self.standstill
     }
 }

@@ -4,12 +4,12 @@ use std::fmt;
 use std::ops::DerefMut;
 
 use super::{Placement, SubgroupId, Succession, Unplaced};
-use crate::membership::{Stop, View};
-use crate::multicast::{Deliver, Failure, Pull};
+use crate::membership::{StopReason, View};
+use crate::multicast::{Deliver, Pull, SubgroupFailure};
 
 /// How a subgroup's messages are taken.
 #[derive(Debug)]
-pub enum Outlet<D> {
+pub enum SubgroupOutlet<D> {
     /// By an upcall on the polling thread.
     Upcall(D),
     /// By whoever holds the [`Pull`] of the view.
@@ -17,12 +17,12 @@ pub enum Outlet<D> {
 }
 
 /// The application side of a group, as the polling thread calls it. Everything here should be brief.
-pub trait Application {
+pub trait GroupApplication {
     /// Takes messages by upcall.
     type Deliver: Deliver;
 
     /// This node has become a member of a subgroup: how does it take its messages?
-    fn outlet(&mut self, id: SubgroupId) -> Outlet<Self::Deliver>;
+    fn outlet(&mut self, id: SubgroupId) -> SubgroupOutlet<Self::Deliver>;
 
     /// A view is installed: all that is delivered from now on is delivered in it, at all its members.
     fn install(&mut self, view: &View, placements: &[Placement], unplaced: &[Unplaced]);
@@ -32,7 +32,7 @@ pub trait Application {
     /// use it as well as the one that polls.
     fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession>;
 
-    /// As [`Application::succession`], without waiting: `None` while another thread has it, which advances it too.
+    /// As [`GroupApplication::succession`], without waiting: `None` while another thread has it, which advances it too.
     fn try_succession(&mut self, id: SubgroupId) -> Option<impl DerefMut<Target = Succession>> {
         Some(self.succession(id))
     }
@@ -45,7 +45,7 @@ pub trait Application {
         false
     }
 
-    /// As [`Application::has_state_news`], and from now on there are none until something changes.
+    /// As [`GroupApplication::has_state_news`], and from now on there are none until something changes.
     fn take_state_news(&mut self) -> bool {
         false
     }
@@ -68,16 +68,16 @@ pub trait Application {
 
 /// Why a group has ended here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum GroupEnd {
     /// Membership has ended it.
-    Stopped(Stop),
+    Stopped(StopReason),
     /// A subgroup cannot go on.
-    Failed(SubgroupId, Failure),
+    Failed(SubgroupId, SubgroupFailure),
     /// All members that this node had asked to join are gone.
     NobodyLeft,
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for GroupEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stopped(stop) => stop.fmt(f),
@@ -87,4 +87,4 @@ impl fmt::Display for Ended {
     }
 }
 
-impl std::error::Error for Ended {}
+impl std::error::Error for GroupEnd {}

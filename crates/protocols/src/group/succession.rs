@@ -7,9 +7,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::DerefMut;
 
-use squall_fabric::window::{Remains, Writer};
+use squall_fabric::window::{WindowBacklog, WindowWriter};
 
-use super::{Application, SubgroupId};
+use super::{GroupApplication, SubgroupId};
 
 /// The subgroups whose successions are not over.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ impl Successions {
         &mut self,
         id: SubgroupId,
         mut succession: impl DerefMut<Target = Succession>,
-        writer: Writer,
+        writer: WindowWriter,
     ) {
         succession.begin_view(writer);
         self.0.insert(id);
@@ -35,12 +35,12 @@ impl Successions {
 
     /// Moves what is left of earlier views; returns the amount of work done.
     #[inline]
-    pub(super) fn poll<A: Application>(&mut self, application: &mut A) -> usize {
+    pub(super) fn poll<A: GroupApplication>(&mut self, application: &mut A) -> usize {
         if self.0.is_empty() { 0 } else { self.advance(application) }
     }
 
     #[cold]
-    fn advance<A: Application>(&mut self, application: &mut A) -> usize {
+    fn advance<A: GroupApplication>(&mut self, application: &mut A) -> usize {
         let mut work = 0;
         self.0.retain(|id| {
             let Some(mut succession) = application.try_succession(*id) else { return true };
@@ -56,25 +56,25 @@ impl Successions {
 #[derive(Debug, Default)]
 pub struct Succession {
     /// The present window's writer, until the application takes it.
-    writer: Option<Writer>,
+    writer: Option<WindowWriter>,
     /// Windows of earlier views that are not yet empty, or whose writers still live; the messages that go first in front.
-    sources: VecDeque<Remains>,
+    sources: VecDeque<WindowBacklog>,
     /// Whether all messages that are not delivered are in `sources` and the window of `writer`.
     is_complete: bool,
 }
 
 impl Succession {
     /// A view has ended with these messages left; they were there before those that had not yet moved.
-    pub(super) fn end_view(&mut self, remains: Option<Remains>) {
+    pub(super) fn end_view(&mut self, backlog: Option<WindowBacklog>) {
         // A writer that the application has not taken is gone with its window.
         self.writer = None;
-        if let Some(remains) = remains {
-            self.sources.push_front(remains);
+        if let Some(backlog) = backlog {
+            self.sources.push_front(backlog);
         }
         self.is_complete = true;
     }
 
-    fn begin_view(&mut self, writer: Writer) {
+    fn begin_view(&mut self, writer: WindowWriter) {
         self.writer = Some(writer);
     }
 
@@ -83,7 +83,7 @@ impl Succession {
         *self = Self::default();
     }
 
-    /// Moves what there is room for; returns how many messages were moved.
+    /// Moves what there is space for; returns how many messages were moved.
     pub fn advance(&mut self) -> u64 {
         let Some(writer) = &mut self.writer else { return 0 };
         let mut moved = 0;
@@ -98,8 +98,8 @@ impl Succession {
     }
 
     /// The writer of the present view's window, behind all that was committed before. Drop the one before first. `None`
-    /// while the view changes, while there is no room for what was committed before, and if it is taken.
-    pub fn take_writer(&mut self) -> Option<Writer> {
+    /// while the view changes, while there is no space for what was committed before, and if it is taken.
+    pub fn take_writer(&mut self) -> Option<WindowWriter> {
         self.advance();
         if !self.sources.is_empty() {
             return None;
@@ -109,7 +109,7 @@ impl Succession {
         writer
     }
 
-    /// Whether the present view's window is here, though it may have no room.
+    /// Whether the present view's window is here, though it may have no space.
     #[must_use]
     pub const fn has_window(&self) -> bool {
         self.writer.is_some()
@@ -120,7 +120,7 @@ impl Succession {
     #[must_use]
     pub fn under_way(&self) -> Option<u64> {
         let moved = self.writer.as_ref().map_or(0, |writer| writer.committed() - writer.delivered());
-        let left: u64 = self.sources.iter().map(Remains::left).sum();
+        let left: u64 = self.sources.iter().map(WindowBacklog::left).sum();
         self.is_complete.then_some(moved + left)
     }
 

@@ -2,22 +2,24 @@
 
 use std::ops::DerefMut;
 
-use crate::group::{Application, Group, Outlet, Placement, Settings, SubgroupId, Succession, Unplaced};
-use crate::membership::{Member, State, View};
+use crate::group::{
+    GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupOutlet, Succession, Unplaced,
+};
+use crate::membership::{Member, MembershipState, View};
 use crate::multicast::{Message, Pull};
-use crate::mutation::{Mutation, with};
+use crate::mutation::{GroupMutation, with};
 use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
-use squall_fabric::{BreakReason, Core, Duration, Event, Fabric, NodeId};
+use squall_fabric::{BreakReason, Core, Duration, Fabric, FabricEvent, NodeId};
 
 /// An application without subgroups.
 #[derive(Default)]
 struct Nothing(Succession);
 
-impl Application for Nothing {
+impl GroupApplication for Nothing {
     type Deliver = fn(Message<'_>);
 
-    fn outlet(&mut self, _: SubgroupId) -> Outlet<Self::Deliver> {
-        Outlet::Pull
+    fn outlet(&mut self, _: SubgroupId) -> SubgroupOutlet<Self::Deliver> {
+        SubgroupOutlet::Pull
     }
 
     fn install(&mut self, _: &View, _: &[Placement], _: &[Unplaced]) {}
@@ -31,10 +33,10 @@ impl Application for Nothing {
     fn leave_subgroup(&mut self, _: SubgroupId, _: Option<Self::Deliver>) {}
 }
 
-type Node = (SimFabric, Group<Nothing>);
+type Node = (SimFabric, GroupCore<Nothing>);
 
-fn turn((fabric, group): &mut Node) -> usize {
-    let mut events: Vec<Event> = Vec::new();
+fn step((fabric, group): &mut Node) -> usize {
+    let mut events: Vec<FabricEvent> = Vec::new();
     let work = fabric.poll(&mut |event| events.push(event));
     events.iter().for_each(|event| group.handle_event(fabric, event));
     work + group.poll(fabric)
@@ -48,22 +50,22 @@ fn member_that_loses_another() -> Node {
         let mut fabric = world.fabric(i);
         let layout = Box::new(|_: &View| (Vec::new(), Vec::new()));
         let view = View::first(members.clone());
-        let group = Group::begin(&mut fabric, view, layout, Settings::default(), Nothing::default());
+        let group = GroupCore::begin(&mut fabric, view, layout, GroupSettings::default(), Nothing::default());
         (fabric, group)
     };
     let mut nodes: Vec<Node> = (0..3).map(node).collect();
     let until = world.now() + Duration::from_millis(20);
-    while let Some(i) = world.next_turn(until) {
-        let worked = turn(&mut nodes[i as usize]) > 0;
+    while let Some(i) = world.next_poll(until) {
+        let worked = step(&mut nodes[i as usize]) > 0;
         world.rest(i, worked, None);
     }
     let mut first = nodes.swap_remove(0);
     assert!(first.1.is_ready());
-    let lost = Event::PeerLost { peer: NodeId(2), reason: BreakReason::PeerClosed };
+    let lost = FabricEvent::PeerLost { peer: NodeId(2), reason: BreakReason::PeerClosed };
     first.1.handle_event(&mut first.0, &lost);
-    turn(&mut first);
+    step(&mut first);
     let state = first.1.membership().map(|membership| membership.state());
-    assert!(state.is_some_and(|state| state != State::Normal), "its view ends: {state:?}");
+    assert!(state.is_some_and(|state| state != MembershipState::Normal), "its view ends: {state:?}");
     first
 }
 
@@ -71,7 +73,7 @@ fn member_that_loses_another() -> Node {
 #[test]
 fn a_view_that_ends_is_not_ready() {
     assert!(!member_that_loses_another().1.is_ready());
-    with(Mutation::ReadyWhileEnding, || {
-        assert!(member_that_loses_another().1.is_ready(), "the mistake is not caught any more");
+    with(GroupMutation::ReadyWhileEnding, || {
+        assert!(member_that_loses_another().1.is_ready(), "the mutation is not caught any more");
     });
 }

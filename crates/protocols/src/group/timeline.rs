@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use squall_fabric::Instant;
 
-use crate::membership::{Membership, Proposal, Step, Steps, View};
+use crate::membership::{Membership, Proposal, View, ViewChangeStep, ViewChangeSteps};
 
 /// So many view changes are remembered: enough to look at the last few, little enough to keep always.
 pub const CHANGES_KEPT: usize = 16;
@@ -22,8 +22,8 @@ pub struct ViewChange {
     pub joined: usize,
     /// Whether this node led when the view before ended.
     pub led: bool,
-    /// When each step was taken, by this node's clock. Without [`Step::Installed`] the group has ended here.
-    pub steps: Steps,
+    /// When each step was taken, by this node's clock. Without [`ViewChangeStep::Installed`] the group has ended here.
+    pub steps: ViewChangeSteps,
 }
 
 impl ViewChange {
@@ -44,7 +44,14 @@ impl ViewChange {
     /// `view` is the first of this node.
     fn first(view: &View) -> Self {
         let members = view.members.len();
-        Self { to: view.id, members, removed: 0, joined: members, led: false, steps: Steps::default() }
+        Self {
+            to: view.id,
+            members,
+            removed: 0,
+            joined: members,
+            led: false,
+            steps: ViewChangeSteps::default(),
+        }
     }
 }
 
@@ -82,12 +89,12 @@ impl Timeline {
         if self.changes.back().is_none_or(|change| change.to != view.id) {
             self.add(ViewChange::first(view));
         }
-        self.note(Step::Installed, at);
+        self.note(ViewChangeStep::Installed, at);
         self.opening = true;
     }
 
     /// The latest change has come to `step`.
-    pub(super) fn note(&mut self, step: Step, at: Instant) {
+    pub(super) fn note(&mut self, step: ViewChangeStep, at: Instant) {
         if let Some(change) = self.changes.back_mut() {
             change.steps.note(step, at);
         }
@@ -105,7 +112,7 @@ mod tests {
         for id in 0..40 {
             timeline.install(&View { id, ..View::first(Vec::new()) }, Instant::from_nanos(id));
             assert!(timeline.is_opening());
-            timeline.note(Step::Ready, Instant::from_nanos(id + 1));
+            timeline.note(ViewChangeStep::Ready, Instant::from_nanos(id + 1));
         }
         assert!(!timeline.is_opening());
         let kept: Vec<u64> = timeline.changes().map(|change| change.to).collect();

@@ -3,17 +3,17 @@
 use squall_fabric::Instant;
 
 use super::cut::{everybody, ranks};
-use super::{JOINS_MAX, MEMBERS_MAX, Membership, Proposal, Segment, Step};
+use super::{JOINS_MAX, MEMBERS_MAX, Membership, Proposal, SenderSegment, ViewChangeStep};
 use crate::coverage::{Point, reach};
-use crate::mutation::{Mutation, is_on};
+use crate::mutation::{GroupMutation, is_on};
 
 impl Membership {
     /// One step of the agreement; returns the amount of work done.
     pub(super) fn agree(&mut self, now: Instant) -> usize {
         let Some(leader) = self.leader() else { return 0 };
         let (work, step) = match leader == self.table.rank() {
-            true => (self.propose(), Step::Proposed),
-            false => (self.echo(leader), Step::Echoed),
+            true => (self.propose(), ViewChangeStep::Proposed),
+            false => (self.echo(leader), ViewChangeStep::Echoed),
         };
         if work > 0 {
             self.steps.note(step, now);
@@ -66,7 +66,7 @@ impl Membership {
     fn propose(&mut self) -> usize {
         let own = self.table.rank();
         let has_proposed = self.echoed_last() > own;
-        if has_proposed && is_on(Mutation::LeadForEver) {
+        if has_proposed && is_on(GroupMutation::LeadForEver) {
             return 0;
         }
         let Some(cut) = self.cut() else {
@@ -95,7 +95,7 @@ impl Membership {
         let proposal = match earlier {
             Some((.., mut earlier)) => {
                 reach(Point::ProposedEarlier);
-                if is_on(Mutation::BlendProposal) {
+                if is_on(GroupMutation::BlendProposal) {
                     earlier.removed |= cut;
                 }
                 earlier
@@ -114,7 +114,7 @@ impl Membership {
         if self.disputed == 0 {
             return Some(0);
         }
-        if is_on(Mutation::CutAccused) {
+        if is_on(GroupMutation::CutAccused) {
             return Some(self.accused);
         }
         self.reports().cut(self.table.rank(), |stay| self.suffice(stay))
@@ -124,14 +124,15 @@ impl Membership {
     fn follows(&self, rank: usize, leader: usize) -> bool {
         let row = self.table.row(rank);
         let below = (1 << leader) - 1;
-        let accepts = self.row.suspected.load(row) & below == below || is_on(Mutation::ProposeUnaccepted);
+        let accepts =
+            self.row.suspected.load(row) & below == below || is_on(GroupMutation::ProposeUnaccepted);
         let is_complete = self.row.wedged.load(row) >> self.table.rank() & 1 == 1;
         is_complete && accepts
     }
 
     /// The proposal of the latest earlier leader that anybody has echoed \[D2\]: in whose row it is, and of which leader.
     fn earlier_proposal(&self) -> Option<(usize, usize, Proposal)> {
-        if is_on(Mutation::IgnoreEarlierProposal) {
+        if is_on(GroupMutation::IgnoreEarlierProposal) {
             return None;
         }
         let echoes = (0..self.view.members.len())
@@ -152,7 +153,7 @@ impl Membership {
         // A joiner for whom there is no place takes no state over.
         let is_full = members == MEMBERS_MAX;
         let (leaving, removed) = self.departures(cut, if is_full { &[] } else { &self.joins });
-        let most = if is_on(Mutation::OneJoinPerView) { 1 } else { JOINS_MAX };
+        let most = if is_on(GroupMutation::OneJoinPerView) { 1 } else { JOINS_MAX };
         let places = most.min(MEMBERS_MAX - (members - removed.count_ones() as usize));
         let joins: Vec<_> = self.joins.iter().copied().take(places).collect();
         if joins.len() > 1 {
@@ -163,14 +164,14 @@ impl Membership {
     }
 
     /// For each sender of a segment the least count of those members that are not in the cut.
-    fn trim(&self, segment: &Segment, cut: u64) -> impl Iterator<Item = u64> {
+    fn trim(&self, segment: &SenderSegment, cut: u64) -> impl Iterator<Item = u64> {
         (segment.counts..segment.counts + segment.senders).map(move |i| {
             let counts = segment
                 .ranks
                 .iter()
-                .filter(|rank| cut >> **rank & 1 == 0 || is_on(Mutation::TrimWithDead))
+                .filter(|rank| cut >> **rank & 1 == 0 || is_on(GroupMutation::TrimWithDead))
                 .map(|rank| self.row.counts.column(i).load(self.table.row(*rank)));
-            let least = if is_on(Mutation::TrimOfOne) { counts.max() } else { counts.min() };
+            let least = if is_on(GroupMutation::TrimOfOne) { counts.max() } else { counts.min() };
             least.unwrap_or(0)
         })
     }
@@ -198,7 +199,7 @@ impl Membership {
         let Some((_, proposal)) = self.echoed.as_ref().filter(|(echoed, _)| *echoed == leader) else {
             return false;
         };
-        if is_on(Mutation::DecideAlone) {
+        if is_on(GroupMutation::DecideAlone) {
             return true;
         }
         let has_echoed = |rank: usize| index(self.row.echoed.load(self.table.row(rank))) == leader + 1;
@@ -218,7 +219,7 @@ impl Membership {
         let (echoed, proposal) = self.echoed.clone().expect("it is echoed first");
         assert_eq!(echoed, leader, "what is decided was echoed last");
         self.table.raise(self.row.decided, leader as u64 + 1);
-        self.decision = Some(match is_on(Mutation::HoldersOfOneMember) {
+        self.decision = Some(match is_on(GroupMutation::HoldersOfOneMember) {
             true => Proposal { holders: self.holders(proposal.removed), ..proposal },
             false => proposal,
         });
@@ -246,7 +247,7 @@ impl Membership {
 /// latest leader \[D2\]: the rank of a member that has echoed it, and the rank of that leader.
 fn latest(echoes: impl Iterator<Item = (usize, usize, Proposal)>) -> Option<(usize, usize, Proposal)> {
     let key = |(echoed, rank, _): &(usize, usize, Proposal)| (*echoed, *rank);
-    let (echoed, rank, proposal) = match is_on(Mutation::TakeEarliestProposal) {
+    let (echoed, rank, proposal) = match is_on(GroupMutation::TakeEarliestProposal) {
         false => echoes.max_by_key(key)?,
         true => echoes.min_by_key(key)?,
     };
@@ -276,6 +277,6 @@ mod tests {
         assert_eq!(latest(echoes()), Some((3, 1, removal(0b101))));
         assert_eq!(latest(std::iter::empty()), None);
         let caught = || latest(echoes()) != Some((3, 1, removal(0b101)));
-        assert!(mutation::with(Mutation::TakeEarliestProposal, caught));
+        assert!(mutation::with(GroupMutation::TakeEarliestProposal, caught));
     }
 }

@@ -1,13 +1,16 @@
 //! A member's part in one view: suspicion, wedge, and driving the agreement (Derecho §3.4).
 
-use squall_fabric::{Column, Event, Fabric, Instant, NodeId};
+use squall_fabric::{Column, Fabric, FabricEvent, Instant, NodeId};
 
-use super::cut::{Reports, everybody, ranks};
+use super::cut::{HearingReports, everybody, ranks};
 use super::silence::Silence;
-use super::{Member, PartitionSafety, Proposal, Row, Segment, Settings, Step, Steps, Stop, View};
+use super::{
+    Member, MembershipRow, MembershipSettings, PartitionSafety, Proposal, SenderSegment, StopReason, View,
+    ViewChangeStep, ViewChangeSteps,
+};
 use crate::coverage::{Point, reach};
-use crate::mutation::{Mutation, is_on};
-use crate::sst::Table;
+use crate::mutation::{GroupMutation, is_on};
+use crate::sst::StateTable;
 
 /// The subgroups of a view, as membership needs them.
 pub trait Subgroups<F> {
@@ -15,7 +18,7 @@ pub trait Subgroups<F> {
     fn freeze(&mut self, fabric: &mut F, member: NodeId);
 
     /// The view is over: send and acknowledge nothing more, and write how many indexes of each sender are here
-    /// ([`Segment::counts`]), and which states are held here: from now on until the next view no other state counts as
+    /// ([`SenderSegment::counts`]), and which states are held here: from now on until the next view no other state counts as
     /// held \[A8\].
     fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]);
 
@@ -26,7 +29,7 @@ pub trait Subgroups<F> {
 
 /// How far the present view is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum MembershipState {
     /// Members are attaching each other's rows.
     Opening,
     /// Messages flow.
@@ -41,10 +44,10 @@ pub enum State {
 #[derive(Debug)]
 pub struct Membership {
     pub(super) view: View,
-    settings: Settings,
-    pub(super) segments: Vec<Segment>,
-    pub(super) row: Row,
-    pub(super) table: Table,
+    settings: MembershipSettings,
+    pub(super) segments: Vec<SenderSegment>,
+    pub(super) row: MembershipRow,
+    pub(super) table: StateTable,
     /// The ranks that this member does not hear; grows only. `frozen ⊆ accused`.
     pub(super) accused: u64,
     frozen: u64,
@@ -75,9 +78,9 @@ pub struct Membership {
     /// The proposal that was echoed last, and the rank of its leader.
     pub(super) echoed: Option<(usize, Proposal)>,
     pub(super) decision: Option<Proposal>,
-    stop: Option<Stop>,
-    state: State,
-    pub(super) steps: Steps,
+    stop: Option<StopReason>,
+    state: MembershipState,
+    pub(super) steps: ViewChangeSteps,
     /// The latest heartbeat of each member, by rank, that was there when this member last looked.
     heard: Vec<u64>,
     /// It is time for a sign of life.
@@ -94,13 +97,13 @@ impl Membership {
     pub fn new<F: Fabric>(
         fabric: &mut F,
         view: View,
-        segments: Vec<Segment>,
-        settings: Settings,
+        segments: Vec<SenderSegment>,
+        settings: MembershipSettings,
         lost: impl IntoIterator<Item = NodeId>,
     ) -> Self {
         assert!(view.members.len() <= super::MEMBERS_MAX, "a group of {}", view.members.len());
-        let row = Row::new(view.members.len(), &segments, settings.states);
-        let table = Table::new(fabric, view.key(0), &view.nodes(), row.words);
+        let row = MembershipRow::new(view.members.len(), &segments, settings.states);
+        let table = StateTable::new(fabric, view.key(0), &view.nodes(), row.words);
         let silence = Silence::new(&settings, view.members.len(), fabric.now());
         let heard = vec![0; view.members.len()];
         let mut membership = Self {
@@ -127,8 +130,8 @@ impl Membership {
             echoed: None,
             decision: None,
             stop: None,
-            state: State::Opening,
-            steps: Steps::default(),
+            state: MembershipState::Opening,
+            steps: ViewChangeSteps::default(),
             heard,
             owes_sign: false,
             distrusted: Vec::new(),
@@ -158,25 +161,25 @@ impl Membership {
 
     /// Why this member has stopped, if it has.
     #[must_use]
-    pub const fn stopped(&self) -> Option<Stop> {
+    pub const fn stopped(&self) -> Option<StopReason> {
         self.stop
     }
 
     /// Where each subgroup's words are.
     #[must_use]
-    pub fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> &[SenderSegment] {
         &self.segments
     }
 
     /// How far the view is.
     #[must_use]
-    pub const fn state(&self) -> State {
+    pub const fn state(&self) -> MembershipState {
         self.state
     }
 
     /// When this member took which step towards the end of the view.
     #[must_use]
-    pub const fn steps(&self) -> &Steps {
+    pub const fn steps(&self) -> &ViewChangeSteps {
         &self.steps
     }
 
@@ -205,9 +208,9 @@ impl Membership {
     }
 
     /// Takes an event of the fabric.
-    pub fn handle_event(&mut self, event: &Event) {
+    pub fn handle_event(&mut self, event: &FabricEvent) {
         self.table.handle_event(event);
-        if let Event::PeerLost { peer, .. } = event {
+        if let FabricEvent::PeerLost { peer, .. } = event {
             self.suspect(*peer);
         }
     }
@@ -230,7 +233,7 @@ impl Membership {
 
     /// Leaves the group with the next view, or, if this member alone holds some state, as soon as another one has it.
     pub fn leave(&mut self) {
-        self.leaving = !is_on(Mutation::StayForEver);
+        self.leaving = !is_on(GroupMutation::StayForEver);
     }
 
     /// Whether another member has said something since the last evaluation. One load for each member; time is not
@@ -259,7 +262,7 @@ impl Membership {
         self.hear_opinions();
         self.concede(|| fabric.now());
         if self.disputed != 0 {
-            self.steps.note_first(Step::Suspected, now);
+            self.steps.note_first(ViewChangeStep::Suspected, now);
         }
         let mut work = self.freeze_accused(fabric, subgroups);
         // A decision counts, whatever has become of those who made it.
@@ -275,13 +278,13 @@ impl Membership {
             // Signs of life flow from the first evaluation on: a member that does not attach is the only one not heard.
             return work + self.flush(fabric);
         }
-        self.state = self.state.max(State::Normal);
+        self.state = self.state.max(MembershipState::Normal);
         self.heed_slow();
         self.publish(subgroups);
         if !self.wedged && self.must_wedge() {
             self.wedge(subgroups);
-            self.state = State::Wedged;
-            self.steps.note_first(Step::Wedged, now);
+            self.state = MembershipState::Wedged;
+            self.steps.note_first(ViewChangeStep::Wedged, now);
             work += 1;
         }
         if self.wedged {
@@ -306,7 +309,7 @@ impl Membership {
 
     /// The table of rows, for checkers and tools.
     #[must_use]
-    pub const fn table(&self) -> &Table {
+    pub const fn table(&self) -> &StateTable {
         &self.table
     }
 
@@ -322,17 +325,17 @@ impl Membership {
 
     /// Whether only a majority of the view may continue.
     pub(super) fn needs_majority(&self) -> bool {
-        self.settings.partition_safety == PartitionSafety::Majority && !is_on(Mutation::NoPartitionRule)
+        self.settings.partition_safety == PartitionSafety::Majority && !is_on(GroupMutation::NoPartitionRule)
     }
 
     /// What all members say of each other, as far as this one knows.
-    pub(super) fn reports(&self) -> Reports {
+    pub(super) fn reports(&self) -> HearingReports {
         let own = self.table.rank();
         let column = |column: Column<u64>, here: u64| {
-            let said = |rank| if rank == own { here } else { column.load(self.table.row(rank)) };
-            (0..self.view.members.len()).map(said).collect()
+            let reported = |rank| if rank == own { here } else { column.load(self.table.row(rank)) };
+            (0..self.view.members.len()).map(reported).collect()
         };
-        Reports {
+        HearingReports {
             accused: column(self.row.accused, self.accused),
             vouched: column(self.row.vouched, self.vouched),
             // After the answers, which are posted later.
@@ -341,8 +344,8 @@ impl Membership {
     }
 
     fn enter_decided(&mut self, now: Instant) {
-        self.state = State::Decided;
-        self.steps.note_first(Step::Decided, now);
+        self.state = MembershipState::Decided;
+        self.steps.note_first(ViewChangeStep::Decided, now);
     }
 
     /// Notes what the others have said by now: all of it is looked at in this evaluation.
@@ -354,7 +357,7 @@ impl Membership {
 
     /// Posts what was stored, in order, and last of all the heartbeat, which is all that idle members look at.
     fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let says = self.table.has_posts() && !is_on(Mutation::SilentNews);
+        let says = self.table.has_posts() && !is_on(GroupMutation::SilentNews);
         if says || self.owes_sign {
             self.owes_sign = false;
             let (heartbeat, own) = (self.row.heartbeat, self.table.rank());
@@ -375,7 +378,7 @@ impl Membership {
         let mut silent = 0;
         silence.look(now, signs, |rank| silent |= u64::from(rank != own) << rank);
         ranks(silent).for_each(|rank| self.accuse(rank));
-        self.owes_sign = self.table.is_ready() || !is_on(Mutation::MuteWhileOpening);
+        self.owes_sign = self.table.is_ready() || !is_on(GroupMutation::MuteWhileOpening);
     }
 
     /// Learns whom the others accuse, who has answered to that, and which leaders have resigned. Nobody is accused for
@@ -388,13 +391,13 @@ impl Membership {
             let accused = self.row.accused.load(row) & all;
             self.disputed |= accused | self.row.disputed.load(row) & all;
             self.suspected |= self.row.suspected.load(row) & 1 << rank;
-            if is_on(Mutation::TakeOverAccusations) {
+            if is_on(GroupMutation::TakeOverAccusations) {
                 ranks(accused & !(1 << own)).for_each(|rank| self.accuse(rank));
             }
         }
         for rank in ranks(self.disputed & self.heard_members() & !(1 << own)) {
             let answer = self.row.disputed.load(self.table.row(rank)) & 1 << rank;
-            self.vouched |= if is_on(Mutation::VouchUnheard) { 1 << rank } else { answer };
+            self.vouched |= if is_on(GroupMutation::VouchUnheard) { 1 << rank } else { answer };
         }
     }
 
@@ -415,13 +418,13 @@ impl Membership {
         }
         if self.stop.is_none() && self.leader().is_none() {
             reach(Point::StoppedLeaderless);
-            self.stop = Some(Stop::Excluded);
+            self.stop = Some(StopReason::Excluded);
         }
         if self.stop.is_none() && self.leaves_with_the_rest() {
-            self.stop = Some(Stop::Left);
+            self.stop = Some(StopReason::Left);
         }
         if self.stop.is_some() && self.leaving {
-            self.stop = Some(if self.is_slow { Stop::Excluded } else { Stop::Left });
+            self.stop = Some(if self.is_slow { StopReason::Excluded } else { StopReason::Left });
         }
         self.stop.is_some()
     }
@@ -431,18 +434,19 @@ impl Membership {
     pub(super) fn stop_as_minority(&mut self, lost: u64) {
         let own = self.table.rank();
         let accuses_this = |rank| self.row.accused.load(self.table.row(rank)) >> own & 1 == 1;
-        let minority = Stop::Minority { lost: lost.count_ones() as usize, members: self.view.members.len() };
+        let minority =
+            StopReason::Minority { lost: lost.count_ones() as usize, members: self.view.members.len() };
         let is_excluded = ranks(everybody(self.view.members.len()) & !(1 << own)).any(accuses_this);
         reach(if is_excluded { Point::StoppedAccused } else { Point::StoppedAsMinority });
-        self.stop = Some(if is_excluded { Stop::Excluded } else { minority });
+        self.stop = Some(if is_excluded { StopReason::Excluded } else { minority });
     }
 
     /// What this member thinks of the others, its states and the wish to leave go into the row, before anything that rests on them.
     fn publish<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
         // Who was accused before it attached, and lives, has to learn of it: it may lead members that hear it.
-        let is_missed = self.table.take_late_reader() && !is_on(Mutation::MissLateReader);
+        let is_missed = self.table.take_late_reader() && !is_on(GroupMutation::MissLateReader);
         self.publish_concession(is_missed);
-        let Row { accused, disputed, vouched, suspected, .. } = self.row;
+        let MembershipRow { accused, disputed, vouched, suspected, .. } = self.row;
         let opinions = [
             (accused, self.accused),
             (disputed, self.disputed),
@@ -455,7 +459,7 @@ impl Membership {
         }
         if is_missed || opinions.iter().any(is_news) {
             opinions.into_iter().for_each(|(column, value)| self.table.note(column, value));
-            self.table.tell(self.row.opinions());
+            self.table.publish(self.row.opinions());
         }
         if !self.wedged && subgroups.hold(&mut self.states) {
             self.publish_states();

@@ -25,7 +25,7 @@ use crate::coverage::{Point, reach};
 
 /// Who says what of whom in a view; sets of ranks are sets of bits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reports {
+pub(super) struct HearingReports {
     /// By rank: whom the member does not hear.
     pub(super) accused: Vec<u64>,
     /// By rank: who was accused by somebody, and has answered to this member after that.
@@ -34,7 +34,7 @@ pub(super) struct Reports {
     pub(super) concedes: u64,
 }
 
-impl Reports {
+impl HearingReports {
     /// The ranks to remove, as the member with rank `own` has to see it; `None` while a report is missing that could
     /// change it. `suffice` returns whether that many members may continue.
     pub(super) fn cut(&self, own: usize, suffice: impl Fn(u32) -> bool) -> Option<u64> {
@@ -157,11 +157,11 @@ impl Search<'_> {
 mod tests {
     use super::*;
 
-    fn reports(accused: &[u64], vouched: &[u64]) -> Reports {
-        Reports { accused: accused.to_vec(), vouched: vouched.to_vec(), concedes: 0 }
+    fn reports(accused: &[u64], vouched: &[u64]) -> HearingReports {
+        HearingReports { accused: accused.to_vec(), vouched: vouched.to_vec(), concedes: 0 }
     }
 
-    impl Reports {
+    impl HearingReports {
         fn cut_of_majority(&self, own: usize) -> Option<u64> {
             self.cut(own, |stay| 2 * stay as usize > self.accused.len())
         }
@@ -225,9 +225,9 @@ mod tests {
     fn who_concedes_goes_and_not_its_accuser() {
         let blamed = reports(&[0, 0b001, 0], &[0b001, 0, 0b001]);
         assert_eq!(blamed.cut_of_majority(0), Some(0b010), "a bad link like any other");
-        let conceded = Reports { concedes: 0b001, ..blamed };
+        let conceded = HearingReports { concedes: 0b001, ..blamed };
         assert_eq!([0, 1].map(|own| conceded.cut_of_majority(own)), [Some(0b001); 2]);
-        let unheard = Reports { vouched: vec![0; 3], concedes: 0, ..conceded };
+        let unheard = HearingReports { vouched: vec![0; 3], concedes: 0, ..conceded };
         assert_eq!(unheard.cut_of_majority(1), None, "whether it concedes is not known");
     }
 
@@ -236,20 +236,21 @@ mod tests {
         let accused = [0, 0, 0b00011, 0, 0];
         let vouched = [0b00011; 5];
         assert_eq!(reports(&accused, &vouched).cut_of_majority(0), Some(0b00100));
-        let conceded = Reports { concedes: 0b00011, ..reports(&accused, &vouched) };
+        let conceded = HearingReports { concedes: 0b00011, ..reports(&accused, &vouched) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b00011));
         // It does not hear one either that has not stalled, and goes for that reason.
-        let conceded = Reports { concedes: 0b00001, ..reports(&accused, &vouched) };
+        let conceded = HearingReports { concedes: 0b00001, ..reports(&accused, &vouched) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b00100));
         // What another one accuses one of them for is not excused by that.
-        let conceded = Reports { concedes: 0b00001, ..reports(&[0, 0, 0b00011, 0, 0b00001], &vouched) };
+        let conceded =
+            HearingReports { concedes: 0b00001, ..reports(&[0, 0, 0b00011, 0, 0b00001], &vouched) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b00101));
     }
 
     #[test]
     fn concessions_cost_no_majority() {
         let accused = [0, 0, 0, 0b00111, 0];
-        let conceded = Reports { concedes: 0b00111, ..reports(&accused, &[0b00111; 5]) };
+        let conceded = HearingReports { concedes: 0b00111, ..reports(&accused, &[0b00111; 5]) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b01000));
         assert_eq!(conceded.cut(0, |_| true), Some(0b00111), "partition safety is off");
     }
@@ -257,9 +258,9 @@ mod tests {
     /// Two stalled, and the one that came back first found the other one silent.
     #[test]
     fn of_two_that_concede_to_each_other_the_younger_goes() {
-        let conceded = Reports { concedes: 0b011, ..reports(&[0b010, 0, 0], &[0b010; 3]) };
+        let conceded = HearingReports { concedes: 0b011, ..reports(&[0b010, 0, 0], &[0b010; 3]) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b010));
-        let conceded = Reports { concedes: 0b111, ..reports(&[0, 0b001, 0], &[0b001; 3]) };
+        let conceded = HearingReports { concedes: 0b111, ..reports(&[0, 0b001, 0], &[0b001; 3]) };
         assert_eq!(conceded.cut_of_majority(0), Some(0b010), "all stalled");
     }
 

@@ -1,7 +1,7 @@
 //! Membership: one sequence of views, agreed on through a shared state table (Derecho §2, §3.4).
 //!
 //! A *view* is a list of members, oldest first; a member's *rank* is its place. Each view has a table of its own, with
-//! the columns of [`Row`]. A view lives until one of its members is suspected, wants to leave, or, as its leader, has
+//! the columns of [`MembershipRow`]. A view lives until one of its members is suspected, wants to leave, or, as its leader, has
 //! somebody to let in; then it ends by exactly one change, to exactly one next view.
 //!
 //! **State** of a member in a view; all of it grows only: whom it *accuses*, because it does not hear them (the fabric has
@@ -51,7 +51,7 @@
 //! late of the decision, loses the others, which have parted with it. So those who all wish to leave, and have lost somebody,
 //! stop without a decision.
 //!
-//! **Joining.** A joiner attaches a mirror of each member, the [`Welcome`], and waits for the view that has it. A
+//! **Joining.** A joiner attaches a mirror of each member, the [`ViewNotice`], and waits for the view that has it. A
 //! member publishes it for each joiner of a view that it installs, and a joiner for all others, since it does not know
 //! who is new: so a joiner learns of its view as long as one who knows it lives.
 //!
@@ -76,13 +76,13 @@ mod slow;
 mod steps;
 mod stop;
 mod view;
-mod welcome;
+mod view_notice;
 
-pub use core::{Membership, State, Subgroups};
+pub use core::{Membership, MembershipState, Subgroups};
 pub use proposal::{JOINS_MAX, Proposal};
-pub use row::{Row, Segment};
-pub use settings::{PartitionSafety, Settings};
-pub use steps::{Step, Steps};
-pub use stop::Stop;
+pub use row::{MembershipRow, SenderSegment};
+pub use settings::{MembershipSettings, PartitionSafety};
+pub use steps::{ViewChangeStep, ViewChangeSteps};
+pub use stop::StopReason;
 pub use view::{MEMBERS_MAX, Member, View};
-pub use welcome::{Greeter, Welcome};
+pub use view_notice::{ViewNotice, ViewNotifier};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use squall_fabric::{NodeId, Region};
 
 use super::Member;
-use crate::mutation::{Mutation, is_on};
+use crate::mutation::{GroupMutation, is_on};
 
 /// The most joiners that one change lets in; more wait for the next.
 pub const JOINS_MAX: usize = 16;
@@ -24,7 +24,7 @@ pub struct Proposal {
     pub joins: Vec<Member>,
     /// For each subgroup that may have a state the ranks that hold it and are in the next view \[A8\].
     pub holders: Vec<u64>,
-    /// How many indexes of each sender of each subgroup are delivered in this view ([`super::Segment::trims`]).
+    /// How many indexes of each sender of each subgroup are delivered in this view ([`super::SenderSegment::trims`]).
     pub trims: Vec<u64>,
 }
 
@@ -59,7 +59,7 @@ impl Proposal {
     /// Reads a proposal with `trims` trims about `states` states that [`Proposal::store`] has written; `None` if it has not
     /// come here.
     pub(super) fn load(row: &Region, first: usize, trims: usize, states: usize) -> Option<Self> {
-        let missed = is_on(Mutation::TakeMissedProposal).then_some(0);
+        let missed = is_on(GroupMutation::TakeMissedProposal).then_some(0);
         let joins = row.load(first + 1).checked_sub(1).or(missed)?;
         let joins = usize::try_from(joins).map_or(JOINS_MAX, |joins| joins.min(JOINS_MAX));
         let join = |i: usize| {

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use squall_fabric::layout::Columns;
-use squall_fabric::{Column, Layout};
+use squall_fabric::{Column, RowLayout};
 
 use super::Proposal;
 
 /// Where things are in each member's row.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct MembershipRow {
     /// Rises while the member lives, and after all else that it says here: who has seen it and no more has missed
     /// nothing.
     pub heartbeat: Column<u64>,
@@ -32,12 +32,12 @@ pub struct Row {
     /// The states that the member holds, by their subgroups' numbers, as sets of bits; what is here once it has wedged
     /// counts.
     pub holds: Columns<u64>,
-    /// How many indexes of each sender it has of the subgroups that it is in ([`Segment::counts`]).
+    /// How many indexes of each sender it has of the subgroups that it is in ([`SenderSegment::counts`]).
     pub counts: Columns<u64>,
     /// Not 0: the member has wedged; announces `counts`. It is the set of those ranks that have not missed them: who was
     /// accused before it attached may see this word alone \[S2\].
     pub wedged: Column<u64>,
-    /// Room for the proposal of each leader, by rank.
+    /// Space for the proposal of each leader, by rank.
     proposals: Vec<usize>,
     /// One more than the rank of the leader whose proposal the member has echoed last; announces it.
     pub echoed: Column<u64>,
@@ -51,14 +51,14 @@ pub struct Row {
     pub words: usize,
 }
 
-impl Row {
+impl MembershipRow {
     /// The row in a view of `members` members with these segments, and with so many subgroups that may have a state; the
     /// same at all members.
     #[must_use]
-    pub fn new(members: usize, segments: &[Segment], states: usize) -> Self {
+    pub fn new(members: usize, segments: &[SenderSegment], states: usize) -> Self {
         let counts = segments.iter().map(|segment| segment.counts + segment.senders).max().unwrap_or(0);
         let trims = segments.iter().map(|segment| segment.senders).sum();
-        let mut layout = Layout::new();
+        let mut layout = RowLayout::new();
         let heartbeat = layout.column();
         let opinions = layout.list(4);
         let [accused, disputed, vouched, suspected] = [0, 1, 2, 3].map(|i| opinions.column(i));
@@ -104,8 +104,8 @@ impl Row {
 /// The senders of one subgroup or shard, in the rows and in the proposals. Shards without common members share their
 /// columns: each member has one of them only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// The first of its columns in [`Row::counts`].
+pub struct SenderSegment {
+    /// The first of its columns in [`MembershipRow::counts`].
     pub counts: usize,
     /// The first of its places in [`Proposal::trims`].
     pub trims: usize,

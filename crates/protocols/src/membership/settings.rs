@@ -15,7 +15,7 @@ pub enum PartitionSafety {
 
 /// Settings of a group's membership, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct MembershipSettings {
     /// A member that shows no sign of life for this long is suspected. `None`: only what the fabric reports counts.
     pub suspicion_after: Option<Duration>,
     /// When a part of a view may go on alone.
@@ -24,12 +24,12 @@ pub struct Settings {
     pub states: usize,
 }
 
-impl Settings {
+impl MembershipSettings {
     /// Signs of life within one suspicion time: several may be late or lost in a queue.
     pub(super) const BEATS: u32 = 4;
 }
 
-impl Default for Settings {
+impl Default for MembershipSettings {
     fn default() -> Self {
         Self {
             suspicion_after: Some(Duration::from_secs(2)),

@@ -5,7 +5,7 @@
 
 use squall_fabric::{Duration, Instant};
 
-use super::Settings;
+use super::MembershipSettings;
 use crate::coverage::{Point, reach};
 
 /// What one member knows of the others' signs of life.
@@ -22,7 +22,7 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    pub(super) fn new(settings: &Settings, members: usize, now: Instant) -> Option<Self> {
+    pub(super) fn new(settings: &MembershipSettings, members: usize, now: Instant) -> Option<Self> {
         let after = settings.suspicion_after?;
         Some(Self { after, heard: vec![(0, now); members], looked: now, next: now, back: None })
     }
@@ -83,7 +83,7 @@ impl Silence {
     }
 
     fn interval(&self) -> Duration {
-        self.after / Settings::BEATS
+        self.after / MembershipSettings::BEATS
     }
 }
 
@@ -97,7 +97,12 @@ mod tests {
 
     fn silence() -> Silence {
         let after = Some(Duration::from_millis(400));
-        Silence::new(&Settings { suspicion_after: after, ..Settings::default() }, 2, at(0)).expect("is on")
+        Silence::new(
+            &MembershipSettings { suspicion_after: after, ..MembershipSettings::default() },
+            2,
+            at(0),
+        )
+        .expect("is on")
     }
 
     #[test]

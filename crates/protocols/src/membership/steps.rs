@@ -4,7 +4,7 @@ use squall_fabric::Instant;
 
 /// What a member does on the way from one view to the next, in the usual order. Not every member takes every step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum ViewChangeStep {
     /// It suspects a member of the view, for the first time.
     Suspected,
     /// It has stopped sending and acknowledging.
@@ -21,7 +21,7 @@ pub enum Step {
     Ready,
 }
 
-impl Step {
+impl ViewChangeStep {
     /// All steps, in order.
     pub const ALL: [Self; 7] = [
         Self::Suspected,
@@ -50,30 +50,31 @@ impl Step {
 
 /// When each step was taken, by this member's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Steps([Option<Instant>; Step::ALL.len()]);
+pub struct ViewChangeSteps([Option<Instant>; ViewChangeStep::ALL.len()]);
 
-impl Steps {
+impl ViewChangeSteps {
     /// When `step` was taken, if it was.
     #[must_use]
-    pub const fn at(&self, step: Step) -> Option<Instant> {
+    pub const fn at(&self, step: ViewChangeStep) -> Option<Instant> {
         self.0[step as usize]
     }
 
     /// The steps that were taken, in the order of their instants.
     #[must_use]
-    pub fn taken(&self) -> Vec<(Step, Instant)> {
-        let mut taken: Vec<_> = Step::ALL.iter().filter_map(|step| Some((*step, self.at(*step)?))).collect();
+    pub fn taken(&self) -> Vec<(ViewChangeStep, Instant)> {
+        let mut taken: Vec<_> =
+            ViewChangeStep::ALL.iter().filter_map(|step| Some((*step, self.at(*step)?))).collect();
         taken.sort_by_key(|(_, at)| *at);
         taken
     }
 
     /// Notes that `step` was taken; the last time counts.
-    pub const fn note(&mut self, step: Step, at: Instant) {
+    pub const fn note(&mut self, step: ViewChangeStep, at: Instant) {
         self.0[step as usize] = Some(at);
     }
 
     /// Notes that `step` was taken; the first time counts.
-    pub fn note_first(&mut self, step: Step, at: Instant) {
+    pub fn note_first(&mut self, step: ViewChangeStep, at: Instant) {
         self.0[step as usize].get_or_insert(at);
     }
 }
@@ -85,13 +86,20 @@ mod tests {
     #[test]
     fn steps_come_in_the_order_of_their_instants() {
         let at = Instant::from_nanos;
-        let mut steps = Steps::default();
-        steps.note_first(Step::Wedged, at(5));
-        steps.note_first(Step::Wedged, at(6));
-        steps.note_first(Step::Suspected, at(7));
-        steps.note(Step::Echoed, at(8));
-        steps.note(Step::Echoed, at(9));
-        assert_eq!(steps.taken(), [(Step::Wedged, at(5)), (Step::Suspected, at(7)), (Step::Echoed, at(9))]);
-        assert_eq!(steps.at(Step::Ready), None);
+        let mut steps = ViewChangeSteps::default();
+        steps.note_first(ViewChangeStep::Wedged, at(5));
+        steps.note_first(ViewChangeStep::Wedged, at(6));
+        steps.note_first(ViewChangeStep::Suspected, at(7));
+        steps.note(ViewChangeStep::Echoed, at(8));
+        steps.note(ViewChangeStep::Echoed, at(9));
+        assert_eq!(
+            steps.taken(),
+            [
+                (ViewChangeStep::Wedged, at(5)),
+                (ViewChangeStep::Suspected, at(7)),
+                (ViewChangeStep::Echoed, at(9))
+            ]
+        );
+        assert_eq!(steps.at(ViewChangeStep::Ready), None);
     }
 }

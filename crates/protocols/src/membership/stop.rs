@@ -2,7 +2,7 @@
 
 /// Why a member has stopped for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopReason {
     /// The others suspect this member, or have gone on without it \[V4\].
     Excluded,
     /// Too many members of the view are gone: what is left is no majority \[V5\].
@@ -16,9 +16,9 @@ pub enum Stop {
     Left,
 }
 
-impl std::error::Error for Stop {}
+impl std::error::Error for StopReason {}
 
-impl std::fmt::Display for Stop {
+impl std::fmt::Display for StopReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Excluded => f.write_str(

@@ -27,9 +27,9 @@ pub struct View {
     pub members: Vec<Member>,
     /// The members that wish to leave and hold a state that no other member has yet, as a set of ranks.
     pub leaving: u64,
-    /// For each subgroup that may have a state ([`super::Settings::states`]) the members that hold it, as a set of ranks:
-    /// those that held it when the view before ended \[A8\]. Empty in the first view, in which every member of a subgroup
-    /// has the state with which it begins.
+    /// For each subgroup that may have a state ([`super::MembershipSettings::states`]) the members that hold it, as a set of
+    /// ranks: those that held it when the view before ended \[A8\]. Empty in the first view, in which every member of a
+    /// subgroup has the state with which it begins.
     pub holders: Vec<u64>,
 }
 

@@ -13,15 +13,15 @@
 
 use squall_fabric::window::Announcement;
 
-use super::{Deliver, Mode, Subgroup};
-use crate::mutation::{Mutation, is_on};
+use super::{Deliver, DeliveryMode, Subgroup};
+use crate::mutation::{GroupMutation, is_on};
 
 /// What the others have been told, in total order.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
-    /// `told.received <= received`, as pushed or as the announcement says.
+pub(super) struct AnnouncedProgress {
+    /// `progress_announced.received <= received`, as pushed or as the announcement says.
     received: u64,
-    /// `told.delivered <= delivered`
+    /// `progress_announced.delivered <= delivered`
     delivered: u64,
     /// All messages of other members that were announced lie below this sequence.
     awaited: u64,
@@ -31,14 +31,14 @@ pub(super) struct Told {
 /// rank `sender` among `senders`.
 #[inline]
 pub(super) fn acknowledged(received: u64, sender: usize, indexes: u64, senders: usize) -> u64 {
-    if is_on(Mutation::AnnouncementCoversOthers) {
+    if is_on(GroupMutation::AnnouncementCoversOthers) {
         return received.max(indexes * senders as u64);
     }
     if senders == 1 {
         return received.max(indexes);
     }
-    let (round, turn) = (received / senders as u64, received % senders as u64);
-    received + u64::from(turn == sender as u64 && round < indexes)
+    let (round, index) = (received / senders as u64, received % senders as u64);
+    received + u64::from(index == sender as u64 && round < indexes)
 }
 
 impl<D: Deliver> Subgroup<D> {
@@ -47,11 +47,11 @@ impl<D: Deliver> Subgroup<D> {
     pub(super) fn note_announced(&mut self, sender: usize, before: Announcement, now: Announcement) {
         let own = self.publisher.as_ref().is_some_and(|(_, own)| *own == sender);
         // Nulls take no memory: nobody waits for it.
-        if own || before.records == now.records || is_on(Mutation::KeepDelivered) {
+        if own || before.records == now.records || is_on(GroupMutation::KeepDelivered) {
             return;
         }
         let behind = (now.indexes - 1) * self.announced.len() as u64 + sender as u64 + 1;
-        self.told.awaited = self.told.awaited.max(behind);
+        self.progress_announced.awaited = self.progress_announced.awaited.max(behind);
     }
 
     /// How far the member with rank `rank` has received everything, as far as this one knows.
@@ -69,19 +69,21 @@ impl<D: Deliver> Subgroup<D> {
 
     /// Queues what the others do not know.
     #[inline]
-    pub(super) fn tell(&mut self) {
-        if self.settings.mode != Mode::Atomic {
+    pub(super) fn announce(&mut self) {
+        if self.settings.mode != DeliveryMode::Atomic {
             return;
         }
         if let Some((publisher, sender)) = &self.publisher {
             let indexes = publisher.announcement().indexes;
-            let known = acknowledged(self.told.received, *sender, indexes, self.announced.len());
-            self.told.received = known.min(self.received);
+            let known =
+                acknowledged(self.progress_announced.received, *sender, indexes, self.announced.len());
+            self.progress_announced.received = known.min(self.received);
         }
         let delivered_column = self.row.delivered.column(0).word();
         let delivered = self.table.own().load_relaxed(delivered_column);
-        let says_received = self.told.received < self.received;
-        let says_delivered = self.told.delivered < delivered.min(self.told.awaited);
+        let says_received = self.progress_announced.received < self.received;
+        let says_delivered =
+            self.progress_announced.delivered < delivered.min(self.progress_announced.awaited);
         let words = match (says_received, says_delivered) {
             (false, false) => return,
             (true, false) => self.row.received.word()..delivered_column,
@@ -89,12 +91,12 @@ impl<D: Deliver> Subgroup<D> {
             (true, true) => self.row.received.word()..delivered_column + 1,
         };
         if says_received {
-            self.told.received = self.received;
+            self.progress_announced.received = self.received;
         }
         if says_delivered {
-            self.told.delivered = delivered;
+            self.progress_announced.delivered = delivered;
         }
-        self.table.tell(words);
+        self.table.publish(words);
     }
 }
 

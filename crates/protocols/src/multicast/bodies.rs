@@ -16,18 +16,18 @@
 //!   a trim covers, has its body at every member that goes on.
 //! - \[L2\] The place of a body is written again only when all members have delivered its message and nobody reads it
 //!   any more to send it.
-//! - `whole` bodies come in order; `0 <= released <= published`, and `published - freed <= Large::window`.
+//! - `whole` bodies come in order; `0 <= released <= published`, and `published - freed <= LargeMessages::window`.
 
 use std::collections::VecDeque;
 
 use squall_fabric::layout::Columns;
-use squall_fabric::window::{Body, Geometry, Publisher};
-use squall_fabric::{Column, Fabric, Layout, Region};
+use squall_fabric::window::{MessageBody, WindowGeometry, WindowPublisher};
+use squall_fabric::{Column, Fabric, Region, RowLayout};
 
-use super::{Carrier, Corrupt, Deliver, Failure, Large, Settings, Subgroup};
+use super::{Carrier, CorruptMemory, Deliver, LargeMessages, Subgroup, SubgroupFailure, SubgroupSettings};
 use crate::coverage::{Point, reach};
-use crate::mutation::{Mutation, is_on};
-use crate::sst::Table;
+use crate::mutation::{GroupMutation, is_on};
+use crate::sst::StateTable;
 
 /// Where things about bodies are in a row.
 #[derive(Clone, Debug)]
@@ -38,16 +38,16 @@ pub struct BodyColumns {
     /// The index of body `number` at `number % window`.
     indexes: Columns<u64>,
     /// The ring, in the row if bodies are pushed, else in a region of its own.
-    pub(super) ring: Geometry,
+    pub(super) ring: WindowGeometry,
 }
 
 impl BodyColumns {
-    pub(super) fn new(layout: &mut Layout, large: &Large) -> Self {
-        let Large { message_max, window, window_bytes, carrier } = *large;
-        let empty = Geometry::of_bodies(0, window, message_max, window_bytes);
+    pub(super) fn new(layout: &mut RowLayout, large: &LargeMessages) -> Self {
+        let LargeMessages { message_max, window, window_bytes, carrier } = *large;
+        let empty = WindowGeometry::of_bodies(0, window, message_max, window_bytes);
         let (count, indexes) = (layout.column(), layout.list(window));
         let first = if carrier == Carrier::Pushed { layout.block(empty.words()) } else { 0 };
-        Self { carrier, count, indexes, ring: Geometry { first, ..empty } }
+        Self { carrier, count, indexes, ring: WindowGeometry { first, ..empty } }
     }
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Bodies {
     rings: Vec<Region>,
     senders: Vec<Incoming>,
     /// Own bodies that are published and not yet taken by who carries them.
-    outgoing: VecDeque<Body>,
+    outgoing: VecDeque<MessageBody>,
 }
 
 /// The bodies of one sender.
@@ -77,9 +77,9 @@ impl Bodies {
     /// The rings for the rows of `table`.
     pub(super) fn new<F: Fabric>(
         fabric: &mut F,
-        table: &Table,
+        table: &StateTable,
         columns: &BodyColumns,
-        settings: &Settings,
+        settings: &SubgroupSettings,
     ) -> Self {
         let ring = |member: &usize| match columns.carrier {
             Carrier::Pushed => table.row(*member).clone(),
@@ -97,12 +97,12 @@ impl Bodies {
     }
 
     /// The ring of a sender.
-    pub(super) fn ring(&self, sender: usize) -> (&Region, Geometry) {
+    pub(super) fn ring(&self, sender: usize) -> (&Region, WindowGeometry) {
         (&self.rings[sender], self.columns.ring)
     }
 
     /// Sends the bodies of what has just been published, or leaves them to who carries them.
-    pub(super) fn send(&mut self, publisher: &mut Publisher, table: &mut Table) {
+    pub(super) fn send(&mut self, publisher: &mut WindowPublisher, table: &mut StateTable) {
         let Self { columns, outgoing, .. } = self;
         let window = columns.indexes.count() as u64;
         let (mut count, mut pushed) = (None, 0);
@@ -131,7 +131,7 @@ impl Bodies {
     pub(super) fn received(&mut self, sender: usize, announced: u64, row: &Region) -> Option<u64> {
         let window = self.columns.indexes.count() as u64;
         let incoming = &mut self.senders[sender];
-        if incoming.whole == u64::MAX || is_on(Mutation::CountMissingBody) {
+        if incoming.whole == u64::MAX || is_on(GroupMutation::CountMissingBody) {
             return Some(announced);
         }
         let count = self.columns.count.load(row);
@@ -175,14 +175,14 @@ impl<D: Deliver> Subgroup<D> {
     pub fn next_body(&mut self) -> Option<OutgoingBody> {
         let (_, sender) = self.publisher.as_ref()?;
         let bodies = self.bodies.as_mut()?;
-        let Body { words, .. } = bodies.outgoing.pop_front()?;
+        let MessageBody { words, .. } = bodies.outgoing.pop_front()?;
         let (region, first) = (bodies.rings[*sender].clone(), words.start);
         Some(OutgoingBody { region, first, bytes: 8 * words.len() as u64 })
     }
 
     /// The ring of the sender with this rank among the senders, and where in it bodies lie, if bodies are relayed.
     #[must_use]
-    pub fn body_ring(&self, sender: usize) -> Option<(&Region, Geometry)> {
+    pub fn body_ring(&self, sender: usize) -> Option<(&Region, WindowGeometry)> {
         let bodies = self.bodies.as_ref().filter(|bodies| bodies.columns.carrier == Carrier::Relayed)?;
         Some(bodies.ring(sender))
     }
@@ -213,7 +213,7 @@ impl<D: Deliver> Subgroup<D> {
         let member = self.settings.senders[sender];
         let limit = bodies.received(sender, announced, self.table.row(member));
         if limit.is_none() {
-            self.fail(Failure::Corrupt(Corrupt::Announcement { member, index: announced }));
+            self.fail(SubgroupFailure::Corrupt(CorruptMemory::Announcement { member, index: announced }));
         }
         limit
     }

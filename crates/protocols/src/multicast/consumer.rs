@@ -9,14 +9,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use squall_fabric::window::{Announcement, CorruptRecord, Reader, Record};
+use squall_fabric::window::{Announcement, CorruptRecord, WindowReader, WindowRecord};
 use squall_fabric::{NodeId, Region, trusted};
 
 use super::bodies::Bodies;
-use super::{Mode, Row, Settings, ViewStart};
+use super::{DeliveryMode, MulticastRow, SubgroupSettings, ViewStart};
 use crate::coverage::{Point, reach};
-use crate::mutation::{Mutation, is_on};
-use crate::sst::Table;
+use crate::mutation::{GroupMutation, is_on};
+use crate::sst::StateTable;
 
 /// A message as it is delivered, in place.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ pub trait Deliver {
     fn begin_view(&mut self, _view: u64, _members: &[NodeId]) {}
 
     /// Takes all messages that are deliverable now, nulls left out. What is not taken comes again.
-    fn deliver_batch(&mut self, batch: Batch<'_>) {
+    fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
         batch.for_each(|message| self.deliver(message));
     }
 }
@@ -66,38 +66,38 @@ impl Deliver for Box<dyn Deliver + Send> {
     }
 
     /// One indirect call for the whole batch.
-    fn deliver_batch(&mut self, batch: Batch<'_>) {
+    fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
         (**self).deliver_batch(batch);
     }
 }
 
 /// Messages that are deliverable now, in order.
-pub struct Batch<'a> {
+pub struct MessageBatch<'a> {
     consumer: &'a mut Consumer,
     lane: usize,
     limit: u64,
-    corrupt: &'a mut Option<Corrupt>,
+    corrupt: &'a mut Option<CorruptMemory>,
     /// Sees each message before it is handed over.
     tap: Option<&'a mut dyn FnMut(Message<'_>)>,
 }
 
-impl fmt::Debug for Batch<'_> {
+impl fmt::Debug for MessageBatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("lane", &self.lane).field("limit", &self.limit).finish_non_exhaustive()
     }
 }
 
-impl<'a> Batch<'a> {
+impl<'a> MessageBatch<'a> {
     /// The same messages; `tap` sees each of them before it is handed over, and none that is not. There is one tap: it
     /// replaces the one before.
     #[doc(hidden)]
     #[must_use]
-    pub fn tapped<'b>(self, tap: &'b mut dyn FnMut(Message<'_>)) -> Batch<'b>
+    pub fn tapped<'b>(self, tap: &'b mut dyn FnMut(Message<'_>)) -> MessageBatch<'b>
     where
         'a: 'b,
     {
         let Self { consumer, lane, limit, corrupt, tap: _ } = self;
-        Batch { consumer, lane, limit, corrupt, tap: Some(tap) }
+        MessageBatch { consumer, lane, limit, corrupt, tap: Some(tap) }
     }
 
     /// Takes all messages.
@@ -144,9 +144,9 @@ pub struct Consumer {
     ordered: bool,
     /// Sequences or indexes taken, by lane.
     taken: Lanes,
-    /// In total order: the next sequence is index `round` of sender `turn`.
+    /// In total order: the next sequence is index `round` of sender `next_sender`.
     round: u64,
-    turn: usize,
+    next_sender: usize,
     /// Messages and bytes handed over, nulls not counted.
     messages: u64,
     bytes: u64,
@@ -156,14 +156,14 @@ pub struct Consumer {
 
 /// A message that has been taken and not yet looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Taken {
+pub struct TakenMessage {
     sender: usize,
     index: u64,
     sequence: u64,
-    record: Record,
+    record: WindowRecord,
 }
 
-impl Taken {
+impl TakenMessage {
     /// How many of its lane come before it.
     pub(crate) const fn sequence(&self) -> u64 {
         self.sequence
@@ -176,9 +176,9 @@ struct Source {
     member: usize,
     node: NodeId,
     row: Region,
-    columns: Arc<Row>,
+    columns: Arc<MulticastRow>,
     announced: Announcement,
-    reader: Reader,
+    reader: WindowReader,
     /// Messages that this member has delivered in an earlier view and that come once more.
     known: u64,
 }
@@ -187,14 +187,14 @@ impl Consumer {
     /// A walk from the beginning of a view.
     #[must_use]
     pub(super) fn new(
-        table: &Table,
-        row: &Row,
-        settings: &Settings,
+        table: &StateTable,
+        row: &MulticastRow,
+        settings: &SubgroupSettings,
         start: &ViewStart,
         bodies: Option<&Bodies>,
     ) -> Self {
         let reader = |(sender, member): (usize, &usize)| {
-            let reader = Reader::new(table.row(*member), row.window);
+            let reader = WindowReader::new(table.row(*member), row.window);
             match bodies {
                 Some(bodies) => {
                     let (ring, geometry) = bodies.ring(sender);
@@ -214,16 +214,16 @@ impl Consumer {
             known: start.known(table.members()[*member]),
         });
         let mut senders: Vec<Source> = senders.collect();
-        if is_on(Mutation::OrderOfOneMember) && table.rank() == 1 {
+        if is_on(GroupMutation::OrderOfOneMember) && table.rank() == 1 {
             senders.reverse();
         }
         Self {
             view: start.view,
             senders,
-            ordered: settings.mode == Mode::Atomic,
+            ordered: settings.mode == DeliveryMode::Atomic,
             taken: vec![0; settings.lanes()].into_boxed_slice(),
             round: 0,
-            turn: 0,
+            next_sender: 0,
             messages: 0,
             bytes: 0,
             ends: None,
@@ -257,7 +257,7 @@ impl Consumer {
     /// were taken.
     ///
     /// # Errors
-    /// [`Corrupt`]: nothing more may be delivered [O6].
+    /// [`CorruptMemory`]: nothing more may be delivered [O6].
     #[inline]
     pub fn consume<D: Deliver>(
         &mut self,
@@ -265,11 +265,11 @@ impl Consumer {
         limit: u64,
         count: u64,
         deliver: &mut D,
-    ) -> Result<u64, Corrupt> {
+    ) -> Result<u64, CorruptMemory> {
         let before = self.taken[lane];
         let limit = limit.min(before.saturating_add(count));
         let mut corrupt = None;
-        deliver.deliver_batch(Batch { consumer: self, lane, limit, corrupt: &mut corrupt, tap: None });
+        deliver.deliver_batch(MessageBatch { consumer: self, lane, limit, corrupt: &mut corrupt, tap: None });
         corrupt.map_or(Ok(self.taken[lane] - before), Err)
     }
 
@@ -280,7 +280,7 @@ impl Consumer {
         lane: usize,
         limit: u64,
         deliver: &mut impl FnMut(Message<'_>),
-    ) -> Result<(), Corrupt> {
+    ) -> Result<(), CorruptMemory> {
         if self.ends.is_some() {
             while let Some(taken) = self.take_next(lane, limit)? {
                 deliver(self.message(taken));
@@ -288,13 +288,13 @@ impl Consumer {
             return Ok(());
         }
         let before = self.taken[lane];
-        let mut walk = Walk { turn: lane, round: before, messages: 0, bytes: 0, taken: before };
+        let mut walk = Walk { next_sender: lane, round: before, messages: 0, bytes: 0, taken: before };
         if self.ordered {
-            (walk.turn, walk.round) = (self.turn, self.round);
+            (walk.next_sender, walk.round) = (self.next_sender, self.round);
         }
         let result = walk.run(&mut self.senders, self.view, self.ordered, limit, deliver);
         if self.ordered {
-            (self.turn, self.round) = (walk.turn, walk.round);
+            (self.next_sender, self.round) = (walk.next_sender, walk.round);
         }
         self.taken[lane] = walk.taken;
         self.messages += walk.messages;
@@ -305,25 +305,25 @@ impl Consumer {
     /// Takes the next message of `lane` below `limit`, if there is one; nulls are passed over.
     ///
     /// # Errors
-    /// [`Corrupt`]: nothing more may be delivered [O6].
-    pub fn take_next(&mut self, lane: usize, limit: u64) -> Result<Option<Taken>, Corrupt> {
+    /// [`CorruptMemory`]: nothing more may be delivered [O6].
+    pub fn take_next(&mut self, lane: usize, limit: u64) -> Result<Option<TakenMessage>, CorruptMemory> {
         while self.taken[lane] < limit {
             let sequence = self.taken[lane];
             let (sender, index) = self.step(lane, sequence);
             if self.ends.as_ref().is_some_and(|ends| index >= ends[sender])
-                && !is_on(Mutation::DeliverBeyondTrim)
+                && !is_on(GroupMutation::DeliverBeyondTrim)
             {
                 continue;
             }
             if let Some(record) = self.senders[sender].take(index)? {
-                return Ok(Some(Taken { sender, index, sequence, record }));
+                return Ok(Some(TakenMessage { sender, index, sequence, record }));
             }
         }
         Ok(None)
     }
 
     /// A message that [`Consumer::take_next`] has taken, in place.
-    pub fn message(&mut self, taken: Taken) -> Message<'_> {
+    pub fn message(&mut self, taken: TakenMessage) -> Message<'_> {
         let source = &self.senders[taken.sender];
         let bytes = trusted::payload(&source.reader, taken.record);
         self.messages += 1;
@@ -345,10 +345,10 @@ impl Consumer {
         if !self.ordered {
             return (lane, sequence);
         }
-        let step = (self.turn, self.round);
-        self.turn += 1;
-        if self.turn == self.senders.len() {
-            self.turn = 0;
+        let step = (self.next_sender, self.round);
+        self.next_sender += 1;
+        if self.next_sender == self.senders.len() {
+            self.next_sender = 0;
             self.round += 1;
         }
         step
@@ -357,7 +357,7 @@ impl Consumer {
 
 /// The state of one batch, apart from the consumer's so that it stays in registers.
 struct Walk {
-    turn: usize,
+    next_sender: usize,
     round: u64,
     messages: u64,
     bytes: u64,
@@ -374,9 +374,9 @@ impl Walk {
         ordered: bool,
         limit: u64,
         deliver: &mut impl FnMut(Message<'_>),
-    ) -> Result<(), Corrupt> {
+    ) -> Result<(), CorruptMemory> {
         while self.taken < limit {
-            let source = &mut senders[self.turn];
+            let source = &mut senders[self.next_sender];
             if let Some(record) = source.take(self.round)? {
                 let bytes = trusted::payload(&source.reader, record);
                 self.messages += 1;
@@ -387,13 +387,13 @@ impl Walk {
             }
             self.taken += 1;
             if ordered {
-                self.turn += 1;
+                self.next_sender += 1;
             }
-            if !ordered || self.turn == senders.len() {
+            if !ordered || self.next_sender == senders.len() {
                 self.round += 1;
             }
-            if self.turn == senders.len() {
-                self.turn = 0;
+            if self.next_sender == senders.len() {
+                self.next_sender = 0;
             }
         }
         Ok(())
@@ -403,21 +403,21 @@ impl Walk {
 impl Source {
     // Called for each message from one place only; its result would go through memory.
     #[inline(always)]
-    fn take(&mut self, index: u64) -> Result<Option<Record>, Corrupt> {
+    fn take(&mut self, index: u64) -> Result<Option<WindowRecord>, CorruptMemory> {
         if self.announced.indexes <= index {
             self.announced = self.columns.announcement(&self.row);
             if self.announced.indexes <= index {
-                return Err(Corrupt::Announcement { member: self.member, index });
+                return Err(CorruptMemory::Announcement { member: self.member, index });
             }
         }
         let taken = self.reader.take(index, self.announced);
-        if is_on(Mutation::EmptyIsNull) {
+        if is_on(GroupMutation::EmptyIsNull) {
             return Ok(taken
                 .unwrap_or(None)
                 .filter(|record| !trusted::payload(&self.reader, *record).is_empty()));
         }
-        let record = taken.map_err(|record| Corrupt::Record { member: self.member, record })?;
-        if self.known > 0 && record.is_some() && !is_on(Mutation::DeliverKnown) {
+        let record = taken.map_err(|record| CorruptMemory::Record { member: self.member, record })?;
+        if self.known > 0 && record.is_some() && !is_on(GroupMutation::DeliverKnown) {
             reach(Point::KnownPassedOver);
             self.known -= 1;
             return Ok(None);
@@ -428,7 +428,7 @@ impl Source {
 
 /// Memory that is not as the protocol requires: the transport, the memory or a member is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Corrupt {
+pub enum CorruptMemory {
     /// A record is not the one that was announced.
     Record {
         /// The sender's rank among the members.
@@ -445,7 +445,7 @@ pub enum Corrupt {
     },
 }
 
-impl fmt::Display for Corrupt {
+impl fmt::Display for CorruptMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Record { member, record } => write!(f, "messages of member {member}: {record}"),
@@ -456,4 +456,4 @@ impl fmt::Display for Corrupt {
     }
 }
 
-impl std::error::Error for Corrupt {}
+impl std::error::Error for CorruptMemory {}

@@ -2,7 +2,7 @@
 
 /// Counts since the subgroup began. Plain numbers: reading them disturbs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct MulticastCounters {
     /// Evaluations of the subgroup's predicates.
     pub polls: u64,
     /// Words of other members' rows that were loaded.

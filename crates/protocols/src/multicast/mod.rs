@@ -24,8 +24,8 @@
 //!   one, and each names one index of one sender.
 //! - \[O4\] delivered means received by all members: `delivered <= min received` in mode `Atomic`.
 //! - \[O5\] a record is reused only when *all* members have delivered it and no lease is held.
-//! - \[O6\] a record carries its index; another one than expected stops the subgroup ([`Failure::Corrupt`]). A record that
-//!   announces itself counts when all of it is here.
+//! - \[O6\] a record carries its index; another one than expected stops the subgroup ([`SubgroupFailure::Corrupt`]). A record
+//!   that announces itself counts when all of it is here.
 //! - \[N1\] a null never takes the place of a reserved message; \[N2\] nulls are counts, so no ring wraps over them;
 //!   \[N3\] one active sender among many runs at its own speed; \[N4\] without messages only finitely many nulls are
 //!   sent; \[N5\] the whole gap is filled at once; \[N6\] a message of size 0 is a message; \[N7\] nulls in flight at a
@@ -52,13 +52,15 @@ mod subgroup;
 mod wedge;
 
 pub use bodies::{BodyColumns, OutgoingBody};
-pub use consumer::{Batch, Consumer, Corrupt, Deliver, Lanes, Message};
-pub use counters::Counters;
+pub use consumer::{Consumer, CorruptMemory, Deliver, Lanes, Message, MessageBatch};
+pub use counters::MulticastCounters;
 pub use nulls::indexes_owed;
 pub use order::{indexes_below, sequences_complete};
 pub use pull::{NoUpcall, Pull};
-pub use row::Row;
-pub use settings::{BODIES_MAX, Batching, Carrier, Large, Mode, Settings, SettingsError};
+pub use row::MulticastRow;
+pub use settings::{
+    BODIES_MAX, Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings, SubgroupSettingsError,
+};
 pub use slow::HeldUp;
-pub use subgroup::{Failure, Subgroup};
-pub use wedge::{Remainder, ViewStart};
+pub use subgroup::{Subgroup, SubgroupFailure};
+pub use wedge::{SubgroupCarryover, ViewStart};

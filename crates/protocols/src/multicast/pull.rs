@@ -7,10 +7,10 @@ use std::sync::{Arc, OnceLock};
 
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
-use super::consumer::Taken;
-use super::{Consumer, Corrupt, Deliver, Message};
+use super::consumer::TakenMessage;
+use super::{Consumer, CorruptMemory, Deliver, Message};
 use crate::coverage::{Point, reach};
-use crate::mutation::{Mutation, is_on};
+use crate::mutation::{GroupMutation, is_on};
 
 /// What the polling thread and a pulling consumer share, by lane: `released <= limit`.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Handoff {
     /// How far the consumer has given back.
     #[inline]
     pub(super) fn released(&self, lane: usize) -> u64 {
-        if is_on(Mutation::ReleaseUnread) {
+        if is_on(GroupMutation::ReleaseUnread) {
             return self.limit[lane].load(Ordering::Relaxed);
         }
         // SYNC: pairs with the release in `Pull::release`: leases below are given back.
@@ -83,9 +83,9 @@ impl Handoff {
 
 /// The polling thread's end of a handoff. However it goes, the consumer learns that nothing more comes.
 #[derive(Debug)]
-pub(super) struct Offer(pub(super) Arc<Handoff>);
+pub(super) struct HandoffProducer(pub(super) Arc<Handoff>);
 
-impl std::ops::Deref for Offer {
+impl std::ops::Deref for HandoffProducer {
     type Target = Handoff;
 
     #[inline]
@@ -94,7 +94,7 @@ impl std::ops::Deref for Offer {
     }
 }
 
-impl Drop for Offer {
+impl Drop for HandoffProducer {
     fn drop(&mut self) {
         self.close();
     }
@@ -117,7 +117,7 @@ pub struct Pull {
     consumer: Consumer,
     handoff: Arc<Handoff>,
     /// A message that has been looked for and not yet handed over, and its lane.
-    found: Option<(usize, Taken)>,
+    found: Option<(usize, TakenMessage)>,
 }
 
 impl Pull {
@@ -128,8 +128,8 @@ impl Pull {
     /// Whether there is a message now.
     ///
     /// # Errors
-    /// [`Corrupt`]: nothing more may be delivered [O6].
-    pub fn has_message(&mut self) -> Result<bool, Corrupt> {
+    /// [`CorruptMemory`]: nothing more may be delivered [O6].
+    pub fn has_message(&mut self) -> Result<bool, CorruptMemory> {
         for lane in 0..self.handoff.limit.len() {
             if self.found.is_some() {
                 break;
@@ -143,8 +143,8 @@ impl Pull {
     /// The next message, in place, if there is one now. Until [`Pull::release`] its words are not reused.
     ///
     /// # Errors
-    /// [`Corrupt`]: nothing more may be delivered [O6].
-    pub fn next_message(&mut self) -> Result<Option<Message<'_>>, Corrupt> {
+    /// [`CorruptMemory`]: nothing more may be delivered [O6].
+    pub fn next_message(&mut self) -> Result<Option<Message<'_>>, CorruptMemory> {
         self.has_message()?;
         Ok(self.found.take().map(|(_, taken)| self.consumer.message(taken)))
     }
@@ -152,8 +152,8 @@ impl Pull {
     /// Hands over all that is stable, then releases it; returns how many messages.
     ///
     /// # Errors
-    /// [`Corrupt`]: nothing more may be delivered [O6].
-    pub fn consume<D: Deliver>(&mut self, deliver: &mut D) -> Result<u64, Corrupt> {
+    /// [`CorruptMemory`]: nothing more may be delivered [O6].
+    pub fn consume<D: Deliver>(&mut self, deliver: &mut D) -> Result<u64, CorruptMemory> {
         let before = self.consumer.handed_over().0;
         if let Some((_, taken)) = self.found.take() {
             deliver.deliver(self.consumer.message(taken));
@@ -169,7 +169,7 @@ impl Pull {
     }
 
     /// Whether there is anything to give back: messages that were handed over, or nulls and messages of an earlier view
-    /// that were passed over. The latter take room in their senders' windows too, so a consumer that finds no message
+    /// that were passed over. The latter take space in their senders' windows too, so a consumer that finds no message
     /// releases them.
     #[inline]
     #[must_use]
@@ -236,13 +236,13 @@ mod tests {
     use squall_fabric::sim::{SimConfig, SimWorld};
     use squall_fabric::{MirrorKey, NodeId};
 
-    use crate::multicast::{Settings, Subgroup, ViewStart};
+    use crate::multicast::{Subgroup, SubgroupSettings, ViewStart};
 
     /// As when its member is excluded: a consumer that waits must not wait for ever [V4].
     #[test]
     fn a_subgroup_that_is_dropped_is_closed() {
         let mut fabric = SimWorld::new(1, SimConfig::hardware(), 1).fabric(0);
-        let (settings, start) = (Settings::new(1, 8), ViewStart::default());
+        let (settings, start) = (SubgroupSettings::new(1, 8), ViewStart::default());
         let (subgroup, _writer, pull) =
             Subgroup::pulled(&mut fabric, MirrorKey(1), &[NodeId(0)], settings, start);
         assert!(!pull.is_closed());

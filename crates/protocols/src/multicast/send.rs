@@ -2,8 +2,8 @@
 
 use squall_fabric::window::{Announcement, INDEXES_MAX};
 
-use super::{Deliver, Failure, Subgroup};
-use crate::mutation::{Mutation, is_on};
+use super::{Deliver, Subgroup, SubgroupFailure};
+use crate::mutation::{GroupMutation, is_on};
 
 impl<D: Deliver> Subgroup<D> {
     /// Sends what the application has committed; returns how many messages.
@@ -17,7 +17,7 @@ impl<D: Deliver> Subgroup<D> {
         let mut pushes = 0;
         let sent = publisher.publish(count, |words| {
             pushes += 1;
-            if pushes == 1 || !is_on(Mutation::HalfOfWrappedBatch) {
+            if pushes == 1 || !is_on(GroupMutation::HalfOfWrappedBatch) {
                 table.append(words);
             }
         });
@@ -46,7 +46,7 @@ impl<D: Deliver> Subgroup<D> {
         let Some((publisher, _)) = &mut self.publisher else { return false };
         let Some(words) = publisher.publish_express() else { return false };
         let announcement = publisher.announcement();
-        self.table.tell(words);
+        self.table.publish(words);
         self.counters.express += 1;
         self.note_sent(1, announcement);
         true
@@ -56,7 +56,7 @@ impl<D: Deliver> Subgroup<D> {
         self.counters.send_batches += 1;
         self.counters.messages_sent += messages;
         if announcement.indexes >= INDEXES_MAX - self.settings.window as u64 {
-            self.fail(Failure::Exhausted);
+            self.fail(SubgroupFailure::Exhausted);
         }
     }
 }

@@ -7,7 +7,7 @@ use squall_fabric::window::RECORDS_MAX;
 
 /// When and in which order messages are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum DeliveryMode {
     /// Total order, when all members have received (Derecho's atomic multicast).
     #[default]
     Atomic,
@@ -37,13 +37,13 @@ impl Batching {
 
 /// How large messages go: their bodies beside the window (Derecho §3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Large {
-    /// The longest message in bytes; above [`Settings::message_max`].
+pub struct LargeMessages {
+    /// The longest message in bytes; above [`SubgroupSettings::message_max`].
     pub message_max: usize,
     /// The most bodies that a sender may have under way; `1..=BODIES_MAX`.
     pub window: usize,
     /// The most bytes of bodies that a sender may have under way; one of the longest fits in any case. Each member has
-    /// room for so many of each sender, and once more for the longest.
+    /// space for so many of each sender, and once more for the longest.
     pub window_bytes: usize,
     /// How bodies travel.
     pub carrier: Carrier,
@@ -63,9 +63,9 @@ pub const BODIES_MAX: usize = 64;
 
 /// The settings of a subgroup, the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct SubgroupSettings {
     /// When and in which order messages are delivered.
-    pub mode: Mode,
+    pub mode: DeliveryMode,
     /// The most messages that a sender may have under way; `1..=RECORDS_MAX`.
     pub window: usize,
     /// The longest message in bytes.
@@ -75,11 +75,12 @@ pub struct Settings {
     /// Which stages take all that is there.
     pub batching: Batching,
     /// Messages longer than `message_max`, if there may be any.
-    pub large: Option<Large>,
+    pub large: Option<LargeMessages>,
     /// Whether a sender without messages fills the rounds that others have begun (Spindle §3.3).
     pub null_sends: bool,
-    /// Whether a short message that is alone in its window goes by one write ([`Express`](squall_fabric::window::Express)).
-    /// That pays where a push is a transfer; in shared memory two stores are cheaper than a check.
+    /// Whether a short message that is alone in its window goes by one write
+    /// ([`ExpressSlot`](squall_fabric::window::ExpressSlot)). That pays where a push is a transfer; in shared memory two stores
+    /// are cheaper than a check.
     pub express: bool,
     /// A member whose consumer holds a sender up for so long, without taking a single message, is excluded, if the rest
     /// is a majority. `None`: the others wait.
@@ -88,13 +89,13 @@ pub struct Settings {
     pub senders: Vec<usize>,
 }
 
-impl Settings {
+impl SubgroupSettings {
     /// Atomic, all optimisations on, a window of 256 messages and at most 16 MiB, and all of `members` members
     /// send.
     #[must_use]
     pub fn new(members: usize, message_max: usize) -> Self {
         Self {
-            mode: Mode::Atomic,
+            mode: DeliveryMode::Atomic,
             window: 256,
             message_max,
             window_bytes: 16 << 20,
@@ -111,29 +112,31 @@ impl Settings {
     ///
     /// # Errors
     /// The first thing that does not.
-    pub fn check(&self, members: usize) -> Result<(), SettingsError> {
+    pub fn check(&self, members: usize) -> Result<(), SubgroupSettingsError> {
         if !(1..=RECORDS_MAX).contains(&self.window) {
-            return Err(SettingsError::Window(self.window));
+            return Err(SubgroupSettingsError::Window(self.window));
         }
         if u32::try_from(self.message_max).is_err() {
-            return Err(SettingsError::MessageMax(self.message_max));
+            return Err(SubgroupSettingsError::MessageMax(self.message_max));
         }
-        if let Some(Large { message_max, window, .. }) = self.large {
+        if let Some(LargeMessages { message_max, window, .. }) = self.large {
             if message_max <= self.message_max || u32::try_from(message_max).is_err() {
-                return Err(SettingsError::LargeMax {
+                return Err(SubgroupSettingsError::LargeMax {
                     large_max: message_max,
                     message_max: self.message_max,
                 });
             }
             if !(1..=BODIES_MAX).contains(&window) {
-                return Err(SettingsError::LargeWindow(window));
+                return Err(SubgroupSettingsError::LargeWindow(window));
             }
         }
         if self.senders.is_empty() || !self.senders.is_sorted_by(|a, b| a < b) {
-            return Err(SettingsError::Senders);
+            return Err(SubgroupSettingsError::Senders);
         }
         match self.senders.last() {
-            Some(last) if *last >= members => Err(SettingsError::UnknownSender { rank: *last, members }),
+            Some(last) if *last >= members => {
+                Err(SubgroupSettingsError::UnknownSender { rank: *last, members })
+            }
             _ => Ok(()),
         }
     }
@@ -148,15 +151,15 @@ impl Settings {
     #[must_use]
     pub fn lanes(&self) -> usize {
         match self.mode {
-            Mode::Atomic => 1,
-            Mode::Unordered | Mode::Raw => self.senders.len(),
+            DeliveryMode::Atomic => 1,
+            DeliveryMode::Unordered | DeliveryMode::Raw => self.senders.len(),
         }
     }
 }
 
 /// What is wrong with a subgroup's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettingsError {
+pub enum SubgroupSettingsError {
     /// The window is 0 or too large.
     Window(usize),
     /// The longest message is 4 GiB or more.
@@ -181,7 +184,7 @@ pub enum SettingsError {
     },
 }
 
-impl fmt::Display for SettingsError {
+impl fmt::Display for SubgroupSettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Window(window) => write!(f, "a window of {window} messages: choose 1 to {RECORDS_MAX}"),
@@ -201,4 +204,4 @@ impl fmt::Display for SettingsError {
     }
 }
 
-impl std::error::Error for SettingsError {}
+impl std::error::Error for SubgroupSettingsError {}

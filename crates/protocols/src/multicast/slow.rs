@@ -2,12 +2,12 @@
 //!
 //! A message keeps its place in its sender's window until all members have delivered it, so a consumer that stops fills
 //! all windows. This core finds out who that is. It decides nothing: [`crate::group`] reports the member if the settings
-//! say so ([`Settings::slow_after`](super::Settings::slow_after)), and it leaves in a view on which all agree.
+//! say so ([`SubgroupSettings::slow_after`](super::SubgroupSettings::slow_after)), and it leaves in a view on which all agree.
 //!
 //! **State.** For each member, how far it has delivered when this one last looked, and since when it has stood still
 //! there while it was waited for. The same of the own consumer.
 //!
-//! **Law.** A member is *waited for* if this one's application found no room for a message, and the oldest message in its
+//! **Law.** A member is *waited for* if this one's application found no space for a message, and the oldest message in its
 //! window is stable, and the member has not delivered it. So one that has not received it is not waited for here: whether
 //! it lives is for membership to say. Whoever moves, by one message, begins anew; a consumer that is slow but moves is
 //! never excluded. The own consumer is waited for if it could take a message.
@@ -17,9 +17,9 @@
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::subgroup::Outlet;
-use super::{Deliver, Mode, Subgroup};
-use crate::mutation::{Mutation, is_on};
+use super::subgroup::DeliveryOutlet;
+use super::{Deliver, DeliveryMode, Subgroup};
+use crate::mutation::{GroupMutation, is_on};
 
 /// Where a consumer stands, while it is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ struct Stand {
 
 impl Stand {
     fn note(&mut self, is_waited_for: bool, position: u64, now: Instant) {
-        let has_moved = self.position != position && !is_on(Mutation::SlowThoughMoving);
+        let has_moved = self.position != position && !is_on(GroupMutation::SlowThoughMoving);
         let stands = is_waited_for && !has_moved;
         let since = self.since.filter(|_| stands).unwrap_or(now);
         *self = Self { position, since: is_waited_for.then_some(since) };
@@ -48,7 +48,7 @@ pub struct HeldUp {
 
 /// What one member knows of the consumers of a subgroup.
 #[derive(Debug)]
-pub(super) struct Consumers {
+pub(super) struct ConsumerProgress {
     interval: Duration,
     next: Instant,
     /// By rank.
@@ -56,7 +56,7 @@ pub(super) struct Consumers {
     own: Stand,
 }
 
-impl Consumers {
+impl ConsumerProgress {
     pub(super) fn new(members: usize, slow_after: Option<Duration>) -> Self {
         let interval = slow_after.map_or(INTERVAL, |after| (after / LOOKS).min(INTERVAL));
         let stands = vec![Stand::default(); members];
@@ -86,7 +86,7 @@ impl<D: Deliver> Subgroup<D> {
             let is_waited_for = oldest.is_some_and(|oldest| delivered <= oldest);
             self.consumers.stands[rank].note(is_waited_for, delivered, now);
         }
-        if let Outlet::Pull(offer) = &self.outlet {
+        if let DeliveryOutlet::Pull(offer) = &self.outlet {
             let (position, waits) = offer.standing();
             self.consumers.own.note(waits, position, now);
             if self.consumers.own.since.is_some_and(|since| now.since(since) >= self.consumers.interval) {
@@ -113,34 +113,34 @@ impl<D: Deliver> Subgroup<D> {
     #[must_use]
     pub fn next_look(&self) -> Option<Instant> {
         let sends = self.publisher.as_ref().is_some_and(|(publisher, _)| publisher.outstanding() > 0);
-        let waits = matches!(&self.outlet, Outlet::Pull(offer) if offer.standing().1);
+        let waits = matches!(&self.outlet, DeliveryOutlet::Pull(offer) if offer.standing().1);
         (!self.wedged && (sends || waits)).then_some(self.consumers.next)
     }
 
     /// In what `delivered` counts: the sequence, or index, of the oldest message in the own window, if the application
-    /// found no room, and all members have the message.
+    /// found no space, and all members have the message.
     fn oldest_waiting(&self) -> Option<u64> {
         let (publisher, sender) = self.publisher.as_ref()?;
         let index = publisher.oldest().filter(|_| publisher.is_starved())?;
         match self.settings.mode {
-            Mode::Atomic => {
+            DeliveryMode::Atomic => {
                 let sequence = index * self.announced.len() as u64 + *sender as u64;
                 (sequence < self.stable).then_some(sequence)
             }
-            Mode::Unordered | Mode::Raw => Some(index),
+            DeliveryMode::Unordered | DeliveryMode::Raw => Some(index),
         }
     }
 
     /// The lane in which the own messages are delivered.
     fn own_lane(&self) -> usize {
         match (&self.publisher, self.settings.mode) {
-            (Some((_, sender)), Mode::Unordered | Mode::Raw) => *sender,
+            (Some((_, sender)), DeliveryMode::Unordered | DeliveryMode::Raw) => *sender,
             _ => 0,
         }
     }
 }
 
-/// How often consumers are looked at within [`Settings::slow_after`](super::Settings::slow_after).
+/// How often consumers are looked at within [`SubgroupSettings::slow_after`](super::SubgroupSettings::slow_after).
 const LOOKS: u32 = 8;
 
 /// And at least that often, for those who ask.
@@ -152,7 +152,7 @@ mod tests {
     use squall_fabric::{Core, Fabric, MirrorKey, NodeId};
 
     use super::*;
-    use crate::multicast::{Message, Settings, Subgroup, ViewStart};
+    use crate::multicast::{Message, Subgroup, SubgroupSettings, ViewStart};
 
     fn at(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)
@@ -174,14 +174,14 @@ mod tests {
         }
     }
 
-    /// A sender without room knows the member whose consumer has stopped, and that member knows, too; when it takes its
+    /// A sender without space knows the member whose consumer has stopped, and that member knows, too; when it takes its
     /// messages nobody is held up.
     #[test]
     fn a_sender_finds_the_consumer_that_has_stopped() {
         let world = SimWorld::new(1, SimConfig::hardware(), 2);
         let mut fabrics = [world.fabric(0), world.fabric(1)];
         let nodes = [NodeId(0), NodeId(1)];
-        let settings = Settings { window: 4, senders: vec![0], ..Settings::new(2, 8) };
+        let settings = SubgroupSettings { window: 4, senders: vec![0], ..SubgroupSettings::new(2, 8) };
         let [here, there] = &mut fabrics;
         let start = ViewStart::default;
         let (mut sender, writer) =
@@ -192,7 +192,7 @@ mod tests {
             let end = here.now() + Duration::from_millis(5);
             // What the application did wakes nobody in this world.
             (0..2).for_each(|node| world.wake(node));
-            while let Some(node) = world.next_turn(end) {
+            while let Some(node) = world.next_poll(end) {
                 let mut events = Vec::new();
                 let work = if node == 0 {
                     here.poll(&mut |event| events.push(event));

@@ -5,36 +5,36 @@
 use std::fmt;
 use std::sync::Arc;
 
-use squall_fabric::window::{Announcement, INDEXES_MAX, Publisher, Writer};
-use squall_fabric::{Core, Event, Fabric, MirrorKey, NodeId, trusted};
+use squall_fabric::window::{Announcement, INDEXES_MAX, WindowPublisher, WindowWriter};
+use squall_fabric::{Core, Fabric, FabricEvent, MirrorKey, NodeId, trusted};
 
-use super::acknowledgement::Told;
+use super::acknowledgement::AnnouncedProgress;
 use super::bodies::Bodies;
-use super::pull::{Handoff, NoUpcall, Offer, Pull};
-use super::slow::Consumers;
+use super::pull::{Handoff, HandoffProducer, NoUpcall, Pull};
+use super::slow::ConsumerProgress;
 use super::{
-    Consumer, Corrupt, Counters, Deliver, Mode, Row, Settings, ViewStart, indexes_below, indexes_owed,
-    sequences_complete,
+    Consumer, CorruptMemory, Deliver, DeliveryMode, MulticastCounters, MulticastRow, SubgroupSettings,
+    ViewStart, indexes_below, indexes_owed, sequences_complete,
 };
 use crate::coverage::{Point, reach};
-use crate::mutation::{Mutation, is_on};
-use crate::sst::Table;
+use crate::mutation::{GroupMutation, is_on};
+use crate::sst::StateTable;
 
 /// A subgroup of a fixed list of members, as one member sees it.
 #[derive(Debug)]
 pub struct Subgroup<D> {
     pub(super) start: ViewStart,
-    pub(super) table: Table,
-    pub(super) row: Row,
-    pub(super) settings: Settings,
+    pub(super) table: StateTable,
+    pub(super) row: MulticastRow,
+    pub(super) settings: SubgroupSettings,
     /// The own window, if this member sends, and its rank among the senders.
-    pub(super) publisher: Option<(Publisher, usize)>,
+    pub(super) publisher: Option<(WindowPublisher, usize)>,
     /// The bodies of large messages, if there may be any.
     pub(super) bodies: Option<Bodies>,
     /// Announcements as last seen, by sender.
     pub(super) announced: Vec<Announcement>,
     /// The indexes that the announcements' own words said last, express records left out.
-    said: Vec<u64>,
+    announced_indexes: Vec<u64>,
     /// Their indexes, as far as they count as received: `indexes[i] <= announced[i].indexes`.
     pub(super) indexes: Vec<u64>,
     /// The rank of each member among the senders.
@@ -42,36 +42,36 @@ pub struct Subgroup<D> {
     /// `0 <= delivered <= stable <= received` in total order.
     pub(super) received: u64,
     pub(super) stable: u64,
-    pub(super) told: Told,
-    pub(super) outlet: Outlet<D>,
+    pub(super) progress_announced: AnnouncedProgress,
+    pub(super) outlet: DeliveryOutlet<D>,
     /// The least `delivered` of all members that was last freed up to.
     freed: u64,
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<SubgroupFailure>,
     /// The view is over: nothing is sent or acknowledged any more.
     pub(super) wedged: bool,
-    pub(super) counters: Counters,
-    pub(super) consumers: Consumers,
+    pub(super) counters: MulticastCounters,
+    pub(super) consumers: ConsumerProgress,
 }
 
 /// Where deliveries go.
 #[derive(Debug)]
-pub(super) enum Outlet<D> {
+pub(super) enum DeliveryOutlet<D> {
     /// To an upcall on the polling thread.
     Upcall { consumer: Consumer, deliver: D },
     /// To whoever holds the [`Pull`].
-    Pull(Offer),
+    Pull(HandoffProducer),
 }
 
 /// Why a subgroup has stopped. Nothing wrong was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum SubgroupFailure {
     /// Memory is not as the protocol requires [O6].
-    Corrupt(Corrupt),
+    Corrupt(CorruptMemory),
     /// The indexes of this view are used up, or a member claims so.
     Exhausted,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for SubgroupFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Corrupt(corrupt) => write!(f, "{corrupt}; delivery has stopped before it"),
@@ -80,36 +80,39 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for SubgroupFailure {}
 
 impl<D: Deliver> Subgroup<D> {
     /// Joins the subgroup `key` of `members` in a view; deliveries go to `deliver`, on the thread that polls. The writer is
     /// there if this member sends.
     ///
     /// # Panics
-    /// If the settings do not fit the members ([`Settings::check`]), or this node is not a member.
+    /// If the settings do not fit the members ([`SubgroupSettings::check`]), or this node is not a member.
     pub fn new<F: Fabric>(
         fabric: &mut F,
         key: MirrorKey,
         members: &[NodeId],
-        settings: Settings,
+        settings: SubgroupSettings,
         start: ViewStart,
         deliver: D,
-    ) -> (Self, Option<Writer>) {
-        Self::build(fabric, key, members, settings, start, |consumer| Outlet::Upcall { consumer, deliver })
+    ) -> (Self, Option<WindowWriter>) {
+        Self::build(fabric, key, members, settings, start, |consumer| DeliveryOutlet::Upcall {
+            consumer,
+            deliver,
+        })
     }
 
     fn build<F: Fabric>(
         fabric: &mut F,
         key: MirrorKey,
         members: &[NodeId],
-        settings: Settings,
+        settings: SubgroupSettings,
         start: ViewStart,
-        outlet: impl FnOnce(Consumer) -> Outlet<D>,
-    ) -> (Self, Option<Writer>) {
+        outlet: impl FnOnce(Consumer) -> DeliveryOutlet<D>,
+    ) -> (Self, Option<WindowWriter>) {
         settings.check(members.len()).expect("the caller has checked the settings");
-        let row = Row::new(&settings);
-        let table = Table::new(fabric, key, members, row.words);
+        let row = MulticastRow::new(&settings);
+        let table = StateTable::new(fabric, key, members, row.words);
         let bodies = row.bodies.as_ref().map(|columns| Bodies::new(fabric, &table, columns, &settings));
         let (writer, publisher) = match settings.senders.iter().position(|member| *member == table.rank()) {
             Some(sender) => {
@@ -120,7 +123,7 @@ impl<D: Deliver> Subgroup<D> {
             None => (None, None),
         };
         let outlet = outlet(Consumer::new(&table, &row, &settings, &start, bodies.as_ref()));
-        let consumers = Consumers::new(members.len(), settings.slow_after);
+        let consumers = ConsumerProgress::new(members.len(), settings.slow_after);
         let senders = settings.senders.len();
         let sender_rank = |rank| settings.senders.iter().position(|member| *member == rank);
         let sender_ranks = (0..members.len()).map(sender_rank).collect();
@@ -132,17 +135,17 @@ impl<D: Deliver> Subgroup<D> {
             publisher,
             bodies,
             announced: vec![Announcement::default(); senders],
-            said: vec![0; senders],
+            announced_indexes: vec![0; senders],
             indexes: vec![0; senders],
             sender_ranks,
             received: 0,
             stable: 0,
-            told: Told::default(),
+            progress_announced: AnnouncedProgress::default(),
             outlet,
             freed: 0,
             failure: None,
             wedged: false,
-            counters: Counters::default(),
+            counters: MulticastCounters::default(),
             consumers,
         };
         (subgroup, writer)
@@ -156,25 +159,25 @@ impl<D: Deliver> Subgroup<D> {
 
     /// Why the subgroup has stopped, if it has.
     #[must_use]
-    pub const fn failure(&self) -> Option<Failure> {
+    pub const fn failure(&self) -> Option<SubgroupFailure> {
         self.failure
     }
 
     /// What has been done so far.
     #[must_use]
-    pub const fn counters(&self) -> &Counters {
+    pub const fn counters(&self) -> &MulticastCounters {
         &self.counters
     }
 
     /// The table of rows, for checkers and tools.
     #[must_use]
-    pub const fn table(&self) -> &Table {
+    pub const fn table(&self) -> &StateTable {
         &self.table
     }
 
     /// Where things are in each row.
     #[must_use]
-    pub const fn row(&self) -> &Row {
+    pub const fn row(&self) -> &MulticastRow {
         &self.row
     }
 
@@ -186,15 +189,15 @@ impl<D: Deliver> Subgroup<D> {
 
     /// The settings.
     #[must_use]
-    pub const fn settings(&self) -> &Settings {
+    pub const fn settings(&self) -> &SubgroupSettings {
         &self.settings
     }
 
     /// The upcall, unless deliveries are pulled.
     pub const fn deliver_mut(&mut self) -> Option<&mut D> {
         match &mut self.outlet {
-            Outlet::Upcall { deliver, .. } => Some(deliver),
-            Outlet::Pull(_) => None,
+            DeliveryOutlet::Upcall { deliver, .. } => Some(deliver),
+            DeliveryOutlet::Pull(_) => None,
         }
     }
 
@@ -203,12 +206,12 @@ impl<D: Deliver> Subgroup<D> {
         if let Some((publisher, _)) = &self.publisher {
             publisher.close();
         }
-        if let Outlet::Pull(handoff) = &self.outlet {
+        if let DeliveryOutlet::Pull(handoff) = &self.outlet {
             handoff.close();
         }
     }
 
-    pub(super) fn fail(&mut self, failure: Failure) {
+    pub(super) fn fail(&mut self, failure: SubgroupFailure) {
         self.failure = Some(failure);
         self.close();
     }
@@ -221,7 +224,7 @@ impl<D: Deliver> Subgroup<D> {
                 Ok(announced) if announced == self.announced[sender] => continue,
                 Ok(announced) => announced,
                 Err(corrupt) => {
-                    self.fail(Failure::Corrupt(corrupt));
+                    self.fail(SubgroupFailure::Corrupt(corrupt));
                     return work;
                 }
             };
@@ -234,7 +237,7 @@ impl<D: Deliver> Subgroup<D> {
             if !self.take_announced() {
                 return work;
             }
-            if work > 0 || !is_on(Mutation::OneNullPerReceipt) {
+            if work > 0 || !is_on(GroupMutation::OneNullPerReceipt) {
                 self.fill_rounds(sent);
             }
             self.acknowledge();
@@ -252,15 +255,15 @@ impl<D: Deliver> Subgroup<D> {
 
     /// What a sender has announced by now.
     #[inline]
-    pub(super) fn look_at(&mut self, sender: usize) -> Result<Announcement, Corrupt> {
+    pub(super) fn look_at(&mut self, sender: usize) -> Result<Announcement, CorruptMemory> {
         let member = self.settings.senders[sender];
         let row = self.table.row(member);
-        let said = self.row.announced.load(row);
-        let announced = self.row.with_express(row, self.announced[sender].max(said));
-        if said.indexes < self.said[sender] || announced.indexes >= INDEXES_MAX {
-            return Err(Corrupt::Announcement { member, index: self.said[sender] });
+        let stored = self.row.announced.load(row);
+        let announced = self.row.with_express(row, self.announced[sender].max(stored));
+        if stored.indexes < self.announced_indexes[sender] || announced.indexes >= INDEXES_MAX {
+            return Err(CorruptMemory::Announcement { member, index: self.announced_indexes[sender] });
         }
-        self.said[sender] = said.indexes;
+        self.announced_indexes[sender] = stored.indexes;
         Ok(announced)
     }
 
@@ -288,7 +291,7 @@ impl<D: Deliver> Subgroup<D> {
                 self.indexes[sender] += 1;
                 self.fill_rounds(sent);
                 self.acknowledge();
-                self.tell();
+                self.announce();
                 work = 1;
             }
         }
@@ -301,15 +304,18 @@ impl<D: Deliver> Subgroup<D> {
     #[inline]
     fn fill_rounds(&mut self, sent: u64) {
         let Some((publisher, sender)) = &mut self.publisher else { return };
-        if !self.settings.null_sends || self.settings.mode != Mode::Atomic || is_on(Mutation::NoNulls) {
+        if !self.settings.null_sends
+            || self.settings.mode != DeliveryMode::Atomic
+            || is_on(GroupMutation::NoNulls)
+        {
             return;
         }
         let mut owed = indexes_owed(*sender, &self.indexes);
         let present = publisher.announcement().indexes;
-        if is_on(Mutation::NullTooMany) && owed >= present && owed > 0 {
+        if is_on(GroupMutation::NullTooMany) && owed >= present && owed > 0 {
             owed += 1;
         }
-        if is_on(Mutation::OneNullPerReceipt) {
+        if is_on(GroupMutation::OneNullPerReceipt) {
             owed = owed.min(present + 1);
         }
         if owed <= publisher.announcement().indexes + sent || publisher.ready() > 0 {
@@ -326,7 +332,7 @@ impl<D: Deliver> Subgroup<D> {
     /// Stores `received` if it has grown. Without a total order nobody waits for it.
     #[inline]
     fn acknowledge(&mut self) {
-        if self.settings.mode != Mode::Atomic {
+        if self.settings.mode != DeliveryMode::Atomic {
             return;
         }
         let complete = sequences_complete(&self.indexes);
@@ -347,8 +353,8 @@ impl<D: Deliver> Subgroup<D> {
         let mut stable = self.received;
         let last = self.table.members().len() - 1;
         for rank in 0..=last {
-            let skipped =
-                is_on(Mutation::DeliverUnstable) || (is_on(Mutation::StableWithoutLast) && rank == last);
+            let skipped = is_on(GroupMutation::DeliverUnstable)
+                || (is_on(GroupMutation::StableWithoutLast) && rank == last);
             if rank != self.table.rank() && !skipped {
                 stable = stable.min(self.received_by(rank));
             }
@@ -359,20 +365,20 @@ impl<D: Deliver> Subgroup<D> {
 
     /// Hands over what is stable and stores `delivered`.
     fn deliver(&mut self) -> usize {
-        if self.settings.mode == Mode::Atomic {
+        if self.settings.mode == DeliveryMode::Atomic {
             self.update_stable();
         }
         let mut work = 0;
         for lane in 0..self.row.delivered.count() {
             let limit = match self.settings.mode {
-                Mode::Atomic => self.stable,
-                _ if is_on(Mutation::LaneOfNextSender) => self.indexes[(lane + 1) % self.indexes.len()],
-                Mode::Unordered | Mode::Raw => self.indexes[lane],
+                DeliveryMode::Atomic => self.stable,
+                _ if is_on(GroupMutation::LaneOfNextSender) => self.indexes[(lane + 1) % self.indexes.len()],
+                DeliveryMode::Unordered | DeliveryMode::Raw => self.indexes[lane],
             };
             match self.deliver_lane(lane, limit) {
                 Ok(done) => work |= done,
                 Err(corrupt) => {
-                    self.fail(Failure::Corrupt(corrupt));
+                    self.fail(SubgroupFailure::Corrupt(corrupt));
                     return work;
                 }
             }
@@ -380,10 +386,10 @@ impl<D: Deliver> Subgroup<D> {
         work
     }
 
-    fn deliver_lane(&mut self, lane: usize, limit: u64) -> Result<usize, Corrupt> {
+    fn deliver_lane(&mut self, lane: usize, limit: u64) -> Result<usize, CorruptMemory> {
         let mut news = false;
         let delivered = match &mut self.outlet {
-            Outlet::Upcall { consumer, deliver } => {
+            DeliveryOutlet::Upcall { consumer, deliver } => {
                 if limit == consumer.taken()[lane] {
                     return Ok(0);
                 }
@@ -394,20 +400,20 @@ impl<D: Deliver> Subgroup<D> {
                 self.counters.bytes_delivered = bytes;
                 consumer.taken()[lane]
             }
-            Outlet::Pull(handoff) => {
+            DeliveryOutlet::Pull(handoff) => {
                 news = handoff.offer(lane, limit);
                 handoff.released(lane)
             }
         };
         let column = self.row.delivered.column(lane);
         if delivered == self.table.own().load_relaxed(column.word()) {
-            return Ok(usize::from(news && !is_on(Mutation::SilentWork)));
+            return Ok(usize::from(news && !is_on(GroupMutation::SilentWork)));
         }
         self.counters.delivery_batches += 1;
         self.table.note(column, delivered);
         let own = self.publisher.as_ref().is_some_and(|(_, own)| *own == lane);
-        if self.settings.mode != Mode::Atomic && !own {
-            self.table.tell(column.word()..column.word() + 1);
+        if self.settings.mode != DeliveryMode::Atomic && !own {
+            self.table.publish(column.word()..column.word() + 1);
         }
         Ok(1)
     }
@@ -417,13 +423,13 @@ impl<D: Deliver> Subgroup<D> {
     /// that change often.
     pub(super) fn free(&mut self, idle: bool) -> usize {
         let Some((publisher, sender)) = &mut self.publisher else { return 0 };
-        if publisher.outstanding() == 0 || !(idle || publisher.wants_room()) {
+        if publisher.outstanding() == 0 || !(idle || publisher.wants_space()) {
             return 0;
         }
-        let lane = if self.settings.mode == Mode::Atomic { 0 } else { *sender };
+        let lane = if self.settings.mode == DeliveryMode::Atomic { 0 } else { *sender };
         let column = self.row.delivered.column(lane);
         let mut least = self.table.rows().iter().map(|row| column.load(row)).min().unwrap_or(0);
-        if is_on(Mutation::ReuseAfterOwnDelivery) {
+        if is_on(GroupMutation::ReuseAfterOwnDelivery) {
             least = column.load(self.table.own());
         }
         self.counters.words_polled += self.table.members().len() as u64 - 1;
@@ -431,11 +437,11 @@ impl<D: Deliver> Subgroup<D> {
             return 0;
         }
         let indexes = match self.settings.mode {
-            Mode::Atomic if is_on(Mutation::RoundsOfFirst) => {
+            DeliveryMode::Atomic if is_on(GroupMutation::RoundsOfFirst) => {
                 indexes_below(least, 0, self.settings.senders.len())
             }
-            Mode::Atomic => indexes_below(least, *sender, self.settings.senders.len()),
-            Mode::Unordered | Mode::Raw => least,
+            DeliveryMode::Atomic => indexes_below(least, *sender, self.settings.senders.len()),
+            DeliveryMode::Unordered | DeliveryMode::Raw => least,
         };
         reach(Point::WordsFreed);
         let unreleased = publisher.unreleased();
@@ -455,22 +461,22 @@ impl Subgroup<NoUpcall> {
         fabric: &mut F,
         key: MirrorKey,
         members: &[NodeId],
-        settings: Settings,
+        settings: SubgroupSettings,
         start: ViewStart,
-    ) -> (Self, Option<Writer>, Pull) {
+    ) -> (Self, Option<WindowWriter>, Pull) {
         let lanes = settings.lanes();
         let handoff = Arc::new(Handoff::new(lanes));
         let mut consumer = None;
         let (subgroup, writer) = Self::build(fabric, key, members, settings, start, |built| {
             consumer = Some(built);
-            Outlet::Pull(Offer(Arc::clone(&handoff)))
+            DeliveryOutlet::Pull(HandoffProducer(Arc::clone(&handoff)))
         });
         (subgroup, writer, Pull::new(consumer.expect("built above"), handoff))
     }
 }
 
 impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
-    fn handle_event(&mut self, _fabric: &mut F, event: &Event) {
+    fn handle_event(&mut self, _fabric: &mut F, event: &FabricEvent) {
         self.table.handle_event(event);
     }
 
@@ -482,10 +488,10 @@ impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
         self.counters.polls += 1;
         let sent = self.send();
         let mut work = usize::from(sent > 0) + self.receive(sent) + self.deliver();
-        self.tell();
+        self.announce();
         work += self.free(work == 0);
         let posts = self.table.flush(fabric);
         self.counters.posts += posts as u64;
-        if is_on(Mutation::SilentWork) { work } else { work + posts }
+        if is_on(GroupMutation::SilentWork) { work } else { work + posts }
     }
 }

@@ -7,18 +7,18 @@
 //! - \[V2\] All who go on deliver the same. \[V3\] What anyone delivered before was received by all, so it is below
 //!   the trim.
 //! - \[V14\] A member that stops delivers what its frozen rows show to be stable.
-//! - \[V7\] What a surviving sender has sent beyond the trim, or has committed, goes on in the next view ([`Remains`]).
+//! - \[V7\] What a surviving sender has sent beyond the trim, or has committed, goes on in the next view ([`WindowBacklog`]).
 //!   In mode `Unordered` some members have delivered it already; there it is passed over ([`ViewStart::known`]).
 //!   In mode `Raw` only what was not sent at all goes on.
 
-use squall_fabric::window::Remains;
+use squall_fabric::window::WindowBacklog;
 use squall_fabric::{Fabric, MirrorId, NodeId};
 
 use super::order::sequences_complete;
-use super::subgroup::Outlet;
-use super::{Deliver, Failure, Mode, Subgroup};
+use super::subgroup::DeliveryOutlet;
+use super::{Deliver, DeliveryMode, Subgroup, SubgroupFailure};
 use crate::coverage::{Point, reach};
-use crate::mutation::{Mutation, is_on};
+use crate::mutation::{GroupMutation, is_on};
 
 /// How a view begins for a subgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,11 +38,11 @@ impl ViewStart {
 
 /// What a subgroup of an ended view leaves to the next one.
 #[derive(Debug)]
-pub struct Remainder<D> {
+pub struct SubgroupCarryover<D> {
     /// The upcall, unless deliveries are pulled.
     pub deliver: Option<D>,
     /// Messages of this member that go on in the next view, if it sends.
-    pub remains: Option<Remains>,
+    pub backlog: Option<WindowBacklog>,
     /// The mirror of the own row: retire it when all members have begun the next view.
     pub mirror: MirrorId,
     /// What the next view begins with: see [`ViewStart`].
@@ -87,7 +87,7 @@ impl<D: Deliver> Subgroup<D> {
             match self.look_at(sender) {
                 Ok(announced) => self.announced[sender] = announced,
                 Err(corrupt) => {
-                    self.failure.get_or_insert(Failure::Corrupt(corrupt));
+                    self.failure.get_or_insert(SubgroupFailure::Corrupt(corrupt));
                     return;
                 }
             }
@@ -98,30 +98,32 @@ impl<D: Deliver> Subgroup<D> {
     /// Delivers the trim (indexes of each sender), and nothing more; ends the subgroup.
     ///
     /// # Errors
-    /// [`Failure`]: this member must leave the group.
+    /// [`SubgroupFailure`]: this member must leave the group.
     ///
     /// # Panics
     /// If the subgroup is not wedged, or the trim is beyond what is here: membership agrees on nothing such.
-    pub fn finish(mut self, trim: &[u64]) -> Result<Remainder<D>, Failure> {
+    pub fn finish(mut self, trim: &[u64]) -> Result<SubgroupCarryover<D>, SubgroupFailure> {
         assert!(self.covers(trim), "[V2] the trim {trim:?} is beyond what is here, {:?}", self.indexes);
         if let Some(failure) = self.failure {
             return Err(failure);
         }
-        let remains = self.publisher.as_ref().map(|(publisher, sender)| {
+        let backlog = self.publisher.as_ref().map(|(publisher, sender)| {
             let sent = publisher.announcement().indexes;
-            let goes_on = self.settings.mode != Mode::Raw && !is_on(Mutation::NoResend);
-            publisher.remains(if goes_on { trim[*sender] } else { sent })
+            let goes_on = self.settings.mode != DeliveryMode::Raw && !is_on(GroupMutation::NoResend);
+            publisher.backlog(if goes_on { trim[*sender] } else { sent })
         });
         if trim != self.indexes {
             reach(Point::TrimmedOff);
         }
         let known = self.known_beyond(trim);
         match self.settings.mode {
-            Mode::Atomic => self.deliver_rest(&[sequences_of(trim)], trim)?,
-            Mode::Unordered | Mode::Raw => self.deliver_rest(&self.indexes.clone(), &self.indexes.clone())?,
+            DeliveryMode::Atomic => self.deliver_rest(&[sequences_of(trim)], trim)?,
+            DeliveryMode::Unordered | DeliveryMode::Raw => {
+                self.deliver_rest(&self.indexes.clone(), &self.indexes.clone())?
+            }
         }
         let mirror = self.table.mirror();
-        Ok(Remainder { deliver: self.into_deliver(), remains, mirror, known })
+        Ok(SubgroupCarryover { deliver: self.into_deliver(), backlog, mirror, known })
     }
 
     /// Ends the subgroup at a member that stops: it is in no later view, and nobody asks it how much it has. It delivers what
@@ -129,10 +131,10 @@ impl<D: Deliver> Subgroup<D> {
     /// any do, covers that.
     pub fn stop(&mut self) {
         self.wedge();
-        if self.failure.is_none() && !is_on(Mutation::StopUndelivered) {
+        if self.failure.is_none() && !is_on(GroupMutation::StopUndelivered) {
             reach(Point::StableDelivered);
             let here = self.indexes.clone();
-            let result = if self.settings.mode == Mode::Atomic {
+            let result = if self.settings.mode == DeliveryMode::Atomic {
                 self.received = self.received.max(sequences_complete(&here));
                 self.update_stable();
                 self.deliver_rest(&[self.stable], &here)
@@ -148,15 +150,15 @@ impl<D: Deliver> Subgroup<D> {
     #[must_use]
     pub fn into_deliver(self) -> Option<D> {
         match self.outlet {
-            Outlet::Upcall { deliver, .. } => Some(deliver),
-            Outlet::Pull(_) => None,
+            DeliveryOutlet::Upcall { deliver, .. } => Some(deliver),
+            DeliveryOutlet::Pull(_) => None,
         }
     }
 
     /// Of the messages beyond the trim, which come again, how many are delivered here: all that came in this view,
     /// and those that were yet to come again in this one.
     fn known_beyond(&self, trim: &[u64]) -> Vec<(NodeId, u64)> {
-        if self.settings.mode != Mode::Unordered {
+        if self.settings.mode != DeliveryMode::Unordered {
             return Vec::new();
         }
         let senders = self.settings.senders.iter().enumerate();
@@ -168,17 +170,19 @@ impl<D: Deliver> Subgroup<D> {
     }
 
     /// Hands over what lies below `limits` (by lane) and `ends` (by sender).
-    fn deliver_rest(&mut self, limits: &[u64], ends: &[u64]) -> Result<(), Failure> {
+    fn deliver_rest(&mut self, limits: &[u64], ends: &[u64]) -> Result<(), SubgroupFailure> {
         match &mut self.outlet {
-            Outlet::Upcall { consumer, deliver } => {
+            DeliveryOutlet::Upcall { consumer, deliver } => {
                 consumer.end_view(ends);
                 for (lane, limit) in limits.iter().enumerate() {
                     if *limit > consumer.taken()[lane] {
-                        consumer.consume(lane, *limit, u64::MAX, deliver).map_err(Failure::Corrupt)?;
+                        consumer
+                            .consume(lane, *limit, u64::MAX, deliver)
+                            .map_err(SubgroupFailure::Corrupt)?;
                     }
                 }
             }
-            Outlet::Pull(handoff) => {
+            DeliveryOutlet::Pull(handoff) => {
                 handoff.end_view(ends);
                 for (lane, limit) in limits.iter().enumerate() {
                     handoff.offer(lane, *limit);

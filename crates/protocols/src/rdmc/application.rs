@@ -4,11 +4,11 @@ use std::fmt;
 
 use squall_fabric::{Fabric, NodeId, Region};
 
-use super::{GroupId, Held};
+use super::{GroupId, HeldBlocks};
 
 /// An object of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Object {
+pub struct RdmcObject {
     /// The group.
     pub group: GroupId,
     /// Its number in the group.
@@ -17,7 +17,7 @@ pub struct Object {
     pub bytes: u64,
 }
 
-impl Object {
+impl RdmcObject {
     /// How many words of memory it takes. The last word may be wider than the object; what lies there at the
     /// root, beyond the object, arrives too.
     #[must_use]
@@ -28,14 +28,14 @@ impl Object {
 
 /// Where an object lies: registered memory of the application, from a word on.
 #[derive(Clone, Debug)]
-pub struct Memory {
+pub struct ObjectMemory {
     /// The region.
     pub region: Region,
     /// The first word.
     pub first: usize,
 }
 
-impl Memory {
+impl ObjectMemory {
     /// Whether `words` words lie inside the region.
     pub(super) fn holds(&self, words: usize) -> bool {
         self.first.checked_add(words).is_some_and(|end| end <= self.region.words())
@@ -44,65 +44,65 @@ impl Memory {
 
 /// What the application answers when an object comes.
 #[derive(Clone, Debug)]
-pub enum Answer {
+pub enum ObjectAnswer {
     /// Here it shall go.
-    Memory(Memory),
+    Memory(ObjectMemory),
     /// Not yet: the application will call [`super::Rdmc::supply`].
     Later,
-    /// There is no memory: the group fails everywhere, with [`Cause::Refused`].
+    /// There is no memory: the group fails everywhere, with [`FailureCause::Refused`].
     Refuse,
 }
 
 /// The application, as one member's RDMC calls it, on the thread that polls.
-pub trait Application<F: Fabric> {
+pub trait RdmcApplication<F: Fabric> {
     /// An object comes: where shall it go? (The paper's first upcall.) Asked once for each object, in order; not at
     /// the root, and not where it fits into memory that was offered ([`super::Rdmc::offer`]). An empty object is asked
     /// for too.
-    fn memory(&mut self, fabric: &mut F, object: &Object) -> Answer;
+    fn memory(&mut self, fabric: &mut F, object: &RdmcObject) -> ObjectAnswer;
 
     /// A block of the object has arrived: it lies in the memory that was given. For who keeps account of what it holds;
     /// called between evaluations, as events come.
-    fn on_block(&mut self, _object: &Object, _block: u64) {}
+    fn on_block(&mut self, _object: &RdmcObject, _block: u64) {}
 
     /// The object is here, complete, and may be read. Others may still copy it from here: it must not be changed
-    /// before [`Application::on_released`]. Not called at the root.
-    fn on_received(&mut self, object: &Object, memory: &Memory);
+    /// before [`RdmcApplication::on_released`]. Not called at the root.
+    fn on_received(&mut self, object: &RdmcObject, memory: &ObjectMemory);
 
     /// This member has no more to do with the object: its memory belongs to the application again. At the root this
     /// is the end of sending; it does not say that all members have received it.
-    fn on_released(&mut self, object: &Object, memory: Memory);
+    fn on_released(&mut self, object: &RdmcObject, memory: ObjectMemory);
 
     /// The group has failed. Nothing will change its memory any more; the group is to be destroyed, and perhaps
     /// resumed as another one.
-    fn on_failed(&mut self, failure: Failure);
+    fn on_failed(&mut self, failure: RdmcFailure);
 }
 
 /// A failed group.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct RdmcFailure {
     /// The group.
     pub group: GroupId,
     /// Why.
-    pub cause: Cause,
+    pub cause: FailureCause,
     /// The objects that were not released here, by number, also one in memory that was offered. What follows them in the
     /// group is not known here.
-    pub unfinished: Vec<Unfinished>,
+    pub unfinished: Vec<UnfinishedObject>,
 }
 
 /// An object that a failed group leaves behind, as far as this member has it.
 #[derive(Clone, Debug)]
-pub struct Unfinished {
+pub struct UnfinishedObject {
     /// The object.
-    pub object: Object,
+    pub object: RdmcObject,
     /// Its memory; `None` if the application had not given any.
-    pub memory: Option<Memory>,
+    pub memory: Option<ObjectMemory>,
     /// Which blocks lie there: exactly those.
-    pub held: Held,
+    pub held: HeldBlocks,
 }
 
 /// Why a group has failed, as far as this member can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum FailureCause {
     /// A connection to this member broke: it died, or cannot be reached by a neighbour.
     Lost(NodeId),
     /// This member has no memory for an object.
@@ -117,7 +117,7 @@ pub enum Cause {
     Wedged(NodeId),
 }
 
-impl Cause {
+impl FailureCause {
     /// The member that is the cause.
     #[must_use]
     pub const fn member(self) -> NodeId {
@@ -132,7 +132,7 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for FailureCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let member = self.member();
         match self {

@@ -5,36 +5,39 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use squall_fabric::{Channel, ConnId, Core, Duration, Event, Fabric, Instant, NodeId, Token};
+use squall_fabric::{Channel, ConnId, Core, Duration, Fabric, FabricEvent, Instant, NodeId, Token};
 
-use super::control::{self, Early};
-use super::group::Group;
-use super::link::{Links, Posted};
-use super::message::Message;
+use super::control::{self, EarlyMessages};
+use super::group::RdmcGroup;
+use super::link::{PostOutcome, RdmcLinks};
+use super::message::RdmcMessage;
 use super::settings::BLOCKS_MAX;
-use super::slots::{self, Slots};
-use super::{Application, Cause, GroupId, Held, Memory, Object, Settings, SettingsError, Unfinished};
+use super::slots::{self, ObjectSlots};
+use super::{
+    FailureCause, GroupId, HeldBlocks, ObjectMemory, RdmcApplication, RdmcObject, RdmcSettings,
+    RdmcSettingsError, UnfinishedObject,
+};
 
 /// RDMC at one member.
 ///
 /// **Law.** [`Rdmc::create`], [`Rdmc::send`] and the like are called between evaluations; what they begin is done by
-/// [`Core::poll`]. The application hears of everything through [`Application`], from inside `poll`.
+/// [`Core::poll`]. The application hears of everything through [`RdmcApplication`], from inside `poll`.
 #[derive(Debug)]
 pub struct Rdmc<A> {
-    links: Links,
-    groups: BTreeMap<GroupId, Group>,
-    slots: Slots,
-    early: Early,
+    links: RdmcLinks,
+    groups: BTreeMap<GroupId, RdmcGroup>,
+    slots: ObjectSlots,
+    early: EarlyMessages,
     application: A,
-    counters: Counters,
+    counters: RdmcCounters,
     /// The slot that posts first in the next evaluation.
-    turn: usize,
+    first_slot: usize,
     retry_at: Option<Instant>,
 }
 
 /// What a member has done so far, in all groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct RdmcCounters {
     /// Blocks posted to others.
     pub blocks_posted: u64,
     /// Blocks that have arrived.
@@ -43,9 +46,9 @@ pub struct Counters {
 
 /// Why a group was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreateError {
+pub enum RdmcCreateError {
     /// The settings do not fit.
-    Settings(SettingsError),
+    Settings(RdmcSettingsError),
     /// This node is not in the list, or a node is in it twice.
     Members,
     /// There is, or was just now, a group of that number here.
@@ -54,7 +57,7 @@ pub enum CreateError {
     Unfinished(u64),
 }
 
-impl fmt::Display for CreateError {
+impl fmt::Display for RdmcCreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Settings(error) => write!(f, "{error}"),
@@ -70,17 +73,17 @@ impl fmt::Display for CreateError {
     }
 }
 
-impl std::error::Error for CreateError {}
+impl std::error::Error for RdmcCreateError {}
 
 /// Why an object was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendError {
+pub enum RdmcSendError {
     /// There is no such group here.
     NoGroup,
     /// Only rank 0 sends.
     NotRoot,
     /// The group has failed.
-    Failed(Cause),
+    Failed(FailureCause),
     /// The object has more than [`BLOCKS_MAX`] blocks.
     TooManyBlocks(u64),
     /// The memory is shorter than the object.
@@ -91,7 +94,7 @@ pub enum SendError {
     Unfinished,
 }
 
-impl fmt::Display for SendError {
+impl fmt::Display for RdmcSendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoGroup => f.write_str("there is no such group here: create it first"),
@@ -109,19 +112,19 @@ impl fmt::Display for SendError {
     }
 }
 
-impl std::error::Error for SendError {}
+impl std::error::Error for RdmcSendError {}
 
 impl<A> Rdmc<A> {
     /// RDMC of `node`, which uses `channel` and the next one to all peers; they use the same.
     pub const fn new(node: NodeId, channel: Channel, application: A) -> Self {
         Self {
-            links: Links::new(node, channel),
+            links: RdmcLinks::new(node, channel),
             groups: BTreeMap::new(),
-            slots: Slots::new(),
-            early: Early::new(),
+            slots: ObjectSlots::new(),
+            early: EarlyMessages::new(),
             application,
-            counters: Counters { blocks_posted: 0, blocks_received: 0 },
-            turn: 0,
+            counters: RdmcCounters { blocks_posted: 0, blocks_received: 0 },
+            first_slot: 0,
             retry_at: None,
         }
     }
@@ -129,51 +132,51 @@ impl<A> Rdmc<A> {
     /// Creates a group; all members do so with the same list, the root first, and the same settings.
     ///
     /// # Errors
-    /// [`CreateError`]. Differences between members are found later, and fail the group.
+    /// [`RdmcCreateError`]. Differences between members are found later, and fail the group.
     pub fn create<F: Fabric>(
         &mut self,
         fabric: &mut F,
         group: GroupId,
         members: &[NodeId],
-        settings: Settings,
-    ) -> Result<(), CreateError> {
+        settings: RdmcSettings,
+    ) -> Result<(), RdmcCreateError> {
         self.resume(fabric, group, members, settings, 0, Vec::new())
     }
 
     /// Creates a group that goes on where a failed one ended \[B7\]: its objects have the numbers of the old one,
-    /// from `first` on, and `unfinished` is what *this* member holds of them, as [`Application::on_failed`] has
+    /// from `first` on, and `unfinished` is what *this* member holds of them, as [`RdmcApplication::on_failed`] has
     /// told it, or, if it had finished an object, that object as a whole. The root sends the objects again (it must
     /// have them as a whole); members get the blocks that they lack, and who has nothing of an object is asked for
     /// memory as usual. All members give the same `first`.
     ///
     /// # Errors
-    /// [`CreateError`].
+    /// [`RdmcCreateError`].
     pub fn resume<F: Fabric>(
         &mut self,
         fabric: &mut F,
         id: GroupId,
         members: &[NodeId],
-        settings: Settings,
+        settings: RdmcSettings,
         first: u64,
-        unfinished: Vec<Unfinished>,
-    ) -> Result<(), CreateError> {
-        settings.check(members.len()).map_err(CreateError::Settings)?;
+        unfinished: Vec<UnfinishedObject>,
+    ) -> Result<(), RdmcCreateError> {
+        settings.check(members.len()).map_err(RdmcCreateError::Settings)?;
         if self.groups.contains_key(&id) {
-            return Err(CreateError::Exists);
+            return Err(RdmcCreateError::Exists);
         }
-        let fits = |unfinished: &Unfinished| {
-            let Unfinished { object, memory, held } = unfinished;
-            let has_room = memory.as_ref().is_none_or(|memory| memory.holds(object.words()));
-            object.number >= first && held.blocks() == settings.blocks(object.bytes) && has_room
+        let fits = |unfinished: &UnfinishedObject| {
+            let UnfinishedObject { object, memory, held } = unfinished;
+            let has_space = memory.as_ref().is_none_or(|memory| memory.holds(object.words()));
+            object.number >= first && held.blocks() == settings.blocks(object.bytes) && has_space
         };
         if let Some(unfit) = unfinished.iter().find(|unfinished| !fits(unfinished)) {
-            return Err(CreateError::Unfinished(unfit.object.number));
+            return Err(RdmcCreateError::Unfinished(unfit.object.number));
         }
         let mut nodes = members.to_vec();
         nodes.sort_unstable();
         nodes.dedup();
-        let group = Group::new(id, fabric.node(), members, settings, first);
-        let mut group = group.filter(|_| nodes.len() == members.len()).ok_or(CreateError::Members)?;
+        let group = RdmcGroup::new(id, fabric.node(), members, settings, first);
+        let mut group = group.filter(|_| nodes.len() == members.len()).ok_or(RdmcCreateError::Members)?;
         if group.rank > 0 {
             group.resumed = unfinished.into_iter().map(|left| (left.object.number, left)).collect();
         }
@@ -181,12 +184,12 @@ impl<A> Rdmc<A> {
         Ok(())
     }
 
-    fn join<F: Fabric>(&mut self, fabric: &mut F, mut group: Group) {
+    fn join<F: Fabric>(&mut self, fabric: &mut F, mut group: RdmcGroup) {
         let (id, digest) = (group.id, group.digest);
         let peers: Vec<_> = group.neighbours.iter().map(|neighbour| neighbour.node).collect();
         for peer in peers {
             self.links.open(fabric, peer);
-            self.links.say(peer, Message::Join { group: id, digest });
+            self.links.say(peer, RdmcMessage::Join { group: id, digest });
             if let Some(heard) = self.early.take(id, peer) {
                 group.on_heard(&mut self.links, peer, heard);
             }
@@ -195,46 +198,51 @@ impl<A> Rdmc<A> {
     }
 
     /// Sends an object of `bytes` bytes that lies in `memory`, which must not change before
-    /// [`Application::on_released`]. Returns its number.
+    /// [`RdmcApplication::on_released`]. Returns its number.
     ///
     /// # Errors
-    /// [`SendError`].
-    pub fn send(&mut self, group: GroupId, memory: Memory, bytes: u64) -> Result<u64, SendError> {
+    /// [`RdmcSendError`].
+    pub fn send(&mut self, group: GroupId, memory: ObjectMemory, bytes: u64) -> Result<u64, RdmcSendError> {
         let group = self.running(group)?;
         let blocks = group.settings.blocks(bytes);
-        let words = Object { group: group.id, number: 0, bytes }.words();
+        let words = RdmcObject { group: group.id, number: 0, bytes }.words();
         match () {
-            () if group.rank > 0 => Err(SendError::NotRoot),
-            () if blocks > BLOCKS_MAX => Err(SendError::TooManyBlocks(blocks)),
-            () if !memory.holds(words) => Err(SendError::Memory),
+            () if group.rank > 0 => Err(RdmcSendError::NotRoot),
+            () if blocks > BLOCKS_MAX => Err(RdmcSendError::TooManyBlocks(blocks)),
+            () if !memory.holds(words) => Err(RdmcSendError::Memory),
             () => Ok(group.send(memory, bytes)),
         }
     }
 
-    /// Offers memory for object `number`, the next that will be announced, from [`Memory::first`] to the end of its region:
-    /// its first block need not wait until it has been announced and answered. Returns whether the memory is taken.
+    /// Offers memory for object `number`, the next that will be announced, from [`ObjectMemory::first`] to the end of its
+    /// region: its first block need not wait until it has been announced and answered. Returns whether the memory is taken.
     /// Then the object comes into it without an upcall for memory, if it fits; if it does not, the application is asked,
     /// and the memory is its own again, as it is when the group has failed. Otherwise nothing has happened: the object is
     /// announced or resumed, the one before it is not yet open, or another offer stands.
     ///
     /// # Errors
-    /// [`SendError`].
-    pub fn offer(&mut self, group: GroupId, number: u64, memory: Memory) -> Result<bool, SendError> {
+    /// [`RdmcSendError`].
+    pub fn offer(
+        &mut self,
+        group: GroupId,
+        number: u64,
+        memory: ObjectMemory,
+    ) -> Result<bool, RdmcSendError> {
         Ok(self.running(group)?.offer(number, memory))
     }
 
-    /// Gives memory to an object for which the application has answered [`super::Answer::Later`].
+    /// Gives memory to an object for which the application has answered [`super::ObjectAnswer::Later`].
     ///
     /// # Errors
-    /// [`SendError`].
-    pub fn supply(&mut self, group: GroupId, number: u64, memory: Memory) -> Result<(), SendError> {
+    /// [`RdmcSendError`].
+    pub fn supply(&mut self, group: GroupId, number: u64, memory: ObjectMemory) -> Result<(), RdmcSendError> {
         let group = self.running(group)?;
         let multicast = group.multicasts.get_mut(&number).filter(|multicast| multicast.awaits_memory());
-        let multicast = multicast.ok_or(SendError::NotAsked)?;
+        let multicast = multicast.ok_or(RdmcSendError::NotAsked)?;
         if !memory.holds(multicast.object.words()) {
-            return Err(SendError::Memory);
+            return Err(RdmcSendError::Memory);
         }
-        multicast.give_empty(memory);
+        multicast.supply_empty(memory);
         Ok(())
     }
 
@@ -242,32 +250,32 @@ impl<A> Rdmc<A> {
     /// Those that a summary cannot tell of are sent again.
     ///
     /// # Errors
-    /// [`SendError`]; [`SendError::Memory`] also if `held` is about another number of blocks.
+    /// [`RdmcSendError`]; [`RdmcSendError::Memory`] also if `held` is about another number of blocks.
     pub fn supply_held(
         &mut self,
         group: GroupId,
         number: u64,
-        memory: Memory,
-        mut held: Held,
-    ) -> Result<(), SendError> {
+        memory: ObjectMemory,
+        mut held: HeldBlocks,
+    ) -> Result<(), RdmcSendError> {
         let group = self.running(group)?;
         let multicast = group.multicasts.get_mut(&number).filter(|multicast| multicast.awaits_memory());
-        let multicast = multicast.ok_or(SendError::NotAsked)?;
+        let multicast = multicast.ok_or(RdmcSendError::NotAsked)?;
         if !memory.holds(multicast.object.words()) || held.blocks() != multicast.held.blocks() {
-            return Err(SendError::Memory);
+            return Err(RdmcSendError::Memory);
         }
         held.cut_to_summary();
-        multicast.give(memory, held);
+        multicast.supply(memory, held);
         Ok(())
     }
 
-    /// Stops a group everywhere; each member's application is told by [`Application::on_failed`].
+    /// Stops a group everywhere; each member's application is told by [`RdmcApplication::on_failed`].
     ///
     /// # Errors
     /// If there is no such group or it has failed already.
-    pub fn wedge(&mut self, group: GroupId) -> Result<(), SendError> {
+    pub fn wedge(&mut self, group: GroupId) -> Result<(), RdmcSendError> {
         self.running(group)?;
-        let cause = Cause::Wedged(self.links.node());
+        let cause = FailureCause::Wedged(self.links.node());
         self.groups.get_mut(&group).expect("just found").wedge(&mut self.links, cause);
         Ok(())
     }
@@ -275,11 +283,11 @@ impl<A> Rdmc<A> {
     /// Forgets a group that is idle and has no offer that stands, or whose failure has been reported.
     ///
     /// # Errors
-    /// [`SendError::Unfinished`] or [`SendError::NoGroup`].
-    pub fn destroy(&mut self, group: GroupId) -> Result<(), SendError> {
-        let found = self.groups.get(&group).ok_or(SendError::NoGroup)?;
+    /// [`RdmcSendError::Unfinished`] or [`RdmcSendError::NoGroup`].
+    pub fn destroy(&mut self, group: GroupId) -> Result<(), RdmcSendError> {
+        let found = self.groups.get(&group).ok_or(RdmcSendError::NoGroup)?;
         if !found.is_idle() {
-            return Err(SendError::Unfinished);
+            return Err(RdmcSendError::Unfinished);
         }
         self.groups.remove(&group);
         Ok(())
@@ -287,21 +295,21 @@ impl<A> Rdmc<A> {
 
     /// Ends the link to `peer`, as if it were lost: groups that it belongs to fail.
     pub fn part_with<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId) {
-        self.on_link_lost(fabric, peer, Cause::Lost(peer));
+        self.on_link_lost(fabric, peer, FailureCause::Lost(peer));
     }
 
     /// Whether nothing is under way: until the next event or call, evaluating does nothing.
     pub fn is_idle(&self) -> bool {
-        self.groups.values().all(Group::is_idle) && self.links.are_idle()
+        self.groups.values().all(RdmcGroup::is_idle) && self.links.are_idle()
     }
 
     /// Whether all that this member has to say to others has been posted.
-    pub fn has_said_all(&self) -> bool {
+    pub fn has_sent_all(&self) -> bool {
         self.links.are_idle()
     }
 
     /// What this member has done so far.
-    pub const fn counters(&self) -> &Counters {
+    pub const fn counters(&self) -> &RdmcCounters {
         &self.counters
     }
 
@@ -315,10 +323,10 @@ impl<A> Rdmc<A> {
         &mut self.application
     }
 
-    fn running(&mut self, group: GroupId) -> Result<&mut Group, SendError> {
-        let group = self.groups.get_mut(&group).ok_or(SendError::NoGroup)?;
+    fn running(&mut self, group: GroupId) -> Result<&mut RdmcGroup, RdmcSendError> {
+        let group = self.groups.get_mut(&group).ok_or(RdmcSendError::NoGroup)?;
         match group.cause() {
-            Some(cause) => Err(SendError::Failed(cause)),
+            Some(cause) => Err(RdmcSendError::Failed(cause)),
             None => Ok(group),
         }
     }
@@ -327,20 +335,20 @@ impl<A> Rdmc<A> {
         let Some(peer) = self.links.peer(conn) else { return };
         let message = self.links.take_message(fabric, conn, token, length);
         let is_sound = match message {
-            Ok(Message::Hello { credits }) => self.links.on_hello(conn, credits),
+            Ok(RdmcMessage::Hello { credits }) => self.links.on_hello(conn, credits),
             Ok(message) => {
                 control::on_group_message(&mut self.groups, &mut self.early, &mut self.links, peer, message)
             }
             Err(_) => false,
         };
         if !is_sound {
-            self.on_link_lost(fabric, peer, Cause::Breached(peer));
+            self.on_link_lost(fabric, peer, FailureCause::Breached(peer));
         }
     }
 
     fn on_block<F: Fabric>(&mut self, fabric: &mut F, conn: ConnId, token: Token, immediate: u32)
     where
-        A: Application<F>,
+        A: RdmcApplication<F>,
     {
         let Some(peer) = self.links.peer(conn) else { return };
         self.links.post_receive(fabric, conn, token);
@@ -357,7 +365,7 @@ impl<A> Rdmc<A> {
         });
         self.counters.blocks_received += u64::from(is_sound);
         if !is_sound {
-            self.on_link_lost(fabric, peer, Cause::Breached(peer));
+            self.on_link_lost(fabric, peer, FailureCause::Breached(peer));
         }
     }
 
@@ -376,7 +384,7 @@ impl<A> Rdmc<A> {
     }
 
     /// The link to `peer` is no more, or must not be.
-    fn on_link_lost<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId, cause: Cause) {
+    fn on_link_lost<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId, cause: FailureCause) {
         if !self.links.remove(fabric, peer) {
             return;
         }
@@ -390,7 +398,7 @@ impl<A> Rdmc<A> {
 impl<A> Rdmc<A> {
     fn open<F: Fabric>(&mut self, fabric: &mut F) -> usize
     where
-        A: Application<F>,
+        A: RdmcApplication<F>,
     {
         let mut work = 0;
         for group in self.groups.values_mut().filter(|group| group.is_running()) {
@@ -406,13 +414,13 @@ impl<A> Rdmc<A> {
     fn post_blocks<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let count = self.slots.len();
         let mut work = 0;
-        self.turn = (self.turn + 1) % count.max(1);
+        self.first_slot = (self.first_slot + 1) % count.max(1);
         loop {
             let mut posted = 0;
-            for slot in (self.turn..count).chain(0..self.turn) {
+            for slot in (self.first_slot..count).chain(0..self.first_slot) {
                 let Some((group, number)) = self.slots.object(slot) else { continue };
                 let group = self.groups.get_mut(&group).expect("slots are of objects of groups");
-                posted += usize::from(group.post_next(fabric, &mut self.links, number) == Posted::Yes);
+                posted += usize::from(group.post_next(fabric, &mut self.links, number) == PostOutcome::Yes);
             }
             if posted == 0 {
                 self.counters.blocks_posted += work as u64;
@@ -424,7 +432,7 @@ impl<A> Rdmc<A> {
 
     fn finish<F: Fabric>(&mut self, fabric: &mut F) -> usize
     where
-        A: Application<F>,
+        A: RdmcApplication<F>,
     {
         let mut work = 0;
         let mut silent = Vec::new();
@@ -437,28 +445,32 @@ impl<A> Rdmc<A> {
             };
         }
         for peer in silent {
-            self.on_link_lost(fabric, peer, Cause::Lost(peer));
+            self.on_link_lost(fabric, peer, FailureCause::Lost(peer));
             work += 1;
         }
         work
     }
 }
 
-impl<F: Fabric, A: Application<F>> Core<F> for Rdmc<A> {
-    fn handle_event(&mut self, fabric: &mut F, event: &Event) {
+impl<F: Fabric, A: RdmcApplication<F>> Core<F> for Rdmc<A> {
+    fn handle_event(&mut self, fabric: &mut F, event: &FabricEvent) {
         match event {
-            Event::Connected { conn, .. } => self.links.on_connected(*conn),
-            Event::Received { conn, token, length } => self.on_message(fabric, *conn, *token, *length),
-            Event::Arrived { conn, token, immediate } => self.on_block(fabric, *conn, *token, *immediate),
-            Event::Done { conn, token } => self.on_done(*conn, *token),
-            Event::Broken { conn, .. } | Event::Refused { conn } => {
+            FabricEvent::Connected { conn, .. } => self.links.on_connected(*conn),
+            FabricEvent::Received { conn, token, length } => self.on_message(fabric, *conn, *token, *length),
+            FabricEvent::Arrived { conn, token, immediate } => {
+                self.on_block(fabric, *conn, *token, *immediate)
+            }
+            FabricEvent::Done { conn, token } => self.on_done(*conn, *token),
+            FabricEvent::Broken { conn, .. } | FabricEvent::Refused { conn } => {
                 if let Some(peer) = self.links.peer(*conn) {
-                    self.on_link_lost(fabric, peer, Cause::Lost(peer));
+                    self.on_link_lost(fabric, peer, FailureCause::Lost(peer));
                 }
             }
-            Event::Revoked { grant } => self.groups.values_mut().for_each(|group| group.on_revoked(grant)),
+            FabricEvent::Revoked { grant } => {
+                self.groups.values_mut().for_each(|group| group.on_revoked(grant))
+            }
             // Connections to a lost peer break one by one, and mirrors are not used here.
-            Event::PeerLost { .. } | Event::Attached { .. } => {}
+            FabricEvent::PeerLost { .. } | FabricEvent::Attached { .. } => {}
         }
     }
 
@@ -474,10 +486,10 @@ impl<F: Fabric, A: Application<F>> Core<F> for Rdmc<A> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let patience = self.groups.values().filter_map(Group::deadline);
+        let patience = self.groups.values().filter_map(RdmcGroup::deadline);
         self.retry_at.into_iter().chain(patience).min()
     }
 }
 
-/// A full queue gives no event when it has room again.
+/// A full queue gives no event when it has space again.
 const RETRY: Duration = Duration::from_micros(10);

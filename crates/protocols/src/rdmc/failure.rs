@@ -2,28 +2,28 @@
 
 use squall_fabric::{Duration, Fabric, Grant, Instant, NodeId};
 
-use super::group::{Group, Neighbour, State};
-use super::link::Links;
-use super::message::Message;
-use super::mutation::{Mutation, is_on};
-use super::slots::Slots;
-use super::{Application, Cause, Failure, Unfinished};
+use super::group::{Neighbour, RdmcGroup, RdmcState};
+use super::link::RdmcLinks;
+use super::message::RdmcMessage;
+use super::mutation::{RdmcMutation, is_on};
+use super::slots::ObjectSlots;
+use super::{FailureCause, RdmcApplication, RdmcFailure, UnfinishedObject};
 use crate::coverage::{Point, reach};
 
-impl Group {
+impl RdmcGroup {
     /// The group has failed: it posts no more blocks, and says so to its neighbours, on each connection after the
     /// last block.
-    pub(super) fn wedge(&mut self, links: &mut Links, cause: Cause) {
+    pub(super) fn wedge(&mut self, links: &mut RdmcLinks, cause: FailureCause) {
         if !self.is_running() {
             return;
         }
         reach(Point::TransferFailed);
-        self.state = State::Wedged { cause, fences: Vec::new(), deadline: None };
+        self.state = RdmcState::Wedged { cause, fences: Vec::new(), deadline: None };
         for neighbour in &mut self.neighbours {
             if !links.contains(neighbour.node) {
                 neighbour.has_stopped = true;
-            } else if !is_on(Mutation::KeepFailureSecret) {
-                links.say(neighbour.node, Message::Failed { group: self.id, cause });
+            } else if !is_on(RdmcMutation::KeepFailureSecret) {
+                links.say(neighbour.node, RdmcMessage::Failed { group: self.id, cause });
             }
         }
     }
@@ -39,9 +39,9 @@ impl Group {
     pub(super) fn on_lost<F: Fabric>(
         &mut self,
         fabric: &mut F,
-        links: &mut Links,
+        links: &mut RdmcLinks,
         peer: NodeId,
-        cause: Cause,
+        cause: FailureCause,
     ) {
         let Some(neighbour) = self.neighbour_mut(peer) else { return };
         neighbour.has_stopped = true;
@@ -52,14 +52,14 @@ impl Group {
         lost.extend(self.take_offered_right(peer));
         self.wedge(links, cause);
         lost.iter().for_each(|grant| fabric.revoke(grant));
-        if let State::Wedged { fences, .. } = &mut self.state {
+        if let RdmcState::Wedged { fences, .. } = &mut self.state {
             fences.extend(lost);
         }
     }
 
     /// No write under the right lands any more.
     pub(super) fn on_revoked(&mut self, grant: &Grant) {
-        if let State::Wedged { fences, .. } = &mut self.state {
+        if let RdmcState::Wedged { fences, .. } = &mut self.state {
             fences.retain(|fence| fence != grant);
         }
     }
@@ -67,7 +67,7 @@ impl Group {
     /// The neighbours that have not stopped in time, or that do not take what was posted to them: links to them are
     /// to be ended, since whoever is told of a failure answers at once, and without an answer nothing is at rest.
     pub(super) fn silent_neighbours(&mut self, now: Instant) -> Vec<NodeId> {
-        let State::Wedged { deadline, .. } = &mut self.state else { return vec![] };
+        let RdmcState::Wedged { deadline, .. } = &mut self.state else { return vec![] };
         let is_due = deadline.is_some_and(|deadline| now >= deadline);
         if is_due || deadline.is_none() {
             *deadline = Some(now + STOP_PATIENCE);
@@ -82,47 +82,47 @@ impl Group {
         silent.map(|neighbour| neighbour.node).collect()
     }
 
-    /// When [`Group::silent_neighbours`] wants to look again.
+    /// When [`RdmcGroup::silent_neighbours`] wants to look again.
     pub(super) const fn deadline(&self) -> Option<Instant> {
         match self.state {
-            State::Wedged { deadline, .. } => deadline,
-            State::Running | State::Reported { .. } => None,
+            RdmcState::Wedged { deadline, .. } => deadline,
+            RdmcState::Running | RdmcState::Reported { .. } => None,
         }
     }
 
     /// Reports the failure if no write of the group is under way, to or from this member.
-    pub(super) fn report<F: Fabric, A: Application<F>>(
+    pub(super) fn report<F: Fabric, A: RdmcApplication<F>>(
         &mut self,
         fabric: &mut F,
         application: &mut A,
-        slots: &mut Slots,
+        slots: &mut ObjectSlots,
     ) -> usize {
-        let State::Wedged { cause, fences, .. } = &self.state else { return 0 };
+        let RdmcState::Wedged { cause, fences, .. } = &self.state else { return 0 };
         let is_settled = fences.is_empty()
             && self.neighbours.iter().all(Neighbour::is_still)
             && self.multicasts.values().all(|multicast| multicast.outgoing.is_at_rest());
-        if !is_settled && !is_on(Mutation::ReportUnsettled) {
+        if !is_settled && !is_on(RdmcMutation::ReportUnsettled) {
             return 0;
         }
         let (group, cause) = (self.id, *cause);
-        self.state = State::Reported { cause };
+        self.state = RdmcState::Reported { cause };
         let unfinished = self.unfinished(fabric, slots);
-        application.on_failed(Failure { group, cause, unfinished });
+        application.on_failed(RdmcFailure { group, cause, unfinished });
         1
     }
 
     /// What is left of all objects, by number.
-    fn unfinished<F: Fabric>(&mut self, fabric: &mut F, slots: &mut Slots) -> Vec<Unfinished> {
+    fn unfinished<F: Fabric>(&mut self, fabric: &mut F, slots: &mut ObjectSlots) -> Vec<UnfinishedObject> {
         self.end_offer(fabric, slots);
         let mut unfinished: Vec<_> = std::mem::take(&mut self.resumed).into_values().collect();
         for mut multicast in std::mem::take(&mut self.multicasts).into_values() {
             multicast.take_grants().for_each(|grant| fabric.revoke(&grant));
             multicast.slot.into_iter().for_each(|slot| slots.free(slot));
             let (object, memory, mut held) = (multicast.object, multicast.memory, multicast.held);
-            if is_on(Mutation::ForgetHeld) {
+            if is_on(RdmcMutation::ForgetHeld) {
                 held.forget_last();
             }
-            unfinished.push(Unfinished { object, memory, held });
+            unfinished.push(UnfinishedObject { object, memory, held });
         }
         unfinished.sort_by_key(|unfinished| unfinished.object.number);
         unfinished

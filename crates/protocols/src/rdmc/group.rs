@@ -4,37 +4,37 @@ use std::collections::BTreeMap;
 
 use squall_fabric::{Fabric, Grant, Instant, NodeId};
 
-use super::link::{Links, Posted};
-use super::multicast::Multicast;
-use super::mutation::{Mutation, is_on};
-use super::offer::{Offer, Offered};
-use super::outgoing::Ready;
-use super::schedule::Plan;
-use super::settings::{BLOCKS_MAX, OBJECTS_AHEAD, Settings};
-use super::slots::{Slot, Slots};
-use super::{Application, Cause, GroupId, Held, Memory, Object, Unfinished};
+use super::link::{PostOutcome, RdmcLinks};
+use super::multicast::ObjectMulticast;
+use super::mutation::{RdmcMutation, is_on};
+use super::offer::{MemoryOffer, TargetOffer};
+use super::outgoing::ReadyForBlock;
+use super::schedule::TransferPlan;
+use super::settings::{BLOCKS_MAX, OBJECTS_AHEAD, RdmcSettings};
+use super::slots::{ObjectSlot, ObjectSlots};
+use super::{FailureCause, GroupId, HeldBlocks, ObjectMemory, RdmcApplication, RdmcObject, UnfinishedObject};
 use crate::coverage::{Point, reach};
 
 /// One group at one member.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct RdmcGroup {
     pub(super) id: GroupId,
     pub(super) members: Vec<NodeId>,
     pub(super) rank: usize,
-    pub(super) settings: Settings,
+    pub(super) settings: RdmcSettings,
     pub(super) digest: u64,
     /// All with whom blocks are ever exchanged, by node.
     pub(super) neighbours: Vec<Neighbour>,
     /// Objects from `finished` on that are known here; a number may lack for a while.
-    pub(super) multicasts: BTreeMap<u64, Multicast>,
+    pub(super) multicasts: BTreeMap<u64, ObjectMulticast>,
     /// Memory for an object that has not been announced, and who it is offered to: the source of all first blocks \[B6\].
-    pub(super) offer: Option<Offer>,
+    pub(super) offer: Option<MemoryOffer>,
     pub(super) first_source: Option<NodeId>,
     /// Left over from a failed group, until the root sends it again [B7].
-    pub(super) resumed: BTreeMap<u64, Unfinished>,
+    pub(super) resumed: BTreeMap<u64, UnfinishedObject>,
     /// Objects below are released.
     pub(super) finished: u64,
-    pub(super) state: State,
+    pub(super) state: RdmcState,
 }
 
 /// A member with which blocks are exchanged.
@@ -48,15 +48,15 @@ pub(super) struct Neighbour {
     /// Its first block of an object comes from here \[B6\].
     pub(super) is_first_target: bool,
     /// Memory for an object that has not been announced to it.
-    pub(super) offered: Option<Offered>,
+    pub(super) offered: Option<TargetOffer>,
 }
 
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum RdmcState {
     Running,
     /// Failed; blocks may still land.
     Wedged {
-        cause: Cause,
+        cause: FailureCause,
         /// Rights of lost neighbours that are being revoked.
         fences: Vec<Grant>,
         /// When neighbours must have stopped; set in the first evaluation.
@@ -64,21 +64,21 @@ pub(super) enum State {
     },
     /// Failed, and the application knows.
     Reported {
-        cause: Cause,
+        cause: FailureCause,
     },
 }
 
-impl Group {
+impl RdmcGroup {
     pub(super) fn new(
         id: GroupId,
         node: NodeId,
         members: &[NodeId],
-        settings: Settings,
+        settings: RdmcSettings,
         first: u64,
     ) -> Option<Self> {
         let rank = members.iter().position(|member| *member == node)?;
         let ranks = neighbours(&settings, members.len(), rank);
-        let tree = Plan::new(&settings.schedule, members.len(), 1);
+        let tree = TransferPlan::new(&settings.schedule, members.len(), 1);
         let first_targets = tree.targets(rank);
         let neighbour = |rank: usize| Neighbour {
             node: members[rank],
@@ -101,19 +101,19 @@ impl Group {
             first_source: tree.sources(rank).first().map(|source| members[*source]),
             resumed: BTreeMap::new(),
             finished: first,
-            state: State::Running,
+            state: RdmcState::Running,
         })
     }
 
     pub(super) const fn is_running(&self) -> bool {
-        matches!(self.state, State::Running)
+        matches!(self.state, RdmcState::Running)
     }
 
     /// Why it has failed, if it has.
-    pub(super) const fn cause(&self) -> Option<Cause> {
+    pub(super) const fn cause(&self) -> Option<FailureCause> {
         match self.state {
-            State::Running => None,
-            State::Wedged { cause, .. } | State::Reported { cause } => Some(cause),
+            RdmcState::Running => None,
+            RdmcState::Wedged { cause, .. } | RdmcState::Reported { cause } => Some(cause),
         }
     }
 
@@ -125,18 +125,18 @@ impl Group {
     /// Whether it can be forgotten.
     pub(super) fn is_idle(&self) -> bool {
         match self.state {
-            State::Running => self.multicasts.is_empty() && self.offer.is_none(),
-            State::Wedged { .. } => false,
-            State::Reported { .. } => true,
+            RdmcState::Running => self.multicasts.is_empty() && self.offer.is_none(),
+            RdmcState::Wedged { .. } => false,
+            RdmcState::Reported { .. } => true,
         }
     }
 
     /// The root sends an object; its number is the next one.
-    pub(super) fn send(&mut self, memory: Memory, bytes: u64) -> u64 {
+    pub(super) fn send(&mut self, memory: ObjectMemory, bytes: u64) -> u64 {
         let number = self.multicasts.last_key_value().map_or(self.finished, |(last, _)| last + 1);
-        let object = Object { group: self.id, number, bytes };
-        let mut multicast = Multicast::new(object, &self.settings, &self.members, self.rank);
-        multicast.give(memory, Held::all(self.settings.blocks(bytes)));
+        let object = RdmcObject { group: self.id, number, bytes };
+        let mut multicast = ObjectMulticast::new(object, &self.settings, &self.members, self.rank);
+        multicast.supply(memory, HeldBlocks::all(self.settings.blocks(bytes)));
         self.multicasts.insert(number, multicast);
         number
     }
@@ -147,17 +147,17 @@ impl Group {
         peer: NodeId,
         number: u64,
         bytes: u64,
-        slot: Slot,
-    ) -> Result<(), Cause> {
-        let breach = Err(Cause::Breached(peer));
+        slot: ObjectSlot,
+    ) -> Result<(), FailureCause> {
+        let breach = Err(FailureCause::Breached(peer));
         let ahead = OBJECTS_AHEAD * (self.members.len() as u64 + 1);
         let is_near = number >= self.finished && number - self.finished < ahead;
         if self.rank == 0 || !is_near || self.settings.blocks(bytes) > BLOCKS_MAX {
             return breach;
         }
-        let object = Object { group: self.id, number, bytes };
+        let object = RdmcObject { group: self.id, number, bytes };
         if !self.multicasts.contains_key(&number) {
-            let mut multicast = Multicast::new(object, &self.settings, &self.members, self.rank);
+            let mut multicast = ObjectMulticast::new(object, &self.settings, &self.members, self.rank);
             self.take_offer(&mut multicast);
             self.multicasts.insert(number, multicast);
         }
@@ -173,30 +173,37 @@ impl Group {
     }
 
     /// Goes on with what a failed group has left of the object, if it is the same [B7].
-    fn take_up(&mut self, peer: NodeId, number: u64) -> Result<(), Cause> {
-        let Some(Unfinished { object, memory, held }) = self.resumed.remove(&number) else { return Ok(()) };
+    fn take_up(&mut self, peer: NodeId, number: u64) -> Result<(), FailureCause> {
+        let Some(UnfinishedObject { object, memory, held }) = self.resumed.remove(&number) else {
+            return Ok(());
+        };
         reach(Point::TransferResumed);
         let multicast = self.multicasts.get_mut(&number).expect("just announced");
         if object.bytes != multicast.object.bytes {
-            return Err(Cause::Disagreed(peer));
+            return Err(FailureCause::Disagreed(peer));
         }
         if let Some(memory) = memory {
             let mut held = held;
             held.cut_to_summary();
-            multicast.give(memory, held);
+            multicast.supply(memory, held);
         }
         Ok(())
     }
 
     /// A target is ready for the blocks of an object.
-    pub(super) fn on_ready(&mut self, peer: NodeId, number: u64, ready: Ready) -> Result<(), Cause> {
+    pub(super) fn on_ready(
+        &mut self,
+        peer: NodeId,
+        number: u64,
+        ready: ReadyForBlock,
+    ) -> Result<(), FailureCause> {
         let me = self.members[self.rank];
-        let multicast = self.multicasts.get_mut(&number).ok_or(Cause::Breached(peer))?;
+        let multicast = self.multicasts.get_mut(&number).ok_or(FailureCause::Breached(peer))?;
         let words = multicast.object.words() as u64;
-        let target = multicast.outgoing.target_mut(peer).ok_or(Cause::Breached(peer))?;
+        let target = multicast.outgoing.target_mut(peer).ok_or(FailureCause::Breached(peer))?;
         let is_right = ready.grant.owner == peer && ready.grant.peer == me && ready.grant.words >= words;
         if !is_right || !target.is_announced || target.ready.is_some() {
-            return Err(Cause::Breached(peer));
+            return Err(FailureCause::Breached(peer));
         }
         target.ready = Some(ready);
         Ok(())
@@ -204,13 +211,13 @@ impl Group {
 
     /// Gives memory to the next objects, announces them and says ready, of one more perhaps beforehand; returns the work
     /// done.
-    pub(super) fn open<F: Fabric, A: Application<F>>(
+    pub(super) fn open<F: Fabric, A: RdmcApplication<F>>(
         &mut self,
         fabric: &mut F,
         application: &mut A,
-        links: &mut Links,
-        slots: &mut Slots,
-    ) -> Result<usize, Cause> {
+        links: &mut RdmcLinks,
+        slots: &mut ObjectSlots,
+    ) -> Result<usize, FailureCause> {
         let mut work = self.tend_offer(fabric, links, slots);
         for number in self.finished..self.finished + OBJECTS_AHEAD {
             let Some(multicast) = self.multicasts.get_mut(&number) else { break };
@@ -220,39 +227,44 @@ impl Group {
             }
             work += multicast.announce(links, &mut self.neighbours);
             if !multicast.ask(fabric, application) {
-                return Err(Cause::Refused(self.members[self.rank]));
+                return Err(FailureCause::Refused(self.members[self.rank]));
             }
             if !multicast.is_open() {
                 break;
             }
             work += multicast.answer(fabric, links);
-            work += multicast.incoming.tell(fabric, links);
+            work += multicast.incoming.report(fabric, links);
         }
         Ok(work)
     }
 
     /// Posts a block of an object, if all of the objects before are posted.
-    pub(super) fn post_next<F: Fabric>(&mut self, fabric: &mut F, links: &mut Links, number: u64) -> Posted {
+    pub(super) fn post_next<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        links: &mut RdmcLinks,
+        number: u64,
+    ) -> PostOutcome {
         let is_next = self.multicasts.range(..number).all(|(_, multicast)| multicast.outgoing.is_posted());
         match self.multicasts.get_mut(&number) {
-            Some(multicast) if is_next && matches!(self.state, State::Running) => {
+            Some(multicast) if is_next && matches!(self.state, RdmcState::Running) => {
                 multicast.post_next(fabric, links)
             }
-            _ => Posted::Later,
+            _ => PostOutcome::Later,
         }
     }
 
     /// Hands over what is complete, in order, and releases what is finished; returns the work done.
-    pub(super) fn finish<F: Fabric, A: Application<F>>(
+    pub(super) fn finish<F: Fabric, A: RdmcApplication<F>>(
         &mut self,
         fabric: &mut F,
         application: &mut A,
-        slots: &mut Slots,
+        slots: &mut ObjectSlots,
     ) -> usize {
         let mut work = 0;
         for (expected, (number, multicast)) in (self.finished..).zip(&mut self.multicasts) {
             let is_next = *number == expected && multicast.is_complete();
-            if !is_next && !is_on(Mutation::HandOverUnordered) {
+            if !is_next && !is_on(RdmcMutation::HandOverUnordered) {
                 break;
             }
             if multicast.is_complete() && !multicast.is_handed_over {
@@ -281,8 +293,8 @@ impl Neighbour {
     }
 }
 
-impl Multicast {
-    fn hand_over<F: Fabric, A: Application<F>>(&self, application: &mut A, rank: usize) {
+impl ObjectMulticast {
+    fn hand_over<F: Fabric, A: RdmcApplication<F>>(&self, application: &mut A, rank: usize) {
         let memory = self.memory.as_ref().expect("complete");
         if rank > 0 {
             application.on_received(&self.object, memory);
@@ -290,11 +302,11 @@ impl Multicast {
     }
 
     /// Everything has arrived and everything is placed: nobody uses the rights that were given.
-    fn release<F: Fabric, A: Application<F>>(
+    fn release<F: Fabric, A: RdmcApplication<F>>(
         mut self,
         fabric: &mut F,
         application: &mut A,
-        slots: &mut Slots,
+        slots: &mut ObjectSlots,
     ) {
         self.take_grants().for_each(|grant| fabric.revoke(&grant));
         slots.free(self.slot.expect("complete"));
@@ -309,11 +321,11 @@ pub(super) fn neighbour_of(neighbours: &mut [Neighbour], node: NodeId) -> &mut N
 }
 
 /// With whom a member ever exchanges blocks: some only if there are several blocks, some only if there is one.
-fn neighbours(settings: &Settings, members: usize, rank: usize) -> Vec<usize> {
+fn neighbours(settings: &RdmcSettings, members: usize, rank: usize) -> Vec<usize> {
     let many = 4 * u64::from(members.next_power_of_two().ilog2()) + 4;
     let mut ranks = Vec::new();
     for blocks in [1, many] {
-        let plan = Plan::new(&settings.schedule, members, blocks);
+        let plan = TransferPlan::new(&settings.schedule, members, blocks);
         ranks.extend(plan.targets(rank));
         ranks.extend(plan.sources(rank));
     }
@@ -331,11 +343,11 @@ mod tests {
     fn peers_of_any_object_are_neighbours() {
         for members in 1..=40 {
             for algorithm in [Algorithm::Sequential, Algorithm::Chain, Algorithm::Tree, Algorithm::Pipeline] {
-                let settings = Settings { schedule: algorithm.into(), ..Settings::default() };
+                let settings = RdmcSettings { schedule: algorithm.into(), ..RdmcSettings::default() };
                 for rank in 0..members {
                     let known = neighbours(&settings, members, rank);
                     for blocks in (1..=12).chain([40, 64, 200]) {
-                        let plan = Plan::new(&settings.schedule, members, blocks);
+                        let plan = TransferPlan::new(&settings.schedule, members, blocks);
                         let peers = [plan.targets(rank), plan.sources(rank)].concat();
                         assert!(peers.iter().all(|peer| known.contains(peer)), "{plan:?} of {rank}");
                     }

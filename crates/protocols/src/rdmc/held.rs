@@ -1,11 +1,11 @@
 //! Which blocks of an object a member holds (RDMC §3; resumption [B7]).
 
-use super::Summary;
+use super::BlockSummary;
 use super::message::WINDOW_BLOCKS;
 
 /// A set of blocks of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldBlocks {
     /// A bit for each block.
     bits: Vec<u64>,
     blocks: u64,
@@ -13,7 +13,7 @@ pub struct Held {
     count: u64,
 }
 
-impl Held {
+impl HeldBlocks {
     /// None of `blocks` blocks.
     #[must_use]
     pub fn none(blocks: u64) -> Self {
@@ -71,9 +71,9 @@ impl Held {
     }
 
     /// What of it a message can tell: all up to the first that lacks, and some after it.
-    pub(super) fn summary(&self) -> Summary {
+    pub(super) fn summary(&self) -> BlockSummary {
         let prefix = (0..self.blocks).find(|block| !self.contains(*block)).unwrap_or(self.blocks);
-        let mut summary = Summary { prefix, window: [0; WINDOW_BLOCKS as usize / 64] };
+        let mut summary = BlockSummary { prefix, window: [0; WINDOW_BLOCKS as usize / 64] };
         for i in (0..WINDOW_BLOCKS).filter(|i| self.contains(prefix + i)) {
             summary.window[word(i)] |= 1 << (i % 64);
         }
@@ -101,24 +101,24 @@ mod tests {
 
     #[test]
     fn a_block_is_inserted_once() {
-        let mut held = Held::none(70);
+        let mut held = HeldBlocks::none(70);
         assert!(held.insert(69) && !held.insert(69) && !held.insert(70));
         assert!(held.contains(69) && !held.contains(5) && !held.contains(1 << 30));
         assert_eq!((held.count(), held.is_all()), (1, false));
-        assert!(Held::all(70).is_all() && Held::none(0).is_all());
+        assert!(HeldBlocks::all(70).is_all() && HeldBlocks::none(0).is_all());
     }
 
     #[test]
     fn a_summary_tells_the_beginning_and_some_more() {
-        let mut held = Held::none(2000);
+        let mut held = HeldBlocks::none(2000);
         (0..100).chain([101, 300, 611, 612, 613, 1999]).for_each(|block| assert!(held.insert(block)));
         let summary = held.summary();
         assert_eq!(summary.prefix, 100);
-        let told: Vec<u64> = (100..3000).filter(|block| summary.contains(*block)).collect();
-        assert_eq!(told, [101, 300, 611], "the window begins at the first that lacks and has 512 blocks");
+        let reported: Vec<u64> = (100..3000).filter(|block| summary.contains(*block)).collect();
+        assert_eq!(reported, [101, 300, 611], "the window begins at the first that lacks and has 512 blocks");
         held.cut_to_summary();
         assert_eq!(held.count(), 103);
         assert_eq!(held.summary(), summary);
-        assert!(Held::all(7).summary().contains(6) && !Held::none(7).summary().contains(0));
+        assert!(HeldBlocks::all(7).summary().contains(6) && !HeldBlocks::none(7).summary().contains(0));
     }
 }

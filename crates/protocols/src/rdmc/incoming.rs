@@ -9,75 +9,75 @@ use std::collections::VecDeque;
 
 use squall_fabric::{Fabric, Grant, NodeId};
 
-use super::link::{Links, Posted};
-use super::mutation::{Mutation, is_on};
-use super::schedule::{Plan, Transfer};
-use super::slots::Slot;
-use super::{Held, Memory};
+use super::link::{PostOutcome, RdmcLinks};
+use super::mutation::{RdmcMutation, is_on};
+use super::schedule::{BlockTransfer, TransferPlan};
+use super::slots::ObjectSlot;
+use super::{HeldBlocks, ObjectMemory};
 
 /// The receiving side of a multicast.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct IncomingObject {
     /// Receives that are open and have yet to come, in the order of steps: at most `window`.
-    open: VecDeque<Transfer>,
+    open: VecDeque<BlockTransfer>,
     /// Receives in earlier steps have come, are open, or are not needed.
     listed: u64,
     window: usize,
     /// By rank.
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Vec<BlockSource>,
 }
 
 /// A member from which blocks of the object come.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct BlockSource {
     rank: usize,
     pub(super) node: NodeId,
     /// The slot of the object there, once it has announced it.
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<ObjectSlot>,
     pub(super) is_answered: bool,
     /// Given with the answer, or offered before.
     pub(super) grant: Option<Grant>,
-    /// It may send in steps below, and knows of those below `told`: `told <= bound`.
+    /// It may send in steps below, and knows of those below `reported`: `reported <= bound`.
     pub(super) bound: u64,
-    told: u64,
+    reported: u64,
     /// Open receives from it of which it knows, and of which it does not know.
     waiting: usize,
-    untold: usize,
+    unreported: usize,
 }
 
-impl Incoming {
-    pub(super) fn new(plan: &Plan, rank: usize, members: &[NodeId], window: u64) -> Self {
-        let source = |rank: usize| Source {
+impl IncomingObject {
+    pub(super) fn new(plan: &TransferPlan, rank: usize, members: &[NodeId], window: u64) -> Self {
+        let source = |rank: usize| BlockSource {
             rank,
             node: members[rank],
             slot: None,
             is_answered: false,
             grant: None,
             bound: 0,
-            told: 0,
+            reported: 0,
             waiting: 0,
-            untold: 0,
+            unreported: 0,
         };
         let window = usize::try_from(window).expect("small");
         let sources = plan.sources(rank).into_iter().map(source).collect();
         Self { open: VecDeque::with_capacity(window), listed: 0, window, sources }
     }
 
-    pub(super) fn source_mut(&mut self, node: NodeId) -> Option<&mut Source> {
+    pub(super) fn source_mut(&mut self, node: NodeId) -> Option<&mut BlockSource> {
         self.sources.iter_mut().find(|source| source.node == node)
     }
 
     /// Opens the next receives, as far as the window reaches; what is held is not needed.
-    pub(super) fn open(&mut self, plan: &Plan, rank: usize, held: &Held) {
+    pub(super) fn open(&mut self, plan: &TransferPlan, rank: usize, held: &HeldBlocks) {
         while self.open.len() < self.window {
             let Some(transfer) = plan.next_receive(rank, self.listed) else { return };
             self.listed = transfer.step + 1;
-            if !held.contains(transfer.block) || is_on(Mutation::SendHeld) {
+            if !held.contains(transfer.block) || is_on(RdmcMutation::SendHeld) {
                 self.open.push_back(transfer);
                 let at = self.sources.binary_search_by_key(&transfer.peer, |source| source.rank);
                 let source = &mut self.sources[at.expect("sources are those of the plan")];
                 source.bound = transfer.step + 1;
-                source.untold += 1;
+                source.unreported += 1;
             }
         }
     }
@@ -88,14 +88,14 @@ impl Incoming {
     }
 
     /// The source of the first block was told that it may send it, before the object was announced.
-    pub(super) fn on_told_first(&mut self, node: NodeId, grant: Grant) {
+    pub(super) fn on_reported_first(&mut self, node: NodeId, grant: Grant) {
         let first = self.open.front().map(|transfer| transfer.step);
         let source = self.source_mut(node).expect("the source of the first block is a source");
         (source.is_answered, source.grant) = (true, Some(grant));
         if let Some(step) = first {
-            source.told = step + 1;
+            source.reported = step + 1;
             source.waiting += 1;
-            source.untold -= 1;
+            source.unreported -= 1;
         }
     }
 
@@ -115,7 +115,7 @@ impl Incoming {
     pub(super) fn answer<F: Fabric>(
         &mut self,
         fabric: &mut F,
-        memory: &Memory,
+        memory: &ObjectMemory,
         words: usize,
         mut say: impl FnMut(NodeId, Grant, u64),
     ) -> usize {
@@ -127,21 +127,22 @@ impl Incoming {
                 let grant = fabric.grant(&memory.region, memory.first..memory.first + words, source.node);
                 source.grant = Some(grant);
                 say(source.node, grant, source.bound);
-                source.has_told();
+                source.has_reported();
             }
         }
         work
     }
 
     /// Tells sources how far they may go by now; returns how many writes that took.
-    pub(super) fn tell<F: Fabric>(&mut self, fabric: &mut F, links: &mut Links) -> usize {
+    pub(super) fn report<F: Fabric>(&mut self, fabric: &mut F, links: &mut RdmcLinks) -> usize {
         let batch = (self.window / 4).max(1);
         let mut work = 0;
-        for source in self.sources.iter_mut().filter(|source| source.is_answered && source.untold > 0) {
-            let is_worth_it = source.untold >= batch || source.waiting < batch;
+        for source in self.sources.iter_mut().filter(|source| source.is_answered && source.unreported > 0) {
+            let is_worth_it = source.unreported >= batch || source.waiting < batch;
             let Some(slot) = source.slot else { continue };
-            if is_worth_it && links.tell_bound(fabric, source.node, slot, source.bound) == Posted::Yes {
-                source.has_told();
+            if is_worth_it && links.report_bound(fabric, source.node, slot, source.bound) == PostOutcome::Yes
+            {
+                source.has_reported();
                 work += 1;
             }
         }
@@ -149,10 +150,10 @@ impl Incoming {
     }
 }
 
-impl Source {
-    const fn has_told(&mut self) {
-        self.told = self.bound;
-        self.waiting += self.untold;
-        self.untold = 0;
+impl BlockSource {
+    const fn has_reported(&mut self) {
+        self.reported = self.bound;
+        self.waiting += self.unreported;
+        self.unreported = 0;
     }
 }

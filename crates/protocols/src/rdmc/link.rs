@@ -9,21 +9,21 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use squall_fabric::layout::LINE_WORDS;
-use squall_fabric::{Channel, ConnId, Fabric, Grant, NodeId, PostError, Region, Source, Token, Write};
+use squall_fabric::{Channel, ConnId, Fabric, Grant, NodeId, PostError, Region, Token, Write, WriteSource};
 
-use super::message::{MESSAGE_BYTES_MAX, MalformedMessage, Message};
-use super::mutation::{Mutation, is_on};
+use super::message::{MESSAGE_BYTES_MAX, MalformedMessage, RdmcMessage};
+use super::mutation::{RdmcMutation, is_on};
 use super::settings::RECEIVES;
-use super::slots::{SLOTS_MAX, Slot};
+use super::slots::{ObjectSlot, SLOTS_MAX};
 
 /// All links of this member.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct RdmcLinks {
     node: NodeId,
     channel: Channel,
     by_peer: BTreeMap<NodeId, Link>,
     peers: BTreeMap<ConnId, NodeId>,
-    /// A post was refused for want of room in a queue: try again soon.
+    /// A post was refused for want of space in a queue: try again soon.
     pub(super) was_full: bool,
 }
 
@@ -43,23 +43,23 @@ struct Link {
     peer_credits: Option<Grant>,
     /// What has been posted here that consumes a receive of the peer: `used <= allowed()`.
     used: u64,
-    /// Receives posted here, and how many of them the peer knows of: `told <= posted`.
+    /// Receives posted here, and how many of them the peer knows of: `reported <= posted`.
     posted: u64,
-    told: u64,
-    /// Control messages that wait for a credit or for room.
-    waiting: VecDeque<Message>,
+    reported: u64,
+    /// Control messages that wait for a credit or for space.
+    waiting: VecDeque<RdmcMessage>,
 }
 
 /// What became of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Posted {
+pub(super) enum PostOutcome {
     /// It is on its way.
     Yes,
-    /// No credit, no room, or no connection yet: later.
+    /// No credit, no space, or no connection yet: later.
     Later,
 }
 
-impl Links {
+impl RdmcLinks {
     pub(super) const fn new(node: NodeId, channel: Channel) -> Self {
         Self { node, channel, by_peer: BTreeMap::new(), peers: BTreeMap::new(), was_full: false }
     }
@@ -89,14 +89,14 @@ impl Links {
     pub(super) fn on_connected(&mut self, conn: ConnId) {
         let Some(link) = self.link_mut(conn).filter(|link| link.conn == conn) else { return };
         link.is_connected = true;
-        let hello = Message::Hello { credits: link.credits };
+        let hello = RdmcMessage::Hello { credits: link.credits };
         link.waiting.push_front(hello);
     }
 
     /// The peer has said where to tell it of receives; false if it has said so before.
     pub(super) fn on_hello(&mut self, conn: ConnId, credits: Grant) -> bool {
         let Some(link) = self.link_mut(conn) else { return true };
-        credits.words >= TOLD_WORDS as u64 && link.peer_credits.replace(credits).is_none()
+        credits.words >= REPORTED_WORDS as u64 && link.peer_credits.replace(credits).is_none()
     }
 
     /// Ends the link to `peer`, if there is one. The caller tells the groups.
@@ -117,13 +117,13 @@ impl Links {
         conn: ConnId,
         token: Token,
         length: usize,
-    ) -> Result<Message, MalformedMessage> {
+    ) -> Result<RdmcMessage, MalformedMessage> {
         let link = self.link_mut(conn).ok_or(MalformedMessage)?;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let message = match bytes.get_mut(..length) {
             Some(bytes) => {
                 link.memory.copy_bytes_out(receive_words(token.0).start, bytes);
-                Message::decode(bytes)
+                RdmcMessage::decode(bytes)
             }
             None => Err(MalformedMessage),
         };
@@ -140,7 +140,7 @@ impl Links {
 
     /// Says something to a peer, as soon as there is a credit. Without a link it is lost, and the groups are told
     /// of that elsewhere.
-    pub(super) fn say(&mut self, peer: NodeId, message: Message) {
+    pub(super) fn say(&mut self, peer: NodeId, message: RdmcMessage) {
         if let Some(link) = self.by_peer.get_mut(&peer) {
             link.waiting.push_back(message);
         }
@@ -151,32 +151,37 @@ impl Links {
     }
 
     /// Posts a block, if the peer has a receive to spare.
-    pub(super) fn post_block<F: Fabric>(&mut self, fabric: &mut F, peer: NodeId, write: Write<'_>) -> Posted {
-        let Some(link) = self.by_peer.get_mut(&peer) else { return Posted::Later };
+    pub(super) fn post_block<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        peer: NodeId,
+        write: Write<'_>,
+    ) -> PostOutcome {
+        let Some(link) = self.by_peer.get_mut(&peer) else { return PostOutcome::Later };
         // What waits goes first: a control message that was said before must not be overtaken for ever.
         if !link.is_connected || !link.waiting.is_empty() || !link.has_credit(CREDITS_RESERVED) {
-            return Posted::Later;
+            return PostOutcome::Later;
         }
         let posted = fabric.write(link.conn, write);
         link.count(posted, &mut self.was_full)
     }
 
     /// How far `peer` has said that we may go with the object of `slot`.
-    pub(super) fn bound(&self, peer: NodeId, slot: Slot) -> u64 {
-        let word = |link: &Link| link.memory.load(CREDIT_WORD + told_word(slot));
+    pub(super) fn bound(&self, peer: NodeId, slot: ObjectSlot) -> u64 {
+        let word = |link: &Link| link.memory.load(CREDIT_WORD + reported_word(slot));
         self.by_peer.get(&peer).map_or(0, |link| slot.bound(word(link)))
     }
 
     /// Tells `peer` how far it may go with the object of its `slot`.
-    pub(super) fn tell_bound<F: Fabric>(
+    pub(super) fn report_bound<F: Fabric>(
         &mut self,
         fabric: &mut F,
         peer: NodeId,
-        slot: Slot,
+        slot: ObjectSlot,
         bound: u64,
-    ) -> Posted {
-        let Some(link) = self.by_peer.get_mut(&peer) else { return Posted::Later };
-        link.write(fabric, told_word(slot), slot.word(bound), &mut self.was_full)
+    ) -> PostOutcome {
+        let Some(link) = self.by_peer.get_mut(&peer) else { return PostOutcome::Later };
+        link.write(fabric, reported_word(slot), slot.word(bound), &mut self.was_full)
     }
 
     /// Sends what waits and tells peers of new receives; returns how much was posted.
@@ -202,8 +207,8 @@ impl Link {
     fn open<F: Fabric>(fabric: &mut F, peer: NodeId, channel: Channel) -> Self {
         let conn = fabric.open(peer, channel);
         let words = fabric.open(peer, Channel(channel.0 + 1));
-        let memory = fabric.register((CREDIT_WORD + TOLD_WORDS).next_multiple_of(LINE_WORDS));
-        let credits = fabric.grant(&memory, CREDIT_WORD..CREDIT_WORD + TOLD_WORDS, peer);
+        let memory = fabric.register((CREDIT_WORD + REPORTED_WORDS).next_multiple_of(LINE_WORDS));
+        let credits = fabric.grant(&memory, CREDIT_WORD..CREDIT_WORD + REPORTED_WORDS, peer);
         let mut link = Self {
             conn,
             is_connected: false,
@@ -213,7 +218,7 @@ impl Link {
             peer_credits: None,
             used: 0,
             posted: 0,
-            told: RECEIVES,
+            reported: RECEIVES,
             waiting: VecDeque::new(),
         };
         (0..RECEIVES).for_each(|receive| link.post_receive(fabric, receive));
@@ -225,7 +230,7 @@ impl Link {
             Ok(()) => self.posted += 1,
             // The connection is broken; its event will come.
             Err(PostError::NotConnected) => {}
-            Err(PostError::Full) => unreachable!("a fabric has room for {RECEIVES} receives"),
+            Err(PostError::Full) => unreachable!("a fabric has space for {RECEIVES} receives"),
         }
     }
 
@@ -235,19 +240,19 @@ impl Link {
     }
 
     fn has_credit(&self, reserve: u64) -> bool {
-        is_on(Mutation::NoCredits) || self.used + reserve < self.allowed()
+        is_on(RdmcMutation::NoCredits) || self.used + reserve < self.allowed()
     }
 
-    fn count(&mut self, posted: Result<(), PostError>, was_full: &mut bool) -> Posted {
+    fn count(&mut self, posted: Result<(), PostError>, was_full: &mut bool) -> PostOutcome {
         match posted {
             Ok(()) => {
                 self.used += 1;
-                return Posted::Yes;
+                return PostOutcome::Yes;
             }
             Err(PostError::Full) => *was_full = true,
             Err(PostError::NotConnected) => self.is_connected = false,
         }
-        Posted::Later
+        PostOutcome::Later
     }
 
     fn flush<F: Fabric>(&mut self, fabric: &mut F, was_full: &mut bool) -> usize {
@@ -255,46 +260,54 @@ impl Link {
         while let Some(message) = self.waiting.front().filter(|_| self.has_credit(0)) {
             let (bytes, length) = message.encode();
             let posted = fabric.send(self.conn, &bytes[..length], None);
-            if self.count(posted, was_full) == Posted::Later {
+            if self.count(posted, was_full) == PostOutcome::Later {
                 return work;
             }
             self.waiting.pop_front();
             work += 1;
         }
-        work + self.tell(fabric, was_full)
+        work + self.report(fabric, was_full)
     }
 
-    fn tell<F: Fabric>(&mut self, fabric: &mut F, was_full: &mut bool) -> usize {
+    fn report<F: Fabric>(&mut self, fabric: &mut F, was_full: &mut bool) -> usize {
         let posted = self.posted;
-        if posted - self.told < TELL_EVERY || self.write(fabric, 0, posted, was_full) == Posted::Later {
+        if posted - self.reported < REPORT_EVERY
+            || self.write(fabric, 0, posted, was_full) == PostOutcome::Later
+        {
             return 0;
         }
-        self.told = posted;
+        self.reported = posted;
         1
     }
 
     /// Writes one of the words that the peer has for us, by value.
-    fn write<F: Fabric>(&mut self, fabric: &mut F, word: usize, value: u64, was_full: &mut bool) -> Posted {
-        let Some(grant) = self.peer_credits else { return Posted::Later };
+    fn write<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        word: usize,
+        value: u64,
+        was_full: &mut bool,
+    ) -> PostOutcome {
+        let Some(grant) = self.peer_credits else { return PostOutcome::Later };
         let source = [value];
         let write = Write {
-            source: Source::Value(&source),
+            source: WriteSource::Value(&source),
             grant: &grant,
             offset: word,
             immediate: None,
             signal: None,
         };
         match fabric.write(self.words, write) {
-            Ok(()) => return Posted::Yes,
+            Ok(()) => return PostOutcome::Yes,
             Err(PostError::Full) => *was_full = true,
             // Its `Connected` or `Broken` will come.
             Err(PostError::NotConnected) => {}
         }
-        Posted::Later
+        PostOutcome::Later
     }
 }
 
-fn told_word(slot: Slot) -> usize {
+fn reported_word(slot: ObjectSlot) -> usize {
     1 + usize::from(slot.index)
 }
 
@@ -306,8 +319,8 @@ fn receive_words(receive: u64) -> std::ops::Range<usize> {
 const MESSAGE_WORDS: usize = MESSAGE_BYTES_MAX.div_ceil(8).next_multiple_of(LINE_WORDS / 2);
 const CREDIT_WORD: usize = RECEIVES as usize * MESSAGE_WORDS;
 /// The number of receives, and a bound for each slot.
-const TOLD_WORDS: usize = 1 + SLOTS_MAX;
+const REPORTED_WORDS: usize = 1 + SLOTS_MAX;
 /// Blocks leave some credits to control messages.
 const CREDITS_RESERVED: u64 = 4;
 /// Less than what blocks leave unused is never worth a write.
-const TELL_EVERY: u64 = RECEIVES / 4;
+const REPORT_EVERY: u64 = RECEIVES / 4;

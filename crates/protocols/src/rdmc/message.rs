@@ -4,11 +4,11 @@ use std::fmt;
 
 use squall_fabric::{GRANT_BYTES, Grant, NodeId};
 
-use super::{Cause, GroupId, Slot};
+use super::{FailureCause, GroupId, ObjectSlot};
 
 /// What neighbours say to each other, apart from blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum RdmcMessage {
     /// The first message of a connection: the peer may write here how many receives it has posted.
     Hello {
         /// A word for that, and one for each slot (`Announce`).
@@ -30,7 +30,7 @@ pub enum Message {
         /// Its size.
         bytes: u64,
         /// Its slot at the sender: where targets tell how far it may go.
-        slot: Slot,
+        slot: ObjectSlot,
     },
     /// *Ready for block* before the object is announced: for its first block, if it fits.
     Offer {
@@ -56,14 +56,14 @@ pub enum Message {
         /// The source may send in steps below; more is told by writes to the word of its slot.
         bound: u64,
         /// What need not be sent.
-        held: Summary,
+        held: BlockSummary,
     },
     /// The group has failed; the sender posts no more blocks of it [B7].
     Failed {
         /// The group.
         group: GroupId,
         /// Why.
-        cause: Cause,
+        cause: FailureCause,
     },
     /// The answer to `Failed` by who does not know the group (any more): no block comes from there.
     Stopped {
@@ -74,14 +74,14 @@ pub enum Message {
 
 /// Which blocks of an object a member holds, as far as a message can tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct BlockSummary {
     /// All blocks below.
     pub prefix: u64,
     /// A bit for each of the blocks that follow.
     pub window: [u64; WINDOW_BLOCKS as usize / 64],
 }
 
-impl Summary {
+impl BlockSummary {
     /// Whether it tells that `block` is held.
     #[must_use]
     pub fn contains(&self, block: u64) -> bool {
@@ -108,7 +108,7 @@ impl fmt::Display for MalformedMessage {
 
 impl std::error::Error for MalformedMessage {}
 
-impl Message {
+impl RdmcMessage {
     /// The group that it is about.
     #[must_use]
     pub const fn group(&self) -> Option<GroupId> {
@@ -213,32 +213,32 @@ impl Reader<'_> {
         Grant::from_bytes(&self.array::<GRANT_BYTES>()?).map_err(|_| MalformedMessage)
     }
 
-    fn announce(&mut self) -> Result<Message, MalformedMessage> {
+    fn announce(&mut self) -> Result<RdmcMessage, MalformedMessage> {
         let group = GroupId(self.word()?);
         let [number, bytes] = [self.word()?, self.word()?];
         let [index] = self.array()?;
-        let slot = Slot { index, uses: u32::from_le_bytes(self.array()?) };
-        Ok(Message::Announce { group, number, bytes, slot })
+        let slot = ObjectSlot { index, uses: u32::from_le_bytes(self.array()?) };
+        Ok(RdmcMessage::Announce { group, number, bytes, slot })
     }
 
-    fn offer(&mut self) -> Result<Message, MalformedMessage> {
+    fn offer(&mut self) -> Result<RdmcMessage, MalformedMessage> {
         let (group, number) = (GroupId(self.word()?), self.word()?);
         let [slot] = self.array()?;
-        Ok(Message::Offer { group, number, slot, grant: self.grant()? })
+        Ok(RdmcMessage::Offer { group, number, slot, grant: self.grant()? })
     }
 
-    fn ready(&mut self) -> Result<Message, MalformedMessage> {
+    fn ready(&mut self) -> Result<RdmcMessage, MalformedMessage> {
         let (group, number) = (GroupId(self.word()?), self.word()?);
         let [slot] = self.array()?;
         let (grant, bound) = (self.grant()?, self.word()?);
-        let mut held = Summary { prefix: self.word()?, ..Summary::default() };
+        let mut held = BlockSummary { prefix: self.word()?, ..BlockSummary::default() };
         for word in &mut held.window {
             *word = self.word()?;
         }
-        Ok(Message::Ready { group, number, slot, grant, bound, held })
+        Ok(RdmcMessage::Ready { group, number, slot, grant, bound, held })
     }
 
-    fn cause(&mut self) -> Result<Cause, MalformedMessage> {
+    fn cause(&mut self) -> Result<FailureCause, MalformedMessage> {
         let [code] = self.array()?;
         let member = NodeId(u32::from_le_bytes(self.array()?));
         let cause = CAUSES.get(usize::from(code)).ok_or(MalformedMessage)?;
@@ -246,13 +246,19 @@ impl Reader<'_> {
     }
 }
 
-fn cause_code(cause: Cause) -> u8 {
+fn cause_code(cause: FailureCause) -> u8 {
     let code = CAUSES.iter().position(|other| other(cause.member()) == cause);
     u8::try_from(code.expect("all causes are listed")).expect("few causes")
 }
 
-const CAUSES: [fn(NodeId) -> Cause; 6] =
-    [Cause::Lost, Cause::Refused, Cause::Disagreed, Cause::Breached, Cause::Left, Cause::Wedged];
+const CAUSES: [fn(NodeId) -> FailureCause; 6] = [
+    FailureCause::Lost,
+    FailureCause::Refused,
+    FailureCause::Disagreed,
+    FailureCause::Breached,
+    FailureCause::Left,
+    FailureCause::Wedged,
+];
 
 /// How far a summary looks beyond the first block that lacks. The schedules receive blocks nearly in order: a
 /// pipeline of 2^20 members has 20 out of order.
@@ -275,20 +281,20 @@ mod tests {
 
     use super::*;
 
-    fn examples() -> Vec<Message> {
+    fn examples() -> Vec<RdmcMessage> {
         let (owner, peer, region) = (NodeId(1), NodeId(2), RegionId(3));
         let grant = Grant { owner, peer, region, first: 4, words: 5, key: 6 };
         let group = GroupId(u64::MAX);
-        let held = Summary { prefix: 7, window: [1, 2, 3, 4, 5, 6, 7, 8] };
+        let held = BlockSummary { prefix: 7, window: [1, 2, 3, 4, 5, 6, 7, 8] };
         let mut messages = vec![
-            Message::Hello { credits: grant },
-            Message::Join { group, digest: 9 },
-            Message::Announce { group, number: 10, bytes: 11, slot: Slot { index: 7, uses: 8 } },
-            Message::Ready { group, number: 12, slot: 255, grant, bound: 3, held },
-            Message::Offer { group, number: 14, slot: 15, grant },
-            Message::Stopped { group },
+            RdmcMessage::Hello { credits: grant },
+            RdmcMessage::Join { group, digest: 9 },
+            RdmcMessage::Announce { group, number: 10, bytes: 11, slot: ObjectSlot { index: 7, uses: 8 } },
+            RdmcMessage::Ready { group, number: 12, slot: 255, grant, bound: 3, held },
+            RdmcMessage::Offer { group, number: 14, slot: 15, grant },
+            RdmcMessage::Stopped { group },
         ];
-        messages.extend(CAUSES.map(|cause| Message::Failed { group, cause: cause(NodeId(13)) }));
+        messages.extend(CAUSES.map(|cause| RdmcMessage::Failed { group, cause: cause(NodeId(13)) }));
         messages
     }
 
@@ -296,7 +302,7 @@ mod tests {
     fn messages_are_read_as_they_were_written() {
         for message in examples() {
             let (bytes, length) = message.encode();
-            assert_eq!(Message::decode(&bytes[..length]), Ok(message));
+            assert_eq!(RdmcMessage::decode(&bytes[..length]), Ok(message));
         }
         let longest = examples().iter().map(|message| message.encode().1).max();
         assert_eq!(longest, Some(MESSAGE_BYTES_MAX));
@@ -306,15 +312,15 @@ mod tests {
     fn other_lengths_and_garbage_are_refused() {
         for message in examples() {
             let (bytes, length) = message.encode();
-            (0..length).for_each(|cut| assert_eq!(Message::decode(&bytes[..cut]), Err(MalformedMessage)));
+            (0..length).for_each(|cut| assert_eq!(RdmcMessage::decode(&bytes[..cut]), Err(MalformedMessage)));
             let longer = [&bytes[..length], &[0]].concat();
-            assert_eq!(Message::decode(&longer), Err(MalformedMessage));
+            assert_eq!(RdmcMessage::decode(&longer), Err(MalformedMessage));
         }
         let mut prng = Prng::new(1);
         for _ in 0..20_000 {
             let length = prng.index(MESSAGE_BYTES_MAX + 2);
             let bytes: Vec<u8> = (0..length).map(|_| prng.draw() as u8 & 0x87).collect();
-            if let Ok(message) = Message::decode(&bytes) {
+            if let Ok(message) = RdmcMessage::decode(&bytes) {
                 let (again, length) = message.encode();
                 assert_eq!(&again[..length], &bytes[..], "a message has one form");
             }

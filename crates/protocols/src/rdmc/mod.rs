@@ -27,7 +27,7 @@
 //!
 //! **Invariants.**
 //! - \[B1\]–\[B6\] of [`schedule`]; at the receiver every block arrives exactly once, and a block that is not expected
-//!   is a breach that ends the group ([`Cause::Breached`]).
+//!   is a breach that ends the group ([`FailureCause::Breached`]).
 //! - Every write with immediate and every send is covered by a receive of the peer: `used <= allowed` \[F7\]. Receives
 //!   are posted again at once, whatever became of what they received, so credits always come back.
 //! - A block is posted only when it is held and its target is ready; the blocks of an object are posted in the order
@@ -74,9 +74,11 @@ pub mod schedule;
 mod settings;
 mod slots;
 
-pub use application::{Answer, Application, Cause, Failure, Memory, Object, Unfinished};
-pub use core::{Counters, CreateError, Rdmc, SendError};
-pub use held::Held;
-pub use message::{MalformedMessage, Message, Summary};
-pub use settings::{BLOCKS_MAX, GroupId, OBJECTS_AHEAD, RECEIVES, Settings, SettingsError};
-pub use slots::Slot;
+pub use application::{
+    FailureCause, ObjectAnswer, ObjectMemory, RdmcApplication, RdmcFailure, RdmcObject, UnfinishedObject,
+};
+pub use core::{Rdmc, RdmcCounters, RdmcCreateError, RdmcSendError};
+pub use held::HeldBlocks;
+pub use message::{BlockSummary, MalformedMessage, RdmcMessage};
+pub use settings::{BLOCKS_MAX, GroupId, OBJECTS_AHEAD, RECEIVES, RdmcSettings, RdmcSettingsError};
+pub use slots::ObjectSlot;

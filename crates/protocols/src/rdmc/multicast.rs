@@ -3,44 +3,44 @@
 use squall_fabric::{Fabric, Grant, NodeId};
 
 use super::group::{Neighbour, neighbour_of};
-use super::incoming::Incoming;
-use super::link::{Links, Posted};
-use super::message::Message;
-use super::mutation::{Mutation, is_on};
-use super::outgoing::{Outgoing, Stock, Target};
-use super::schedule::Plan;
-use super::settings::Settings;
-use super::slots::Slot;
-use super::{Answer, Application, Held, Memory, Object};
+use super::incoming::IncomingObject;
+use super::link::{PostOutcome, RdmcLinks};
+use super::message::RdmcMessage;
+use super::mutation::{RdmcMutation, is_on};
+use super::outgoing::{BlockTarget, OutgoingObject, SendContext};
+use super::schedule::TransferPlan;
+use super::settings::RdmcSettings;
+use super::slots::ObjectSlot;
+use super::{HeldBlocks, ObjectAnswer, ObjectMemory, RdmcApplication, RdmcObject};
 
 /// One object at one member.
 #[derive(Debug)]
-pub(super) struct Multicast {
-    pub(super) object: Object,
-    plan: Plan,
+pub(super) struct ObjectMulticast {
+    pub(super) object: RdmcObject,
+    plan: TransferPlan,
     rank: usize,
     block_words: usize,
     /// Names the object in tokens here, in immediate values that come, and in what targets tell.
-    pub(super) slot: Option<Slot>,
-    /// Given by the application; the root's from the beginning. It has room for the object.
-    pub(super) memory: Option<Memory>,
+    pub(super) slot: Option<ObjectSlot>,
+    /// Given by the application; the root's from the beginning. It has space for the object.
+    pub(super) memory: Option<ObjectMemory>,
     /// The application was asked for memory.
     asked: bool,
-    pub(super) held: Held,
+    pub(super) held: HeldBlocks,
     /// The application has been told that it is complete.
     pub(super) is_handed_over: bool,
-    pub(super) incoming: Incoming,
-    pub(super) outgoing: Outgoing,
+    pub(super) incoming: IncomingObject,
+    pub(super) outgoing: OutgoingObject,
 }
 
-impl Multicast {
+impl ObjectMulticast {
     /// The way of `object` through the member of rank `rank`, which holds nothing yet.
-    pub(super) fn new(object: Object, settings: &Settings, members: &[NodeId], rank: usize) -> Self {
+    pub(super) fn new(object: RdmcObject, settings: &RdmcSettings, members: &[NodeId], rank: usize) -> Self {
         let blocks = settings.blocks(object.bytes);
         // An empty object has no block, but is announced on the way of a single one [B5].
-        let plan = Plan::new(&settings.schedule, members.len(), blocks.max(1));
+        let plan = TransferPlan::new(&settings.schedule, members.len(), blocks.max(1));
         let in_flight_max = settings.in_flight_max();
-        let mut outgoing = Outgoing::new(&plan, rank, members, in_flight_max);
+        let mut outgoing = OutgoingObject::new(&plan, rank, members, in_flight_max);
         if blocks > 0 {
             outgoing.look_ahead(&plan, rank);
         }
@@ -51,9 +51,9 @@ impl Multicast {
             slot: None,
             memory: None,
             asked: false,
-            held: Held::none(blocks),
+            held: HeldBlocks::none(blocks),
             is_handed_over: false,
-            incoming: Incoming::new(&plan, rank, members, in_flight_max),
+            incoming: IncomingObject::new(&plan, rank, members, in_flight_max),
             outgoing,
             plan,
         }
@@ -67,7 +67,7 @@ impl Multicast {
     /// Whether all blocks are here.
     pub(super) fn is_complete(&self) -> bool {
         let blocks =
-            self.held.blocks() - u64::from(is_on(Mutation::ReceivedTooSoon) && self.held.blocks() > 1);
+            self.held.blocks() - u64::from(is_on(RdmcMutation::ReceivedTooSoon) && self.held.blocks() > 1);
         self.is_open() && self.held.count() >= blocks
     }
 
@@ -77,7 +77,7 @@ impl Multicast {
     }
 
     /// Takes memory, and with it what is known to lie there.
-    pub(super) fn give(&mut self, memory: Memory, held: Held) {
+    pub(super) fn supply(&mut self, memory: ObjectMemory, held: HeldBlocks) {
         assert!(memory.holds(self.object.words()), "{:?} does not fit {memory:?}", self.object);
         self.memory = Some(memory);
         self.held = held;
@@ -87,8 +87,8 @@ impl Multicast {
     }
 
     /// Takes memory in which nothing lies.
-    pub(super) fn give_empty(&mut self, memory: Memory) {
-        self.give(memory, Held::none(self.held.blocks()));
+    pub(super) fn supply_empty(&mut self, memory: ObjectMemory) {
+        self.supply(memory, HeldBlocks::none(self.held.blocks()));
     }
 
     /// Whether the application has yet to give memory for which it was asked.
@@ -97,14 +97,14 @@ impl Multicast {
     }
 
     /// Tells the targets that have created the group.
-    pub(super) fn announce(&mut self, links: &mut Links, neighbours: &mut [Neighbour]) -> usize {
-        let Object { group, number, bytes } = self.object;
+    pub(super) fn announce(&mut self, links: &mut RdmcLinks, neighbours: &mut [Neighbour]) -> usize {
+        let RdmcObject { group, number, bytes } = self.object;
         let Some(slot) = self.slot else { return 0 };
         let mut work = 0;
         for target in self.outgoing.targets.iter_mut().filter(|target| !target.is_announced) {
             if neighbour_of(neighbours, target.node).has_joined {
                 target.is_announced = true;
-                links.say(target.node, Message::Announce { group, number, bytes, slot });
+                links.say(target.node, RdmcMessage::Announce { group, number, bytes, slot });
                 work += 1;
             }
         }
@@ -116,55 +116,59 @@ impl Multicast {
 
     /// Targets that know of the object and have offered memory for it are ready for their first block, if it fits.
     pub(super) fn use_offers(&mut self, neighbours: &mut [Neighbour]) {
-        let Object { number, .. } = self.object;
-        let unready = |target: &&mut Target| target.is_announced && target.ready.is_none();
+        let RdmcObject { number, .. } = self.object;
+        let unready = |target: &&mut BlockTarget| target.is_announced && target.ready.is_none();
         for target in self.outgoing.targets.iter_mut().filter(unready) {
             let offered = &mut neighbour_of(neighbours, target.node).offered;
             // Those for earlier objects have come too late.
-            let offered = offered.take_if(|o| o.number <= number || is_on(Mutation::WrongOffer));
-            if let Some(offered) = offered.filter(|o| o.number == number || is_on(Mutation::WrongOffer)) {
+            let offered = offered.take_if(|o| o.number <= number || is_on(RdmcMutation::WrongOffer));
+            if let Some(offered) = offered.filter(|o| o.number == number || is_on(RdmcMutation::WrongOffer)) {
                 target.use_offer(&offered, &self.plan, &self.object);
             }
         }
     }
 
     /// Asks the application for memory, once; false if it refuses.
-    pub(super) fn ask<F: Fabric, A: Application<F>>(&mut self, fabric: &mut F, application: &mut A) -> bool {
+    pub(super) fn ask<F: Fabric, A: RdmcApplication<F>>(
+        &mut self,
+        fabric: &mut F,
+        application: &mut A,
+    ) -> bool {
         if self.memory.is_some() || std::mem::replace(&mut self.asked, true) {
             return true;
         }
         match application.memory(fabric, &self.object) {
-            Answer::Memory(memory) => self.give_empty(memory),
-            Answer::Later => {}
-            Answer::Refuse => return false,
+            ObjectAnswer::Memory(memory) => self.supply_empty(memory),
+            ObjectAnswer::Later => {}
+            ObjectAnswer::Refuse => return false,
         }
         true
     }
 
     /// *Ready for block*, to the sources that have announced the object.
-    pub(super) fn answer<F: Fabric>(&mut self, fabric: &mut F, links: &mut Links) -> usize {
+    pub(super) fn answer<F: Fabric>(&mut self, fabric: &mut F, links: &mut RdmcLinks) -> usize {
         let (Some(slot), Some(memory)) = (self.slot, &self.memory) else { return 0 };
-        let Object { group, number, .. } = self.object;
+        let RdmcObject { group, number, .. } = self.object;
         self.incoming.answer(fabric, memory, self.object.words(), |node, grant, bound| {
             let held = self.held.summary();
-            links.say(node, Message::Ready { group, number, slot: slot.index, grant, bound, held });
+            links.say(node, RdmcMessage::Ready { group, number, slot: slot.index, grant, bound, held });
         })
     }
 
     /// A block has landed; false if it was not expected from there.
     pub(super) fn on_block(&mut self, peer: NodeId, block: u64) -> bool {
         if !self.incoming.on_block(peer, block) || !self.held.insert(block) {
-            return is_on(Mutation::SendTwice);
+            return is_on(RdmcMutation::SendTwice);
         }
         self.incoming.open(&self.plan, self.rank, &self.held);
         true
     }
 
     /// Posts the next block that can go.
-    pub(super) fn post_next<F: Fabric>(&mut self, fabric: &mut F, links: &mut Links) -> Posted {
-        let (Some(slot), Some(memory)) = (self.slot, &self.memory) else { return Posted::Later };
+    pub(super) fn post_next<F: Fabric>(&mut self, fabric: &mut F, links: &mut RdmcLinks) -> PostOutcome {
+        let (Some(slot), Some(memory)) = (self.slot, &self.memory) else { return PostOutcome::Later };
         let Self { plan, rank, object, held, block_words, .. } = self;
-        let stock = Stock { plan, rank: *rank, object, slot, memory, held, block_words: *block_words };
+        let stock = SendContext { plan, rank: *rank, object, slot, memory, held, block_words: *block_words };
         self.outgoing.post_next(fabric, links, &stock)
     }
 

@@ -1,8 +1,8 @@
-//! Mistakes in bulk multicast (RDMC §3.2; invariants [B1]–[B9]).
+//! Mutations in bulk multicast (RDMC §3.2; invariants [B1]–[B9]).
 
 mutations! {
-    /// A mistake.
-    pub enum Mutation {
+    /// A mutation.
+    pub enum RdmcMutation {
         /// \[F7\] Posts do not wait for the peer's receives.
         NoCredits,
         /// \[B1\] A block goes to another target than the schedule says.
@@ -29,7 +29,7 @@ mutations! {
         ForgetHeld,
         /// \[B9\] An offer is used for whatever object is announced next.
         WrongOffer,
-        /// \[B9\] An offer is used for an object that it has no room for.
+        /// \[B9\] An offer is used for an object that it has no space for.
         OverfillOffer,
         /// \[B7\] A group that has failed does not hear an announcement behind which blocks may follow at once.
         DeafWhenWedged,
@@ -45,7 +45,7 @@ mutations! {
 }
 
 #[cfg(feature = "mutations")]
-impl Mutation {
+impl RdmcMutation {
     /// Those of [`super::local`], which has a harness of its own.
     pub const LOCAL: [Self; 2] = [Self::ReadyUnattached, Self::FinishWithFirst];
 }

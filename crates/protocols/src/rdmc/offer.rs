@@ -9,45 +9,45 @@
 
 use squall_fabric::{Fabric, Grant, NodeId};
 
-use super::group::{Group, neighbour_of};
-use super::link::Links;
-use super::message::Message;
-use super::multicast::Multicast;
-use super::mutation::{Mutation, is_on};
-use super::slots::{Slot, Slots};
-use super::{Cause, Memory, OBJECTS_AHEAD};
+use super::group::{RdmcGroup, neighbour_of};
+use super::link::RdmcLinks;
+use super::message::RdmcMessage;
+use super::multicast::ObjectMulticast;
+use super::mutation::{RdmcMutation, is_on};
+use super::slots::{ObjectSlot, ObjectSlots};
+use super::{FailureCause, OBJECTS_AHEAD, ObjectMemory};
 use crate::coverage::{Point, reach};
 
 /// What this member has offered to the source of its first block; one at a time.
 #[derive(Debug)]
-pub(super) struct Offer {
+pub(super) struct MemoryOffer {
     /// The object that it is for, which has not been announced, or does not fit.
     pub(super) number: u64,
-    pub(super) memory: Memory,
+    pub(super) memory: ObjectMemory,
     /// Once the source was told.
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<ObjectSlot>,
     /// The source's right to all of the memory, until the source is lost.
     pub(super) grant: Option<Grant>,
 }
 
 /// What a target of this member has offered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Offered {
+pub(super) struct TargetOffer {
     pub(super) number: u64,
     pub(super) slot: u8,
     pub(super) grant: Grant,
 }
 
-impl Group {
+impl RdmcGroup {
     /// Takes memory for object `number`; false if it must be asked for.
-    pub(super) fn offer(&mut self, number: u64, memory: Memory) -> bool {
+    pub(super) fn offer(&mut self, number: u64, memory: ObjectMemory) -> bool {
         let is_near = number >= self.finished && number - self.finished < OBJECTS_AHEAD;
         let is_known = self.multicasts.contains_key(&number) || self.resumed.contains_key(&number);
         let is_possible = self.first_source.is_some() && self.offer.is_none() && memory.holds(1);
         if !is_near || is_known || !is_possible {
             return false;
         }
-        self.offer = Some(Offer { number, memory, slot: None, grant: None });
+        self.offer = Some(MemoryOffer { number, memory, slot: None, grant: None });
         true
     }
 
@@ -55,8 +55,8 @@ impl Group {
     pub(super) fn tend_offer<F: Fabric>(
         &mut self,
         fabric: &mut F,
-        links: &mut Links,
-        slots: &mut Slots,
+        links: &mut RdmcLinks,
+        slots: &mut ObjectSlots,
     ) -> usize {
         let (Some(offer), Some(source)) = (&mut self.offer, self.first_source) else { return 0 };
         let number = offer.number;
@@ -68,15 +68,15 @@ impl Group {
             return 0;
         }
         let Some(slot) = slots.take(self.id, number) else { return 0 };
-        let Memory { region, first } = &offer.memory;
+        let ObjectMemory { region, first } = &offer.memory;
         let grant = fabric.grant(region, *first..region.words(), source);
         (offer.slot, offer.grant) = (Some(slot), Some(grant));
-        links.say(source, Message::Offer { group: self.id, number, slot: slot.index, grant });
+        links.say(source, RdmcMessage::Offer { group: self.id, number, slot: slot.index, grant });
         1
     }
 
     /// The offer's memory is the application's again: its source has stopped, or knows that the object does not fit.
-    pub(super) fn end_offer<F: Fabric>(&mut self, fabric: &mut F, slots: &mut Slots) {
+    pub(super) fn end_offer<F: Fabric>(&mut self, fabric: &mut F, slots: &mut ObjectSlots) {
         let Some(offer) = self.offer.take() else { return };
         offer.grant.into_iter().for_each(|grant| fabric.revoke(&grant));
         offer.slot.into_iter().for_each(|slot| slots.free(slot));
@@ -89,31 +89,32 @@ impl Group {
 
     /// Whether blocks may follow the announcement of this object by `peer` at once, though the group may have failed.
     pub(super) fn has_offered(&self, peer: NodeId, number: u64) -> bool {
-        let is_told = |offer: &Offer| offer.number == number && offer.grant.is_some();
+        let is_reported = |offer: &MemoryOffer| offer.number == number && offer.grant.is_some();
         self.first_source == Some(peer)
-            && !is_on(Mutation::DeafWhenWedged)
-            && self.offer.as_ref().is_some_and(is_told)
+            && !is_on(RdmcMutation::DeafWhenWedged)
+            && self.offer.as_ref().is_some_and(is_reported)
     }
 
     /// The object comes into the memory that was offered for it, if it fits.
-    pub(super) fn take_offer(&mut self, multicast: &mut Multicast) {
+    pub(super) fn take_offer(&mut self, multicast: &mut ObjectMulticast) {
         let object = multicast.object;
-        let fits = |offer: &mut Offer| offer.number == object.number && offer.memory.holds(object.words());
+        let fits =
+            |offer: &mut MemoryOffer| offer.number == object.number && offer.memory.holds(object.words());
         let (Some(offer), Some(source)) = (self.offer.take_if(fits), self.first_source) else { return };
         reach(Point::OfferTaken);
-        multicast.give_empty(offer.memory);
+        multicast.supply_empty(offer.memory);
         multicast.slot = offer.slot;
         if let Some(grant) = offer.grant {
-            multicast.incoming.on_told_first(source, grant);
+            multicast.incoming.on_reported_first(source, grant);
         }
     }
 
     /// A target has memory for an object, of which it may not have heard.
-    pub(super) fn on_offer(&mut self, peer: NodeId, offered: Offered) -> Result<(), Cause> {
+    pub(super) fn on_offer(&mut self, peer: NodeId, offered: TargetOffer) -> Result<(), FailureCause> {
         let is_right = offered.grant.owner == peer && offered.grant.peer == self.members[self.rank];
         let finished = self.finished;
         let neighbour = self.neighbour_mut(peer).filter(|neighbour| is_right && neighbour.is_first_target);
-        let neighbour = neighbour.ok_or(Cause::Breached(peer))?;
+        let neighbour = neighbour.ok_or(FailureCause::Breached(peer))?;
         // An earlier one was empty, and has not waited for its targets.
         if offered.number >= finished {
             neighbour.offered = Some(offered);

@@ -2,65 +2,65 @@
 
 use std::collections::VecDeque;
 
-use squall_fabric::{Fabric, Grant, NodeId, Source as Words, Write};
+use squall_fabric::{Fabric, Grant, NodeId, Write, WriteSource as Words};
 
-use super::link::{Links, Posted};
-use super::message::Summary;
-use super::mutation::{Mutation, is_on};
-use super::offer::Offered;
-use super::schedule::{Plan, Transfer};
-use super::slots::{self, Slot};
-use super::{Held, Memory, Object};
+use super::link::{PostOutcome, RdmcLinks};
+use super::message::BlockSummary;
+use super::mutation::{RdmcMutation, is_on};
+use super::offer::TargetOffer;
+use super::schedule::{BlockTransfer, TransferPlan};
+use super::slots::{self, ObjectSlot};
+use super::{HeldBlocks, ObjectMemory, RdmcObject};
 
 /// The sending side of a multicast.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingObject {
     /// The next sends of the schedule, as many as it looks ahead; empty when all are posted.
-    upcoming: VecDeque<Transfer>,
+    upcoming: VecDeque<BlockTransfer>,
     /// Sends in earlier steps are posted or among `upcoming`.
     listed: u64,
     /// The sum of the targets' `in_flight`: `in_flight <= in_flight_max`.
     in_flight: u64,
     in_flight_max: u64,
     /// By rank.
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<BlockTarget>,
 }
 
 /// A member that gets blocks of the object from here.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct BlockTarget {
     rank: usize,
     pub(super) node: NodeId,
     pub(super) is_announced: bool,
-    pub(super) ready: Option<Ready>,
+    pub(super) ready: Option<ReadyForBlock>,
     /// Posted and not yet placed.
     in_flight: u64,
 }
 
 /// *Ready for block*: where to write, in which slot, what not, and in which steps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ready {
+pub(super) struct ReadyForBlock {
     pub(super) grant: Grant,
     pub(super) slot: u8,
-    pub(super) held: Summary,
+    pub(super) held: BlockSummary,
     /// Steps below, at first; later the target writes a greater bound into the link.
     pub(super) bound: u64,
 }
 
 /// What posting a block needs to know of the object.
-pub(super) struct Stock<'a> {
-    pub(super) plan: &'a Plan,
+pub(super) struct SendContext<'a> {
+    pub(super) plan: &'a TransferPlan,
     pub(super) rank: usize,
-    pub(super) object: &'a Object,
-    pub(super) slot: Slot,
-    pub(super) memory: &'a Memory,
-    pub(super) held: &'a Held,
+    pub(super) object: &'a RdmcObject,
+    pub(super) slot: ObjectSlot,
+    pub(super) memory: &'a ObjectMemory,
+    pub(super) held: &'a HeldBlocks,
     pub(super) block_words: usize,
 }
 
-impl Outgoing {
-    pub(super) fn new(plan: &Plan, rank: usize, members: &[NodeId], in_flight_max: u64) -> Self {
-        let target = |rank: usize| Target {
+impl OutgoingObject {
+    pub(super) fn new(plan: &TransferPlan, rank: usize, members: &[NodeId], in_flight_max: u64) -> Self {
+        let target = |rank: usize| BlockTarget {
             rank,
             node: members[rank],
             is_announced: false,
@@ -72,7 +72,7 @@ impl Outgoing {
         Self { upcoming, listed: 0, in_flight: 0, in_flight_max, targets }
     }
 
-    pub(super) fn target_mut(&mut self, node: NodeId) -> Option<&mut Target> {
+    pub(super) fn target_mut(&mut self, node: NodeId) -> Option<&mut BlockTarget> {
         self.targets.iter_mut().find(|target| target.node == node)
     }
 
@@ -84,8 +84,8 @@ impl Outgoing {
     /// Whether all sends of an object of so many blocks are placed, and all targets have been heard.
     pub(super) fn is_finished(&self, blocks: u64) -> bool {
         let is_heard =
-            |target: &Target| if blocks == 0 { target.is_announced } else { target.ready.is_some() };
-        let is_placed = self.in_flight == 0 || is_on(Mutation::ReleaseUnplaced);
+            |target: &BlockTarget| if blocks == 0 { target.is_announced } else { target.ready.is_some() };
+        let is_placed = self.in_flight == 0 || is_on(RdmcMutation::ReleaseUnplaced);
         self.is_posted() && is_placed && self.targets.iter().all(is_heard)
     }
 
@@ -100,7 +100,7 @@ impl Outgoing {
     }
 
     /// Fills up the list of the next sends.
-    pub(super) fn look_ahead(&mut self, plan: &Plan, rank: usize) {
+    pub(super) fn look_ahead(&mut self, plan: &TransferPlan, rank: usize) {
         while self.upcoming.len() < LOOK_AHEAD {
             let Some(transfer) = plan.next_send(rank, self.listed) else { return };
             self.listed = transfer.step + 1;
@@ -116,12 +116,12 @@ impl Outgoing {
     pub(super) fn post_next<F: Fabric>(
         &mut self,
         fabric: &mut F,
-        links: &mut Links,
-        stock: &Stock<'_>,
-    ) -> Posted {
+        links: &mut RdmcLinks,
+        stock: &SendContext<'_>,
+    ) -> PostOutcome {
         let mut i = 0;
         while i < self.upcoming.len() && (i == 0 || self.in_flight == 0) {
-            let Transfer { step, peer, block } = self.upcoming[i];
+            let BlockTransfer { step, peer, block } = self.upcoming[i];
             let at = self.targets.binary_search_by_key(&peer, |target| target.rank);
             let at = self.mutated_target(at.expect("targets are those of the plan"));
             let target = &self.targets[at];
@@ -134,19 +134,19 @@ impl Outgoing {
                 continue;
             }
             let bound = ready.bound.max(links.bound(target.node, stock.slot));
-            if step < bound && self.post(fabric, links, stock, at, block) == Posted::Yes {
-                if !(is_on(Mutation::SendTwice) && block == 3 && self.in_flight % 2 == 1) {
+            if step < bound && self.post(fabric, links, stock, at, block) == PostOutcome::Yes {
+                if !(is_on(RdmcMutation::SendTwice) && block == 3 && self.in_flight % 2 == 1) {
                     self.pass(i, stock);
                 }
-                return Posted::Yes;
+                return PostOutcome::Yes;
             }
             i += 1;
         }
-        Posted::Later
+        PostOutcome::Later
     }
 
     /// The `i`th of the next sends is done.
-    fn pass(&mut self, i: usize, stock: &Stock<'_>) {
+    fn pass(&mut self, i: usize, stock: &SendContext<'_>) {
         self.upcoming.remove(i);
         self.look_ahead(stock.plan, stock.rank);
     }
@@ -154,17 +154,17 @@ impl Outgoing {
     fn post<F: Fabric>(
         &mut self,
         fabric: &mut F,
-        links: &mut Links,
-        stock: &Stock<'_>,
+        links: &mut RdmcLinks,
+        stock: &SendContext<'_>,
         at: usize,
         block: u64,
-    ) -> Posted {
-        let is_held = stock.held.contains(block) || is_on(Mutation::SendUnheld);
+    ) -> PostOutcome {
+        let is_held = stock.held.contains(block) || is_on(RdmcMutation::SendUnheld);
         if !is_held || self.in_flight >= self.in_flight_max {
-            return Posted::Later;
+            return PostOutcome::Later;
         }
         let target = &mut self.targets[at];
-        let Some(ready) = &target.ready else { return Posted::Later };
+        let Some(ready) = &target.ready else { return PostOutcome::Later };
         let offset = usize::try_from(block).expect("fits memory") * stock.block_words;
         let end = (offset + stock.block_words).min(stock.object.words());
         let first = stock.memory.first;
@@ -175,12 +175,12 @@ impl Outgoing {
             immediate: Some(slots::immediate(ready.slot, block)),
             signal: Some(slots::token(stock.slot.index, at)),
         };
-        if links.post_block(fabric, target.node, write) == Posted::Later {
-            return Posted::Later;
+        if links.post_block(fabric, target.node, write) == PostOutcome::Later {
+            return PostOutcome::Later;
         }
         target.in_flight += 1;
         self.in_flight += 1;
-        Posted::Yes
+        PostOutcome::Yes
     }
 
     /// A block is placed at the `at`th target [F6].
@@ -198,33 +198,34 @@ impl Outgoing {
 
     fn mutated_target(&self, at: usize) -> usize {
         let other = (at + 1) % self.targets.len();
-        if is_on(Mutation::WrongPartner) && self.targets[other].ready.is_some() { other } else { at }
+        if is_on(RdmcMutation::WrongPartner) && self.targets[other].ready.is_some() { other } else { at }
     }
 }
 
-impl Target {
+impl BlockTarget {
     /// It is ready for the first block, if the object has any and fits.
-    pub(super) fn use_offer(&mut self, offered: &Offered, plan: &Plan, object: &Object) {
-        let Offered { slot, grant, .. } = *offered;
+    pub(super) fn use_offer(&mut self, offered: &TargetOffer, plan: &TransferPlan, object: &RdmcObject) {
+        let TargetOffer { slot, grant, .. } = *offered;
         let first = plan.next_receive(self.rank, 0).expect("each object has a way to each target");
         let words = object.words() as u64;
-        let fits = words <= grant.words || is_on(Mutation::OverfillOffer);
+        let fits = words <= grant.words || is_on(RdmcMutation::OverfillOffer);
         if words > 0 && fits {
-            self.ready = Some(Ready { grant, slot, held: Summary::default(), bound: first.step + 1 });
+            self.ready =
+                Some(ReadyForBlock { grant, slot, held: BlockSummary::default(), bound: first.step + 1 });
         }
     }
 }
 
-fn is_left_out(block: u64, held: &Held) -> bool {
-    is_on(Mutation::DropLast) && block + 1 == held.blocks()
+fn is_left_out(block: u64, held: &HeldBlocks) -> bool {
+    is_on(RdmcMutation::DropLast) && block + 1 == held.blocks()
 }
 
-impl Ready {
+impl ReadyForBlock {
     fn lacks(&self, block: u64) -> bool {
-        if is_on(Mutation::OmitUnheld) && self.held.prefix > 0 && block == self.held.prefix {
+        if is_on(RdmcMutation::OmitUnheld) && self.held.prefix > 0 && block == self.held.prefix {
             return false;
         }
-        is_on(Mutation::SendHeld) || !self.held.contains(block)
+        is_on(RdmcMutation::SendHeld) || !self.held.contains(block)
     }
 }
 

@@ -16,7 +16,7 @@ impl fmt::Display for GroupId {
 
 /// The settings of a group; the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RdmcSettings {
     /// The size of a block in bytes: a multiple of 8.
     pub block_bytes: u64,
     /// How blocks travel.
@@ -26,7 +26,7 @@ pub struct Settings {
     pub in_flight_bytes: u64,
 }
 
-impl Default for Settings {
+impl Default for RdmcSettings {
     fn default() -> Self {
         Self { block_bytes: 1 << 20, schedule: Algorithm::Pipeline.into(), in_flight_bytes: 2 << 20 }
     }
@@ -34,7 +34,7 @@ impl Default for Settings {
 
 /// Why settings do not fit a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettingsError {
+pub enum RdmcSettingsError {
     /// `block_bytes` is 0 or not a multiple of 8.
     BlockBytes(u64),
     /// The topology of a hybrid names another number of members.
@@ -46,7 +46,7 @@ pub enum SettingsError {
     },
 }
 
-impl fmt::Display for SettingsError {
+impl fmt::Display for RdmcSettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BlockBytes(bytes) => write!(f, "block_bytes is {bytes}: choose a multiple of 8 above 0"),
@@ -57,20 +57,20 @@ impl fmt::Display for SettingsError {
     }
 }
 
-impl std::error::Error for SettingsError {}
+impl std::error::Error for RdmcSettingsError {}
 
-impl Settings {
+impl RdmcSettings {
     /// Checks the settings for a group of `members` members.
     ///
     /// # Errors
-    /// [`SettingsError`].
-    pub fn check(&self, members: usize) -> Result<(), SettingsError> {
+    /// [`RdmcSettingsError`].
+    pub fn check(&self, members: usize) -> Result<(), RdmcSettingsError> {
         if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(8) {
-            return Err(SettingsError::BlockBytes(self.block_bytes));
+            return Err(RdmcSettingsError::BlockBytes(self.block_bytes));
         }
         match &self.schedule {
             Schedule::Hybrid(hybrid) if hybrid.topology().members() != members => {
-                Err(SettingsError::Topology { named: hybrid.topology().members(), members })
+                Err(RdmcSettingsError::Topology { named: hybrid.topology().members(), members })
             }
             _ => Ok(()),
         }

@@ -3,12 +3,12 @@
 use squall_fabric::Token;
 
 use super::GroupId;
-use super::mutation::{Mutation, is_on};
+use super::mutation::{RdmcMutation, is_on};
 use super::settings::BLOCKS_MAX;
 
 /// Which object has which slot. A slot is free again only when no block and no completion under way names it.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct ObjectSlots {
     /// At most [`SLOTS_MAX`].
     entries: Vec<Entry>,
 }
@@ -21,20 +21,20 @@ struct Entry {
 
 /// A slot and which use of it this is, since words about a former use may still be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct ObjectSlot {
     /// Which slot.
     pub index: u8,
     /// Which use, below 2^24.
     pub uses: u32,
 }
 
-impl Slots {
+impl ObjectSlots {
     pub(super) const fn new() -> Self {
         Self { entries: Vec::new() }
     }
 
     /// A slot for object `number` of `group`; `None` if all are taken.
-    pub(super) fn take(&mut self, group: GroupId, number: u64) -> Option<Slot> {
+    pub(super) fn take(&mut self, group: GroupId, number: u64) -> Option<ObjectSlot> {
         let free = self.entries.iter().position(|entry| entry.object.is_none());
         let index = free.or_else(|| (self.entries.len() < SLOTS_MAX).then_some(self.entries.len()))?;
         if index == self.entries.len() {
@@ -43,10 +43,10 @@ impl Slots {
         let entry = &mut self.entries[index];
         entry.object = Some((group, number));
         entry.uses = (entry.uses + 1) % USES_MAX;
-        Some(Slot { index: u8::try_from(index).expect("at most 256"), uses: entry.uses })
+        Some(ObjectSlot { index: u8::try_from(index).expect("at most 256"), uses: entry.uses })
     }
 
-    pub(super) fn free(&mut self, slot: Slot) {
+    pub(super) fn free(&mut self, slot: ObjectSlot) {
         self.entries[usize::from(slot.index)].object = None;
     }
 
@@ -61,7 +61,7 @@ impl Slots {
     }
 }
 
-impl Slot {
+impl ObjectSlot {
     /// The word by which a target tells how far a source may go: in steps below `bound`.
     pub(super) fn word(self, bound: u64) -> u64 {
         u64::from(self.uses) << BOUND_BITS | bound.min((1 << BOUND_BITS) - 1)
@@ -69,7 +69,7 @@ impl Slot {
 
     /// The bound in a word that is about this use of the slot, else 0.
     pub(super) fn bound(self, word: u64) -> u64 {
-        let is_of_this_use = word >> BOUND_BITS == u64::from(self.uses) || is_on(Mutation::StaleBound);
+        let is_of_this_use = word >> BOUND_BITS == u64::from(self.uses) || is_on(RdmcMutation::StaleBound);
         if is_of_this_use { word & ((1 << BOUND_BITS) - 1) } else { 0 }
     }
 }
@@ -112,14 +112,14 @@ mod tests {
             assert_eq!(slot_and_block(immediate(slot, block)), (usize::from(slot), block));
         }
         assert_eq!(slot_and_target(token(255, 511)), (255, 511));
-        let slot = Slot { index: 3, uses: USES_MAX - 1 };
+        let slot = ObjectSlot { index: 3, uses: USES_MAX - 1 };
         assert_eq!(slot.bound(slot.word(12_345_678_901)), 12_345_678_901);
-        assert_eq!(Slot { uses: 5, ..slot }.bound(slot.word(7)), 0, "another use");
+        assert_eq!(ObjectSlot { uses: 5, ..slot }.bound(slot.word(7)), 0, "another use");
     }
 
     #[test]
     fn a_slot_has_one_object() {
-        let mut slots = Slots::new();
+        let mut slots = ObjectSlots::new();
         let taken: Vec<_> = (0..300).filter_map(|number| slots.take(GroupId(1), number)).collect();
         assert_eq!(taken.len(), SLOTS_MAX);
         slots.free(taken[17]);

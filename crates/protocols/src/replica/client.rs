@@ -25,7 +25,7 @@ use std::sync::Arc;
 use squall_fabric::{Duration, Instant, NodeId};
 
 use super::message::{ShardAnswer, ShardRequest};
-use super::mutation::{Mutation, is_on};
+use super::mutation::{ReplicaMutation, is_on};
 use super::sessions::OPEN_MAX;
 use crate::coverage::{Point, reach};
 
@@ -152,7 +152,7 @@ pub struct ShardClient<T> {
     heard: Instant,
     calls: u64,
     /// Which member is next, as they are counted round and round.
-    turn: usize,
+    next_member: usize,
     failures: usize,
     /// Nobody is asked before.
     paused_until: Option<Instant>,
@@ -177,7 +177,7 @@ impl<T> ShardClient<T> {
             left: None,
             heard: Instant::from_nanos(0),
             calls: 0,
-            turn: 0,
+            next_member: 0,
             failures: 0,
             paused_until: None,
             wants_members: false,
@@ -212,7 +212,7 @@ impl<T> ShardClient<T> {
     /// Takes a task; its outcome comes with `ticket`.
     pub fn submit(&mut self, now: Instant, ticket: T, task: Task) {
         let until = now + self.settings.timeout;
-        let is_latest = matches!(task, Task::Latest(_)) && !is_on(Mutation::AskOutOfOrder);
+        let is_latest = matches!(task, Task::Latest(_)) && !is_on(ReplicaMutation::AskOutOfOrder);
         let (queue, bytes) = match task {
             Task::Update(bytes) => (&mut self.updates, bytes),
             Task::Query(bytes) | Task::Latest(bytes) => (&mut self.queries, bytes),
@@ -250,7 +250,7 @@ impl<T> ShardClient<T> {
 
     /// The next member in turn, and not the one that has just failed if there is another.
     fn next_member(&self) -> Option<NodeId> {
-        let first = self.turn.checked_rem(self.members.len())?;
+        let first = self.next_member.checked_rem(self.members.len())?;
         let mut order = self.members[first..].iter().chain(&self.members[..first]).copied();
         order.find(|node| self.left != Some(*node)).or_else(|| self.members.first().copied())
     }
@@ -306,7 +306,7 @@ impl<T> ShardClient<T> {
             reach(Point::UpdatesUnderWay);
         }
         let mut open = u32::try_from(number - oldest).unwrap_or(OPEN_MAX);
-        if is_on(Mutation::SkipUnanswered) {
+        if is_on(ReplicaMutation::SkipUnanswered) {
             open = 0;
         }
         Some(ShardRequest::Update { session, number, open, update: Arc::clone(&update.bytes) })
@@ -318,7 +318,7 @@ impl<T> ShardClient<T> {
             // The oldest ends first, as all are tried for as long.
             while let Some(first) = queue.pop_front_if(|first| first.until <= now) {
                 let may_be_applied = first.number.is_some() && (first.is_open || first.call.is_some());
-                let outcome = if may_be_applied && !is_on(Mutation::DenySent) {
+                let outcome = if may_be_applied && !is_on(ReplicaMutation::DenySent) {
                     reach(Point::UpdateGivenUp);
                     TaskOutcome::Unknown(Doubt::TimeOver)
                 } else {
@@ -350,7 +350,7 @@ impl<T> ShardClient<T> {
         }
         self.updates.iter_mut().chain(&mut self.queries).for_each(Wanted::unsend);
         reach(Point::MemberChanged);
-        self.turn += 1;
+        self.next_member += 1;
         self.failures += 1;
         if self.failures.is_multiple_of(self.members.len().max(1)) {
             self.wants_members = true;
@@ -432,7 +432,7 @@ impl<T> ShardClient<T> {
         // What was sent before it in this conversation had come before, and has no answer yet.
         self.updates.iter_mut().take(place).for_each(Wanted::unsend);
         for mut update in std::mem::take(&mut self.updates) {
-            if update.is_open && !is_on(Mutation::SendAgainInNewSession) {
+            if update.is_open && !is_on(ReplicaMutation::SendAgainInNewSession) {
                 let outcome = TaskOutcome::Unknown(Doubt::Forgotten);
                 self.actions.push_back(ClientAction::Done(update.ticket, outcome));
                 continue;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use squall_fabric::NodeId;
 
-use super::message::{Origin, Position, items};
-use super::mutation::{Mutation, is_on};
+use super::message::{ShardPosition, UpdateOrigin, items};
+use super::mutation::{ReplicaMutation, is_on};
 use super::search::Search;
 use super::sessions::{SessionAnswer, Sessions};
 use crate::coverage::{Point, reach};
@@ -32,7 +32,7 @@ pub trait Machine {
 
 /// Limits of a replica, the same at all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ReplicaSettings {
     /// Sessions of clients in one shard; above that, the one used least recently is forgotten.
     pub sessions_max: usize,
     /// The longest reply in bytes that a session keeps; an update of a client whose reply is longer is applied, and the
@@ -42,7 +42,7 @@ pub struct Settings {
     pub replies_bytes_max: usize,
 }
 
-impl Default for Settings {
+impl Default for ReplicaSettings {
     /// A thousand clients that are active at a time, and replies that take no more than 64 MiB together.
     fn default() -> Self {
         Self { sessions_max: 1024, reply_bytes_max: 64 << 10, replies_bytes_max: 64 << 20 }
@@ -65,7 +65,7 @@ pub struct ShardView {
 
 /// A message of the shard's subgroup.
 #[derive(Clone, Copy, Debug)]
-pub struct Delivery<'a> {
+pub struct ShardDelivery<'a> {
     /// The view in which it is delivered.
     pub view: u64,
     /// The sender's rank in the shard.
@@ -78,7 +78,7 @@ pub struct Delivery<'a> {
 
 /// What an own update is answered with, when it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Applied<R> {
+pub enum AppliedReply<R> {
     /// The reply to an own update.
     Reply(R),
     /// What to tell the client.
@@ -89,9 +89,9 @@ pub enum Applied<R> {
 
 /// A state with all that belongs to it.
 #[derive(Clone, Debug)]
-pub struct Gift<S> {
+pub struct ShardSnapshot<S> {
     /// All up to here is in it, and nothing else.
-    pub position: Position,
+    pub position: ShardPosition,
     /// The clients' sessions.
     pub sessions: Vec<u8>,
     /// The object's state.
@@ -100,16 +100,16 @@ pub struct Gift<S> {
 
 /// The answer to a joiner.
 #[derive(Clone, Debug)]
-pub enum Give<S> {
+pub enum StateReply<S> {
     /// Here it is.
-    State(Gift<S>),
+    State(ShardSnapshot<S>),
     /// This member does not hold it, or has not come so far: ask again, or another.
     NotYet,
 }
 
 /// What has become of a state that was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TakeOver {
+pub enum SnapshotOutcome {
     /// This member holds the state now.
     Taken,
     /// It waits for none (any more), or for a later one.
@@ -133,14 +133,14 @@ pub enum Readiness {
 #[derive(Debug)]
 pub struct Replica<M: Machine> {
     node: NodeId,
-    settings: Settings,
+    settings: ReplicaSettings,
     /// None before the first view.
     view: Option<ShardView>,
     standing: Standing<M>,
     /// The members that held the state last, by the views that this member has seen.
     last_holders: Vec<NodeId>,
     /// Up to here messages have come.
-    seen: Position,
+    seen: ShardPosition,
     /// In which view this member has come into the shard.
     since: u64,
 }
@@ -151,7 +151,7 @@ struct Held<M> {
     machine: M,
     sessions: Sessions,
     /// All up to here is applied. It may lie behind what was seen, when the state has just been taken over.
-    position: Position,
+    position: ShardPosition,
 }
 
 #[derive(Debug)]
@@ -159,7 +159,7 @@ enum Standing<M> {
     /// Not in the shard.
     Absent,
     /// Waits for the state; keeps what is delivered meanwhile.
-    Waiting { search: Search, delivered: VecDeque<(Position, Box<[u8]>)>, bytes: usize },
+    Waiting { search: Search, delivered: VecDeque<(ShardPosition, Box<[u8]>)>, bytes: usize },
     /// Holds it.
     Holding(Held<M>),
     /// All that held it are gone.
@@ -171,23 +171,23 @@ impl<M: Machine> Held<M> {
     /// answered by their sender alone.
     fn apply(
         &mut self,
-        position: Position,
+        position: ShardPosition,
         bytes: &[u8],
-        settings: Settings,
+        settings: ReplicaSettings,
         is_own: bool,
-        mut on_applied: impl FnMut(Origin, Applied<M::Reply>),
+        mut on_applied: impl FnMut(UpdateOrigin, AppliedReply<M::Reply>),
     ) {
         self.position = position;
         for (origin, update) in items(bytes) {
             let answer = match origin {
-                Origin::Member(_) => Applied::Reply(self.machine.apply(update)),
-                Origin::Open(_) => Applied::Session(self.sessions.open(settings)),
-                Origin::Query(_) if is_own => Applied::Query(self.machine.query(update)),
-                Origin::Query(_) => continue,
-                Origin::Session { id, number, open } => {
+                UpdateOrigin::Member(_) => AppliedReply::Reply(self.machine.apply(update)),
+                UpdateOrigin::Open(_) => AppliedReply::Session(self.sessions.open(settings)),
+                UpdateOrigin::Query(_) if is_own => AppliedReply::Query(self.machine.query(update)),
+                UpdateOrigin::Query(_) => continue,
+                UpdateOrigin::Session { id, number, open } => {
                     let machine = &mut self.machine;
                     let apply = || M::encode(&machine.apply(update));
-                    Applied::Session(self.sessions.update((id, number, open), settings, apply))
+                    AppliedReply::Session(self.sessions.update((id, number, open), settings, apply))
                 }
             };
             if is_own {
@@ -196,42 +196,43 @@ impl<M: Machine> Held<M> {
         }
     }
 
-    fn gift(&self) -> Gift<M::Snapshot> {
-        let sessions = if is_on(Mutation::LeaveSessionsBehind) {
+    fn shard_snapshot(&self) -> ShardSnapshot<M::Snapshot> {
+        let sessions = if is_on(ReplicaMutation::LeaveSessionsBehind) {
             Sessions::default().encode()
         } else {
             self.sessions.encode()
         };
-        let later = Position::start_of(self.position.view + 1);
-        let position = if is_on(Mutation::TagWithNextView) { later } else { self.position };
-        Gift { position, sessions, snapshot: self.machine.snapshot() }
+        let later = ShardPosition::start_of(self.position.view + 1);
+        let position = if is_on(ReplicaMutation::TagWithNextView) { later } else { self.position };
+        ShardSnapshot { position, sessions, snapshot: self.machine.snapshot() }
     }
 }
 
 impl<M: Machine> Replica<M> {
     /// The part of `node`, before the first view.
     #[must_use]
-    pub fn new(node: NodeId, settings: Settings) -> Self {
+    pub fn new(node: NodeId, settings: ReplicaSettings) -> Self {
         Self {
             node,
             settings,
             view: None,
             standing: Standing::Absent,
             last_holders: Vec::new(),
-            seen: Position::default(),
+            seen: ShardPosition::default(),
             since: 0,
         }
     }
 
     /// The next view begins; all messages of the one before have been delivered. Views in which this member is not in the
-    /// shard may be passed over, but not all that lie between two stays ([`Turns`](super::Turns)). `first` makes the state with which the shard begins in view 0.
+    /// shard may be passed over, but not all that lie between two stays ([`ShardEvents`](super::ShardEvents)). `first` makes
+    /// the state with which the shard begins in view 0.
     ///
     /// # Panics
     /// If views go back.
     pub fn begin_view(&mut self, view: ShardView, first: impl FnOnce() -> M) {
         let before = self.view.as_ref().map(|view| view.id);
         assert!(before.is_none_or(|before| before < view.id), "[V1] view {} after {before:?}", view.id);
-        let start = Position::start_of(view.id);
+        let start = ShardPosition::start_of(view.id);
         self.seen = start;
         self.standing = match std::mem::replace(&mut self.standing, Standing::Absent) {
             // Enough members of the shard hold the state [A8].
@@ -252,7 +253,7 @@ impl<M: Machine> Replica<M> {
             self.last_holders.clone_from(&view.holders);
         }
         // Nobody can give it, so in later views there will be no holder either.
-        let is_lost = view.holders.len() <= usize::from(is_on(Mutation::LoseTooSoon));
+        let is_lost = view.holders.len() <= usize::from(is_on(ReplicaMutation::LoseTooSoon));
         if self.is_waiting() && is_lost {
             reach(Point::StateLost);
             self.standing = Standing::Lost;
@@ -271,8 +272,12 @@ impl<M: Machine> Replica<M> {
     ///
     /// # Panics
     /// If messages go back, or come in another view: the group promises order.
-    pub fn deliver(&mut self, message: Delivery<'_>, on_own: impl FnMut(Origin, Applied<M::Reply>)) {
-        let position = Position { view: message.view, sequence: message.sequence + 1 };
+    pub fn deliver(
+        &mut self,
+        message: ShardDelivery<'_>,
+        on_own: impl FnMut(UpdateOrigin, AppliedReply<M::Reply>),
+    ) {
+        let position = ShardPosition { view: message.view, sequence: message.sequence + 1 };
         let view = self.view.as_ref().expect("messages come in views");
         assert!(view.id == message.view && self.seen < position, "[O1] {position:?} after {:?}", self.seen);
         self.seen = position;
@@ -293,22 +298,22 @@ impl<M: Machine> Replica<M> {
     }
 
     /// Whom to ask for the state next, and the earliest position that will do. `None` if this member waits for none.
-    pub fn ask(&mut self) -> Option<(NodeId, Position)> {
+    pub fn ask(&mut self) -> Option<(NodeId, ShardPosition)> {
         let (Standing::Waiting { search, .. }, Some(view)) = (&mut self.standing, &self.view) else {
             return None;
         };
-        Some((search.next(view, self.node)?, Position::start_of(self.since)))
+        Some((search.next(view, self.node)?, ShardPosition::start_of(self.since)))
     }
 
     /// The answer to a joiner that asks for a state at `since` or later.
-    pub fn give(&self, since: Position) -> Give<M::Snapshot> {
+    pub fn provide_state(&self, since: ShardPosition) -> StateReply<M::Snapshot> {
         match &self.standing {
-            Standing::Holding(held) if held.position >= since || is_on(Mutation::TakeOlderState) => {
-                Give::State(held.gift())
+            Standing::Holding(held) if held.position >= since || is_on(ReplicaMutation::TakeOlderState) => {
+                StateReply::State(held.shard_snapshot())
             }
             _ => {
                 reach(Point::StateRefused);
-                Give::NotYet
+                StateReply::NotYet
             }
         }
     }
@@ -316,8 +321,9 @@ impl<M: Machine> Replica<M> {
     /// Whether a state at `position` is of use here: if so, since which view this member is in the shard, for
     /// [`Holding::hold`](super::Holding::hold).
     #[must_use]
-    pub fn wants(&self, position: Position) -> Option<u64> {
-        let reaches = position >= Position::start_of(self.since) || is_on(Mutation::TakeOlderState);
+    pub fn wants(&self, position: ShardPosition) -> Option<u64> {
+        let reaches =
+            position >= ShardPosition::start_of(self.since) || is_on(ReplicaMutation::TakeOlderState);
         if !self.is_waiting() || !reaches {
             reach(Point::StateUnwanted);
         }
@@ -326,23 +332,25 @@ impl<M: Machine> Replica<M> {
 
     /// Takes a state that was given, restored as `machine`: skips what is in it of all that was delivered, applies the
     /// rest. [`Holding::hold`](super::Holding::hold) comes first.
-    pub fn take_over(&mut self, position: Position, sessions: Sessions, machine: M) -> TakeOver {
+    pub fn take_over(&mut self, position: ShardPosition, sessions: Sessions, machine: M) -> SnapshotOutcome {
         let is_wanted = self.wants(position).is_some();
-        let Standing::Waiting { delivered, .. } = &mut self.standing else { return TakeOver::NotWanted };
+        let Standing::Waiting { delivered, .. } = &mut self.standing else {
+            return SnapshotOutcome::NotWanted;
+        };
         if !is_wanted {
-            return TakeOver::NotWanted;
+            return SnapshotOutcome::NotWanted;
         }
         let mut held = Held { machine, sessions, position };
-        for (position, bytes) in delivered.drain(..).filter(|_| !is_on(Mutation::ForgetKept)) {
+        for (position, bytes) in delivered.drain(..).filter(|_| !is_on(ReplicaMutation::ForgetKept)) {
             let is_in = position <= held.position;
             reach(if is_in { Point::KeptSkipped } else { Point::KeptApplied });
-            if !is_in || is_on(Mutation::ApplyAllKept) {
+            if !is_in || is_on(ReplicaMutation::ApplyAllKept) {
                 held.apply(position, &bytes, self.settings, false, |_, _| ());
             }
         }
         held.position = held.position.max(self.seen);
         self.standing = Standing::Holding(held);
-        TakeOver::Taken
+        SnapshotOutcome::Taken
     }
 
     /// Whether a question that was asked in `view` can be answered here [A5].
@@ -350,7 +358,7 @@ impl<M: Machine> Replica<M> {
     pub fn readiness(&self, view: u64) -> Readiness {
         match &self.standing {
             Standing::Holding(held) if held.position.view >= view => Readiness::Ready,
-            Standing::Holding(_) if is_on(Mutation::AnswerFromEarlierView) => Readiness::Ready,
+            Standing::Holding(_) if is_on(ReplicaMutation::AnswerFromEarlierView) => Readiness::Ready,
             Standing::Holding(_) | Standing::Waiting { .. } => Readiness::NotYet,
             Standing::Absent if self.view_id().is_none_or(|present| present < view) => Readiness::NotYet,
             Standing::Absent => Readiness::Elsewhere,
@@ -369,7 +377,7 @@ impl<M: Machine> Replica<M> {
 
     /// How far the state here has come, if it is held.
     #[must_use]
-    pub const fn position(&self) -> Option<Position> {
+    pub const fn position(&self) -> Option<ShardPosition> {
         match &self.standing {
             Standing::Holding(held) => Some(held.position),
             _ => None,

@@ -4,12 +4,12 @@
 //! member, at the moment at which it wedges, whether it holds the state. The thread that polls the group and the one that
 //! receives states share this.
 
-use super::mutation::{Mutation, is_on};
+use super::mutation::{ReplicaMutation, is_on};
 
 /// One member's claim to the state of a shard.
 ///
 /// **Law.** [`Holding::begin_view`] when a view is installed; [`Holding::seal`] when it ends; [`Holding::hold`] before a
-/// state that has come is taken over, which must follow if the answer is [`Hold::Counted`].
+/// state that has come is taken over, which must follow if the answer is [`HoldDecision::Counted`].
 #[derive(Debug, Default)]
 pub struct Holding {
     /// In which view this member has come into the shard, while it is in it.
@@ -24,7 +24,7 @@ pub struct Holding {
 
 /// What may be done with a state that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum HoldDecision {
     /// Take it over: this member counts as one that holds the state.
     Counted,
     /// The view is about to change: ask again.
@@ -44,7 +44,7 @@ impl Holding {
 
     /// The view ends. Whether this member holds the state: no more and no less until the next view.
     pub fn seal(&mut self) -> bool {
-        self.is_sealed = !is_on(Mutation::HoldAfterWedge);
+        self.is_sealed = !is_on(ReplicaMutation::HoldAfterWedge);
         self.holds()
     }
 
@@ -55,15 +55,15 @@ impl Holding {
     }
 
     /// Whether this member, which is in the shard since view `since` as far as it has come, may take a state over.
-    pub fn hold(&mut self, since: u64) -> Hold {
+    pub fn hold(&mut self, since: u64) -> HoldDecision {
         if self.stay != Some(since) || self.is_lost {
-            return Hold::NotWanted;
+            return HoldDecision::NotWanted;
         }
         if self.is_sealed {
-            return Hold::Later;
+            return HoldDecision::Later;
         }
         self.held = Some(since);
-        Hold::Counted
+        HoldDecision::Counted
     }
 }
 
@@ -76,9 +76,9 @@ mod tests {
     fn between_two_views_nothing_is_taken_over() {
         let mut holding = Holding::default();
         holding.begin_view(3, Some(3), true);
-        assert_eq!((holding.seal(), holding.hold(3)), (false, Hold::Later));
+        assert_eq!((holding.seal(), holding.hold(3)), (false, HoldDecision::Later));
         holding.begin_view(4, Some(3), true);
-        assert_eq!((holding.hold(3), holding.seal()), (Hold::Counted, true));
+        assert_eq!((holding.hold(3), holding.seal()), (HoldDecision::Counted, true));
     }
 
     /// A state that was asked for in another stay, or by a group that has given it up, is not taken over.
@@ -86,13 +86,13 @@ mod tests {
     fn a_state_of_another_stay_does_not_count() {
         let mut holding = Holding::default();
         holding.begin_view(3, Some(3), true);
-        assert_eq!(holding.hold(3), Hold::Counted);
+        assert_eq!(holding.hold(3), HoldDecision::Counted);
         holding.begin_view(4, None, true);
-        assert_eq!((holding.holds(), holding.hold(3)), (false, Hold::NotWanted));
+        assert_eq!((holding.holds(), holding.hold(3)), (false, HoldDecision::NotWanted));
         holding.begin_view(5, Some(5), true);
-        assert_eq!((holding.holds(), holding.hold(3)), (false, Hold::NotWanted));
+        assert_eq!((holding.holds(), holding.hold(3)), (false, HoldDecision::NotWanted));
         holding.begin_view(6, Some(5), false);
-        assert_eq!(holding.hold(5), Hold::NotWanted);
+        assert_eq!(holding.hold(5), HoldDecision::NotWanted);
     }
 
     /// The members of the first view have the state with which the shard begins.

@@ -13,14 +13,14 @@ use super::sessions::SessionAnswer;
 
 /// A place in the order of a shard: behind all messages of earlier views and so many sequences of this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
+pub struct ShardPosition {
     /// The view.
     pub view: u64,
     /// Sequences of the view that lie before.
     pub sequence: u64,
 }
 
-impl Position {
+impl ShardPosition {
     /// Where a view begins.
     #[must_use]
     pub const fn start_of(view: u64) -> Self {
@@ -30,7 +30,7 @@ impl Position {
 
 /// Whose an update is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum UpdateOrigin {
     /// Its sender's own; the number is the sender's.
     Member(u64),
     /// It opens a session for a client; the number is the sender's.
@@ -57,7 +57,7 @@ const MEMBER: u64 = 0;
 const OPEN: u64 = u64::MAX;
 const QUERY: u64 = u64::MAX - 1;
 
-impl Origin {
+impl UpdateOrigin {
     /// Appends an update with its header.
     ///
     /// # Panics
@@ -77,16 +77,16 @@ impl Origin {
 }
 
 /// The updates of a message, in order; what is cut at its end is left out, by all members alike.
-pub fn items(mut message: &[u8]) -> impl Iterator<Item = (Origin, &[u8])> {
+pub fn items(mut message: &[u8]) -> impl Iterator<Item = (UpdateOrigin, &[u8])> {
     std::iter::from_fn(move || {
         let (id, number) = (take_word(&mut message)?, take_word(&mut message)?);
         let open = take_half(&mut message)?;
         let update = take_bytes(&mut message)?;
         let origin = match id {
-            MEMBER => Origin::Member(number),
-            OPEN => Origin::Open(number),
-            QUERY => Origin::Query(number),
-            id => Origin::Session { id, number, open },
+            MEMBER => UpdateOrigin::Member(number),
+            OPEN => UpdateOrigin::Open(number),
+            QUERY => UpdateOrigin::Query(number),
+            id => UpdateOrigin::Session { id, number, open },
         };
         Some((origin, update))
     })
@@ -103,7 +103,7 @@ pub enum ShardRequest {
         session: u64,
         /// Its number there.
         number: u64,
-        /// See [`Origin::Session`].
+        /// See [`UpdateOrigin::Session`].
         open: u32,
         /// Its bytes.
         update: Arc<[u8]>,
@@ -145,7 +145,7 @@ pub enum ShardAnswer {
     /// The state follows.
     State {
         /// How far it reaches.
-        position: Position,
+        position: ShardPosition,
         /// The clients' sessions.
         sessions: Vec<u8>,
         /// How long it is, if that is known.
@@ -266,7 +266,7 @@ impl ShardAnswer {
             4 => Self::Early,
             5 => Self::Forgotten,
             6 => {
-                let position = Position { view: take_word(from)?, sequence: take_word(from)? };
+                let position = ShardPosition { view: take_word(from)?, sequence: take_word(from)? };
                 let (is_known, length) = (take_word(from)?, take_word(from)?);
                 let bytes = (is_known != 0).then_some(length);
                 Self::State { position, sessions: take_bytes(from)?.to_vec(), bytes }
@@ -328,10 +328,10 @@ mod tests {
     #[test]
     fn items_survive_the_way() {
         let origins = [
-            Origin::Member(7),
-            Origin::Open(1),
-            Origin::Query(5),
-            Origin::Session { id: 3, number: u64::MAX, open: 9 },
+            UpdateOrigin::Member(7),
+            UpdateOrigin::Open(1),
+            UpdateOrigin::Query(5),
+            UpdateOrigin::Session { id: 3, number: u64::MAX, open: 9 },
         ];
         let mut message = Vec::new();
         origins.iter().for_each(|origin| origin.append(&[9, 9], &mut message));
@@ -355,7 +355,7 @@ mod tests {
 
     fn answers() -> Vec<ShardAnswer> {
         let state = |bytes| ShardAnswer::State {
-            position: Position { view: 1, sequence: 2 },
+            position: ShardPosition { view: 1, sequence: 2 },
             sessions: vec![3],
             bytes,
         };

@@ -4,7 +4,7 @@
 //! what is applied, what becomes of each own update, and how a joiner gets the state; it moves no bytes itself.
 //!
 //! **State** of a [`Replica`]: the present view of the shard; the *standing*: absent, waiting for the state, holding it,
-//! or knowing that it is lost; up to which [`Position`] messages have been seen and applied; the clients' sessions,
+//! or knowing that it is lost; up to which [`ShardPosition`] messages have been seen and applied; the clients' sessions,
 //! which are part of the state. Beside it, at the sending side, [`Outbox`]: updates on their way, and those whose outcome is open
 //! ([`UnderWay`]); at the group's side, [`Holding`]: whether the state here counts when the view ends; for a joiner,
 //! [`StateTransfer`]; for those who ask, [`Queries`]. A process that is not in the shard has a [`ShardClient`].
@@ -20,8 +20,8 @@
 //! 2. A joiner keeps what is delivered, so that senders never wait for it, and asks one member of the shard after the other
 //!    ([`Replica::ask`]), those that hold the state by the view first, for a state at or behind the start of its first view
 //!    in the shard. If a state provider dies, or says nothing for too long, the next one is asked.
-//! 3. A provider that holds such a state sends it with its position and continues ([`Replica::give`]); one that has not
-//!    come so far says so.
+//! 3. A provider that holds such a state sends it with its position and continues ([`Replica::provide_state`]); one that has
+//!    not come so far says so.
 //! 4. When all of the state has come, [`Holding::hold`] says whether it counts. If the view is about to change, it waits for
 //!    the next view; then the joiner takes the state ([`Replica::take_over`]), skips what is in it, applies the rest, and
 //!    holds it from then on. Only now it may send.
@@ -69,9 +69,9 @@ mod outbox;
 mod search;
 mod service;
 mod sessions;
+mod shard_events;
 mod shards;
 mod transfer;
-mod turns;
 mod under_way;
 
 #[cfg(test)]
@@ -79,13 +79,16 @@ mod tests;
 
 pub use client::{ClientAction, ClientSettings, Doubt, ShardClient, Task, TaskOutcome};
 pub use contacts::{Contacts, EAGER, FORMER_MAX};
-pub use core::{Applied, Delivery, Gift, Give, Machine, Readiness, Replica, Settings, ShardView, TakeOver};
-pub use holding::{Hold, Holding};
-pub use message::{HEADER_BYTES, Origin, Position, ShardAnswer, ShardRequest, items};
-pub use outbox::{Hindrance, Outbox, Source};
+pub use core::{
+    AppliedReply, Machine, Readiness, Replica, ReplicaSettings, ShardDelivery, ShardSnapshot, ShardView,
+    SnapshotOutcome, StateReply,
+};
+pub use holding::{HoldDecision, Holding};
+pub use message::{HEADER_BYTES, ShardAnswer, ShardPosition, ShardRequest, UpdateOrigin, items};
+pub use outbox::{Hindrance, Outbox, UpdateSource};
 pub use service::Queries;
 pub use sessions::{OPEN_MAX, SessionAnswer, Sessions, SessionsError};
+pub use shard_events::{ShardEvent, ShardEvents};
 pub use shards::{members_of_shard, place, shard_of_key};
-pub use transfer::{Arrived, AskForState, StateTransfer, StateTransferSettings};
-pub use turns::{Turn, Turns};
-pub use under_way::{Outcome, UnderWay};
+pub use transfer::{ArrivedState, AskForState, StateTransfer, StateTransferSettings};
+pub use under_way::{UnderWay, UpdateOutcome};

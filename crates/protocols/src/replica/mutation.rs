@@ -1,15 +1,15 @@
-//! Mistakes in replicated objects (Derecho app. A). Random runs in memory and the simulator catch them.
+//! Mutations in replicated objects (Derecho app. A). Random runs in memory and the simulator catch them.
 
 mutations! {
-    /// A mistake.
-    pub enum Mutation {
-        /// \[V6\] A newcomer takes a state from before the start of its first view.
+    /// A mutation.
+    pub enum ReplicaMutation {
+        /// \[V6\] A joiner takes a state from before the start of its first view.
         TakeOlderState,
-        /// \[V6\] A newcomer applies all that it has kept, also what is in the state already.
+        /// \[V6\] A joiner applies all that it has kept, also what is in the state already.
         ApplyAllKept,
-        /// \[V6\] A newcomer forgets what it has kept.
+        /// \[V6\] A joiner forgets what it has kept.
         ForgetKept,
-        /// \[V6\] A state is tagged with what the giver has seen of later, not with what is in it.
+        /// \[V6\] A state is tagged with what the provider has seen of later, not with what is in it.
         TagWithNextView,
         /// \[A3\] Sessions do not travel with the state.
         LeaveSessionsBehind,

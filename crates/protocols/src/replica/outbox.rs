@@ -13,22 +13,22 @@
 //! applied. [`Outbox::drop_closed`] when a view begins, then [`Outbox::leave`] if this member is no longer in the shard.
 //! [`Outbox::stop`] when it has left the group.
 
-use squall_fabric::window::{ReserveError, Writer};
+use squall_fabric::window::{ReserveError, WindowWriter};
 
-use super::message::{HEADER_BYTES, Origin};
-use super::under_way::{Outcome, UnderWay};
+use super::message::{HEADER_BYTES, UpdateOrigin};
+use super::under_way::{UnderWay, UpdateOutcome};
 use crate::coverage::{Point, reach};
 
 /// Whose an update is that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum UpdateSource {
     /// This member's own.
     Own,
     /// It opens a session.
     Opening,
     /// A query that is to see all that was acknowledged before.
     Query,
-    /// A client's: see [`Origin::Session`].
+    /// A client's: see [`UpdateOrigin::Session`].
     Session {
         /// Which session.
         id: u64,
@@ -62,7 +62,7 @@ pub struct Outbox<T> {
     batch: Vec<u8>,
     /// Updates in the batch.
     batched: usize,
-    writer: Option<(Writer, u64)>,
+    writer: Option<(WindowWriter, u64)>,
     message_max: usize,
     has_ended: bool,
 }
@@ -104,10 +104,10 @@ impl<T> Outbox<T> {
     /// [`Hindrance`]; `waiting` is left where it is.
     pub fn submit(
         &mut self,
-        source: Source,
+        source: UpdateSource,
         update: &[u8],
         waiting: &mut Option<T>,
-        take_writer: impl FnMut() -> Option<(Writer, u64)>,
+        take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
     ) -> Result<(), Hindrance> {
         let bytes_max = self.update_bytes_max();
         if update.len() > bytes_max {
@@ -124,10 +124,10 @@ impl<T> Outbox<T> {
         }
         let Some(waiting) = waiting.take() else { return Ok(()) };
         let origin = match source {
-            Source::Own => Origin::Member(self.under_way.number()),
-            Source::Opening => Origin::Open(self.under_way.number()),
-            Source::Query => Origin::Query(self.under_way.number()),
-            Source::Session { id, number, open } => Origin::Session { id, number, open },
+            UpdateSource::Own => UpdateOrigin::Member(self.under_way.number()),
+            UpdateSource::Opening => UpdateOrigin::Open(self.under_way.number()),
+            UpdateSource::Query => UpdateOrigin::Query(self.under_way.number()),
+            UpdateSource::Session { id, number, open } => UpdateOrigin::Session { id, number, open },
         };
         origin.append(update, &mut self.batch);
         self.batched += 1;
@@ -140,7 +140,10 @@ impl<T> Outbox<T> {
     /// # Errors
     /// [`Hindrance::Full`]: it goes later; [`Hindrance::NotHere`]: whoever applies updates has yet to learn that this member
     /// left the shard, and says then that they are not delivered.
-    pub fn flush(&mut self, mut take_writer: impl FnMut() -> Option<(Writer, u64)>) -> Result<(), Hindrance> {
+    pub fn flush(
+        &mut self,
+        mut take_writer: impl FnMut() -> Option<(WindowWriter, u64)>,
+    ) -> Result<(), Hindrance> {
         if self.batch.is_empty() {
             return Ok(());
         }
@@ -172,7 +175,7 @@ impl<T> Outbox<T> {
     ///
     /// # Panics
     /// If it is not the oldest: the group promises order.
-    pub fn deliver(&mut self, origin: Origin) -> T {
+    pub fn deliver(&mut self, origin: UpdateOrigin) -> T {
         self.under_way.deliver(origin)
     }
 
@@ -193,13 +196,13 @@ impl<T> Outbox<T> {
     }
 
     /// This member has left the group, or was removed. Returns who waits, and the outcome; nothing is taken any more.
-    pub fn stop(&mut self) -> Vec<(T, Outcome<()>)> {
+    pub fn stop(&mut self) -> Vec<(T, UpdateOutcome<()>)> {
         (self.has_ended, self.writer) = (true, None);
         self.batch.clear();
         let mut outcomes = self.under_way.stop::<()>();
         // These were in no message.
         let unsent = outcomes.len() - std::mem::take(&mut self.batched);
-        outcomes[unsent..].iter_mut().for_each(|(_, outcome)| *outcome = Outcome::NotDelivered);
+        outcomes[unsent..].iter_mut().for_each(|(_, outcome)| *outcome = UpdateOutcome::NotDelivered);
         outcomes
     }
 }
@@ -211,7 +214,7 @@ mod tests {
     const MESSAGE_MAX: usize = 3 * (HEADER_BYTES + 4);
 
     fn submit(outbox: &mut Outbox<u32>, who: u32) -> Result<(), Hindrance> {
-        outbox.submit(Source::Own, &[0; 4], &mut Some(who), || None)
+        outbox.submit(UpdateSource::Own, &[0; 4], &mut Some(who), || None)
     }
 
     /// Without space updates gather in one message, and one that is too much waits outside.
@@ -222,12 +225,12 @@ mod tests {
         outbox.begin(3);
         let long = vec![0; MESSAGE_MAX];
         let bytes_max = MESSAGE_MAX - HEADER_BYTES;
-        let refused = outbox.submit(Source::Own, &long, &mut Some(9), || None);
+        let refused = outbox.submit(UpdateSource::Own, &long, &mut Some(9), || None);
         assert_eq!(refused, Err(Hindrance::TooLong { bytes_max }));
         (0..3).for_each(|who| assert_eq!(submit(&mut outbox, who), Ok(())));
         assert_eq!(submit(&mut outbox, 3), Err(Hindrance::Full));
         assert_eq!(outbox.flush(|| None), Err(Hindrance::Full));
-        assert_eq!(outbox.stop(), (0..3).map(|who| (who, Outcome::NotDelivered)).collect::<Vec<_>>());
+        assert_eq!(outbox.stop(), (0..3).map(|who| (who, UpdateOutcome::NotDelivered)).collect::<Vec<_>>());
         assert_eq!(submit(&mut outbox, 4), Err(Hindrance::Ended));
     }
 }

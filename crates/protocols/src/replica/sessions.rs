@@ -12,8 +12,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use super::core::Settings;
-use super::mutation::{Mutation, is_on};
+use super::core::ReplicaSettings;
+use super::mutation::{ReplicaMutation, is_on};
 use crate::coverage::{Point, reach};
 
 /// The sessions of a shard, which are part of its state.
@@ -76,7 +76,7 @@ pub const OPEN_MAX: u32 = 1024;
 
 impl Sessions {
     /// Opens a session.
-    pub(super) fn open(&mut self, settings: Settings) -> SessionAnswer {
+    pub(super) fn open(&mut self, settings: ReplicaSettings) -> SessionAnswer {
         self.opened += 1;
         self.uses += 1;
         self.table.insert(self.opened, Session { used: self.uses, ..Session::default() });
@@ -85,7 +85,7 @@ impl Sessions {
     }
 
     /// Forgets what is too much, but never the session that was used last.
-    fn forget(&mut self, Settings { sessions_max, replies_bytes_max, .. }: Settings) {
+    fn forget(&mut self, ReplicaSettings { sessions_max, replies_bytes_max, .. }: ReplicaSettings) {
         while self.table.len() > sessions_max.max(1)
             || (self.reply_bytes > replies_bytes_max && self.table.len() > 1)
         {
@@ -100,7 +100,7 @@ impl Sessions {
     pub(super) fn update(
         &mut self,
         (id, number, open): (u64, u64, u32),
-        settings: Settings,
+        settings: ReplicaSettings,
         apply: impl FnOnce() -> Vec<u8>,
     ) -> SessionAnswer {
         let Some(session) = self.table.get_mut(&id) else {
@@ -110,13 +110,13 @@ impl Sessions {
         self.uses += 1;
         session.used = self.uses;
         let oldest = number.saturating_sub(open.into()).max(1);
-        if number <= session.last && !is_on(Mutation::ApplyRepeated) {
+        if number <= session.last && !is_on(ReplicaMutation::ApplyRepeated) {
             reach(Point::UpdateRepeated);
             return session.reply(number);
         }
         let is_next = number == oldest.max(session.last + 1)
-            || is_on(Mutation::ApplyEarly)
-            || is_on(Mutation::ApplyRepeated);
+            || is_on(ReplicaMutation::ApplyEarly)
+            || is_on(ReplicaMutation::ApplyRepeated);
         if !is_next || open >= OPEN_MAX {
             reach(Point::UpdateEarly);
             return SessionAnswer::Early;
@@ -124,7 +124,7 @@ impl Sessions {
         // The client does not ask for what lies before `oldest` any more.
         let kept = usize::try_from(number - oldest).expect("below OPEN_MAX");
         let is_kept = |session: &Session| !session.replies.is_empty();
-        while is_kept(session) && (session.replies.len() > kept || is_on(Mutation::ForgetReplies)) {
+        while is_kept(session) && (session.replies.len() > kept || is_on(ReplicaMutation::ForgetReplies)) {
             let dropped = session.replies.pop_front().expect("there is one");
             self.reply_bytes -= dropped.map_or(0, |reply| reply.len());
         }
@@ -206,7 +206,7 @@ fn words<const N: usize>(bytes: &mut &[u8]) -> Result<[u64; N], SessionsError> {
     Ok(found)
 }
 
-/// A state came with a table of sessions that cannot be read: its giver runs another version, or is broken.
+/// A state came with a table of sessions that cannot be read: its provider runs another version, or is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionsError;
 
@@ -222,7 +222,8 @@ impl std::error::Error for SessionsError {}
 mod tests {
     use super::*;
 
-    const SETTINGS: Settings = Settings { sessions_max: 2, reply_bytes_max: 9, replies_bytes_max: 1000 };
+    const SETTINGS: ReplicaSettings =
+        ReplicaSettings { sessions_max: 2, reply_bytes_max: 9, replies_bytes_max: 1000 };
 
     fn reply(text: &str) -> SessionAnswer {
         SessionAnswer::Reply(text.into())
@@ -293,7 +294,7 @@ mod tests {
     #[test]
     fn replies_are_bounded() {
         let mut sessions = Sessions::default();
-        let settings = Settings { replies_bytes_max: 20, sessions_max: 9, ..SETTINGS };
+        let settings = ReplicaSettings { replies_bytes_max: 20, sessions_max: 9, ..SETTINGS };
         (0..3).for_each(|_| drop(sessions.open(settings)));
         for id in 1..=3 {
             sessions.update((id, 1, 0), settings, || vec![0; 8]);
@@ -312,7 +313,7 @@ mod tests {
     #[test]
     fn tables_survive_the_way() {
         let mut sessions = Sessions::default();
-        let settings = Settings { sessions_max: 9, ..SETTINGS };
+        let settings = ReplicaSettings { sessions_max: 9, ..SETTINGS };
         (0..3).for_each(|_| drop(sessions.open(settings)));
         (1..=3).for_each(|number| drop(sessions.update((2, number, 2), settings, || b"text".to_vec())));
         let bytes = sessions.encode();

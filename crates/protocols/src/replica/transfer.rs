@@ -2,7 +2,7 @@
 //! app. A).
 //!
 //! **State** of a [`StateTransfer`]: idle until some time; waiting for a state provider; or with a state that waits for the next
-//! view, because this one is about to end ([`Hold::Later`]).
+//! view, because this one is about to end ([`HoldDecision::Later`]).
 //!
 //! **Step order.** [`StateTransfer::poll_ask`] says whom to ask next. The driver then calls exactly one of
 //! [`StateTransfer::handle_state`], [`StateTransfer::handle_refusal`], if the provider has none or the connection fails, and
@@ -12,9 +12,9 @@
 
 use squall_fabric::{Backoff, Duration, Instant, NodeId};
 
-use super::core::{Machine, Replica, TakeOver};
-use super::holding::Hold;
-use super::message::Position;
+use super::core::{Machine, Replica, SnapshotOutcome};
+use super::holding::HoldDecision;
+use super::message::ShardPosition;
 use super::sessions::Sessions;
 use crate::coverage::{Point, reach};
 
@@ -37,16 +37,16 @@ pub struct AskForState {
     /// Whom.
     pub node: NodeId,
     /// For a state at or behind this position.
-    pub since: Position,
+    pub since: ShardPosition,
     /// For how long it may say nothing.
     pub silence: Duration,
 }
 
 /// A state that has come.
 #[derive(Debug)]
-pub struct Arrived<M> {
+pub struct ArrivedState<M> {
     /// All up to here is in it.
-    pub position: Position,
+    pub position: ShardPosition,
     /// The clients' sessions.
     pub sessions: Sessions,
     /// The state itself.
@@ -57,7 +57,7 @@ pub struct Arrived<M> {
 enum Phase<M> {
     Idle { next_at: Instant },
     Asked,
-    Arrived(Arrived<M>),
+    Arrived(ArrivedState<M>),
 }
 
 /// See the module's documentation.
@@ -118,7 +118,7 @@ impl<M: Machine> StateTransfer<M> {
     }
 
     /// The provider's state is here.
-    pub fn handle_state(&mut self, state: Arrived<M>) {
+    pub fn handle_state(&mut self, state: ArrivedState<M>) {
         self.phase = Phase::Arrived(state);
     }
 
@@ -128,22 +128,22 @@ impl<M: Machine> StateTransfer<M> {
         &mut self,
         now: Instant,
         replica: &mut Replica<M>,
-        hold: impl FnOnce(u64) -> Hold,
-    ) -> Option<TakeOver> {
+        hold: impl FnOnce(u64) -> HoldDecision,
+    ) -> Option<SnapshotOutcome> {
         let Phase::Arrived(state) = &self.phase else { return None };
-        let hold = replica.wants(state.position).map_or(Hold::NotWanted, hold);
-        if hold == Hold::Later {
+        let hold = replica.wants(state.position).map_or(HoldDecision::NotWanted, hold);
+        if hold == HoldDecision::Later {
             reach(Point::StateWaited);
             return None;
         }
         let arrived = std::mem::replace(&mut self.phase, Phase::Idle { next_at: now });
         match (hold, arrived) {
-            (Hold::Counted, Phase::Arrived(Arrived { position, sessions, machine })) => {
+            (HoldDecision::Counted, Phase::Arrived(ArrivedState { position, sessions, machine })) => {
                 Some(replica.take_over(position, sessions, machine))
             }
             _ => {
                 self.rest(now);
-                Some(TakeOver::NotWanted)
+                Some(SnapshotOutcome::NotWanted)
             }
         }
     }

@@ -3,12 +3,12 @@
 
 use std::collections::VecDeque;
 
-use super::Origin;
-use super::mutation::{Mutation, is_on};
+use super::UpdateOrigin;
+use super::mutation::{ReplicaMutation, is_on};
 
 /// What has become of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome<R> {
+pub enum UpdateOutcome<R> {
     /// It is applied here, and by all who go on; this is the reply of this member.
     Delivered(R),
     /// It is in no state and never will be: it can be sent again [A4].
@@ -26,7 +26,7 @@ pub enum Outcome<R> {
 pub struct UnderWay<T> {
     /// The view in which this member has come into the shard, while it may send.
     since: Option<u64>,
-    sent: VecDeque<(Origin, T)>,
+    sent: VecDeque<(UpdateOrigin, T)>,
     next: u64,
 }
 
@@ -59,7 +59,7 @@ impl<T> UnderWay<T> {
     ///
     /// # Panics
     /// If this member may not send.
-    pub fn send(&mut self, origin: Origin, waiting: T) {
+    pub fn send(&mut self, origin: UpdateOrigin, waiting: T) {
         assert!(self.since.is_some(), "[A6] an update is sent by a member that does not hold the state");
         self.sent.push_back((origin, waiting));
     }
@@ -74,26 +74,26 @@ impl<T> UnderWay<T> {
     ///
     /// # Panics
     /// If it is not the oldest: the group promises order.
-    pub fn deliver(&mut self, origin: Origin) -> T {
+    pub fn deliver(&mut self, origin: UpdateOrigin) -> T {
         let (expected, waiting) = self.sent.pop_front().expect("what is delivered was sent");
         assert_eq!(expected, origin, "[V7] own updates come back in order");
         waiting
     }
 
     /// This member has left the shard: what has not come is in no state. Returns who waits, and the outcome.
-    pub fn leave<R>(&mut self) -> Vec<(T, Outcome<R>)> {
-        self.end(|| Outcome::NotDelivered)
+    pub fn leave<R>(&mut self) -> Vec<(T, UpdateOutcome<R>)> {
+        self.end(|| UpdateOutcome::NotDelivered)
     }
 
     /// This member has left the group, or was removed. Returns who waits, and the outcome.
-    pub fn stop<R>(&mut self) -> Vec<(T, Outcome<R>)> {
-        if is_on(Mutation::DenyUnknown) {
+    pub fn stop<R>(&mut self) -> Vec<(T, UpdateOutcome<R>)> {
+        if is_on(ReplicaMutation::DenyUnknown) {
             return self.leave();
         }
-        self.end(|| Outcome::Unknown)
+        self.end(|| UpdateOutcome::Unknown)
     }
 
-    fn end<R>(&mut self, outcome: impl Fn() -> Outcome<R>) -> Vec<(T, Outcome<R>)> {
+    fn end<R>(&mut self, outcome: impl Fn() -> UpdateOutcome<R>) -> Vec<(T, UpdateOutcome<R>)> {
         self.since = None;
         self.sent.drain(..).map(|(_, waiting)| (waiting, outcome())).collect()
     }

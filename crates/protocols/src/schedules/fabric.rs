@@ -8,25 +8,25 @@ use std::sync::Arc;
 use squall_fabric::explore::sync::Mutex;
 use squall_fabric::explore::{draw, yield_now};
 use squall_fabric::{
-    BreakReason, Capabilities, Channel, ConnId, Duration, Event, Fabric, Grant, Instant, MirrorId, MirrorKey,
-    NodeId, PostError, Region, RegionId, Shortage, Token, Write,
+    BreakReason, Capabilities, Channel, ConnId, Duration, Fabric, FabricEvent, Grant, Instant, MirrorId,
+    MirrorKey, NodeId, PostError, Region, RegionId, Shortage, Token, Write,
 };
 
 /// When what a member stores is with its readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Landing {
+pub(super) enum StoreVisibility {
     /// At once: readers map the owner's memory [M2].
     Shared,
     /// Word by word, in no order within a push [F2], while the owner pushes.
     Pushed,
-    /// The same, some time after the push; words by reference are read only then [F5]. [`World::land`] does it.
+    /// The same, some time after the push; words by reference are read only then [F5]. [`MemoryWorld::land`] does it.
     Later,
 }
 
 /// What all nodes share.
 #[derive(Debug)]
-pub(super) struct World {
-    landing: Landing,
+pub(super) struct MemoryWorld {
+    landing: StoreVisibility,
     nodes: Mutex<Nodes>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct World {
 struct Nodes {
     published: BTreeMap<(NodeId, MirrorKey), (Region, Vec<NodeId>)>,
     views: BTreeMap<(NodeId, MirrorKey), Vec<View>>,
-    events: BTreeMap<NodeId, Vec<Event>>,
+    events: BTreeMap<NodeId, Vec<FabricEvent>>,
     dead: BTreeSet<NodeId>,
     /// The run is over: nobody publishes any more.
     closed: bool,
@@ -84,9 +84,9 @@ impl Source {
     }
 }
 
-impl World {
+impl MemoryWorld {
     /// A network of nodes with the numbers `0..nodes`.
-    pub(super) fn new(landing: Landing, nodes: u32) -> Arc<Self> {
+    pub(super) fn new(landing: StoreVisibility, nodes: u32) -> Arc<Self> {
         let events = (0..nodes).map(|node| (NodeId(node), Vec::new())).collect();
         Arc::new(Self { landing, nodes: Mutex::new(Nodes { events, ..Nodes::default() }) })
     }
@@ -128,7 +128,7 @@ impl World {
         for (_, views) in nodes.views.iter().filter(|((owner, _), _)| *owner == node) {
             views.iter().for_each(|view| *view.open.lock().expect("no panic") = false);
         }
-        let lost = Event::PeerLost { peer: node, reason: BreakReason::PeerClosed };
+        let lost = FabricEvent::PeerLost { peer: node, reason: BreakReason::PeerClosed };
         nodes
             .events
             .iter_mut()
@@ -140,7 +140,7 @@ impl World {
 /// One node's access.
 #[derive(Debug)]
 pub(super) struct MemoryFabric {
-    world: Arc<World>,
+    world: Arc<MemoryWorld>,
     node: NodeId,
     mirrors: Vec<(MirrorKey, Region)>,
     regions: u64,
@@ -168,7 +168,7 @@ impl MemoryFabric {
             // There is no order among the words of one push.
             let offset = if count > 1 { draw(count) } else { 0 };
             let words = (0..count).map(|i| words.start + (i + offset) % count);
-            if self.world.landing == Landing::Later {
+            if self.world.landing == StoreVisibility::Later {
                 let push = Words { source: source.clone(), words: words.collect(), view: view.clone() };
                 self.spend();
                 let mut nodes = self.world.nodes.lock().expect("no panic");
@@ -180,7 +180,7 @@ impl MemoryFabric {
                 view.land(word, source.load(word));
             }
         }
-        if self.world.landing == Landing::Shared {
+        if self.world.landing == StoreVisibility::Shared {
             self.spend();
         }
     }
@@ -204,7 +204,7 @@ impl Fabric for MemoryFabric {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { one_sided_progress: true, early_sight: self.world.landing == Landing::Shared }
+        Capabilities { one_sided_progress: true, early_sight: self.world.landing == StoreVisibility::Shared }
     }
 
     fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
@@ -217,7 +217,7 @@ impl Fabric for MemoryFabric {
         nodes.published.insert((self.node, key), (region.clone(), readers.to_vec()));
         let waiting: Vec<_> =
             nodes.views.get(&(self.node, key)).into_iter().flatten().map(|view| view.reader).collect();
-        let attached = waiting.into_iter().map(|reader| Event::Attached { key, reader });
+        let attached = waiting.into_iter().map(|reader| FabricEvent::Attached { key, reader });
         nodes.events.entry(self.node).or_default().extend(attached);
         self.mirrors.push((key, region.clone()));
         MirrorId(u32::try_from(self.mirrors.len() - 1).expect("few mirrors"))
@@ -228,7 +228,7 @@ impl Fabric for MemoryFabric {
         loop {
             let mut nodes = self.world.nodes.lock().expect("no panic");
             let published = nodes.published.get(&(owner, key)).map(|(region, _)| region.clone());
-            let is_shared = self.world.landing == Landing::Shared;
+            let is_shared = self.world.landing == StoreVisibility::Shared;
             if is_shared && published.is_none() && !nodes.closed && !nodes.dead.contains(&owner) {
                 // Whoever attaches has published, so nobody waits for ever.
                 drop(nodes);
@@ -236,7 +236,7 @@ impl Fabric for MemoryFabric {
                 continue;
             }
             if published.is_some() {
-                let attached = Event::Attached { key, reader: self.node };
+                let attached = FabricEvent::Attached { key, reader: self.node };
                 nodes.events.entry(owner).or_default().push(attached);
             }
             if let Some(memory) = published.filter(|_| is_shared) {
@@ -273,7 +273,7 @@ impl Fabric for MemoryFabric {
         nodes.views.remove(&(self.node, key));
     }
 
-    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         self.now += 1;
         let mut nodes = self.world.nodes.lock().expect("no panic");
         let events = std::mem::take(nodes.events.entry(self.node).or_default());

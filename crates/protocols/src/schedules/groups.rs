@@ -8,14 +8,16 @@ use std::sync::Arc;
 use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
 use squall_fabric::explore::sync::Mutex;
 use squall_fabric::explore::{draw, explore, finds_failure, thread, yield_now};
-use squall_fabric::window::{ReserveError, Writer};
+use squall_fabric::window::{ReserveError, WindowWriter};
 use squall_fabric::{Core, Fabric, NodeId, Shortage};
 
-use super::{Landing, MemoryFabric, World};
-use crate::group::{Application, Group, Outlet, Placement, Settings, SubgroupId, Succession, Unplaced};
+use super::{MemoryFabric, MemoryWorld, StoreVisibility};
+use crate::group::{
+    GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupOutlet, Succession, Unplaced,
+};
 use crate::membership::{self, Member, View};
 use crate::multicast::{self, Message, Pull};
-use crate::mutation::{Mutation, with};
+use crate::mutation::{GroupMutation, with};
 
 const MEMBERS: u32 = 3;
 const MESSAGES: usize = 3;
@@ -51,7 +53,7 @@ impl Log {
 
 /// What a member's threads share.
 #[derive(Default)]
-struct Seat {
+struct TestSlot {
     succession: Mutex<Succession>,
     pulls: Mutex<VecDeque<Pull>>,
     log: Mutex<Log>,
@@ -61,41 +63,41 @@ struct Seat {
 
 struct App {
     node: NodeId,
-    seat: Arc<Seat>,
+    slot: Arc<TestSlot>,
 }
 
 type Upcall = Box<dyn FnMut(Message<'_>) + Send>;
 
-impl Application for App {
+impl GroupApplication for App {
     type Deliver = Upcall;
 
-    fn outlet(&mut self, _: SubgroupId) -> Outlet<Upcall> {
+    fn outlet(&mut self, _: SubgroupId) -> SubgroupOutlet<Upcall> {
         if self.node.0 == PULLER {
-            return Outlet::Pull;
+            return SubgroupOutlet::Pull;
         }
-        let seat = Arc::clone(&self.seat);
-        Outlet::Upcall(Box::new(move |message| seat.log.lock().expect("no panic").note(&message)))
+        let slot = Arc::clone(&self.slot);
+        SubgroupOutlet::Upcall(Box::new(move |message| slot.log.lock().expect("no panic").note(&message)))
     }
 
     fn install(&mut self, _: &View, _: &[Placement], _: &[Unplaced]) {}
 
     fn succession(&mut self, _: SubgroupId) -> impl DerefMut<Target = Succession> {
-        self.seat.succession.lock().expect("no panic")
+        self.slot.succession.lock().expect("no panic")
     }
 
     fn try_succession(&mut self, _: SubgroupId) -> Option<impl DerefMut<Target = Succession>> {
-        self.seat.succession.try_lock().ok()
+        self.slot.succession.try_lock().ok()
     }
 
     fn take_pull(&mut self, _: SubgroupId, pull: Pull) {
-        self.seat.pulls.lock().expect("no panic").push_back(pull);
+        self.slot.pulls.lock().expect("no panic").push_back(pull);
     }
 
     fn leave_subgroup(&mut self, _: SubgroupId, _: Option<Upcall>) {}
 }
 
 struct Run {
-    world: Arc<World>,
+    world: Arc<MemoryWorld>,
     /// The member that dies, if there is one.
     doomed: Option<u32>,
     done: AtomicUsize,
@@ -117,11 +119,11 @@ impl Run {
 }
 
 /// The application's sending thread: takes the next window when the one before is closed.
-fn send_all(node: NodeId, seat: &Seat) {
-    let (mut writer, mut number): (Option<Writer>, _) = (None, 0);
-    while number < MESSAGES && !seat.ended.load(Ordering::Relaxed) {
+fn send_all(node: NodeId, slot: &TestSlot) {
+    let (mut writer, mut number): (Option<WindowWriter>, _) = (None, 0);
+    while number < MESSAGES && !slot.ended.load(Ordering::Relaxed) {
         if writer.is_none() {
-            writer = seat.succession.lock().expect("no panic").take_writer();
+            writer = slot.succession.lock().expect("no panic").take_writer();
         }
         let sent = writer.as_mut().map_or(Err(ReserveError::Full), |writer| {
             writer.send(length(node, number), |bytes| bytes.fill(byte(node, number)))
@@ -135,18 +137,18 @@ fn send_all(node: NodeId, seat: &Seat) {
 }
 
 /// The application's receiving thread: takes what is left of a view before it goes to the next one.
-fn pull_all(seat: &Seat, run: &Run) {
+fn pull_all(slot: &TestSlot, run: &Run) {
     let mut pull: Option<Pull> = None;
-    while !run.is_over() && !seat.ended.load(Ordering::Relaxed) {
+    while !run.is_over() && !slot.ended.load(Ordering::Relaxed) {
         // Asked before looking, so that what was delivered until then is not missed.
         let is_closed = pull.as_ref().is_none_or(Pull::is_closed);
         let message = pull.as_mut().and_then(|pull| pull.next_message().expect("nothing is corrupt"));
         if let Some(message) = message {
-            seat.log.lock().expect("no panic").note(&message);
+            slot.log.lock().expect("no panic").note(&message);
             continue;
         }
         pull.iter_mut().for_each(Pull::release);
-        if is_closed && let Some(next) = seat.pulls.lock().expect("no panic").pop_front() {
+        if is_closed && let Some(next) = slot.pulls.lock().expect("no panic").pop_front() {
             pull = Some(next);
         }
         yield_now();
@@ -155,11 +157,12 @@ fn pull_all(seat: &Seat, run: &Run) {
 
 fn layout(view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
     let members = view.nodes();
-    let settings = multicast::Settings { window: 2, ..multicast::Settings::new(members.len(), 16) };
+    let settings =
+        multicast::SubgroupSettings { window: 2, ..multicast::SubgroupSettings::new(members.len(), 16) };
     (vec![Placement { id: SubgroupId(0), members, settings }], Vec::new())
 }
 
-fn turn(fabric: &mut MemoryFabric, group: &mut Group<App>) -> usize {
+fn step(fabric: &mut MemoryFabric, group: &mut GroupCore<App>) -> usize {
     let mut events = Vec::new();
     let work = fabric.poll(&mut |event| events.push(event));
     events.iter().for_each(|event| group.handle_event(fabric, event));
@@ -167,22 +170,23 @@ fn turn(fabric: &mut MemoryFabric, group: &mut Group<App>) -> usize {
 }
 
 /// The polling thread of a member, until all have what they are to have, or it dies.
-fn poll(node: NodeId, seat: &Arc<Seat>, run: &Run) {
+fn poll(node: NodeId, slot: &Arc<TestSlot>, run: &Run) {
     let mut fabric = run.world.fabric(node.0);
     let is_doomed = run.doomed == Some(node.0);
     if is_doomed {
         fabric.die_after(1 + draw(DEATH_MAX));
     }
-    let membership = membership::Settings { suspicion_after: None, ..membership::Settings::default() };
-    let settings = Settings { membership, ..Settings::default() };
+    let membership =
+        membership::MembershipSettings { suspicion_after: None, ..membership::MembershipSettings::default() };
+    let settings = GroupSettings { membership, ..GroupSettings::default() };
     let view = View::first((0..MEMBERS).map(|node| Member { node: NodeId(node), tag: 0 }).collect());
-    let app = App { node, seat: Arc::clone(seat) };
-    let mut group = Group::begin(&mut fabric, view, Box::new(layout), settings, app);
+    let app = App { node, slot: Arc::clone(slot) };
+    let mut group = GroupCore::begin(&mut fabric, view, Box::new(layout), settings, app);
     let mut is_done = false;
     while !run.is_over() {
-        let Ok(work) = Shortage::catch(|| turn(&mut fabric, &mut group)) else { break };
+        let Ok(work) = Shortage::catch(|| step(&mut fabric, &mut group)) else { break };
         assert_eq!(group.ended(), None, "{node}");
-        if !is_done && run.has_all(&seat.log.lock().expect("no panic")) {
+        if !is_done && run.has_all(&slot.log.lock().expect("no panic")) {
             if is_doomed {
                 break;
             }
@@ -195,32 +199,32 @@ fn poll(node: NodeId, seat: &Arc<Seat>, run: &Run) {
     }
     if is_doomed {
         run.world.crash(node);
-        seat.ended.store(true, Ordering::Relaxed);
+        slot.ended.store(true, Ordering::Relaxed);
     }
 }
 
 fn member(node: u32, run: &Arc<Run>) -> Vec<(NodeId, usize)> {
-    let (node, seat) = (NodeId(node), Arc::new(Seat::default()));
-    let (sending, receiving) = (Arc::clone(&seat), (Arc::clone(&seat), Arc::clone(run)));
+    let (node, slot) = (NodeId(node), Arc::new(TestSlot::default()));
+    let (sending, receiving) = (Arc::clone(&slot), (Arc::clone(&slot), Arc::clone(run)));
     let sending = thread::spawn(move || send_all(node, &sending));
     let receiving = (node.0 == PULLER).then(|| thread::spawn(move || pull_all(&receiving.0, &receiving.1)));
-    poll(node, &seat, run);
+    poll(node, &slot, run);
     for application in std::iter::once(sending).chain(receiving) {
         application.join().expect("no panic");
     }
-    std::mem::take(&mut seat.log.lock().expect("no panic").0)
+    std::mem::take(&mut slot.log.lock().expect("no panic").0)
 }
 
 /// A group of three, of which one may die.
-fn group(landing: Landing, doomed: Option<u32>) {
-    let run = Arc::new(Run { world: World::new(landing, MEMBERS), doomed, done: AtomicUsize::new(0) });
+fn group(landing: StoreVisibility, doomed: Option<u32>) {
+    let run = Arc::new(Run { world: MemoryWorld::new(landing, MEMBERS), doomed, done: AtomicUsize::new(0) });
     let member = |node| {
         let run = Arc::clone(&run);
         thread::spawn(move || member(node, &run))
     };
     let members: Vec<_> = (0..MEMBERS).map(member).collect();
     while !run.is_over() {
-        if landing != Landing::Later || !run.world.land() {
+        if landing != StoreVisibility::Later || !run.world.land() {
             yield_now();
         }
     }
@@ -230,7 +234,8 @@ fn group(landing: Landing, doomed: Option<u32>) {
     assert!(logs.iter().all(|log| longest.starts_with(log)), "[O1] [V2] [V3] {logs:?}");
 }
 
-const LANDINGS: [Landing; 3] = [Landing::Shared, Landing::Pushed, Landing::Later];
+const LANDINGS: [StoreVisibility; 3] =
+    [StoreVisibility::Shared, StoreVisibility::Pushed, StoreVisibility::Later];
 
 /// [V1] [V2] [V3] [V7] Whenever a member dies, and whenever which word lands: those who live on deliver the same, and all
 /// that they have sent, though it was under way or half sent when the view ended.
@@ -246,11 +251,11 @@ fn members_agree_whoever_dies_when() {
 #[test]
 fn mutations_are_found() {
     for mutation in [
-        Mutation::NoResend,
-        Mutation::DeliverUnstable,
-        Mutation::DeliverBeyondTrim,
-        Mutation::TrimWithDead,
-        Mutation::TrimOfOne,
+        GroupMutation::NoResend,
+        GroupMutation::DeliverUnstable,
+        GroupMutation::DeliverBeyondTrim,
+        GroupMutation::TrimWithDead,
+        GroupMutation::TrimOfOne,
     ] {
         let is_found = |landing| {
             let test = move || group(landing, Some(u32::try_from(draw(3)).expect("few")));

@@ -6,4 +6,4 @@ mod groups;
 
 mod subgroups;
 
-use fabric::{Landing, MemoryFabric, World};
+use fabric::{MemoryFabric, MemoryWorld, StoreVisibility};

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_fabric::explore::{draw, explore, finds_failure, point, thread, yield_now};
-use squall_fabric::window::{ReserveError, Writer};
+use squall_fabric::window::{ReserveError, WindowWriter};
 use squall_fabric::{Core, Fabric, MirrorKey, NodeId};
 
 use super::fabric::TICK;
-use super::{Landing, MemoryFabric, World};
-use crate::multicast::{Carrier, Deliver, Large, Message, Pull, Settings, Subgroup, ViewStart};
-use crate::mutation::{Mutation, with};
+use super::{MemoryFabric, MemoryWorld, StoreVisibility};
+use crate::multicast::{
+    Carrier, Deliver, LargeMessages, Message, Pull, Subgroup, SubgroupSettings, ViewStart,
+};
+use crate::mutation::{GroupMutation, with};
 
 const MEMBERS: u32 = 3;
 /// Rank 2 sends nothing: it pulls.
@@ -21,15 +23,15 @@ const MESSAGES: [usize; SENDERS] = [5, 2];
 const ALL_MESSAGES: usize = MESSAGES[0] + MESSAGES[1];
 const KEY: MirrorKey = MirrorKey(1);
 
-fn settings(express: bool) -> Settings {
-    let large = Large { message_max: 40, window: 2, window_bytes: 0, carrier: Carrier::Pushed };
-    Settings {
+fn settings(express: bool) -> SubgroupSettings {
+    let large = LargeMessages { message_max: 40, window: 2, window_bytes: 0, carrier: Carrier::Pushed };
+    SubgroupSettings {
         window: 2,
         window_bytes: 0,
         express,
         large: Some(large),
         senders: (0..SENDERS).collect(),
-        ..Settings::new(MEMBERS as usize, 16)
+        ..SubgroupSettings::new(MEMBERS as usize, 16)
     }
 }
 
@@ -69,7 +71,7 @@ impl Deliver for Log {
 
 /// What the threads of a run tell each other.
 struct Run {
-    world: Arc<World>,
+    world: Arc<MemoryWorld>,
     /// Members that have been given everything.
     done: AtomicUsize,
 }
@@ -84,7 +86,7 @@ impl Run {
     }
 }
 
-fn send_all(mut writer: Writer, sender: usize) {
+fn send_all(mut writer: WindowWriter, sender: usize) {
     for number in 0..MESSAGES[sender] {
         let length = length(sender, number);
         while let Err(error) = writer.send_written(length, |payload| {
@@ -179,8 +181,8 @@ fn pull_member(express: bool, run: &Arc<Run>) -> Log {
 }
 
 /// Three members with six threads, and one that lands words.
-fn all_deliver_the_same(landing: Landing, express: bool) {
-    let run = Arc::new(Run { world: World::new(landing, MEMBERS), done: AtomicUsize::new(0) });
+fn all_deliver_the_same(landing: StoreVisibility, express: bool) {
+    let run = Arc::new(Run { world: MemoryWorld::new(landing, MEMBERS), done: AtomicUsize::new(0) });
     let member = |rank: usize| {
         let run = Arc::clone(&run);
         thread::spawn(move || match rank {
@@ -190,7 +192,7 @@ fn all_deliver_the_same(landing: Landing, express: bool) {
     };
     let members: Vec<_> = (0..MEMBERS as usize).map(member).collect();
     while !run.is_over() {
-        if landing != Landing::Later || !run.world.land() {
+        if landing != StoreVisibility::Later || !run.world.land() {
             yield_now();
         }
     }
@@ -199,12 +201,12 @@ fn all_deliver_the_same(landing: Landing, express: bool) {
     assert!(logs.windows(2).all(|logs| logs[0] == logs[1]), "[O1] {logs:?}");
 }
 
-const CASES: [(Landing, bool); 5] = [
-    (Landing::Shared, false),
-    (Landing::Shared, true),
-    (Landing::Pushed, true),
-    (Landing::Later, false),
-    (Landing::Later, true),
+const CASES: [(StoreVisibility, bool); 5] = [
+    (StoreVisibility::Shared, false),
+    (StoreVisibility::Shared, true),
+    (StoreVisibility::Pushed, true),
+    (StoreVisibility::Later, false),
+    (StoreVisibility::Later, true),
 ];
 
 /// [O1]–[O6] [N1] [N3] Whenever which word lands, and whenever an application sends, takes and gives back: all members
@@ -220,18 +222,18 @@ fn members_deliver_the_same_whatever_lands_when() {
 #[test]
 fn mutations_are_found() {
     for mutation in [
-        Mutation::GuardBeforeList,
-        Mutation::OrderOfOneMember,
-        Mutation::CompleteTooSoon,
-        Mutation::KeepDelivered,
-        Mutation::ReuseAfterOwnDelivery,
-        Mutation::ReleaseUnread,
-        Mutation::PartOfExpress,
-        Mutation::HalfOfWrappedBatch,
-        Mutation::NoNulls,
-        Mutation::EmptyIsNull,
+        GroupMutation::GuardBeforeList,
+        GroupMutation::OrderOfOneMember,
+        GroupMutation::CompleteTooSoon,
+        GroupMutation::KeepDelivered,
+        GroupMutation::ReuseAfterOwnDelivery,
+        GroupMutation::ReleaseUnread,
+        GroupMutation::PartOfExpress,
+        GroupMutation::HalfOfWrappedBatch,
+        GroupMutation::NoNulls,
+        GroupMutation::EmptyIsNull,
     ] {
-        let is_found = |(landing, express): (Landing, bool)| {
+        let is_found = |(landing, express): (StoreVisibility, bool)| {
             with(mutation, || finds_failure(400, move || all_deliver_the_same(landing, express)))
         };
         assert!(CASES.into_iter().any(is_found), "{mutation:?}");

@@ -7,15 +7,15 @@
 //! the present evaluation, and for each reader whether it is attached.
 //!
 //! **Step order.** An evaluation reads local memory only and stores into the own row. What it stored is posted at its end
-//! ([`Table::flush`]), in the order in which it was stored, lists by reference before the guards that announce them, guards
-//! by value [F5].
+//! ([`StateTable::flush`]), in the order in which it was stored, lists by reference before the guards that announce them,
+//! guards by value [F5].
 //!
 //! **Invariants.**
-//! - \[S1\] A reader never sees a column go back: [`Table::raise`] asserts it, and pushes land in order.
+//! - \[S1\] A reader never sees a column go back: [`StateTable::raise`] asserts it, and pushes land in order.
 //! - \[S2\] Who sees a guard sees what it guards: the list is stored and pushed before the guard.
 //! - \[S3\] A push never carries an older value after a newer one: guards are captured at post time, in order.
-//! - \[S4\] Nothing is stored before all readers are attached ([`Table::is_ready`]).
-//! - \[S5\] A frozen row never changes ([`Table::freeze`]).
+//! - \[S4\] Nothing is stored before all readers are attached ([`StateTable::is_ready`]).
+//! - \[S5\] A frozen row never changes ([`StateTable::freeze`]).
 //!
 //! `Deviation:` Derecho pushes whole rows and relies on increasing address order inside one write. Here nothing
 //! relies on order inside one write [F2]: each column is pushed by itself, by value.
@@ -26,4 +26,4 @@
 
 mod table;
 
-pub use table::Table;
+pub use table::StateTable;

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use crate::mutation::{Mutation, is_on};
+use crate::mutation::{GroupMutation, is_on};
 use squall_fabric::layout::Word;
-use squall_fabric::{Column, Event, Fabric, MirrorId, MirrorKey, NodeId, Region};
+use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 
 /// A shared state table, as one member sees it.
 #[derive(Debug)]
-pub struct Table {
+pub struct StateTable {
     key: MirrorKey,
     /// Members by rank.
     members: Vec<NodeId>,
@@ -23,7 +23,7 @@ pub struct Table {
     awaited: usize,
     /// Who was excused before it attached, by rank: it misses what is stored meanwhile.
     excused: Vec<bool>,
-    /// A reader has attached late: see [`Table::take_late_reader`].
+    /// A reader has attached late: see [`StateTable::take_late_reader`].
     has_late_reader: bool,
     /// What has been stored and is not yet posted, in order.
     posts: Vec<Post>,
@@ -40,7 +40,7 @@ enum Post {
     Guards(Range<usize>),
 }
 
-impl Table {
+impl StateTable {
     /// The table `key` of `members`, with rows of `words` words. Publishes the own row and attaches the others.
     ///
     /// # Panics
@@ -71,8 +71,8 @@ impl Table {
     }
 
     /// Notes who has attached the own row. Other events are ignored.
-    pub fn handle_event(&mut self, event: &Event) {
-        let Event::Attached { key, reader } = event else { return };
+    pub fn handle_event(&mut self, event: &FabricEvent) {
+        let FabricEvent::Attached { key, reader } = event else { return };
         if *key != self.key {
             return;
         }
@@ -111,7 +111,7 @@ impl Table {
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.awaited == 0 || is_on(Mutation::StoreBeforeReady)
+        self.awaited == 0 || is_on(GroupMutation::StoreBeforeReady)
     }
 
     /// The mirror of the own row, to be retired when all readers are done with it.
@@ -149,14 +149,14 @@ impl Table {
         &self.rows
     }
 
-    /// The own row, for storing lists that a later [`Table::raise`] announces.
+    /// The own row, for storing lists that a later [`StateTable::raise`] announces.
     #[inline]
     #[must_use]
     pub fn own(&self) -> &Region {
         &self.rows[self.rank]
     }
 
-    /// Stores `value` into the own row; readers get it at the next [`Table::flush`], after all that was stored
+    /// Stores `value` into the own row; readers get it at the next [`StateTable::flush`], after all that was stored
     /// before it.
     ///
     /// # Panics
@@ -167,10 +167,10 @@ impl Table {
         self.posts.push(Post::Guard(column.word()));
     }
 
-    /// Stores `value` into the own row, for this member and for [`Table::tell`]; readers may see it at once, or never.
+    /// Stores `value` into the own row, for this member and for [`StateTable::publish`]; readers may see it at once, or never.
     ///
     /// # Panics
-    /// As [`Table::raise`].
+    /// As [`StateTable::raise`].
     #[inline]
     pub fn note<T: Word>(&mut self, column: Column<T>, value: T) {
         assert!(self.is_ready(), "[S4] a store before all readers are attached");
@@ -201,14 +201,14 @@ impl Table {
         self.posts.push(Post::Guard(column.word()));
     }
 
-    /// Readers get the present values of adjacent columns that were noted, at the next [`Table::flush`], after all that
+    /// Readers get the present values of adjacent columns that were noted, at the next [`StateTable::flush`], after all that
     /// was stored before. There is no order among them [F2].
     #[inline]
-    pub fn tell(&mut self, words: Range<usize>) {
+    pub fn publish(&mut self, words: Range<usize>) {
         self.posts.push(Post::Guards(words));
     }
 
-    /// Queues words of the own row that the caller has stored and that a later [`Table::raise`] announces.
+    /// Queues words of the own row that the caller has stored and that a later [`StateTable::raise`] announces.
     ///
     /// # Panics
     /// If not all readers are attached [S4].
@@ -229,17 +229,19 @@ impl Table {
     #[inline]
     pub fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let count = self.posts.len();
-        if is_on(Mutation::GuardBeforeList) {
+        if is_on(GroupMutation::GuardBeforeList) {
             self.posts.reverse();
         }
         for post in self.posts.drain(..) {
             match post {
                 Post::List(words) => fabric.push(self.mirror, words),
-                Post::Guard(word) if is_on(Mutation::GuardByReference) => {
+                Post::Guard(word) if is_on(GroupMutation::GuardByReference) => {
                     fabric.push(self.mirror, word..word + 1)
                 }
                 Post::Guard(word) => fabric.push_word(self.mirror, word),
-                Post::Guards(words) if is_on(Mutation::GuardByReference) => fabric.push(self.mirror, words),
+                Post::Guards(words) if is_on(GroupMutation::GuardByReference) => {
+                    fabric.push(self.mirror, words)
+                }
                 Post::Guards(words) => fabric.push_values(self.mirror, words),
             }
         }
@@ -252,7 +254,7 @@ impl Table {
     /// If `rank` is the own one.
     pub fn freeze<F: Fabric>(&mut self, fabric: &mut F, rank: usize) {
         assert!(rank != self.rank, "the own row is not frozen");
-        if !is_on(Mutation::NoFreeze) {
+        if !is_on(GroupMutation::NoFreeze) {
             fabric.freeze(&self.rows[rank]);
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use squall_fabric::BreakReason;
 
-use super::Violation;
+use super::StreamViolation;
 
 /// Names a send of one socket; later sends have greater numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,7 +39,7 @@ pub enum Completion {
     /// The connection is over, in order or not; outstanding sends and receives have completed before.
     Closed {
         /// Why, if not in order.
-        failure: Option<Failure>,
+        failure: Option<SocketFailure>,
     },
 }
 
@@ -52,14 +52,14 @@ pub enum SendOutcome {
     /// It was cancelled before anything was sent.
     Cancelled,
     /// The peer may have got all of it, a part, or nothing.
-    Failed(Failure),
+    Failed(SocketFailure),
 }
 
 /// How a receive ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum ReceiveOutcome {
-    /// Bytes have come: all that it has room for, if it wanted all.
+    /// Bytes have come: all that it has space for, if it wanted all.
     Filled,
     /// The peer has ended its stream; the bytes are the last.
     End,
@@ -71,23 +71,23 @@ pub enum ReceiveOutcome {
         length: u64,
     },
     /// Nothing more will come.
-    Failed(Failure),
+    Failed(SocketFailure),
 }
 
 /// Why a socket cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum SocketFailure {
     /// The connection broke.
     Broken(BreakReason),
     /// The peer broke the protocol and was disconnected.
-    Violation(Violation),
+    Violation(StreamViolation),
     /// The peer did not open its end in time.
     Unanswered,
     /// This end gave up.
     Aborted,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for SocketFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broken(reason) => write!(f, "the connection broke: {reason}; connect again"),
@@ -98,10 +98,10 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for SocketFailure {}
 
 #[cfg(test)]
-impl std::hash::Hash for Failure {
+impl std::hash::Hash for SocketFailure {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         std::mem::discriminant(self).hash(state);
     }

@@ -5,8 +5,8 @@
 //! returned credits, so each end sent its last message after it had received the other's: a contradiction. And an
 //! end whose credits run low has most of them owed by its peer, which returns them as soon as it owes half.
 
-use super::Violation;
-use super::mutation::{Mutation, is_on};
+use super::StreamViolation;
+use super::mutation::{StreamMutation, is_on};
 
 /// One end's account of credits in both directions.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl Credits {
 
     /// Whether a transfer may be posted.
     pub(super) fn allow_transfer(&self) -> bool {
-        self.available > if is_on(Mutation::NoReserve) { 0 } else { RESERVED_FOR_MESSAGES }
+        self.available > if is_on(StreamMutation::NoReserve) { 0 } else { RESERVED_FOR_MESSAGES }
     }
 
     /// Whether a message may be posted; every message returns all that is owed.
@@ -64,9 +64,9 @@ impl Credits {
     }
 
     /// A receive was used up and is posted again.
-    pub(super) fn on_arrival(&mut self) -> Result<(), Violation> {
+    pub(super) fn on_arrival(&mut self) -> Result<(), StreamViolation> {
         if self.owed == self.owed_max {
-            return Err(Violation::WithoutCredit);
+            return Err(StreamViolation::WithoutCredit);
         }
         self.owed += 1;
         Ok(())
@@ -78,9 +78,9 @@ impl Credits {
     }
 
     /// The peer has returned credits.
-    pub(super) fn on_returned(&mut self, credits: u32) -> Result<(), Violation> {
+    pub(super) fn on_returned(&mut self, credits: u32) -> Result<(), StreamViolation> {
         if credits > self.available_max - self.available {
-            return Err(Violation::CreditsTooMany);
+            return Err(StreamViolation::CreditsTooMany);
         }
         self.available += credits;
         Ok(())

@@ -3,13 +3,16 @@
 use squall_fabric::{GRANT_BYTES, Grant};
 
 use super::credits::CREDITS_MIN;
-use super::{CREDITS_MAX, Kind, MESSAGE_BYTES_MAX, Message, Policy, RING_WORDS_MAX, Settings, Violation};
+use super::{
+    CREDITS_MAX, MESSAGE_BYTES_MAX, RING_WORDS_MAX, SocketKind, StreamMessage, StreamSettings,
+    StreamViolation, TransferPolicy,
+};
 
 /// The first message of each end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
-    pub(super) kind: Kind,
-    pub(super) policy: Policy,
+pub(super) struct StreamHello {
+    pub(super) kind: SocketKind,
+    pub(super) policy: TransferPolicy,
     /// Receives that this end has posted.
     pub(super) credits: u32,
     /// The most adverts that this end will have out.
@@ -20,29 +23,29 @@ pub(super) struct Hello {
     pub(super) ring: Grant,
 }
 
-/// The length of a [`Hello`].
+/// The length of a [`StreamHello`].
 pub(super) const HELLO_BYTES: usize = 16 + GRANT_BYTES;
 
 /// First byte, and the version of the protocol behind it.
 const MARK: [u8; 2] = [0xe6, 1];
 
-impl Hello {
+impl StreamHello {
     /// What an end with these settings and this ring says.
-    pub(super) fn new(settings: &Settings, ring: Grant) -> Self {
+    pub(super) fn new(settings: &StreamSettings, ring: Grant) -> Self {
         let receives_max = u32::try_from(settings.receives_max).unwrap_or(u32::MAX);
-        let Settings { kind, policy, credits, renewal, .. } = *settings;
+        let StreamSettings { kind, policy, credits, renewal, .. } = *settings;
         Self { kind, policy, credits, receives_max, renewal, ring }
     }
 
     pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
         let kind = match self.kind {
-            Kind::Stream => 0,
-            Kind::Packets => 1,
+            SocketKind::Stream => 0,
+            SocketKind::Packets => 1,
         };
         let policy = match self.policy {
-            Policy::Dynamic => 0,
-            Policy::Direct => 1,
-            Policy::Indirect => 2,
+            TransferPolicy::Dynamic => 0,
+            TransferPolicy::Direct => 1,
+            TransferPolicy::Indirect => 2,
         };
         let mut bytes = [0; HELLO_BYTES];
         bytes[..4].copy_from_slice(&[MARK[0], MARK[1], kind, policy]);
@@ -54,38 +57,38 @@ impl Hello {
     }
 
     /// Reads an introduction. Fuzzed as `stream`.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Violation> {
-        let bytes: &[u8; HELLO_BYTES] = bytes.try_into().map_err(|_| Violation::Garbled)?;
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, StreamViolation> {
+        let bytes: &[u8; HELLO_BYTES] = bytes.try_into().map_err(|_| StreamViolation::Garbled)?;
         if bytes[..2] != MARK {
-            return Err(Violation::Mismatch);
+            return Err(StreamViolation::Mismatch);
         }
         let kind = match bytes[2] {
-            0 => Kind::Stream,
-            1 => Kind::Packets,
-            _ => return Err(Violation::Garbled),
+            0 => SocketKind::Stream,
+            1 => SocketKind::Packets,
+            _ => return Err(StreamViolation::Garbled),
         };
         let policy = match bytes[3] {
-            0 => Policy::Dynamic,
-            1 => Policy::Direct,
-            2 => Policy::Indirect,
-            _ => return Err(Violation::Garbled),
+            0 => TransferPolicy::Dynamic,
+            1 => TransferPolicy::Direct,
+            2 => TransferPolicy::Indirect,
+            _ => return Err(StreamViolation::Garbled),
         };
         let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let ring = Grant::from_bytes(&bytes[16..]).map_err(|_| Violation::Garbled)?;
+        let ring = Grant::from_bytes(&bytes[16..]).map_err(|_| StreamViolation::Garbled)?;
         let renewal = half(12) == 1;
         let hello = Self { kind, policy, credits: half(4), receives_max: half(8), renewal, ring };
         let is_sound = half(12) <= 1
             && (CREDITS_MIN..=CREDITS_MAX).contains(&hello.credits)
             && hello.receives_max > 0
             && ring.words <= RING_WORDS_MAX;
-        if is_sound { Ok(hello) } else { Err(Violation::Garbled) }
+        if is_sound { Ok(hello) } else { Err(StreamViolation::Garbled) }
     }
 
     /// Checks that an end with `settings` can talk to this one.
-    pub(super) fn check(&self, settings: &Settings) -> Result<(), Violation> {
+    pub(super) fn check(&self, settings: &StreamSettings) -> Result<(), StreamViolation> {
         let is_alike = self.kind == settings.kind && self.policy == settings.policy;
         let has_ring = !settings.has_ring() || self.ring.words > 0;
-        if is_alike && has_ring { Ok(()) } else { Err(Violation::Mismatch) }
+        if is_alike && has_ring { Ok(()) } else { Err(StreamViolation::Mismatch) }
     }
 }
 
@@ -97,11 +100,11 @@ impl Hello {
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
     let mut kinds = 0;
-    if let Ok(hello) = Hello::decode(bytes) {
-        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+    if let Ok(hello) = StreamHello::decode(bytes) {
+        assert_eq!(StreamHello::decode(&hello.encode()), Ok(hello));
         kinds += 1;
     }
-    let (mut message, mut again) = (Message::default(), Message::default());
+    let (mut message, mut again) = (StreamMessage::default(), StreamMessage::default());
     if message.decode(bytes).is_ok() {
         let mut written = [0; MESSAGE_BYTES_MAX];
         let length = message.encode(&mut written);
@@ -117,12 +120,12 @@ mod tests {
     use super::*;
     use squall_fabric::{NodeId, RegionId};
 
-    fn hello() -> Hello {
+    fn hello() -> StreamHello {
         let ring =
             Grant { owner: NodeId(1), peer: NodeId(2), region: RegionId(3), first: 0, words: 5, key: 6 };
-        Hello {
-            kind: Kind::Packets,
-            policy: Policy::Indirect,
+        StreamHello {
+            kind: SocketKind::Packets,
+            policy: TransferPolicy::Indirect,
             credits: 7,
             receives_max: 8,
             renewal: true,
@@ -132,26 +135,30 @@ mod tests {
 
     #[test]
     fn the_portable_form_returns_the_same_hello() {
-        assert_eq!(Hello::decode(&hello().encode()), Ok(hello()));
+        assert_eq!(StreamHello::decode(&hello().encode()), Ok(hello()));
     }
 
     #[test]
     fn bad_bytes_are_refused() {
-        assert_eq!(Hello::decode(&[0; 3]), Err(Violation::Garbled));
-        assert_eq!(Hello::decode(&[0; HELLO_BYTES]), Err(Violation::Mismatch));
+        assert_eq!(StreamHello::decode(&[0; 3]), Err(StreamViolation::Garbled));
+        assert_eq!(StreamHello::decode(&[0; HELLO_BYTES]), Err(StreamViolation::Mismatch));
         for (at, value) in [(2, 2), (3, 3), (4, 0), (7, 1), (8, 0), (12, 2), (13, 1), (47, 0xff)] {
             let mut bytes = hello().encode();
             bytes[at] = value;
-            assert_eq!(Hello::decode(&bytes), Err(Violation::Garbled), "byte {at} is {value}");
+            assert_eq!(StreamHello::decode(&bytes), Err(StreamViolation::Garbled), "byte {at} is {value}");
         }
     }
 
     #[test]
     fn another_kind_or_policy_is_refused() {
-        let settings = Settings { kind: Kind::Packets, policy: Policy::Indirect, ..Settings::default() };
+        let settings = StreamSettings {
+            kind: SocketKind::Packets,
+            policy: TransferPolicy::Indirect,
+            ..StreamSettings::default()
+        };
         assert_eq!(hello().check(&settings), Ok(()));
-        assert_eq!(hello().check(&Settings::default()), Err(Violation::Mismatch));
-        let direct = Settings { policy: Policy::Direct, ..settings };
-        assert_eq!(hello().check(&direct), Err(Violation::Mismatch));
+        assert_eq!(hello().check(&StreamSettings::default()), Err(StreamViolation::Mismatch));
+        let direct = StreamSettings { policy: TransferPolicy::Direct, ..settings };
+        assert_eq!(hello().check(&direct), Err(StreamViolation::Mismatch));
     }
 }

@@ -5,12 +5,12 @@
 
 use squall_fabric::{GRANT_BYTES, Grant};
 
-use super::{Advert, Phase, Violation};
+use super::{Advert, Phase, StreamViolation};
 
 /// What one end tells the other apart from data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
-pub struct Message {
+pub struct StreamMessage {
     /// Receives that are posted again.
     pub credits: u32,
     /// Words of the ring that are free again (the paper's `ACK`).
@@ -49,7 +49,7 @@ const TOO_LONG: u8 = 16;
 const AWAITS_ADVERT: u8 = 32;
 const FLAGS: u8 = 63;
 
-impl Message {
+impl StreamMessage {
     /// Makes the message empty; its memory is kept.
     pub fn clear(&mut self) {
         let mut adverts = std::mem::take(&mut self.adverts);
@@ -86,17 +86,17 @@ impl Message {
     /// Reads a message. Fuzzed as `stream`.
     ///
     /// # Errors
-    /// [`Violation::Garbled`] if the bytes are not exactly one message.
-    pub fn decode(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+    /// [`StreamViolation::Garbled`] if the bytes are not exactly one message.
+    pub fn decode(&mut self, bytes: &[u8]) -> Result<(), StreamViolation> {
         self.clear();
-        let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(Violation::Garbled)?;
+        let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(StreamViolation::Garbled)?;
         let [mark, flags, count, zero] = [header[0], header[1], header[2], header[3]];
         let count = usize::from(count);
         if mark != MARK || zero != 0 || flags & !FLAGS != 0 || count > ADVERTS_PER_MESSAGE {
-            return Err(Violation::Garbled);
+            return Err(StreamViolation::Garbled);
         }
         if rest.len() != count * ADVERT_BYTES {
-            return Err(Violation::Garbled);
+            return Err(StreamViolation::Garbled);
         }
         self.credits = u32::from_le_bytes(header[4..8].try_into().expect("4 bytes"));
         self.freed = word(header, 1);
@@ -121,13 +121,13 @@ fn encode_advert(advert: &Advert, bytes: &mut [u8]) {
     }
 }
 
-fn decode_advert(bytes: &[u8]) -> Result<Advert, Violation> {
+fn decode_advert(bytes: &[u8]) -> Result<Advert, StreamViolation> {
     let (grant, rest) = bytes.split_at(GRANT_BYTES);
-    let grant = Grant::from_bytes(grant).map_err(|_| Violation::Garbled)?;
+    let grant = Grant::from_bytes(grant).map_err(|_| StreamViolation::Garbled)?;
     let wait_all = match word(rest, 4) {
         0 => false,
         1 => true,
-        _ => return Err(Violation::Garbled),
+        _ => return Err(StreamViolation::Garbled),
     };
     let [start, length, phase, sequence] = [0, 1, 2, 3].map(|i| word(rest, i));
     Ok(Advert { grant, start, length, wait_all, phase: Phase(phase), sequence })
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use squall_fabric::{NodeId, RegionId};
 
-    fn full_message() -> Message {
+    fn full_message() -> StreamMessage {
         let grant =
             Grant { owner: NodeId(1), peer: NodeId(2), region: RegionId(3), first: 4, words: 5, key: 6 };
         let advert = |i: u64| {
@@ -150,7 +150,7 @@ mod tests {
             Advert { grant, start: i, length, wait_all: i % 2 == 1, phase, sequence }
         };
         let adverts = (0..ADVERTS_PER_MESSAGE as u64).map(advert).collect();
-        Message {
+        StreamMessage {
             credits: 7,
             freed: 1 << 40,
             withdraw: true,
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_portable_form_returns_the_same_message() {
-        for message in [Message::default(), full_message()] {
+        for message in [StreamMessage::default(), full_message()] {
             let mut bytes = [0xaa; MESSAGE_BYTES_MAX];
             let length = message.encode(&mut bytes);
             let mut read = full_message();
@@ -179,14 +179,14 @@ mod tests {
     fn bad_bytes_are_refused() {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = full_message().encode(&mut bytes);
-        let mut message = Message::default();
+        let mut message = StreamMessage::default();
         for cut in 0..length {
-            assert_eq!(message.decode(&bytes[..cut]), Err(Violation::Garbled), "{cut} bytes");
+            assert_eq!(message.decode(&bytes[..cut]), Err(StreamViolation::Garbled), "{cut} bytes");
         }
         for (at, value) in [(0, 0), (1, 0xff), (2, 17), (2, 15), (3, 1), (HEADER_BYTES + 72, 2)] {
             let mut bad = bytes;
             bad[at] = value;
-            assert_eq!(message.decode(&bad[..length]), Err(Violation::Garbled), "byte {at} is {value}");
+            assert_eq!(message.decode(&bad[..length]), Err(StreamViolation::Garbled), "byte {at} is {value}");
         }
     }
 }

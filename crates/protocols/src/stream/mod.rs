@@ -13,7 +13,7 @@
 //! 1. *Arrivals*: a direct transfer fills the head receive; an indirect one goes into the ring and voids all adverts.
 //! 2. *Copies*: from the ring to receives, in order; freed words are given back.
 //! 3. *Messages*: adverts, freed words, credits, and what ends or takes back.
-//! 4. *Transfers*: as long as there are credits, and adverts or room.
+//! 4. *Transfers*: as long as there are credits, and adverts or space.
 //!
 //! **Invariants.**
 //! - \[E1\] A direct transfer lands only in the head receive.
@@ -27,7 +27,7 @@
 //! - \[E9\] Packets keep their boundaries; one that is longer than its receive is reported and waits for the next.
 //! - \[E10\] With a ring of the size of bandwidth times delay, buffered transfer keeps a long pipe full.
 //!
-//! **Why renewal is safe.** With [`Settings::renewal`] a receiver whose ring is empty advertises its outstanding
+//! **Why renewal is safe.** With [`StreamSettings::renewal`] a receiver whose ring is empty advertises its outstanding
 //! receives again, in a new phase, the head at exactly `S_r`. If the sender still is at `S_s = S_r`, nothing is under
 //! way, and the head receive stays the head until a direct transfer under this very advert fills it. If not, `S_s` is
 //! greater, and the sender drops the advert and with it its phase (fig. 8); what was under way was indirect (lemma 3)
@@ -46,13 +46,13 @@ mod end;
 mod hello;
 mod message;
 mod mutation;
-mod outgoing;
 mod patience;
 mod phase;
 mod posting;
 mod receiver;
 mod renewal;
 mod ring;
+mod send_path;
 mod sender;
 mod settings;
 mod socket;
@@ -64,16 +64,20 @@ mod violation;
 mod tests;
 
 pub use advert::Advert;
-pub use completion::{Completion, Failure, PostRefused, ReceiveId, ReceiveOutcome, SendId, SendOutcome};
+pub use completion::{
+    Completion, PostRefused, ReceiveId, ReceiveOutcome, SendId, SendOutcome, SocketFailure,
+};
 pub use credits::CREDITS_MIN;
-pub use end::{End, Output, Peer};
+pub use end::{PeerParameters, StreamEnd, StreamOutput};
 #[doc(hidden)]
 pub use hello::read_foreign;
-pub use message::{ADVERTS_PER_MESSAGE, MESSAGE_BYTES_MAX, Message};
+pub use message::{ADVERTS_PER_MESSAGE, MESSAGE_BYTES_MAX, StreamMessage};
 pub use phase::Phase;
-pub use receiver::{Memory, RingCopy};
-pub use settings::{CREDITS_MAX, Kind, Policy, RING_WORDS_MAX, Settings, SettingsError};
-pub use socket::Socket;
+pub use receiver::{ReceiveMemory, RingCopy};
+pub use settings::{
+    CREDITS_MAX, RING_WORDS_MAX, SocketKind, StreamSettings, StreamSettingsError, TransferPolicy,
+};
+pub use socket::SocketCore;
 pub use statistics::Statistics;
-pub use transfer::{Arrival, Route, TRANSFER_BYTES_MAX, Transfer};
-pub use violation::Violation;
+pub use transfer::{StreamTransfer, TRANSFER_BYTES_MAX, TransferArrival, TransferRoute};
+pub use violation::StreamViolation;

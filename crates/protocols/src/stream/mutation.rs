@@ -1,8 +1,8 @@
-//! Mistakes in streams (EXS §III shows what the checks are about, fig. 6–8).
+//! Mutations in streams (EXS §III shows what the checks are about, fig. 6–8).
 
 mutations! {
-    /// A mistake.
-    pub(super) enum Mutation {
+    /// A mutation.
+    pub(super) enum StreamMutation {
         /// \[E2\] Fig. 5 as printed: the estimate is not set to the sequence number when a phase begins.
         NoResync,
         /// \[E2\] A sender waits for an advert and does not say so.
@@ -25,7 +25,7 @@ mutations! {
         WaitAllOnce,
         /// \[E7\] A cancelled receive is given back at once, although its advert is out.
         CancelAtOnce,
-        /// \[E7\] The end of the stream overtakes data that waits for room.
+        /// \[E7\] The end of the stream overtakes data that waits for space.
         EndBeforeData,
         /// \[E8\] A receive that was filled from the ring drops what did not fit.
         DropRest,

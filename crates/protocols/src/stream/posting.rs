@@ -8,7 +8,7 @@
 use std::borrow::Borrow;
 use std::collections::VecDeque;
 
-use squall_fabric::{ConnId, Duration, Fabric, Grant, Instant, PostError, Region, Source, Token, Write};
+use squall_fabric::{ConnId, Duration, Fabric, Grant, Instant, PostError, Region, Token, Write, WriteSource};
 
 use super::SendId;
 use super::copy::{copy_bytes, read};
@@ -34,11 +34,11 @@ pub(super) struct Posting<R = Region> {
 }
 
 /// The connection to post on, with what waits for completions there.
-pub(super) struct Wire<'a, F> {
+pub(super) struct PostContext<'a, F> {
     pub(super) fabric: &'a mut F,
     pub(super) conn: ConnId,
-    pub(super) signals: &'a mut Signals,
-    pub(super) staging: &'a mut Staging,
+    pub(super) signals: &'a mut PostSignals,
+    pub(super) staging: &'a mut ShiftBuffer,
 }
 
 impl Posting<&Region> {
@@ -70,12 +70,12 @@ impl<R: Borrow<Region>> Posting<R> {
         (self.from_byte | self.to_byte | self.length).is_multiple_of(8)
     }
 
-    /// Posts as much as there is room for; true when all is posted.
+    /// Posts as much as there is space for; true when all is posted.
     #[inline]
-    pub(super) fn post<F: Fabric>(&mut self, wire: &mut Wire<'_, F>) -> Result<bool, PostError> {
+    pub(super) fn post<F: Fabric>(&mut self, wire: &mut PostContext<'_, F>) -> Result<bool, PostError> {
         loop {
             let left = self.words() - self.posted;
-            if left <= Source::VALUE_WORDS_MAX {
+            if left <= WriteSource::VALUE_WORDS_MAX {
                 self.post_last(wire, left)?;
                 return Ok(true);
             }
@@ -92,17 +92,17 @@ impl<R: Borrow<Region>> Posting<R> {
 
     /// Posts the last few words by value, with the immediate.
     #[inline]
-    fn post_last<F: Fabric>(&mut self, wire: &mut Wire<'_, F>, count: usize) -> Result<(), PostError> {
-        let mut words = [0; Source::VALUE_WORDS_MAX];
+    fn post_last<F: Fabric>(&mut self, wire: &mut PostContext<'_, F>, count: usize) -> Result<(), PostError> {
+        let mut words = [0; WriteSource::VALUE_WORDS_MAX];
         if self.is_whole() {
             self.source().copy_out(self.from_byte / 8 + self.posted, &mut words[..count]);
         } else {
             words[..count].iter_mut().zip(self.posted..).for_each(|(word, at)| *word = self.word(at));
         }
         let signal = self.ends.map(|_| wire.signals.next_token());
-        self.write(wire, Source::Value(&words[..count]), true, signal)?;
+        self.write(wire, WriteSource::Value(&words[..count]), true, signal)?;
         if let Some(send) = self.ends {
-            let signal = Signal { placed: Some(send), ..Signal::default() };
+            let signal = PostSignal { placed: Some(send), ..PostSignal::default() };
             // Behind a large piece it would measure the time of that.
             match self.posted {
                 0 => wire.signals.expect_small(wire.fabric, signal),
@@ -114,26 +114,26 @@ impl<R: Borrow<Region>> Posting<R> {
     }
 
     /// Posts all whole words by reference; with the immediate, if no part of a word is left.
-    fn post_in_place<F: Fabric>(&mut self, wire: &mut Wire<'_, F>) -> Result<(), PostError> {
+    fn post_in_place<F: Fabric>(&mut self, wire: &mut PostContext<'_, F>) -> Result<(), PostError> {
         let whole = (self.lead() + self.length) / 8;
         let is_all = whole == self.words();
         let first = self.from_byte / 8;
         let signal = self.ends.filter(|_| is_all).map(|_| wire.signals.next_token());
-        let source = Source::Region(self.source(), first + self.posted..first + whole);
+        let source = WriteSource::Region(self.source(), first + self.posted..first + whole);
         self.write(wire, source, is_all, signal)?;
         if let Some(send) = self.ends.filter(|_| is_all) {
-            wire.signals.expect(Signal { placed: Some(send), ..Signal::default() });
+            wire.signals.expect(PostSignal { placed: Some(send), ..PostSignal::default() });
         }
         self.posted = whole;
         Ok(())
     }
 
     /// Shifts some words into the staging buffer and posts them from there; false if it is full.
-    fn post_staged<F: Fabric>(&mut self, wire: &mut Wire<'_, F>) -> Result<bool, PostError> {
+    fn post_staged<F: Fabric>(&mut self, wire: &mut PostContext<'_, F>) -> Result<bool, PostError> {
         let staging = wire.staging.region(wire.fabric).clone();
-        let room = wire.staging.room();
+        let space = wire.staging.free_space();
         // The last word may be a part of one, and is left to `post_last`.
-        let count = room.min(self.words() - self.posted - 1);
+        let count = space.min(self.words() - self.posted - 1);
         if count == 0 {
             return Ok(false);
         }
@@ -142,8 +142,8 @@ impl<R: Borrow<Region>> Posting<R> {
         let from = self.from_byte + 8 * (self.posted + 1) - self.lead();
         copy_bytes(&staging, 8 * (first + 1), self.source(), from, 8 * (count - 1));
         let token = wire.signals.next_token();
-        self.write(wire, Source::Region(&staging, first..first + count), false, Some(token))?;
-        wire.signals.expect(Signal { staged: count, ..Signal::default() });
+        self.write(wire, WriteSource::Region(&staging, first..first + count), false, Some(token))?;
+        wire.signals.expect(PostSignal { staged: count, ..PostSignal::default() });
         wire.staging.take(count);
         self.posted += count;
         Ok(true)
@@ -163,8 +163,8 @@ impl<R: Borrow<Region>> Posting<R> {
     #[inline]
     fn write<F: Fabric>(
         &self,
-        wire: &mut Wire<'_, F>,
-        source: Source<'_>,
+        wire: &mut PostContext<'_, F>,
+        source: WriteSource<'_>,
         is_last: bool,
         signal: Option<Token>,
     ) -> Result<(), PostError> {
@@ -176,8 +176,8 @@ impl<R: Borrow<Region>> Posting<R> {
 
 /// Posts whose completion is awaited, in order [F6].
 #[derive(Debug, Default)]
-pub(super) struct Signals {
-    waiting: VecDeque<Signal>,
+pub(super) struct PostSignals {
+    waiting: VecDeque<PostSignal>,
     /// The token of the first that waits.
     first: u64,
     /// A post whose round trip is measured, and when it was made.
@@ -189,7 +189,7 @@ const PROBE_INTERVAL: u64 = 64;
 
 /// What the completion of a post means.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Signal {
+pub(super) struct PostSignal {
     /// This send, and all before it, are in the peer's memory.
     pub(super) placed: Option<SendId>,
     /// So many words of the staging buffer are free.
@@ -198,15 +198,15 @@ pub(super) struct Signal {
     pub(super) has_answered_end: bool,
 }
 
-impl Signals {
+impl PostSignals {
     /// The token of the next signalled post.
     pub(super) fn next_token(&self) -> Token {
         Token(self.first + self.waiting.len() as u64)
     }
 
-    /// The post with [`Signals::next_token`] was taken, and is small: its round trip may be measured.
+    /// The post with [`PostSignals::next_token`] was taken, and is small: its round trip may be measured.
     #[inline]
-    pub(super) fn expect_small<F: Fabric>(&mut self, fabric: &F, signal: Signal) {
+    pub(super) fn expect_small<F: Fabric>(&mut self, fabric: &F, signal: PostSignal) {
         if self.probe.is_none() && self.next_token().0.is_multiple_of(PROBE_INTERVAL) {
             self.probe = Some((self.next_token(), fabric.now()));
         }
@@ -226,13 +226,13 @@ impl Signals {
         (probe == token).then(|| fabric.now().since(begin))
     }
 
-    /// The post with [`Signals::next_token`] was taken.
-    pub(super) fn expect(&mut self, signal: Signal) {
+    /// The post with [`PostSignals::next_token`] was taken.
+    pub(super) fn expect(&mut self, signal: PostSignal) {
         self.waiting.push_back(signal);
     }
 
     /// What the completion of `token` means, which covers all before it: call until `None`.
-    pub(super) fn take(&mut self, token: Token) -> Option<Signal> {
+    pub(super) fn take(&mut self, token: Token) -> Option<PostSignal> {
         if self.first > token.0 {
             return None;
         }
@@ -244,7 +244,7 @@ impl Signals {
 
 /// A ring of words from which shifted pieces are written; made when it is first needed.
 #[derive(Debug, Default)]
-pub(super) struct Staging {
+pub(super) struct ShiftBuffer {
     region: Option<Region>,
     /// Words taken and freed since the beginning; `freed <= taken <= freed + STAGING_WORDS`.
     taken: usize,
@@ -254,13 +254,13 @@ pub(super) struct Staging {
 /// Enough to keep the wire busy while the next words are shifted.
 const STAGING_WORDS: usize = 1 << 13;
 
-impl Staging {
+impl ShiftBuffer {
     fn region<F: Fabric>(&mut self, fabric: &mut F) -> &Region {
         self.region.get_or_insert_with(|| fabric.register(STAGING_WORDS))
     }
 
     /// Free words in a row; at most half, so that shifting and writing overlap.
-    fn room(&self) -> usize {
+    fn free_space(&self) -> usize {
         let free = STAGING_WORDS - (self.taken - self.freed);
         free.min(STAGING_WORDS - self.next()).min(STAGING_WORDS / 2)
     }
@@ -281,12 +281,12 @@ impl Staging {
 
 /// The last bytes of the stream, for pieces that begin in the middle of a word of their target.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct History {
+pub(super) struct RecentBytes {
     /// The last byte of the stream is the highest.
     last: u64,
 }
 
-impl History {
+impl RecentBytes {
     /// The last `count` bytes, below 8 of them, the oldest lowest.
     pub(super) fn last(self, count: usize) -> u64 {
         if count == 0 { 0 } else { self.last >> (64 - 8 * count) }
@@ -312,7 +312,7 @@ mod tests {
     fn history_holds_the_last_bytes() {
         let region = Region::heap(RegionId(1), 4);
         region.copy_bytes_in(0, &(0..32).collect::<Vec<u8>>());
-        let (mut history, mut sent) = (History::default(), 0_usize);
+        let (mut history, mut sent) = (RecentBytes::default(), 0_usize);
         for length in [3, 1, 8, 2, 7, 9, 0, 1] {
             history.add(&region, sent, length);
             sent += length;
@@ -326,10 +326,10 @@ mod tests {
 
     #[test]
     fn a_completion_covers_those_before_it() {
-        let mut signals = Signals::default();
+        let mut signals = PostSignals::default();
         for send in 0..3 {
             assert_eq!(signals.next_token(), Token(send));
-            signals.expect(Signal { placed: Some(SendId(send)), ..Signal::default() });
+            signals.expect(PostSignal { placed: Some(SendId(send)), ..PostSignal::default() });
         }
         let mut taken = Vec::new();
         while let Some(signal) = signals.take(Token(1)) {

@@ -2,19 +2,21 @@
 
 use std::collections::VecDeque;
 
-use super::mutation::{Mutation, is_on};
+use super::mutation::{StreamMutation, is_on};
 use super::renewal::Renewal;
 use super::ring::RingReader;
-use super::{Advert, Kind, Phase, ReceiveId, ReceiveOutcome, Settings, Statistics, Violation};
+use super::{
+    Advert, Phase, ReceiveId, ReceiveOutcome, SocketKind, Statistics, StreamSettings, StreamViolation,
+};
 use squall_fabric::Grant;
 
 /// The receiver's state: table I, and the receives that wait.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
-pub(super) struct Receiver {
-    kind: Kind,
+pub(super) struct StreamReceiver {
+    kind: SocketKind,
     advertises: bool,
-    /// Receives with less room are left to the ring.
+    /// Receives with less space are left to the ring.
     advert_bytes_min: u64,
     has_ring: bool,
     renewal: Option<Renewal>,
@@ -56,7 +58,7 @@ struct Wanting {
 
 impl Wanting {
     /// Bytes that are not yet filled.
-    fn room(&self) -> u64 {
+    fn free_space(&self) -> u64 {
         self.length - self.filled
     }
 }
@@ -75,7 +77,7 @@ enum Withdrawal {
 /// Memory for bytes of the stream or for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
-pub struct Memory {
+pub struct ReceiveMemory {
     /// The sender's right to write there.
     pub grant: Grant,
     /// The first byte, counted from the beginning of the granted range.
@@ -98,10 +100,10 @@ pub struct RingCopy {
 }
 
 /// A receive that is done: which, how many bytes, and how.
-pub(super) type Completed = (ReceiveId, u64, ReceiveOutcome);
+pub(super) type CompletedReceive = (ReceiveId, u64, ReceiveOutcome);
 
-impl Receiver {
-    pub(super) fn new(settings: &Settings) -> Self {
+impl StreamReceiver {
+    pub(super) fn new(settings: &StreamSettings) -> Self {
         Self {
             kind: settings.kind,
             advertises: settings.advertises(),
@@ -143,11 +145,12 @@ impl Receiver {
         self.ended && self.ring.stored() == 0
     }
 
-    pub(super) fn post(&mut self, id: ReceiveId, memory: Memory, wait_all: bool) {
-        let Memory { grant, start, length } = memory;
+    pub(super) fn post(&mut self, id: ReceiveId, memory: ReceiveMemory, wait_all: bool) {
+        let ReceiveMemory { grant, start, length } = memory;
         let (filled, was_advertised, is_cancelled) = (0, false, false);
-        let wait_all = wait_all && self.kind == Kind::Stream;
-        let waits = self.ring.stored() > 0 || self.voided > 0 && !is_on(Mutation::AdvertiseBehindVoided);
+        let wait_all = wait_all && self.kind == SocketKind::Stream;
+        let waits =
+            self.ring.stored() > 0 || self.voided > 0 && !is_on(StreamMutation::AdvertiseBehindVoided);
         self.voided += usize::from(self.phase.is_indirect() && waits);
         let receive = Wanting { id, grant, start, length, filled, wait_all, was_advertised, is_cancelled };
         self.receives.push_back(receive);
@@ -155,15 +158,15 @@ impl Receiver {
 
     /// Whether a receive may be advertised now (fig. 3, line 1, and renewal).
     ///
-    /// `Deviation:` (fig. 3) a receive with little room is not, nor are those behind it before it is filled.
+    /// `Deviation:` (fig. 3) a receive with little space is not, nor are those behind it before it is filled.
     #[inline]
     pub(super) fn wants_to_advertise(&self) -> bool {
         // Mostly there is none.
-        if self.receives.get(self.advertised).is_none_or(|next| next.room() < self.advert_bytes_min) {
+        if self.receives.get(self.advertised).is_none_or(|next| next.free_space() < self.advert_bytes_min) {
             return false;
         }
-        let emptied = self.ring.stored() == 0 || is_on(Mutation::AdvertiseOverStored);
-        let is_behind = is_on(Mutation::AdvertiseBehindVoided) && self.voided < self.receives.len();
+        let emptied = self.ring.stored() == 0 || is_on(StreamMutation::AdvertiseOverStored);
+        let is_behind = is_on(StreamMutation::AdvertiseBehindVoided) && self.voided < self.receives.len();
         let may_begin = self.renewal.as_ref().map_or(self.voided == 0, Renewal::is_due) || is_behind;
         self.advertises
             && emptied
@@ -184,7 +187,7 @@ impl Receiver {
         let receive = &mut self.receives[self.advertised];
         self.advertised += 1;
         receive.was_advertised = true;
-        let length = receive.room();
+        let length = receive.free_space();
         let sequence = self.estimate;
         self.estimate += if receive.wait_all { length } else { 1 };
         statistics.adverts += 1;
@@ -196,12 +199,12 @@ impl Receiver {
     ///
     /// `Deviation:` (fig. 5) as printed the estimate is not set anew when receives without advert were filled.
     fn begin_phase(&mut self) {
-        if is_on(Mutation::AdvertiseBehindVoided) && self.voided < self.receives.len() {
+        if is_on(StreamMutation::AdvertiseBehindVoided) && self.voided < self.receives.len() {
             self.advertised = self.voided;
             return;
         }
         self.voided = 0;
-        if !is_on(Mutation::NoResync) {
+        if !is_on(StreamMutation::NoResync) {
             self.estimate = self.sequence;
         }
     }
@@ -212,18 +215,21 @@ impl Receiver {
     }
 
     /// A direct transfer has arrived, in the head receive \[E1\] (fig. 4, lines 1–6).
-    pub(super) fn on_direct(&mut self, length: u64) -> Result<Option<Completed>, Violation> {
-        let is_packet = self.kind == Kind::Packets;
-        let head =
-            self.receives.front_mut().filter(|_| self.advertised > 0).ok_or(Violation::DirectUnexpected)?;
+    pub(super) fn on_direct(&mut self, length: u64) -> Result<Option<CompletedReceive>, StreamViolation> {
+        let is_packet = self.kind == SocketKind::Packets;
+        let head = self
+            .receives
+            .front_mut()
+            .filter(|_| self.advertised > 0)
+            .ok_or(StreamViolation::DirectUnexpected)?;
         if self.ended {
-            return Err(Violation::AfterEnd);
+            return Err(StreamViolation::AfterEnd);
         }
-        if length > head.room() {
-            return Err(Violation::DirectUnexpected);
+        if length > head.free_space() {
+            return Err(StreamViolation::DirectUnexpected);
         }
         if length == 0 && !is_packet {
-            return Err(Violation::EmptyTransfer);
+            return Err(StreamViolation::EmptyTransfer);
         }
         self.sequence += if is_packet { 1 } else { length };
         if !head.wait_all && !is_packet {
@@ -237,17 +243,17 @@ impl Receiver {
 
     /// An indirect transfer has arrived (fig. 4, lines 7–12): adverts that are out are void.
     #[inline]
-    pub(super) fn on_indirect(&mut self, skip: u64, length: u64) -> Result<(), Violation> {
+    pub(super) fn on_indirect(&mut self, skip: u64, length: u64) -> Result<(), StreamViolation> {
         if !self.has_ring {
-            return Err(Violation::RingOverrun);
+            return Err(StreamViolation::RingOverrun);
         }
         if self.ended {
-            return Err(Violation::AfterEnd);
+            return Err(StreamViolation::AfterEnd);
         }
         self.ring.store(skip, length)?;
         if self.phase.is_direct() {
-            let room = self.receives.front().map_or(0, Wanting::room);
-            self.renewal.iter_mut().for_each(|renewal| renewal.on_voided(room));
+            let space = self.receives.front().map_or(0, Wanting::free_space);
+            self.renewal.iter_mut().for_each(|renewal| renewal.on_voided(space));
         }
         self.void_adverts();
         Ok(())
@@ -263,10 +269,10 @@ impl Receiver {
     }
 
     /// The head packet was too long for the head receive; it waits for the next \[E9\].
-    pub(super) fn on_too_long(&mut self, length: u64) -> Result<Completed, Violation> {
-        let head = self.receives.front().filter(|_| self.advertised > 0).ok_or(Violation::Unasked)?;
-        if self.kind != Kind::Packets || length <= head.length {
-            return Err(Violation::Unasked);
+    pub(super) fn on_too_long(&mut self, length: u64) -> Result<CompletedReceive, StreamViolation> {
+        let head = self.receives.front().filter(|_| self.advertised > 0).ok_or(StreamViolation::Unasked)?;
+        if self.kind != SocketKind::Packets || length <= head.length {
+            return Err(StreamViolation::Unasked);
         }
         self.sequence += 1;
         Ok(self.complete_head(ReceiveOutcome::TooLong { length }))
@@ -277,31 +283,31 @@ impl Receiver {
     pub(super) fn next_copy(&self, length_max: u64) -> Option<RingCopy> {
         let (from, stored) = self.ring.next()?;
         let head = self.receives.front()?;
-        let length = stored.min(head.room()).min(length_max);
+        let length = stored.min(head.free_space()).min(length_max);
         Some(RingCopy { from, receive: head.id, offset: head.filled, length })
     }
 
     /// These bytes are copied.
     #[inline]
-    pub(super) fn on_copied(&mut self, length: u64) -> Option<Completed> {
+    pub(super) fn on_copied(&mut self, length: u64) -> Option<CompletedReceive> {
         self.ring.consume(length);
         self.sequence += length;
         self.renewal.iter_mut().for_each(|renewal| renewal.on_copied(length));
         let head = self.receives.front_mut().expect("bytes were copied to it");
         head.filled += length;
         let is_full = head.filled == head.length;
-        while let Some((_, rest)) = self.ring.next().filter(|_| is_full && is_on(Mutation::DropRest)) {
+        while let Some((_, rest)) = self.ring.next().filter(|_| is_full && is_on(StreamMutation::DropRest)) {
             self.ring.consume(rest);
         }
         let is_done = is_full || !head.wait_all && self.ring.stored() == 0;
-        if is_done && is_on(Mutation::NoResync) && head.was_advertised && !head.wait_all {
+        if is_done && is_on(StreamMutation::NoResync) && head.was_advertised && !head.wait_all {
             self.estimate = (self.estimate + head.filled).saturating_sub(1);
         }
         is_done.then(|| self.complete_head(ReceiveOutcome::Filled))
     }
 
     #[inline]
-    fn complete_head(&mut self, outcome: ReceiveOutcome) -> Completed {
+    fn complete_head(&mut self, outcome: ReceiveOutcome) -> CompletedReceive {
         let head = self.receives.front().expect("the caller saw it");
         let completed = (head.id, head.filled, outcome);
         self.cancelled -= usize::from(head.is_cancelled);
@@ -312,27 +318,27 @@ impl Receiver {
     }
 
     /// The peer has ended its stream.
-    pub(super) fn on_end(&mut self) -> Result<(), Violation> {
+    pub(super) fn on_end(&mut self) -> Result<(), StreamViolation> {
         if std::mem::replace(&mut self.ended, true) {
-            return Err(Violation::AfterEnd);
+            return Err(StreamViolation::AfterEnd);
         }
         Ok(())
     }
 
     /// The next receive that can get nothing more.
     #[inline]
-    pub(super) fn next_starved(&mut self, outcome: ReceiveOutcome) -> Option<Completed> {
+    pub(super) fn next_starved(&mut self, outcome: ReceiveOutcome) -> Option<CompletedReceive> {
         let is_starved = self.ring.stored() == 0 && !self.receives.is_empty();
         is_starved.then(|| self.complete_head(outcome))
     }
 
     /// Gives a receive back: at once if the peer cannot write to it, else when the peer has confirmed \[E7\]. False if
     /// there is no such receive.
-    pub(super) fn cancel(&mut self, id: ReceiveId) -> (bool, Option<Completed>) {
+    pub(super) fn cancel(&mut self, id: ReceiveId) -> (bool, Option<CompletedReceive>) {
         let Some(at) = self.receives.iter().position(|receive| receive.id == id) else {
             return (false, None);
         };
-        if at < self.advertised && !is_on(Mutation::CancelAtOnce) {
+        if at < self.advertised && !is_on(StreamMutation::CancelAtOnce) {
             self.cancelled += usize::from(!std::mem::replace(&mut self.receives[at].is_cancelled, true));
             if self.withdrawal == Withdrawal::None {
                 self.withdrawal = Withdrawal::Due;
@@ -342,7 +348,7 @@ impl Receiver {
         (true, Some(self.remove(at)))
     }
 
-    fn remove(&mut self, at: usize) -> Completed {
+    fn remove(&mut self, at: usize) -> CompletedReceive {
         let receive = self.receives.remove(at).expect("the caller saw it");
         self.voided -= usize::from(at < self.voided);
         self.cancelled -= usize::from(receive.is_cancelled);
@@ -363,9 +369,9 @@ impl Receiver {
     }
 
     /// The sender has forgotten all adverts, and all that it wrote before has arrived.
-    pub(super) fn on_withdrawn(&mut self) -> Result<(), Violation> {
+    pub(super) fn on_withdrawn(&mut self) -> Result<(), StreamViolation> {
         if self.withdrawal != Withdrawal::Asked {
-            return Err(Violation::Unasked);
+            return Err(StreamViolation::Unasked);
         }
         self.withdrawal = Withdrawal::None;
         self.void_adverts();
@@ -377,7 +383,7 @@ impl Receiver {
 
     /// The next receive that was cancelled and that the peer can no longer write to.
     #[inline]
-    pub(super) fn next_cancelled(&mut self) -> Option<Completed> {
+    pub(super) fn next_cancelled(&mut self) -> Option<CompletedReceive> {
         if self.cancelled == 0 || self.withdrawal != Withdrawal::None {
             return None;
         }

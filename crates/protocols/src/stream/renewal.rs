@@ -37,10 +37,10 @@ impl Renewal {
         self.was_used = true;
     }
 
-    /// An indirect transfer has ended a direct phase; the next receive has so much room.
-    pub(super) fn on_voided(&mut self, room: u64) {
+    /// An indirect transfer has ended a direct phase; the next receive has so much space.
+    pub(super) fn on_voided(&mut self, space: u64) {
         if !self.was_used {
-            self.phase.set_most(if room <= SHORT_MAX { SHORT_FACTOR * self.gap_max } else { self.gap_max });
+            self.phase.set_most(if space <= SHORT_MAX { SHORT_FACTOR * self.gap_max } else { self.gap_max });
             self.phase.fail();
         }
         self.was_used = false;

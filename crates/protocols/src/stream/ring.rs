@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::Violation;
+use super::StreamViolation;
 
 /// The sender's account of the peer's ring (the paper's `b_s` is [`RingWriter::free`]).
 #[derive(Clone, Debug, Default)]
@@ -36,23 +36,27 @@ impl RingWriter {
     }
 
     /// Words that one transfer may take: free and without wrap \[E5\].
-    pub(super) fn room(&self) -> u64 {
+    pub(super) fn free_space(&self) -> u64 {
         self.free().min(self.words - self.next)
     }
 
-    /// Takes `words` of the room; returns the first.
+    /// Takes `words` of the space; returns the first.
     #[inline]
     pub(super) fn take(&mut self, words: u64) -> u64 {
-        assert!(words <= self.room(), "[E5] {words} words where {} are free in a row", self.room());
+        assert!(
+            words <= self.free_space(),
+            "[E5] {words} words where {} are free in a row",
+            self.free_space()
+        );
         let first = self.next;
         (self.written, self.next) = (self.written + words, advanced(first, words, self.words));
         first
     }
 
     /// The receiver has given words back.
-    pub(super) fn on_freed(&mut self, words: u64) -> Result<(), Violation> {
+    pub(super) fn on_freed(&mut self, words: u64) -> Result<(), StreamViolation> {
         if words > self.in_use() {
-            return Err(Violation::FreedTooMuch);
+            return Err(StreamViolation::FreedTooMuch);
         }
         self.freed += words;
         Ok(())
@@ -123,14 +127,14 @@ impl RingReader {
 
     /// A transfer has landed.
     #[inline]
-    pub(super) fn store(&mut self, skip: u64, length: u64) -> Result<(), Violation> {
+    pub(super) fn store(&mut self, skip: u64, length: u64) -> Result<(), StreamViolation> {
         if length == 0 {
-            return Err(Violation::EmptyTransfer);
+            return Err(StreamViolation::EmptyTransfer);
         }
         let words = (skip + length).div_ceil(8);
         let free = self.words - (self.written - self.returned);
         if self.words == 0 || words > free.min(self.words - self.next) {
-            return Err(Violation::RingOverrun);
+            return Err(StreamViolation::RingOverrun);
         }
         let next = self.next * 8 + skip;
         (self.written, self.next) = (self.written + words, advanced(self.next, words, self.words));

@@ -4,20 +4,20 @@ use std::collections::VecDeque;
 
 use squall_fabric::Instant;
 
-use super::mutation::{Mutation, is_on};
+use super::mutation::{StreamMutation, is_on};
 use super::patience::Patience;
 use super::ring::RingWriter;
 use super::{
-    Advert, Kind, Peer, Phase, Policy, Route, SendId, Settings, Statistics, TRANSFER_BYTES_MAX, Transfer,
-    Violation,
+    Advert, PeerParameters, Phase, SendId, SocketKind, Statistics, StreamSettings, StreamTransfer,
+    StreamViolation, TRANSFER_BYTES_MAX, TransferPolicy, TransferRoute,
 };
 
 /// The sender's state: table I, and the sends that wait.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
-pub(super) struct Sender {
-    kind: Kind,
-    policy: Policy,
+pub(super) struct StreamSender {
+    kind: SocketKind,
+    policy: TransferPolicy,
     /// `P_s`: direct exactly if the last transfer was direct, or there was none (lemma 3).
     phase: Phase,
     /// `S_s`: bytes sent; receives used up, if packets are sent. All adverts of `P_s` but the first are at or below.
@@ -32,7 +32,7 @@ pub(super) struct Sender {
     peer_renews: bool,
     patience: Patience,
     /// The peer does not know that a turn has begun: that this sender sends nothing before an advert comes.
-    turns_silently: bool,
+    waits_silently: bool,
     /// Sends in order; only the first has a part sent.
     sends: VecDeque<Waiting>,
 }
@@ -49,14 +49,14 @@ struct Waiting {
 
 /// What the sender does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    Transfer(Transfer),
+pub(super) enum SendStep {
+    Transfer(StreamTransfer),
     /// The head receive is too small for the packet of that length; its advert is used up, the packet waits \[E9\].
     TooLong(u64),
 }
 
-impl Sender {
-    pub(super) fn new(settings: &Settings) -> Self {
+impl StreamSender {
+    pub(super) fn new(settings: &StreamSettings) -> Self {
         Self {
             kind: settings.kind,
             policy: settings.policy,
@@ -68,13 +68,13 @@ impl Sender {
             ring: RingWriter::default(),
             peer_renews: false,
             patience: Patience::new(if settings.has_choice() { settings.copy_bytes_per_us } else { 0 }),
-            turns_silently: false,
+            waits_silently: false,
             sends: VecDeque::new(),
         }
     }
 
     /// The peer is there.
-    pub(super) fn on_peer(&mut self, peer: &Peer) {
+    pub(super) fn on_peer(&mut self, peer: &PeerParameters) {
         self.ring = RingWriter::new(peer.ring_words);
         (self.adverts_max, self.peer_renews) = (peer.receives_max, peer.renews);
         if !peer.renews {
@@ -115,7 +115,7 @@ impl Sender {
         self.sends.drain(..).map(|send| send.id)
     }
 
-    pub(super) fn on_freed(&mut self, words: u64) -> Result<(), Violation> {
+    pub(super) fn on_freed(&mut self, words: u64) -> Result<(), StreamViolation> {
         self.ring.on_freed(words)?;
         self.patience.on_freed(8 * words);
         Ok(())
@@ -123,36 +123,40 @@ impl Sender {
 
     /// An advert has come. It is judged at once: what is stale now stays stale, since phases and sequence numbers
     /// only grow.
-    pub(super) fn on_advert(&mut self, advert: Advert, statistics: &mut Statistics) -> Result<(), Violation> {
+    pub(super) fn on_advert(
+        &mut self,
+        advert: Advert,
+        statistics: &mut Statistics,
+    ) -> Result<(), StreamViolation> {
         self.check(&advert)?;
         self.advertised = advert.phase;
         self.adverts.push_back(advert);
         self.drop_stale(statistics);
         if self.adverts.len() > self.adverts_max {
-            return Err(Violation::AdvertsTooMany);
+            return Err(StreamViolation::AdvertsTooMany);
         }
         let head = &self.adverts;
         match head.front() {
             Some(head) if self.phase.is_indirect() && head.sequence > self.sequence => {
-                Err(Violation::AdvertOrder)
+                Err(StreamViolation::AdvertOrder)
             }
             _ => Ok(()),
         }
     }
 
-    fn check(&self, advert: &Advert) -> Result<(), Violation> {
-        if self.policy == Policy::Indirect && self.kind == Kind::Stream {
-            return Err(Violation::Unasked);
+    fn check(&self, advert: &Advert) -> Result<(), StreamViolation> {
+        if self.policy == TransferPolicy::Indirect && self.kind == SocketKind::Stream {
+            return Err(StreamViolation::Unasked);
         }
         if !advert.phase.is_direct() {
-            return Err(Violation::AdvertPhase);
+            return Err(StreamViolation::AdvertPhase);
         }
         if advert.phase < self.advertised || self.phase.is_direct() && advert.phase != self.phase {
-            return Err(Violation::AdvertOrder);
+            return Err(StreamViolation::AdvertOrder);
         }
-        let end = advert.start.checked_add(advert.length).ok_or(Violation::AdvertLength)?;
-        if end.div_ceil(8) > advert.grant.words || advert.length == 0 && self.kind == Kind::Stream {
-            return Err(Violation::AdvertLength);
+        let end = advert.start.checked_add(advert.length).ok_or(StreamViolation::AdvertLength)?;
+        if end.div_ceil(8) > advert.grant.words || advert.length == 0 && self.kind == SocketKind::Stream {
+            return Err(StreamViolation::AdvertLength);
         }
         Ok(())
     }
@@ -161,12 +165,12 @@ impl Sender {
     /// phase with it (fig. 8): the receiver will begin another when it sees what is under way.
     fn drop_stale(&mut self, statistics: &mut Statistics) {
         while let Some(head) = self.adverts.front() {
-            let late = head.sequence < self.sequence && !is_on(Mutation::IgnoreSequence);
-            let old = head.phase < self.phase && !is_on(Mutation::IgnorePhase);
+            let late = head.sequence < self.sequence && !is_on(StreamMutation::IgnoreSequence);
+            let old = head.phase < self.phase && !is_on(StreamMutation::IgnorePhase);
             if self.phase.is_direct() || !(old || late) {
                 return;
             }
-            if self.phase < head.phase && !is_on(Mutation::KeepPhaseOfDropped) {
+            if self.phase < head.phase && !is_on(StreamMutation::KeepPhaseOfDropped) {
                 self.phase = head.phase.next();
             }
             self.adverts.pop_front();
@@ -184,10 +188,10 @@ impl Sender {
         }
     }
 
-    /// Whether [`Sender::next`] looks at the time, or would if it were called.
+    /// Whether [`StreamSender::next`] looks at the time, or would if it were called.
     #[inline]
     pub(super) fn needs_clock(&self) -> bool {
-        if self.policy != Policy::Dynamic || self.kind == Kind::Packets {
+        if self.policy != TransferPolicy::Dynamic || self.kind == SocketKind::Packets {
             return false;
         }
         let Some(head) = self.sends.front() else { return !self.patience.knows_idle() };
@@ -203,72 +207,72 @@ impl Sender {
     /// Matches the head send to an advert or to the ring (fig. 2); `None` if it must wait.
     // What it returns would go through memory, which waits for the words of the last post.
     #[inline(always)]
-    pub(super) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<Step> {
+    pub(super) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<SendStep> {
         let send = self.sends.front()?;
         let left = send.length - send.sent;
         let Some(advert) = self.adverts.front().filter(|_| !self.leaves_adverts(left)) else {
-            if !self.has_ring() || self.ring.room() == 0 || self.holds_back(now, left) {
+            if !self.has_ring() || self.ring.free_space() == 0 || self.holds_back(now, left) {
                 return None;
             }
-            return Some(Step::Transfer(self.send_indirect(now, statistics)));
+            return Some(SendStep::Transfer(self.send_indirect(now, statistics)));
         };
-        if self.kind == Kind::Packets && advert.length < left && !is_on(Mutation::CutPacket) {
+        if self.kind == SocketKind::Packets && advert.length < left && !is_on(StreamMutation::CutPacket) {
             self.adverts.pop_front();
             self.sequence += 1;
-            return Some(Step::TooLong(left));
+            return Some(SendStep::TooLong(left));
         }
         let transfer = self.send_direct(statistics);
         self.patience.on_direct(now, transfer.length);
-        Some(Step::Transfer(transfer))
+        Some(SendStep::Transfer(transfer))
     }
 
     /// Whether the head send goes through the ring although there are adverts, which become stale thereby.
     #[inline]
     fn leaves_adverts(&self, left: u64) -> bool {
-        self.patience.prefers_ring(left) && self.ring.room() > 0
+        self.patience.prefers_ring(left) && self.ring.free_space() > 0
     }
 
-    /// Whether the head send waits for an advert although the ring has room; see [`Patience`].
+    /// Whether the head send waits for an advert although the ring has space; see [`Patience`].
     fn holds_back(&mut self, now: Instant, left: u64) -> bool {
         match self.policy {
-            Policy::Direct | Policy::Indirect => false,
-            Policy::Dynamic if self.patience.prefers_ring(left) => false,
-            Policy::Dynamic if self.phase.is_direct() => self.patience.stays(now, left),
-            Policy::Dynamic => self.peer_renews && self.turns(now, left),
+            TransferPolicy::Direct | TransferPolicy::Indirect => false,
+            TransferPolicy::Dynamic if self.patience.prefers_ring(left) => false,
+            TransferPolicy::Dynamic if self.phase.is_direct() => self.patience.stays(now, left),
+            TransferPolicy::Dynamic => self.peer_renews && self.turns(now, left),
         }
     }
 
     /// Whether the head send waits in an indirect phase.
     fn turns(&mut self, now: Instant, left: u64) -> bool {
-        let was_turning = self.patience.is_turning();
-        let turns = self.patience.turns(now, left, 8 * self.ring.in_use());
-        self.turns_silently = turns && (self.turns_silently || !was_turning);
+        let was_turning = self.patience.is_in_round();
+        let turns = self.patience.has_begun_round(now, left, 8 * self.ring.in_use());
+        self.waits_silently = turns && (self.waits_silently || !was_turning);
         turns
     }
 
     /// Whether the peer must be told that this sender waits.
     #[inline]
-    pub(super) fn must_tell_wait(&self) -> bool {
-        self.turns_silently && !is_on(Mutation::WaitSilently)
+    pub(super) fn must_report_wait(&self) -> bool {
+        self.waits_silently && !is_on(StreamMutation::WaitSilently)
     }
 
     /// Whether it must; it is told now.
-    pub(super) fn tell_wait(&mut self) -> bool {
-        std::mem::take(&mut self.turns_silently)
+    pub(super) fn report_wait(&mut self) -> bool {
+        std::mem::take(&mut self.waits_silently)
     }
 
     fn has_ring(&self) -> bool {
-        self.kind == Kind::Stream && self.policy != Policy::Direct
+        self.kind == SocketKind::Stream && self.policy != TransferPolicy::Direct
     }
 
     /// Fig. 2, lines 10–14.
     // As `next`.
     #[inline(always)]
-    fn send_direct(&mut self, statistics: &mut Statistics) -> Transfer {
+    fn send_direct(&mut self, statistics: &mut Statistics) -> StreamTransfer {
         let advert = self.adverts.front_mut().expect("the caller saw it");
         if self.phase.is_indirect() {
             assert!(
-                advert.sequence == self.sequence || is_on(Mutation::IgnoreSequence),
+                advert.sequence == self.sequence || is_on(StreamMutation::IgnoreSequence),
                 "[E3] the first direct transfer at {} under an advert for {}",
                 self.sequence,
                 advert.sequence
@@ -278,10 +282,10 @@ impl Sender {
         }
         let send = self.sends.front().expect("the caller saw it");
         let length = (send.length - send.sent).min(advert.length).min(TRANSFER_BYTES_MAX);
-        let route = Route::Direct { grant: advert.grant, start: advert.start };
+        let route = TransferRoute::Direct { grant: advert.grant, start: advert.start };
         advert.start += length;
         advert.length -= length;
-        if advert.length == 0 || !advert.wait_all || is_on(Mutation::WaitAllOnce) {
+        if advert.length == 0 || !advert.wait_all || is_on(StreamMutation::WaitAllOnce) {
             self.adverts.pop_front();
         }
         statistics.direct += 1;
@@ -292,7 +296,7 @@ impl Sender {
     /// Fig. 2, lines 17–24.
     // As `next`.
     #[inline(always)]
-    fn send_indirect(&mut self, now: Instant, statistics: &mut Statistics) -> Transfer {
+    fn send_indirect(&mut self, now: Instant, statistics: &mut Statistics) -> StreamTransfer {
         if self.phase.is_direct() {
             self.phase = self.phase.next();
             self.patience.on_phase_end();
@@ -301,13 +305,14 @@ impl Sender {
         let send = self.sends.front().expect("the caller saw it");
         // A send begins at a word, so its piece has the same alignment in the ring.
         let skip = send.sent % 8;
-        let room = if is_on(Mutation::WriteAcrossEnd) { self.ring.free() } else { self.ring.room() };
-        let length = (send.length - send.sent).min((room * 8).min(TRANSFER_BYTES_MAX) - skip);
+        let space =
+            if is_on(StreamMutation::WriteAcrossEnd) { self.ring.free() } else { self.ring.free_space() };
+        let length = (send.length - send.sent).min((space * 8).min(TRANSFER_BYTES_MAX) - skip);
         let word = self.ring.take((skip + length).div_ceil(8));
         self.patience.on_indirect(now, length);
         statistics.indirect += 1;
         statistics.indirect_bytes += length;
-        let transfer = self.advance(length, Route::Indirect { word, skip });
+        let transfer = self.advance(length, TransferRoute::Indirect { word, skip });
         if !self.adverts.is_empty() {
             self.drop_stale(statistics);
         }
@@ -317,15 +322,15 @@ impl Sender {
     /// Takes `length` bytes from the head send.
     // As `next`.
     #[inline(always)]
-    fn advance(&mut self, length: u64, route: Route) -> Transfer {
-        self.sequence += if self.kind == Kind::Packets { 1 } else { length };
+    fn advance(&mut self, length: u64, route: TransferRoute) -> StreamTransfer {
+        self.sequence += if self.kind == SocketKind::Packets { 1 } else { length };
         let send = self.sends.front_mut().expect("the caller saw it");
         let (id, offset) = (send.id, send.sent);
         send.sent += length;
-        let is_last = send.sent == send.length || self.kind == Kind::Packets;
+        let is_last = send.sent == send.length || self.kind == SocketKind::Packets;
         if is_last {
             self.sends.pop_front();
         }
-        Transfer { send: id, offset, length, is_last, route }
+        StreamTransfer { send: id, offset, length, is_last, route }
     }
 }

@@ -9,7 +9,7 @@ use super::credits::CREDITS_MIN;
 /// What a socket carries. Both ends choose the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
-pub enum Kind {
+pub enum SocketKind {
     /// A stream of bytes (`SOCK_STREAM`).
     #[default]
     Stream,
@@ -20,7 +20,7 @@ pub enum Kind {
 /// How data travels. Both ends choose the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
-pub enum Policy {
+pub enum TransferPolicy {
     /// Direct when an advert is there, else through the ring.
     #[default]
     Dynamic,
@@ -33,18 +33,18 @@ pub enum Policy {
 /// The settings of one end of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
-pub struct Settings {
+pub struct StreamSettings {
     /// What the socket carries.
-    pub kind: Kind,
+    pub kind: SocketKind,
     /// How data travels.
-    pub policy: Policy,
+    pub policy: TransferPolicy,
     /// Advertise receives again that lost their adverts to an indirect transfer, once the ring is empty. Without it
     /// an indirect run ends only when no receive is outstanding, as in the paper.
     pub renewal: bool,
     /// After adverts in vain a receiver copies up to so many bytes before it renews them, so that they do not cost more
     /// than they bring; four times as much if the next receive has at most 4 KiB. 0 renews whenever the ring is empty.
     pub renewal_gap_bytes: u64,
-    /// A receive with room for fewer bytes is not advertised if data may go through the ring: to copy so little costs both
+    /// A receive with space for fewer bytes is not advertised if data may go through the ring: to copy so little costs both
     /// ends less than an advert. Of receives that are little longer the sender measures what is faster. 0 advertises all receives, as in the paper.
     pub advert_bytes_min: u64,
     /// How fast the peer copies, as a measure of what waiting for an advert is worth (module `patience`), until it is
@@ -62,12 +62,12 @@ pub struct Settings {
     pub connect_within: Option<Duration>,
 }
 
-impl Default for Settings {
+impl Default for StreamSettings {
     /// A dynamic stream with a ring of 1 MiB.
     fn default() -> Self {
         Self {
-            kind: Kind::Stream,
-            policy: Policy::Dynamic,
+            kind: SocketKind::Stream,
+            policy: TransferPolicy::Dynamic,
             renewal: true,
             renewal_gap_bytes: 64 << 10,
             advert_bytes_min: 512,
@@ -81,23 +81,23 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl StreamSettings {
     /// Whether receives are ever advertised.
     pub(super) fn advertises(&self) -> bool {
-        self.kind == Kind::Packets || self.policy != Policy::Indirect
+        self.kind == SocketKind::Packets || self.policy != TransferPolicy::Indirect
     }
 
     /// Whether data may ever go through the ring.
     pub(super) fn has_ring(&self) -> bool {
-        self.kind == Kind::Stream && self.policy != Policy::Direct
+        self.kind == SocketKind::Stream && self.policy != TransferPolicy::Direct
     }
 
     /// Whether a transfer may go either way.
     pub(super) fn has_choice(&self) -> bool {
-        self.kind == Kind::Stream && self.policy == Policy::Dynamic
+        self.kind == SocketKind::Stream && self.policy == TransferPolicy::Dynamic
     }
 
-    /// The room that a receive must have to be advertised.
+    /// The space that a receive must have to be advertised.
     pub(super) fn advertises_from(&self) -> u64 {
         if self.has_choice() { self.advert_bytes_min } else { 0 }
     }
@@ -106,28 +106,28 @@ impl Settings {
     ///
     /// # Errors
     /// The first thing that does not.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    pub fn check(&self) -> Result<(), StreamSettingsError> {
         if self.has_ring() && !(1..=RING_WORDS_MAX).contains(&self.ring_words) {
-            return Err(SettingsError::Ring(self.ring_words));
+            return Err(StreamSettingsError::Ring(self.ring_words));
         }
         if !(CREDITS_MIN..=CREDITS_MAX).contains(&self.credits) {
-            return Err(SettingsError::Credits(self.credits));
+            return Err(StreamSettingsError::Credits(self.credits));
         }
         if self.sends_max == 0 || self.receives_max == 0 {
-            return Err(SettingsError::Outstanding);
+            return Err(StreamSettingsError::Outstanding);
         }
         Ok(())
     }
 }
 
-/// The largest ring: 64 GiB, so that a count of words fits 32 bits with room to spare.
+/// The largest ring: 64 GiB, so that a count of words fits 32 bits with space to spare.
 pub const RING_WORDS_MAX: u64 = 1 << 33;
 /// The most receives for messages and transfers: what small network cards can hold for one connection.
 pub const CREDITS_MAX: u32 = 4096;
 
 /// What is wrong with a socket's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettingsError {
+pub enum StreamSettingsError {
     /// The ring is empty or too large.
     Ring(u64),
     /// Too few or too many credits.
@@ -136,7 +136,7 @@ pub enum SettingsError {
     Outstanding,
 }
 
-impl fmt::Display for SettingsError {
+impl fmt::Display for StreamSettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ring(words) => write!(f, "a ring of {words} words: choose 1 to {RING_WORDS_MAX}"),
@@ -148,4 +148,4 @@ impl fmt::Display for SettingsError {
     }
 }
 
-impl std::error::Error for SettingsError {}
+impl std::error::Error for StreamSettingsError {}

@@ -9,7 +9,7 @@ pub const TRANSFER_BYTES_MAX: u64 = (1 << LENGTH_BITS) - 8;
 
 /// A piece of one send that is to be written now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct StreamTransfer {
     /// Of which send.
     pub send: SendId,
     /// The piece's first byte within the send.
@@ -19,12 +19,12 @@ pub struct Transfer {
     /// Whether it is the last of its send.
     pub is_last: bool,
     /// Where it goes.
-    pub route: Route,
+    pub route: TransferRoute,
 }
 
 /// Where a transfer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
+pub enum TransferRoute {
     /// Into the memory of the peer's head receive \[E1\].
     Direct {
         /// The right to write there.
@@ -41,20 +41,20 @@ pub enum Route {
     },
 }
 
-impl Transfer {
+impl StreamTransfer {
     /// What the peer learns of the transfer when it arrives.
     #[must_use]
-    pub const fn arrival(&self) -> Arrival {
+    pub const fn arrival(&self) -> TransferArrival {
         match self.route {
-            Route::Direct { .. } => Arrival::Direct { length: self.length },
-            Route::Indirect { skip, .. } => Arrival::Indirect { skip, length: self.length },
+            TransferRoute::Direct { .. } => TransferArrival::Direct { length: self.length },
+            TransferRoute::Indirect { skip, .. } => TransferArrival::Indirect { skip, length: self.length },
         }
     }
 }
 
 /// A transfer as its receiver learns of it, by 32 bits. Where it landed follows from what arrived before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum TransferArrival {
     /// In the head receive.
     Direct {
         /// Bytes.
@@ -69,7 +69,7 @@ pub enum Arrival {
     },
 }
 
-impl Arrival {
+impl TransferArrival {
     /// The value that travels with the write.
     ///
     /// # Panics
@@ -103,11 +103,11 @@ mod tests {
     #[test]
     fn immediates_return_the_same_arrival() {
         for length in [0, 1, 7, 8, 4095, TRANSFER_BYTES_MAX] {
-            let direct = Arrival::Direct { length };
-            assert_eq!(Arrival::from_immediate(direct.to_immediate()), direct);
+            let direct = TransferArrival::Direct { length };
+            assert_eq!(TransferArrival::from_immediate(direct.to_immediate()), direct);
             for skip in 0..8 {
-                let indirect = Arrival::Indirect { skip, length };
-                assert_eq!(Arrival::from_immediate(indirect.to_immediate()), indirect);
+                let indirect = TransferArrival::Indirect { skip, length };
+                assert_eq!(TransferArrival::from_immediate(indirect.to_immediate()), indirect);
             }
         }
     }

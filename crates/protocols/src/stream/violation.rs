@@ -4,7 +4,7 @@ use std::fmt;
 
 /// How the peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Violation {
+pub enum StreamViolation {
     /// A message that cannot be read.
     Garbled,
     /// The peer runs with another kind, policy or version.
@@ -35,7 +35,7 @@ pub enum Violation {
     Unasked,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for StreamViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Garbled => "it sent a message that cannot be read",
@@ -56,4 +56,4 @@ impl fmt::Display for Violation {
     }
 }
 
-impl std::error::Error for Violation {}
+impl std::error::Error for StreamViolation {}

@@ -1,29 +1,31 @@
 //! Ends at any moment (EXS §II.B): crash, break, partition, abort. Nobody hangs, nothing that was acknowledged is lost,
 //! and every end says why.
 
-use squall_fabric::sim::{Prng, Rule, SimConfig, Verdict, When};
+use squall_fabric::sim::{Prng, Rule, RuleTrigger, SimConfig, Verdict};
 use squall_fabric::{BreakReason, Duration, Instant};
-use squall_protocols::stream::{Completion, Failure, Kind, Policy, Settings, Violation};
+use squall_protocols::stream::{
+    Completion, SocketFailure, SocketKind, StreamSettings, StreamViolation, TransferPolicy,
+};
 
-use crate::net::{Net, adversarial, plans};
+use crate::net::{SocketNet, adversarial, plans};
 
-fn add(config: &mut SimConfig, when: When, what: Verdict) {
+fn add(config: &mut SimConfig, when: RuleTrigger, what: Verdict) {
     config.rules.push(Rule { when, what });
 }
 
 /// A moment within a run: most runs take between 0.1 and 100 ms.
-fn moment(prng: &mut Prng) -> When {
+fn moment(prng: &mut Prng) -> RuleTrigger {
     let magnitude = 10_u64.pow(4 + prng.below(5) as u32);
-    When::At(Instant::from_nanos(prng.below(magnitude)))
+    RuleTrigger::At(Instant::from_nanos(prng.below(magnitude)))
 }
 
 /// A post within a run.
-fn post(prng: &mut Prng) -> When {
+fn post(prng: &mut Prng) -> RuleTrigger {
     let most = 1 << prng.below(9);
-    When::Post { node: prng.below(2) as u32, nth: 1 + prng.below(most) }
+    RuleTrigger::Post { node: prng.below(2) as u32, nth: 1 + prng.below(most) }
 }
 
-fn run(seed: u64, change: impl FnOnce(&mut SimConfig, &mut Prng)) -> Net {
+fn run(seed: u64, change: impl FnOnce(&mut SimConfig, &mut Prng)) -> SocketNet {
     println!("seed {seed}");
     let mut net = adversarial(seed, change);
     net.run(|_, _| ());
@@ -32,7 +34,7 @@ fn run(seed: u64, change: impl FnOnce(&mut SimConfig, &mut Prng)) -> Net {
 }
 
 /// Why ends failed, over many runs.
-fn failures(net: &Net) -> impl Iterator<Item = Failure> {
+fn failures(net: &SocketNet) -> impl Iterator<Item = SocketFailure> {
     net.living().filter_map(|node| node.user.closed.flatten())
 }
 
@@ -57,7 +59,7 @@ fn a_broken_connection_is_reported_at_both_ends() {
     for seed in 0..300 {
         let net = run(seed, |config, prng| {
             let from = prng.below(2) as u32;
-            let piece = When::Piece { from, to: 1 - from, nth: 1 + prng.below(100) };
+            let piece = RuleTrigger::Piece { from, to: 1 - from, nth: 1 + prng.below(100) };
             let when = if prng.chance(500) { moment(prng) } else { piece };
             add(config, when, Verdict::Break { a: 0, b: 1 });
         });
@@ -73,9 +75,9 @@ fn a_partition_is_reported_if_it_lasts() {
     for seed in 0..100 {
         let net = run(seed, |config, prng| {
             let begin = Instant::from_nanos(prng.below(2_000_000));
-            add(config, When::At(begin), Verdict::Partition(vec![vec![0], vec![1]]));
+            add(config, RuleTrigger::At(begin), Verdict::Partition(vec![vec![0], vec![1]]));
             if seed % 2 == 0 {
-                add(config, When::At(begin + Duration::from_millis(20)), Verdict::Heal);
+                add(config, RuleTrigger::At(begin + Duration::from_millis(20)), Verdict::Heal);
             }
         });
         let broken = failures(&net).count();
@@ -108,20 +110,20 @@ fn an_abort_is_reported_to_the_peer() {
         println!("seed {seed}");
         let mut net = adversarial(seed, |_, _| ());
         let magnitude = 1 << net.world.draw(|prng| prng.below(10));
-        let mut turns = 1 + net.world.draw(|prng| prng.below(magnitude));
+        let mut steps = 1 + net.world.draw(|prng| prng.below(magnitude));
         net.run(|net, i| {
-            turns -= u64::from(turns > 0);
-            if turns == 1 {
+            steps -= u64::from(steps > 0);
+            if steps == 1 {
                 let node = &mut net.nodes[i as usize];
                 node.socket.abort(&mut node.fabric);
             }
         });
         net.assert_nothing_acknowledged_is_lost();
-        let found: Vec<Failure> = failures(&net).collect();
+        let found: Vec<SocketFailure> = failures(&net).collect();
         assert!(
             found.iter().all(|failure| matches!(
                 failure,
-                Failure::Aborted | Failure::Broken(_) | Failure::Unanswered
+                SocketFailure::Aborted | SocketFailure::Broken(_) | SocketFailure::Unanswered
             )),
             "{found:?}"
         );
@@ -133,18 +135,18 @@ fn an_abort_is_reported_to_the_peer() {
 /// Ends that cannot understand each other say so instead of waiting for each other.
 #[test]
 fn ends_of_different_kinds_part_at_once() {
-    let stream = Settings::default();
+    let stream = StreamSettings::default();
     let others = [
-        Settings { kind: Kind::Packets, ..stream.clone() },
-        Settings { policy: Policy::Direct, ..stream.clone() },
-        Settings { policy: Policy::Indirect, ..stream.clone() },
+        StreamSettings { kind: SocketKind::Packets, ..stream.clone() },
+        StreamSettings { policy: TransferPolicy::Direct, ..stream.clone() },
+        StreamSettings { policy: TransferPolicy::Indirect, ..stream.clone() },
     ];
     for (seed, other) in (0..).zip(others) {
-        let plans = plans(&mut Prng::new(seed), Kind::Stream);
-        let mut net = Net::new(seed, SimConfig::adversarial(seed), [stream.clone(), other], plans);
+        let plans = plans(&mut Prng::new(seed), SocketKind::Stream);
+        let mut net = SocketNet::new(seed, SimConfig::adversarial(seed), [stream.clone(), other], plans);
         net.run(|_, _| ());
-        let found: Vec<Failure> = failures(&net).collect();
-        assert!(found.contains(&Failure::Violation(Violation::Mismatch)), "{found:?}");
+        let found: Vec<SocketFailure> = failures(&net).collect();
+        assert!(found.contains(&SocketFailure::Violation(StreamViolation::Mismatch)), "{found:?}");
         assert_eq!(found.len(), 2);
         assert_eq!(net.nodes[0].user.got + net.nodes[1].user.got, 0);
     }
@@ -154,13 +156,13 @@ fn ends_of_different_kinds_part_at_once() {
 #[test]
 fn a_peer_that_was_never_there_is_reported() {
     let mut net = adversarial(1, |config, _| {
-        add(config, When::At(Instant::from_nanos(0)), Verdict::Crash(1));
+        add(config, RuleTrigger::At(Instant::from_nanos(0)), Verdict::Crash(1));
         config.cost.connect_ns = 1_000_000;
     });
     net.run(|_, _| ());
     let failure = net.nodes[0].user.closed.flatten();
     let expected =
-        [BreakReason::PeerClosed, BreakReason::Unreachable].map(|reason| Some(Failure::Broken(reason)));
+        [BreakReason::PeerClosed, BreakReason::Unreachable].map(|reason| Some(SocketFailure::Broken(reason)));
     assert!(expected.contains(&failure), "{failure:?}");
     assert!(!net.nodes[0].user.is_connected);
     assert_eq!(net.nodes[0].socket.poll_completion(), None::<Completion>);

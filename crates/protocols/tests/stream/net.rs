@@ -2,32 +2,39 @@
 
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Channel, Core, Duration, Fabric, Instant, NodeId};
-use squall_protocols::stream::{CREDITS_MIN, Failure, Kind, Policy, Settings, Socket};
+use squall_protocols::stream::{
+    CREDITS_MIN, SocketCore, SocketFailure, SocketKind, StreamSettings, TransferPolicy,
+};
 
-use crate::user::{Plan, User};
+use crate::user::{SocketUser, UserPlan};
 
 /// Two nodes.
-pub(crate) struct Net {
+pub(crate) struct SocketNet {
     pub(crate) world: SimWorld,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<SocketNode>,
 }
 
 /// A node with one socket and its user.
-pub(crate) struct Node {
+pub(crate) struct SocketNode {
     pub(crate) fabric: SimFabric,
-    pub(crate) socket: Socket,
-    pub(crate) user: User,
+    pub(crate) socket: SocketCore,
+    pub(crate) user: SocketUser,
 }
 
-impl Net {
-    pub(crate) fn new(seed: u64, config: SimConfig, settings: [Settings; 2], plans: [Plan; 2]) -> Self {
+impl SocketNet {
+    pub(crate) fn new(
+        seed: u64,
+        config: SimConfig,
+        settings: [StreamSettings; 2],
+        plans: [UserPlan; 2],
+    ) -> Self {
         let world = SimWorld::new(seed, config, 2);
         let nodes = (0..2).zip(settings).zip(plans).map(|((i, settings), plan)| {
             let mut fabric = world.fabric(i);
             let socket =
-                Socket::new(&mut fabric, NodeId(1 - i), Channel(1), settings).expect("good settings");
-            let user = User::new(u64::from(i), plan, &mut fabric, seed);
-            Node { fabric, socket, user }
+                SocketCore::new(&mut fabric, NodeId(1 - i), Channel(1), settings).expect("good settings");
+            let user = SocketUser::new(u64::from(i), plan, &mut fabric, seed);
+            SocketNode { fabric, socket, user }
         });
         let nodes = nodes.collect();
         Self { world, nodes }
@@ -39,9 +46,9 @@ impl Net {
     /// If it takes too long.
     pub(crate) fn run(&mut self, mut look: impl FnMut(&mut Self, u32)) {
         let until = Instant::from_nanos(0) + PATIENCE;
-        while let Some(i) = self.world.next_turn(until) {
+        while let Some(i) = self.world.next_poll(until) {
             look(self, i);
-            self.turn(i);
+            self.step(i);
             if self.living().all(|node| node.user.is_done()) {
                 return;
             }
@@ -51,7 +58,7 @@ impl Net {
     }
 
     /// Nodes that have not crashed.
-    pub(crate) fn living(&self) -> impl Iterator<Item = &Node> {
+    pub(crate) fn living(&self) -> impl Iterator<Item = &SocketNode> {
         (0..2).filter(|i| self.world.lives(*i)).map(|i| &self.nodes[i as usize])
     }
 
@@ -59,7 +66,7 @@ impl Net {
     pub(crate) fn assert_nothing_acknowledged_is_lost(&self) {
         for i in 0..2 {
             let (own, other) = (&self.nodes[i], &self.nodes[1 - i]);
-            let has_given_up = own.user.closed == Some(Some(Failure::Aborted));
+            let has_given_up = own.user.closed == Some(Some(SocketFailure::Aborted));
             if self.world.lives(i as u32) && !has_given_up {
                 let (received, acknowledged) = (own.user.received(), other.user.acknowledged());
                 assert!(received >= acknowledged, "{acknowledged} were acknowledged, {received} received");
@@ -75,9 +82,9 @@ impl Net {
         }
     }
 
-    fn turn(&mut self, i: u32) {
+    fn step(&mut self, i: u32) {
         let others_packets = self.nodes[1 - i as usize].user.packets.clone();
-        let Node { fabric, socket, user } = &mut self.nodes[i as usize];
+        let SocketNode { fabric, socket, user } = &mut self.nodes[i as usize];
         let mut events = Vec::new();
         let mut work = fabric.poll(&mut |event| events.push(event));
         events.iter().for_each(|event| socket.handle_event(fabric, event));
@@ -95,11 +102,13 @@ impl Net {
 }
 
 /// Settings of both ends: all kinds, policies and sizes.
-pub(crate) fn settings(prng: &mut Prng) -> [Settings; 2] {
-    let kind = if prng.chance(250) { Kind::Packets } else { Kind::Stream };
-    let policy = [Policy::Dynamic, Policy::Dynamic, Policy::Direct, Policy::Indirect][prng.index(4)];
+pub(crate) fn settings(prng: &mut Prng) -> [StreamSettings; 2] {
+    let kind = if prng.chance(250) { SocketKind::Packets } else { SocketKind::Stream };
+    let policy =
+        [TransferPolicy::Dynamic, TransferPolicy::Dynamic, TransferPolicy::Direct, TransferPolicy::Indirect]
+            [prng.index(4)];
     let ring_words_max = [4, 64, 4096][prng.index(3)];
-    [(); 2].map(|()| Settings {
+    [(); 2].map(|()| StreamSettings {
         kind,
         policy,
         renewal: prng.chance(700),
@@ -110,24 +119,24 @@ pub(crate) fn settings(prng: &mut Prng) -> [Settings; 2] {
         credits: CREDITS_MIN + prng.below(if ring_words_max == 4 { 4 } else { 60 }) as u32,
         sends_max: 16,
         receives_max: 16,
-        ..Settings::default()
+        ..StreamSettings::default()
     })
 }
 
 /// Plans of both users: short and long pieces, eager and lazy.
-pub(crate) fn plans(prng: &mut Prng, kind: Kind) -> [Plan; 2] {
+pub(crate) fn plans(prng: &mut Prng, kind: SocketKind) -> [UserPlan; 2] {
     [(); 2].map(|()| {
         let piece_max = [20, 300, 3000][prng.index(3)];
         let to_send = match (kind, prng.chance(200)) {
             (_, true) => 0,
-            (Kind::Packets, _) => prng.below(60),
-            (Kind::Stream, _) => prng.below(30 * piece_max as u64),
+            (SocketKind::Packets, _) => prng.below(60),
+            (SocketKind::Stream, _) => prng.below(30 * piece_max as u64),
         };
-        Plan {
+        UserPlan {
             kind,
             to_send,
             send_max: piece_max,
-            receive_max: if kind == Kind::Packets { 3000 } else { [20, 300, 3000][prng.index(3)] },
+            receive_max: if kind == SocketKind::Packets { 3000 } else { [20, 300, 3000][prng.index(3)] },
             sends: 1 + prng.index(8),
             receives: 1 + prng.index(8),
             wait_all_per_mille: [0, 300, 1000][prng.index(3)],
@@ -138,13 +147,13 @@ pub(crate) fn plans(prng: &mut Prng, kind: Kind) -> [Plan; 2] {
 }
 
 /// A net of all kinds under an adversary of all kinds.
-pub(crate) fn adversarial(seed: u64, change: impl FnOnce(&mut SimConfig, &mut Prng)) -> Net {
+pub(crate) fn adversarial(seed: u64, change: impl FnOnce(&mut SimConfig, &mut Prng)) -> SocketNet {
     let mut prng = Prng::new(seed ^ 0x57_4ea3);
     let settings = settings(&mut prng);
     let plans = plans(&mut prng, settings[0].kind);
     let mut config = SimConfig::adversarial(seed);
     change(&mut config, &mut prng);
-    Net::new(seed, config, settings, plans)
+    SocketNet::new(seed, config, settings, plans)
 }
 
 /// Long enough for everything that a run does, with all delays of the adversary.

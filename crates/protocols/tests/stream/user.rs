@@ -3,13 +3,14 @@
 use squall_fabric::sim::{Prng, SimFabric};
 use squall_fabric::{Fabric, Region};
 use squall_protocols::stream::{
-    Completion, Failure, Kind, PostRefused, ReceiveId, ReceiveOutcome, SendId, SendOutcome, Socket,
+    Completion, PostRefused, ReceiveId, ReceiveOutcome, SendId, SendOutcome, SocketCore, SocketFailure,
+    SocketKind,
 };
 
 /// What a user wants.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) kind: Kind,
+pub(crate) struct UserPlan {
+    pub(crate) kind: SocketKind,
     /// Bytes to send in all, or packets.
     pub(crate) to_send: u64,
     pub(crate) send_max: usize,
@@ -47,9 +48,9 @@ enum SlotState {
 
 /// One end's user.
 #[derive(Debug)]
-pub(crate) struct User {
+pub(crate) struct SocketUser {
     side: u64,
-    plan: Plan,
+    plan: UserPlan,
     prng: Prng,
     memory: Region,
     send_slots: Vec<Slot>,
@@ -67,7 +68,7 @@ pub(crate) struct User {
     left: u64,
     too_long: usize,
     pub(crate) is_connected: bool,
-    pub(crate) closed: Option<Option<Failure>>,
+    pub(crate) closed: Option<Option<SocketFailure>>,
     pub(crate) is_at_end: bool,
 }
 
@@ -79,8 +80,8 @@ fn byte(side: u64, position: u64) -> u8 {
 /// What fills memory that is the user's own.
 const OWN: u64 = 0x0ddb_a110_ddba_1101;
 
-impl User {
-    pub(crate) fn new(side: u64, plan: Plan, fabric: &mut SimFabric, seed: u64) -> Self {
+impl SocketUser {
+    pub(crate) fn new(side: u64, plan: UserPlan, fabric: &mut SimFabric, seed: u64) -> Self {
         let (send_words, receive_words) = (plan.send_max.div_ceil(8), plan.receive_max.div_ceil(8));
         let words = plan.sends * send_words + plan.receives * receive_words;
         let memory = fabric.register(words);
@@ -116,18 +117,18 @@ impl User {
 
     /// Packets or bytes that this side knows to be in the other's memory.
     pub(crate) fn acknowledged(&self) -> u64 {
-        if self.plan.kind == Kind::Packets { self.packets_placed as u64 } else { self.placed }
+        if self.plan.kind == SocketKind::Packets { self.packets_placed as u64 } else { self.placed }
     }
 
     /// The same, received.
     pub(crate) fn received(&self) -> u64 {
-        if self.plan.kind == Kind::Packets { self.packets_got as u64 } else { self.got }
+        if self.plan.kind == SocketKind::Packets { self.packets_got as u64 } else { self.got }
     }
 
     /// Does something, or not; returns the amount of work done.
     pub(crate) fn act(
         &mut self,
-        socket: &mut Socket,
+        socket: &mut SocketCore,
         fabric: &mut SimFabric,
         others_packets: &[u64],
     ) -> usize {
@@ -147,11 +148,11 @@ impl User {
         work
     }
 
-    fn send(&mut self, socket: &mut Socket) -> bool {
+    fn send(&mut self, socket: &mut SocketCore) -> bool {
         let Some(slot) = self.send_slots.iter_mut().find(|slot| slot.state == SlotState::Own) else {
             return false;
         };
-        let is_packet = self.plan.kind == Kind::Packets;
+        let is_packet = self.plan.kind == SocketKind::Packets;
         if self.left == 0 {
             return false;
         }
@@ -177,7 +178,7 @@ impl User {
         }
     }
 
-    fn receive(&mut self, socket: &mut Socket, fabric: &mut SimFabric) -> bool {
+    fn receive(&mut self, socket: &mut SocketCore, fabric: &mut SimFabric) -> bool {
         let Some(slot) = self.receive_slots.iter_mut().find(|slot| slot.state == SlotState::Own) else {
             return false;
         };
@@ -187,8 +188,8 @@ impl User {
         let words = self.plan.receive_max.div_ceil(8);
         (slot.first_word..slot.first_word + words)
             .for_each(|word| assert_eq!(self.memory.load(word), OWN, "memory of the user was written"));
-        // After a packet that did not fit, room for any.
-        let is_large = self.plan.kind == Kind::Packets && self.too_long > 0;
+        // After a packet that did not fit, space for any.
+        let is_large = self.plan.kind == SocketKind::Packets && self.too_long > 0;
         let most = self.plan.receive_max as u64;
         let length = if is_large { most as usize } else { 1 + self.prng.below(most) as usize };
         let wait_all = self.prng.chance(self.plan.wait_all_per_mille);
@@ -206,7 +207,7 @@ impl User {
         }
     }
 
-    fn cancel(&mut self, socket: &mut Socket) {
+    fn cancel(&mut self, socket: &mut SocketCore) {
         let receiving = self.receive_slots.iter().filter_map(|slot| match slot.state {
             SlotState::Receiving { id, .. } => Some(id),
             _ => None,
@@ -218,7 +219,7 @@ impl User {
         }
     }
 
-    fn take_completions(&mut self, socket: &mut Socket, others_packets: &[u64]) -> usize {
+    fn take_completions(&mut self, socket: &mut SocketCore, others_packets: &[u64]) -> usize {
         let mut count = 0;
         while let Some(completion) = socket.poll_completion() {
             count += 1;
@@ -268,7 +269,7 @@ impl User {
         let words = self.plan.receive_max.div_ceil(8);
         (first_word..first_word + words).for_each(|word| self.memory.store_relaxed(word, OWN));
         self.got += bytes;
-        let is_packet = self.plan.kind == Kind::Packets;
+        let is_packet = self.plan.kind == SocketKind::Packets;
         match outcome {
             ReceiveOutcome::Filled if is_packet => {
                 assert_eq!(bytes, others_packets[self.packets_got], "[E9] a packet keeps its boundaries");

@@ -21,29 +21,29 @@ pub use links::least_cover;
 
 use std::fmt;
 
-use squall_fabric::sim::{Prng, Rule, Verdict, When};
+use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
-use squall_protocols::group::Ended;
-use squall_protocols::membership::Stop;
+use squall_protocols::group::GroupEnd;
+use squall_protocols::membership::StopReason;
 
 use crate::coverage;
 use crate::explain::Shrink;
-use crate::group::{self, FOR_EVER, Fate, Plan};
-use crate::run::{Outcome, Planned, Violation};
+use crate::group::{self, FOR_EVER, GroupPlan, NodeFate};
+use crate::run::{PlannedScenario, RunOutcome, Violation};
 
 /// The scenario.
-pub const SCENARIO: Planned<Case> = Planned {
+pub const SCENARIO: PlannedScenario<AliveCase> = PlannedScenario {
     name: "alive",
     about: "3 to 6 members; hangs at each step of a view change, links that fail, slow networks: the healthy continue",
     draw,
-    run: Case::run,
-    faults: Case::faults,
+    run: AliveCase::run,
+    faults: AliveCase::faults,
     promises: coverage::ALIVE,
 };
 
 /// Why a view ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum ViewEndReason {
     /// Nothing beside the trouble.
     Nothing,
     /// A node joins.
@@ -62,7 +62,7 @@ pub enum Trouble {
         /// Which; the joiner has the number of members.
         node: u32,
         /// When.
-        when: When,
+        when: RuleTrigger,
         /// For how long.
         span: Duration,
     },
@@ -111,11 +111,11 @@ pub enum LinkFailure {
 
 /// A group, a reason for its view to end, and the trouble.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct AliveCase {
     /// Members of the first view.
     pub members: u32,
     /// Why the view ends.
-    pub reason: Reason,
+    pub reason: ViewEndReason,
     /// What goes wrong.
     pub trouble: Trouble,
     /// The order of events is drawn from it.
@@ -128,10 +128,10 @@ const BEGIN: Duration = Duration::from_micros(30);
 /// How long members wait for a sign of life.
 const SUSPICION_AFTER: Duration = Duration::from_micros(400);
 
-impl Case {
+impl AliveCase {
     /// Runs the case, keeping the latest `trace_records_max` happenings.
     #[must_use]
-    pub fn run(&self, trace_records_max: usize) -> Outcome {
+    pub fn run(&self, trace_records_max: usize) -> RunOutcome {
         let (mut outcome, fates) = group::run_to_fates(&self.plan(), trace_records_max);
         if outcome.violation.is_none() {
             let judge = |text| Violation {
@@ -145,21 +145,21 @@ impl Case {
 
     /// The plan.
     #[must_use]
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> GroupPlan {
         let begin = Instant::from_nanos(0) + BEGIN;
-        let mut plan = Plan {
+        let mut plan = GroupPlan {
             early_sight: self.seed.is_multiple_of(3) && !matches!(self.trouble, Trouble::Links(_)),
             suspicion_after: Some(SUSPICION_AFTER),
-            ..Plan::calm(self.seed, self.members)
+            ..GroupPlan::calm(self.seed, self.members)
         };
         plan.adversary.clock_drift_max = [0, 0, 1_000][self.seed as usize % 3];
         let youngest = self.members - 1;
         match self.reason {
-            Reason::Nothing => {}
-            Reason::Join => plan.joins.push(BEGIN),
-            Reason::Leave => plan.leaves.push((youngest, BEGIN)),
-            Reason::Crash => {
-                plan.rules.push(Rule { when: When::At(begin), what: Verdict::Crash(youngest) });
+            ViewEndReason::Nothing => {}
+            ViewEndReason::Join => plan.joins.push(BEGIN),
+            ViewEndReason::Leave => plan.leaves.push((youngest, BEGIN)),
+            ViewEndReason::Crash => {
+                plan.rules.push(Rule { when: RuleTrigger::At(begin), what: Verdict::Crash(youngest) });
             }
         }
         match &self.trouble {
@@ -177,7 +177,7 @@ impl Case {
             Trouble::Naps(naps) => {
                 plan.rules.extend(group::stagger(self.seed, self.members, SUSPICION_AFTER));
                 plan.rules.extend(naps.iter().map(|nap| Rule {
-                    when: When::At(begin + nap.after),
+                    when: RuleTrigger::At(begin + nap.after),
                     what: Verdict::Pause { node: nap.node, span: nap.span },
                 }));
             }
@@ -189,7 +189,7 @@ impl Case {
                 let nodes = plan.nodes();
                 let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
                 let slow = |(from, to)| Rule {
-                    when: When::At(Instant::from_nanos(0)),
+                    when: RuleTrigger::At(Instant::from_nanos(0)),
                     what: Verdict::Slow { from, to, extra: *extra },
                 };
                 plan.rules.extend(pairs.filter(|(from, to)| from != to).map(slow));
@@ -221,12 +221,12 @@ impl Case {
 
     /// Members that are in the last view, or would be if nothing went wrong, in ascending order.
     fn wanted(&self) -> Vec<u32> {
-        let goes = matches!(self.reason, Reason::Leave | Reason::Crash);
-        let last = self.members - u32::from(goes) + u32::from(self.reason == Reason::Join);
+        let goes = matches!(self.reason, ViewEndReason::Leave | ViewEndReason::Crash);
+        let last = self.members - u32::from(goes) + u32::from(self.reason == ViewEndReason::Join);
         (0..last).collect()
     }
 
-    fn check(&self, fates: &[Fate]) -> Result<(), String> {
+    fn check(&self, fates: &[NodeFate]) -> Result<(), String> {
         let mut wanted = self.wanted();
         match &self.trouble {
             Trouble::Distance(_) => expect_healthy(fates, &wanted),
@@ -245,7 +245,7 @@ impl Case {
     }
 
     /// \[V11\] No more members go than have to, and the rest is together.
-    fn check_links(&self, fates: &[Fate], links: &[BadLink]) -> Result<(), String> {
+    fn check_links(&self, fates: &[NodeFate], links: &[BadLink]) -> Result<(), String> {
         let pairs: Vec<(u32, u32)> = links.iter().map(|link| (link.a, link.b)).collect();
         let least = least_cover(self.members, &pairs);
         if least > (self.members - 1) / 2 {
@@ -253,7 +253,7 @@ impl Case {
             return Ok(());
         }
         let together: Vec<u32> =
-            (0..self.members).filter(|node| matches!(fates[*node as usize], Fate::Member(_))).collect();
+            (0..self.members).filter(|node| matches!(fates[*node as usize], NodeFate::Member(_))).collect();
         expect_healthy(fates, &together)?;
         let removed = self.members - u32::try_from(together.len()).expect("few");
         if removed > least {
@@ -262,7 +262,7 @@ impl Case {
         for node in (0..self.members).filter(|node| !together.contains(node)) {
             if !matches!(
                 fates[node as usize],
-                Fate::Ended(Ended::Stopped(Stop::Excluded | Stop::Minority { .. }))
+                NodeFate::Ended(GroupEnd::Stopped(StopReason::Excluded | StopReason::Minority { .. }))
             ) {
                 return Err(format!("[V4] node {node} was removed and has not found out"));
             }
@@ -273,7 +273,7 @@ impl Case {
 
 impl BadLink {
     fn rules(&self, begin: Instant) -> Vec<Rule> {
-        let when = When::At(begin + self.after);
+        let when = RuleTrigger::At(begin + self.after);
         let silent = |from, to| Rule { when, what: Verdict::Slow { from, to, extra: FOR_EVER } };
         match self.kind {
             LinkFailure::OneWay => vec![silent(self.a, self.b)],
@@ -284,8 +284,8 @@ impl BadLink {
 }
 
 /// Whether `node`, which pauses for `span`, is gone, and has to be gone from the others' view then.
-fn may_go(fates: &[Fate], node: u32, span: Duration) -> bool {
-    let stays = matches!(fates.get(node as usize), Some(Fate::Member(_)));
+fn may_go(fates: &[NodeFate], node: u32, span: Duration) -> bool {
+    let stays = matches!(fates.get(node as usize), Some(NodeFate::Member(_)));
     span > SUSPICION_AFTER / 2 && !stays
 }
 
@@ -295,13 +295,13 @@ fn is_doubtful(span: Duration) -> bool {
 }
 
 /// \[V10\] The healthy `nodes` are in one view, of just them.
-fn expect_healthy(fates: &[Fate], nodes: &[u32]) -> Result<(), String> {
-    Fate::expect_together(fates, nodes)
+fn expect_healthy(fates: &[NodeFate], nodes: &[u32]) -> Result<(), String> {
+    NodeFate::expect_together(fates, nodes)
         .map_err(|missing| format!("[V10] node {missing} is not in a view of just the healthy {nodes:?}"))
 }
 
 /// The plan follows from the case as a whole, so nothing is taken away but bad links.
-impl Shrink for Case {
+impl Shrink for AliveCase {
     fn smaller(&self) -> Vec<Self> {
         let Trouble::Links(links) = &self.trouble else { return Vec::new() };
         let without = |i: usize| {
@@ -313,7 +313,7 @@ impl Shrink for Case {
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for AliveCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{self:?}")?;
         self.plan().fmt(f)
@@ -321,46 +321,47 @@ impl fmt::Display for Case {
 }
 
 /// The case of `seed`.
-fn draw(seed: u64) -> Case {
+fn draw(seed: u64) -> AliveCase {
     let mut prng = Prng::new(seed ^ 0xa11e);
     let members = 3 + u32::try_from(prng.index(4)).expect("few");
     let (reason, trouble) = match prng.below(10) {
         0..4 => return draw_hang(&mut prng, members, seed),
-        4..7 => (Reason::Nothing, Trouble::Links(links::draw(&mut prng, members))),
-        7..9 => (Reason::Nothing, Trouble::Naps(draw_naps(&mut prng, members))),
+        4..7 => (ViewEndReason::Nothing, Trouble::Links(links::draw(&mut prng, members))),
+        7..9 => (ViewEndReason::Nothing, Trouble::Naps(draw_naps(&mut prng, members))),
         _ => {
-            let reason = [Reason::Join, Reason::Leave, Reason::Crash][prng.index(3)];
+            let reason = [ViewEndReason::Join, ViewEndReason::Leave, ViewEndReason::Crash][prng.index(3)];
             // A joiner hears of its view after one delay, and is heard after another one, while signs of life and looks
             // at them are a quarter of the suspicion time apart. So nearly a quarter is what a delay may take.
             let quarter = SUSPICION_AFTER.as_nanos() as u64 / 4;
             (reason, Trouble::Distance(Duration::from_nanos(quarter / 2 + prng.below(quarter / 3))))
         }
     };
-    Case { members, reason, trouble, seed }
+    AliveCase { members, reason, trouble, seed }
 }
 
-fn draw_hang(prng: &mut Prng, members: u32, seed: u64) -> Case {
-    let reason = [Reason::Join, Reason::Join, Reason::Leave, Reason::Crash][prng.index(4)];
+fn draw_hang(prng: &mut Prng, members: u32, seed: u64) -> AliveCase {
+    let reason =
+        [ViewEndReason::Join, ViewEndReason::Join, ViewEndReason::Leave, ViewEndReason::Crash][prng.index(4)];
     // One that goes and one that hangs leave a majority.
     let members = match reason {
-        Reason::Nothing | Reason::Join => members,
-        Reason::Leave => members.max(4),
-        Reason::Crash => members.max(5),
+        ViewEndReason::Nothing | ViewEndReason::Join => members,
+        ViewEndReason::Leave => members.max(4),
+        ViewEndReason::Crash => members.max(5),
     };
     let joiner = members;
     let node = match reason {
-        Reason::Join if prng.chance(600) => joiner,
+        ViewEndReason::Join if prng.chance(600) => joiner,
         // The youngest leaves or crashes itself.
         _ => u32::try_from(prng.below(u64::from(members - 1))).expect("few"),
     };
-    let at = When::At(Instant::from_nanos(0) + BEGIN + Duration::from_nanos(prng.below(150_000)));
-    let when = if prng.chance(500) { at } else { When::Post { node, nth: 1 + prng.below(80) } };
+    let at = RuleTrigger::At(Instant::from_nanos(0) + BEGIN + Duration::from_nanos(prng.below(150_000)));
+    let when = if prng.chance(500) { at } else { RuleTrigger::Post { node, nth: 1 + prng.below(80) } };
     let span = match prng.below(10) {
         0..3 => Duration::from_nanos(prng.below(SUSPICION_AFTER.as_nanos() as u64 / 2)),
         3..6 => draw_doubtful(prng),
         _ => SUSPICION_AFTER * 3 + Duration::from_nanos(prng.below(20_000_000)),
     };
-    Case { members, reason, trouble: Trouble::Hang { node, when, span }, seed }
+    AliveCase { members, reason, trouble: Trouble::Hang { node, when, span }, seed }
 }
 
 /// One member, or two of at least five, any of them the leader as often as all others together.

@@ -3,24 +3,26 @@
 use std::collections::BTreeMap;
 
 use squall_fabric::NodeId;
-use squall_protocols::assembly::{Assembled, AssemblyFailure, ContactList, LinkEnd};
+use squall_protocols::assembly::{AssembledGroup, AssemblyFailure, ContactList, LinkConnection};
 
 use super::plan::TIMEOUT;
-use super::process::{Conn, End, Process};
-use super::world::World;
+use super::process::{AssemblyProcess, ConnectionId, ProcessEnd};
+use super::world::AssemblyWorld;
 
-impl World<'_> {
-    pub(super) fn begin(&mut self, process: u32, assembled: Assembled<u32>) {
+impl AssemblyWorld<'_> {
+    pub(super) fn begin(&mut self, process: u32, assembled: AssembledGroup<u32>) {
         let own = self.process(process);
-        let conn = |(node, link): (&NodeId, &LinkEnd)| {
-            let conn = match link {
-                LinkEnd::Visitor(visitor) => own.visitors.get(visitor).or(own.links.get(visitor)).copied(),
-                LinkEnd::Called => own.called.get(node).copied(),
-                LinkEnd::Coordinator => own.coordinator,
+        let connection = |(node, link): (&NodeId, &LinkConnection)| {
+            let connection = match link {
+                LinkConnection::Visitor(visitor) => {
+                    own.visitors.get(visitor).or(own.links.get(visitor)).copied()
+                }
+                LinkConnection::Called => own.called.get(node).copied(),
+                LinkConnection::Coordinator => own.coordinator,
             };
-            (*node, conn.expect("a link that is kept"))
+            (*node, connection.expect("a link that is kept"))
         };
-        let links: BTreeMap<NodeId, Conn> = assembled.links.iter().map(conn).collect();
+        let links: BTreeMap<NodeId, ConnectionId> = assembled.links.iter().map(connection).collect();
         if links.len() + 1 != self.plan.members as usize {
             return self.fail("links", format!("[Q2] process {process} begins with {} links", links.len()));
         }
@@ -28,15 +30,15 @@ impl World<'_> {
             self.fail("ranks", format!("[Q3] process {process} has the rank {}", assembled.node));
         }
         self.begun += 1;
-        self.finish(process, End::Begun { assembled, links });
+        self.finish(process, ProcessEnd::Begun { assembled, links });
         self.check_agreement(process);
     }
 
     /// \[Q1\], \[Q2\]: with all that have begun.
     fn check_agreement(&mut self, process: u32) {
-        let Some(End::Begun { assembled, links }) = self.process(process).end.clone() else { return };
+        let Some(ProcessEnd::Begun { assembled, links }) = self.process(process).end.clone() else { return };
         for other in 0..self.plan.processes() {
-            let Some(End::Begun { assembled: theirs, links: their_links }) =
+            let Some(ProcessEnd::Begun { assembled: theirs, links: their_links }) =
                 &self.processes[other as usize].end
             else {
                 continue;
@@ -58,7 +60,7 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn finish(&mut self, process: u32, end: End) {
+    pub(super) fn finish(&mut self, process: u32, end: ProcessEnd) {
         self.process(process).end = Some(end);
     }
 
@@ -68,7 +70,7 @@ impl World<'_> {
         if !is_late && !matches!(failure, AssemblyFailure::CoordinatorLost(_)) {
             self.fail("availability", format!("[Q6] process {process} gives up: {failure:?}"));
         }
-        self.finish(process, End::Failed(format!("{failure:?}")));
+        self.finish(process, ProcessEnd::Failed(format!("{failure:?}")));
         self.end(process);
     }
 
@@ -101,7 +103,7 @@ impl World<'_> {
 
     /// \[Q6\] Some time after all are to have ended.
     pub(super) fn check_end(&mut self) {
-        let waits = |process: &&Process| process.runs(self.now) && process.end.is_none();
+        let waits = |process: &&AssemblyProcess| process.runs(self.now) && process.end.is_none();
         if let Some(process) = self.processes.iter().position(|process| waits(&process)) {
             self.fail("time", format!("[Q6] process {process} has not ended"));
         }

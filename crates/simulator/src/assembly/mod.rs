@@ -14,23 +14,23 @@ mod plan;
 mod process;
 mod world;
 
-pub use plan::{Event, Plan};
+pub use plan::{AssemblyEvent, AssemblyPlan};
 
 use crate::coverage;
-use crate::run::{Outcome, Planned};
+use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
-pub const SCENARIO: Planned<Plan> = Planned {
+pub const SCENARIO: PlannedScenario<AssemblyPlan> = PlannedScenario {
     name: "assembly",
     about: "up to 7 processes with 1 to 4 contacts that meet for a first view, start late, crash, pause, part and start again",
-    draw: Plan::draw,
+    draw: AssemblyPlan::draw,
     run,
-    faults: Plan::faults,
+    faults: AssemblyPlan::faults,
     promises: coverage::ASSEMBLY,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
-pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
-    world::World::new(plan, trace_records_max).run()
+pub fn run(plan: &AssemblyPlan, trace_records_max: usize) -> RunOutcome {
+    world::AssemblyWorld::new(plan, trace_records_max).run()
 }

@@ -10,7 +10,7 @@ use crate::explain::Shrink;
 
 /// A run. Process *i* listens at address *i*; the first ones are the contacts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct AssemblyPlan {
     /// Delays are drawn from it.
     pub seed: u64,
     /// Members of the group.
@@ -24,12 +24,12 @@ pub struct Plan {
     /// The longest that a message takes.
     pub delay_max: Duration,
     /// What happens, and when, in ascending order.
-    pub events: Vec<(Duration, Event)>,
+    pub events: Vec<(Duration, AssemblyEvent)>,
 }
 
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum AssemblyEvent {
     /// A process starts, if it is not up.
     Start(u32),
     /// It ends at once.
@@ -40,7 +40,7 @@ pub enum Event {
     Cut(u32),
 }
 
-impl Plan {
+impl AssemblyPlan {
     /// The plan of `seed`.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
@@ -62,30 +62,33 @@ impl Plan {
         let spread = [100, 3_000, 30_000][prng.index(3)];
         let at = |prng: &mut Prng, most: u64| Duration::from_micros(prng.below(most + 1));
         let mut events: Vec<_> =
-            (0..processes).map(|process| (at(&mut prng, spread), Event::Start(process))).collect();
+            (0..processes).map(|process| (at(&mut prng, spread), AssemblyEvent::Start(process))).collect();
         let starts_again = prng.chance(500);
         for _ in 0..prng.below(5) {
             let process = few(&mut prng, u64::from(processes) - 1);
             // Often while the members link with each other.
-            let last =
-                events.iter().filter(|(_, event)| matches!(event, Event::Start(_))).map(|(at, _)| *at).max();
+            let last = events
+                .iter()
+                .filter(|(_, event)| matches!(event, AssemblyEvent::Start(_)))
+                .map(|(at, _)| *at)
+                .max();
             let when = match prng.chance(500) {
                 true => last.expect("all start") + at(&mut prng, 2_000),
                 false => at(&mut prng, spread + 10_000),
             };
             match prng.below(3) {
                 0 => {
-                    events.push((when, Event::Crash(process)));
+                    events.push((when, AssemblyEvent::Crash(process)));
                     if starts_again && prng.chance(700) {
-                        events.push((when + at(&mut prng, 10_000), Event::Start(process)));
+                        events.push((when + at(&mut prng, 10_000), AssemblyEvent::Start(process)));
                     }
                 }
-                1 if prng.chance(300) => events.push((when, Event::Halt(process, FOREVER))),
-                1 => events.push((when, Event::Halt(process, at(&mut prng, 40_000)))),
+                1 if prng.chance(300) => events.push((when, AssemblyEvent::Halt(process, FOREVER))),
+                1 => events.push((when, AssemblyEvent::Halt(process, at(&mut prng, 40_000)))),
                 _ => {
                     let set = few(&mut prng, (1 << processes) - 1);
-                    events.push((when, Event::Cut(set)));
-                    events.push((when + at(&mut prng, 40_000), Event::Cut(0)));
+                    events.push((when, AssemblyEvent::Cut(set)));
+                    events.push((when + at(&mut prng, 40_000), AssemblyEvent::Cut(0)));
                 }
             }
         }
@@ -104,15 +107,15 @@ impl Plan {
     #[must_use]
     pub fn starts_again(&self) -> bool {
         let starts =
-            |process| self.events.iter().filter(|(_, event)| *event == Event::Start(process)).count();
+            |process| self.events.iter().filter(|(_, event)| *event == AssemblyEvent::Start(process)).count();
         (0..self.processes()).any(|process| starts(process) > 1)
     }
 
     /// When the last fault is over.
     #[must_use]
     pub fn last_fault(&self) -> Duration {
-        let over = |(at, event): &(Duration, Event)| match event {
-            Event::Halt(_, span) if *span < FOREVER => *at + *span,
+        let over = |(at, event): &(Duration, AssemblyEvent)| match event {
+            AssemblyEvent::Halt(_, span) if *span < FOREVER => *at + *span,
             _ => *at,
         };
         self.events.iter().map(over).max().unwrap_or_default()
@@ -122,13 +125,13 @@ impl Plan {
     #[must_use]
     pub fn faults(&self) -> Vec<&'static str> {
         let kinds = self.events.iter().map(|(_, event)| match event {
-            Event::Start(_) => "start at a time",
-            Event::Crash(0) => "crash of the first contact",
-            Event::Crash(_) => "crash at a time",
-            Event::Halt(_, FOREVER) => "halt forever",
-            Event::Halt(..) => "pause at a time",
-            Event::Cut(0) => "heal",
-            Event::Cut(_) => "partition",
+            AssemblyEvent::Start(_) => "start at a time",
+            AssemblyEvent::Crash(0) => "crash of the first contact",
+            AssemblyEvent::Crash(_) => "crash at a time",
+            AssemblyEvent::Halt(_, FOREVER) => "halt forever",
+            AssemblyEvent::Halt(..) => "pause at a time",
+            AssemblyEvent::Cut(0) => "heal",
+            AssemblyEvent::Cut(_) => "partition",
         });
         let own = [
             (self.starts_again(), "process that starts again"),
@@ -155,7 +158,7 @@ impl Plan {
     }
 }
 
-impl Shrink for Plan {
+impl Shrink for AssemblyPlan {
     fn smaller(&self) -> Vec<Self> {
         let without = |i: usize| {
             let mut plan = self.clone();
@@ -170,7 +173,7 @@ impl Shrink for Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for AssemblyPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, members, spares, contacts, ranks, delay_max, .. } = self;
         writeln!(
@@ -178,7 +181,7 @@ impl fmt::Display for Plan {
             "seed {seed}: {members} members, {spares} spare processes, {contacts} contacts, ranks {ranks:?}, delays up to {delay_max:?}"
         )?;
         self.events.iter().try_for_each(|(at, event)| match event {
-            Event::Cut(set) => writeln!(f, "  {at:?}: Cut({set:#b})"),
+            AssemblyEvent::Cut(set) => writeln!(f, "  {at:?}: Cut({set:#b})"),
             event => writeln!(f, "  {at:?}: {event:?}"),
         })
     }

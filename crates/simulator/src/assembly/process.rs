@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 
 use squall_fabric::{Instant, NodeId};
-use squall_protocols::assembly::{Assembled, Assembler, AssemblyAnswer, AssemblyNotice, Claim, VisitorId};
+use squall_protocols::assembly::{
+    AssembledGroup, Assembler, AssemblyAnswer, AssemblyClaim, AssemblyNotice, VisitorId,
+};
 
 /// A connection, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Conn(pub(super) u64);
+pub(super) struct ConnectionId(pub(super) u64);
 
 /// What goes over a connection.
 #[derive(Clone, Debug)]
-pub(super) enum Body {
-    Claim(Claim<u32>),
+pub(super) enum AssemblyBody {
+    Claim(AssemblyClaim<u32>),
     Link {
         session: u64,
         node: NodeId,
@@ -31,36 +33,36 @@ pub(super) enum Body {
 
 /// How a process has ended, if it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Begun { assembled: Assembled<u32>, links: BTreeMap<NodeId, Conn> },
+pub(super) enum ProcessEnd {
+    Begun { assembled: AssembledGroup<u32>, links: BTreeMap<NodeId, ConnectionId> },
     Joined,
     Failed(String),
 }
 
-pub(super) struct Process {
+pub(super) struct AssemblyProcess {
     pub(super) is_up: bool,
     /// How often it has started.
     pub(super) lives: u32,
     pub(super) started: Instant,
     pub(super) halted_until: Instant,
     /// What has come while it is halted, in order.
-    pub(super) held: Vec<(Conn, Body)>,
+    pub(super) held: Vec<(ConnectionId, AssemblyBody)>,
     pub(super) assembler: Option<Assembler<u32, String>>,
-    pub(super) end: Option<End>,
-    pub(super) visitors: BTreeMap<VisitorId, Conn>,
+    pub(super) end: Option<ProcessEnd>,
+    pub(super) visitors: BTreeMap<VisitorId, ConnectionId>,
     pub(super) next_visitor: u64,
     /// Links made by others, which are not watched.
-    pub(super) links: BTreeMap<VisitorId, Conn>,
-    pub(super) coordinator: Option<Conn>,
+    pub(super) links: BTreeMap<VisitorId, ConnectionId>,
+    pub(super) coordinator: Option<ConnectionId>,
     /// It has reported that all its links stand, and was not released since.
     pub(super) has_reported: bool,
     /// The connection of the latest call, and the member with which it is to link.
-    pub(super) call: Option<(Conn, Option<NodeId>)>,
+    pub(super) call: Option<(ConnectionId, Option<NodeId>)>,
     /// Links made by this process.
-    pub(super) called: BTreeMap<NodeId, Conn>,
+    pub(super) called: BTreeMap<NodeId, ConnectionId>,
 }
 
-impl Process {
+impl AssemblyProcess {
     pub(super) fn new() -> Self {
         Self {
             is_up: false,
@@ -87,25 +89,25 @@ impl Process {
 
     /// Whether it takes part in a group.
     pub(super) const fn has_begun(&self) -> bool {
-        matches!(self.end, Some(End::Begun { .. }))
+        matches!(self.end, Some(ProcessEnd::Begun { .. }))
     }
 
     /// A connection that another process has made.
-    pub(super) fn visitor(&mut self, conn: Conn, is_link: bool) -> VisitorId {
+    pub(super) fn visitor(&mut self, connection: ConnectionId, is_link: bool) -> VisitorId {
         let visitor = VisitorId(self.next_visitor);
         self.next_visitor += 1;
         let visitors = if is_link { &mut self.links } else { &mut self.visitors };
-        visitors.insert(visitor, conn);
+        visitors.insert(visitor, connection);
         visitor
     }
 
-    pub(super) fn visitor_of(&self, conn: Conn) -> Option<VisitorId> {
-        self.visitors.iter().find(|(_, own)| **own == conn).map(|(visitor, _)| *visitor)
+    pub(super) fn visitor_of(&self, connection: ConnectionId) -> Option<VisitorId> {
+        self.visitors.iter().find(|(_, own)| **own == connection).map(|(visitor, _)| *visitor)
     }
 
     /// All its connections.
-    pub(super) fn conns(&self) -> Vec<Conn> {
-        let call = self.call.map(|(conn, _)| conn);
+    pub(super) fn conns(&self) -> Vec<ConnectionId> {
+        let call = self.call.map(|(connection, _)| connection);
         let own = self.visitors.values().chain(self.called.values()).chain(self.links.values()).copied();
         own.chain(self.coordinator).chain(call).collect()
     }

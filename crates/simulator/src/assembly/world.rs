@@ -2,54 +2,54 @@
 
 use std::collections::BTreeMap;
 
-use squall_fabric::sim::{Happening, Prng, Record};
+use squall_fabric::sim::{Happening, Prng, TraceRecord};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::admission::CallFailure;
 use squall_protocols::assembly::{Assembler, AssemblyAction, AssemblyAnswer, ContactList};
 
-use super::plan::{Event, Plan, TIMEOUT};
-use super::process::{Body, Conn, End, Process};
-use crate::run::{Outcome, Violation};
+use super::plan::{AssemblyEvent, AssemblyPlan, TIMEOUT};
+use super::process::{AssemblyBody, AssemblyProcess, ConnectionId, ProcessEnd};
+use crate::run::{RunOutcome, Violation};
 
-pub(super) struct World<'a> {
-    pub(super) plan: &'a Plan,
+pub(super) struct AssemblyWorld<'a> {
+    pub(super) plan: &'a AssemblyPlan,
     prng: Prng,
     pub(super) now: Instant,
-    pub(super) processes: Vec<Process>,
+    pub(super) processes: Vec<AssemblyProcess>,
     /// The ends of each connection: the caller first.
-    conns: BTreeMap<Conn, (u32, u32)>,
-    conns_made: u64,
+    connections: BTreeMap<ConnectionId, (u32, u32)>,
+    connections_made: u64,
     /// What comes, and when: to which process, in which of its lives, over which connection.
-    queue: BTreeMap<(Instant, u64), Delivery>,
+    queue: BTreeMap<(Instant, u64), QueuedBody>,
     posted: u64,
     /// When the latest message of a connection comes at this process.
-    latest: BTreeMap<(Conn, u32), Instant>,
+    latest: BTreeMap<(ConnectionId, u32), Instant>,
     /// The processes that are cut off from the others.
     cut: u32,
     violation: Option<Violation>,
     pub(super) begun: u64,
-    trace: Vec<Record>,
+    trace: Vec<TraceRecord>,
     trace_records_max: usize,
     hash: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Delivery {
+struct QueuedBody {
     to: u32,
     life: u32,
-    conn: Conn,
-    body: Body,
+    connection: ConnectionId,
+    body: AssemblyBody,
 }
 
-impl<'a> World<'a> {
-    pub(super) fn new(plan: &'a Plan, trace_records_max: usize) -> Self {
+impl<'a> AssemblyWorld<'a> {
+    pub(super) fn new(plan: &'a AssemblyPlan, trace_records_max: usize) -> Self {
         Self {
             plan,
             prng: Prng::new(plan.seed ^ 0x77),
             now: Instant::from_nanos(0),
-            processes: (0..plan.processes()).map(|_| Process::new()).collect(),
-            conns: BTreeMap::new(),
-            conns_made: 0,
+            processes: (0..plan.processes()).map(|_| AssemblyProcess::new()).collect(),
+            connections: BTreeMap::new(),
+            connections_made: 0,
             queue: BTreeMap::new(),
             posted: 0,
             latest: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl<'a> World<'a> {
         }
     }
 
-    pub(super) fn run(mut self) -> Outcome {
+    pub(super) fn run(mut self) -> RunOutcome {
         let mut events = self.plan.events.iter().peekable();
         let calm = Instant::from_nanos(0) + self.plan.last_fault() + CALM;
         let (end, mut is_checked, mut steps) = (calm + TIMEOUT * 2, false, 0);
@@ -100,7 +100,7 @@ impl<'a> World<'a> {
         }
         let elapsed = self.now.since(Instant::from_nanos(0));
         let (violation, delivered) = (self.violation, self.begun);
-        Outcome { violation, elapsed, delivered, trace_hash: self.hash, trace: self.trace }
+        RunOutcome { violation, elapsed, delivered, trace_hash: self.hash, trace: self.trace }
     }
 
     fn note(&mut self, node: u32, text: &dyn Fn() -> String) {
@@ -110,7 +110,7 @@ impl<'a> World<'a> {
             if self.trace.len() == self.trace_records_max {
                 self.trace.remove(0);
             }
-            self.trace.push(Record { at_ns: self.now.as_nanos(), node, what: Happening::Note(text()) });
+            self.trace.push(TraceRecord { at_ns: self.now.as_nanos(), node, what: Happening::Note(text()) });
         }
     }
 
@@ -118,7 +118,7 @@ impl<'a> World<'a> {
         self.violation.get_or_insert(Violation { checker, text });
     }
 
-    pub(super) fn process(&mut self, process: u32) -> &mut Process {
+    pub(super) fn process(&mut self, process: u32) -> &mut AssemblyProcess {
         &mut self.processes[process as usize]
     }
 
@@ -131,25 +131,28 @@ impl<'a> World<'a> {
         Some(due.max(process.halted_until).max(self.now))
     }
 
-    fn strike(&mut self, event: Event) {
+    fn strike(&mut self, event: AssemblyEvent) {
         let named = match event {
-            Event::Start(process) | Event::Crash(process) | Event::Halt(process, _) => process,
-            Event::Cut(_) => 0,
+            AssemblyEvent::Start(process)
+            | AssemblyEvent::Crash(process)
+            | AssemblyEvent::Halt(process, _) => process,
+            AssemblyEvent::Cut(_) => 0,
         };
         self.note(named, &|| format!("{event:?}"));
         match event {
-            Event::Start(process) => self.start(process),
-            Event::Crash(process) => self.end(process),
-            Event::Halt(process, _) if !self.process(process).is_up => {}
-            Event::Halt(process, span) => {
+            AssemblyEvent::Start(process) => self.start(process),
+            AssemblyEvent::Crash(process) => self.end(process),
+            AssemblyEvent::Halt(process, _) if !self.process(process).is_up => {}
+            AssemblyEvent::Halt(process, span) => {
                 let until = self.now + span;
                 self.process(process).halted_until = self.process(process).halted_until.max(until);
             }
-            Event::Cut(set) => {
+            AssemblyEvent::Cut(set) => {
                 self.cut = set;
-                let parted = |(_, ends): &(&Conn, &(u32, u32))| self.is_cut(ends.0, ends.1);
-                let parted: Vec<Conn> = self.conns.iter().filter(parted).map(|(conn, _)| *conn).collect();
-                parted.into_iter().for_each(|conn| self.close(conn, None));
+                let parted = |(_, ends): &(&ConnectionId, &(u32, u32))| self.is_cut(ends.0, ends.1);
+                let parted: Vec<ConnectionId> =
+                    self.connections.iter().filter(parted).map(|(connection, _)| *connection).collect();
+                parted.into_iter().for_each(|connection| self.close(connection, None));
             }
         }
     }
@@ -167,7 +170,8 @@ impl<'a> World<'a> {
         let contacts = ContactList::new((0..self.plan.contacts).collect(), own);
         let assembler = Assembler::new(self.plan.settings(process, lives), contacts, process, self.now);
         let (assembler, started) = (Some(assembler), self.now);
-        *self.process(process) = Process { is_up: true, lives, started, assembler, ..Process::new() };
+        *self.process(process) =
+            AssemblyProcess { is_up: true, lives, started, assembler, ..AssemblyProcess::new() };
         self.drive(process);
     }
 
@@ -177,139 +181,148 @@ impl<'a> World<'a> {
         }
         self.process(process).is_up = false;
         self.process(process).assembler = None;
-        for conn in self.process(process).conns() {
-            self.close(conn, Some(process));
+        for connection in self.process(process).conns() {
+            self.close(connection, Some(process));
         }
     }
 
     /// A process closes a connection, or the network does: what is on its way still comes, unless the network does.
-    fn close(&mut self, conn: Conn, by: Option<u32>) {
-        let Some((a, b)) = self.conns.remove(&conn) else { return };
+    fn close(&mut self, connection: ConnectionId, by: Option<u32>) {
+        let Some((a, b)) = self.connections.remove(&connection) else { return };
         if by.is_none() {
-            self.queue.retain(|_, delivery| delivery.conn != conn);
+            self.queue.retain(|_, delivery| delivery.connection != connection);
         }
         for end in [a, b].into_iter().filter(|end| Some(*end) != by) {
-            self.post(conn, end, Body::Closed);
+            self.post(connection, end, AssemblyBody::Closed);
         }
     }
 
     /// Posts a message on a connection, behind those before it.
-    fn post(&mut self, conn: Conn, to: u32, body: Body) {
+    fn post(&mut self, connection: ConnectionId, to: u32, body: AssemblyBody) {
         let delay = Duration::from_nanos(1 + self.prng.below(self.plan.delay_max.as_nanos() as u64 + 1));
-        let after = self.latest.get(&(conn, to)).map_or(self.now, |at| *at + Duration::from_nanos(1));
+        let after = self.latest.get(&(connection, to)).map_or(self.now, |at| *at + Duration::from_nanos(1));
         let at = (self.now + delay).max(after);
-        self.latest.insert((conn, to), at);
-        self.post_at(at, conn, to, body);
+        self.latest.insert((connection, to), at);
+        self.post_at(at, connection, to, body);
     }
 
-    fn post_at(&mut self, at: Instant, conn: Conn, to: u32, body: Body) {
+    fn post_at(&mut self, at: Instant, connection: ConnectionId, to: u32, body: AssemblyBody) {
         let life = self.processes[to as usize].lives;
         self.posted += 1;
-        self.queue.insert((at, self.posted), Delivery { to, life, conn, body });
+        self.queue.insert((at, self.posted), QueuedBody { to, life, connection, body });
     }
 
     /// A message to the other end of a connection that stands.
-    fn send(&mut self, conn: Conn, from: u32, body: Body) {
-        if let Some((a, b)) = self.conns.get(&conn).copied() {
-            self.post(conn, if a == from { b } else { a }, body);
+    fn send(&mut self, connection: ConnectionId, from: u32, body: AssemblyBody) {
+        if let Some((a, b)) = self.connections.get(&connection).copied() {
+            self.post(connection, if a == from { b } else { a }, body);
         }
     }
 
     /// Calls another process, which may not run, or be halted.
-    fn call(&mut self, from: u32, to: u32, patience: Duration, until: Instant, body: Body) -> Conn {
-        self.conns_made += 1;
-        let conn = Conn(self.conns_made);
+    fn call(
+        &mut self,
+        from: u32,
+        to: u32,
+        patience: Duration,
+        until: Instant,
+        body: AssemblyBody,
+    ) -> ConnectionId {
+        self.connections_made += 1;
+        let connection = ConnectionId(self.connections_made);
         let target = &self.processes[to as usize];
         let is_silent = self.now < target.halted_until || self.is_cut(from, to);
         if !target.is_up || is_silent || from == to {
             let after = if is_silent { patience } else { Duration::from_micros(10) };
-            self.post_at((self.now + after).min(until), conn, from, Body::Unheard);
-            return conn;
+            self.post_at((self.now + after).min(until), connection, from, AssemblyBody::Unheard);
+            return connection;
         }
-        self.conns.insert(conn, (from, to));
-        self.post(conn, to, body);
-        self.post_at(until, conn, from, Body::Late);
-        conn
+        self.connections.insert(connection, (from, to));
+        self.post(connection, to, body);
+        self.post_at(until, connection, from, AssemblyBody::Late);
+        connection
     }
 
-    fn deliver(&mut self, delivery: Delivery) {
-        let Delivery { to, life, conn, body } = delivery;
+    fn deliver(&mut self, delivery: QueuedBody) {
+        let QueuedBody { to, life, connection, body } = delivery;
         let now = self.now;
         let process = self.process(to);
         if !process.is_up || process.lives != life {
             return;
         }
         if now < process.halted_until {
-            return process.held.push((conn, body));
+            return process.held.push((connection, body));
         }
         self.take_held(to);
-        self.take(to, conn, body);
+        self.take(to, connection, body);
         self.drive(to);
     }
 
     /// What has come while the process was halted.
     fn take_held(&mut self, process: u32) {
-        for (conn, body) in std::mem::take(&mut self.process(process).held) {
-            self.take(process, conn, body);
+        for (connection, body) in std::mem::take(&mut self.process(process).held) {
+            self.take(process, connection, body);
             self.act(process);
         }
     }
 
-    fn take(&mut self, to: u32, conn: Conn, body: Body) {
-        if !matches!(body, Body::Late) {
-            self.note(to, &|| format!("{conn:?} {body:?}"));
+    fn take(&mut self, to: u32, connection: ConnectionId, body: AssemblyBody) {
+        if !matches!(body, AssemblyBody::Late) {
+            self.note(to, &|| format!("{connection:?} {body:?}"));
         }
         let now = self.now;
         let process = &mut self.processes[to as usize];
-        let is_call = process.call.is_some_and(|(call, _)| call == conn);
+        let is_call = process.call.is_some_and(|(call, _)| call == connection);
         let has_begun = process.has_begun();
         let Some(assembler) = process.assembler.as_mut().filter(|_| process.end.is_none()) else {
             // A group that runs, or a process that has ended.
-            if matches!(body, Body::Claim(_) | Body::Link { .. }) {
+            if matches!(body, AssemblyBody::Claim(_) | AssemblyBody::Link { .. }) {
                 let answer = if has_begun {
                     AssemblyAnswer::Running
                 } else {
                     AssemblyAnswer::Later("it joins".into())
                 };
-                self.send(conn, to, Body::Answer(answer));
+                self.send(connection, to, AssemblyBody::Answer(answer));
             }
             return;
         };
         match body {
-            Body::Claim(claim) => {
-                let visitor = process.visitor(conn, false);
+            AssemblyBody::Claim(claim) => {
+                let visitor = process.visitor(connection, false);
                 process.assembler.as_mut().expect("seen above").handle_claim(now, visitor, claim);
             }
-            Body::Link { session, node } => {
-                let visitor = process.visitor(conn, true);
+            AssemblyBody::Link { session, node } => {
+                let visitor = process.visitor(connection, true);
                 process.assembler.as_mut().expect("seen above").handle_link(visitor, session, node);
             }
-            Body::Answer(AssemblyAnswer::Refused(refusal)) if is_call => {
+            AssemblyBody::Answer(AssemblyAnswer::Refused(refusal)) if is_call => {
                 assembler.handle_failure(now, CallFailure::Again(format!("{refusal:?}")));
             }
-            Body::Answer(answer) if is_call => assembler.handle_answer(now, answer),
-            Body::Linked if is_call => assembler.handle_linked(now),
-            Body::Notice(notice) if process.coordinator == Some(conn) => assembler.handle_notice(now, notice),
-            Body::Report(session) => {
-                if let Some(visitor) = process.visitor_of(conn) {
+            AssemblyBody::Answer(answer) if is_call => assembler.handle_answer(now, answer),
+            AssemblyBody::Linked if is_call => assembler.handle_linked(now),
+            AssemblyBody::Notice(notice) if process.coordinator == Some(connection) => {
+                assembler.handle_notice(now, notice)
+            }
+            AssemblyBody::Report(session) => {
+                if let Some(visitor) = process.visitor_of(connection) {
                     process.assembler.as_mut().expect("seen above").handle_report(visitor, session);
                 }
             }
-            Body::Unheard if is_call => {
+            AssemblyBody::Unheard if is_call => {
                 process.call = None;
                 assembler.handle_failure(now, CallFailure::Unheard("no process listens there".into()));
             }
-            Body::Closed | Body::Late if is_call => {
+            AssemblyBody::Closed | AssemblyBody::Late if is_call => {
                 process.call = None;
                 assembler.handle_failure(now, CallFailure::Again("the connection has ended".into()));
-                self.close(conn, Some(to));
+                self.close(connection, Some(to));
             }
-            Body::Closed if process.coordinator == Some(conn) => {
+            AssemblyBody::Closed if process.coordinator == Some(connection) => {
                 process.coordinator = None;
                 assembler.handle_coordinator_lost(now);
             }
-            Body::Closed => {
-                if let Some(visitor) = process.visitor_of(conn) {
+            AssemblyBody::Closed => {
+                if let Some(visitor) = process.visitor_of(connection) {
                     process.visitors.remove(&visitor);
                     process.assembler.as_mut().expect("seen above").handle_lost(now, visitor);
                 }
@@ -342,23 +355,24 @@ impl<'a> World<'a> {
         match action {
             AssemblyAction::Ask { contact, patience, until } => {
                 let claim = self.process(process).assembler.as_ref().expect("it acts").claim();
-                let conn = self.call(process, contact, patience, until, Body::Claim(claim));
-                self.process(process).call = Some((conn, None));
+                let connection = self.call(process, contact, patience, until, AssemblyBody::Claim(claim));
+                self.process(process).call = Some((connection, None));
             }
             AssemblyAction::Link { session, own, node, address, until } => {
                 let patience = until.since(self.now);
-                let conn = self.call(process, address, patience, until, Body::Link { session, node: own });
-                self.process(process).call = Some((conn, Some(node)));
+                let connection =
+                    self.call(process, address, patience, until, AssemblyBody::Link { session, node: own });
+                self.process(process).call = Some((connection, Some(node)));
             }
             AssemblyAction::Keep => match self.process(process).call.take().expect("a call") {
-                (conn, None) => self.process(process).coordinator = Some(conn),
-                (conn, Some(node)) => {
-                    self.process(process).called.insert(node, conn);
+                (connection, None) => self.process(process).coordinator = Some(connection),
+                (connection, Some(node)) => {
+                    self.process(process).called.insert(node, connection);
                 }
             },
             AssemblyAction::Discard => {
-                if let Some((conn, _)) = self.process(process).call.take() {
-                    self.close(conn, Some(process));
+                if let Some((connection, _)) = self.process(process).call.take() {
+                    self.close(connection, Some(process));
                 }
             }
             AssemblyAction::CloseLinks => {
@@ -368,16 +382,16 @@ impl<'a> World<'a> {
                 called
                     .into_values()
                     .chain(visitors.into_values())
-                    .for_each(|conn| self.close(conn, Some(process)));
+                    .for_each(|connection| self.close(connection, Some(process)));
             }
             AssemblyAction::Leave => {
-                if let Some(conn) = self.process(process).coordinator.take() {
-                    self.close(conn, Some(process));
+                if let Some(connection) = self.process(process).coordinator.take() {
+                    self.close(connection, Some(process));
                 }
             }
             AssemblyAction::Progress(_) => {}
             AssemblyAction::Begin(assembled) => self.begin(process, assembled),
-            AssemblyAction::Join(_) => self.finish(process, End::Joined),
+            AssemblyAction::Join(_) => self.finish(process, ProcessEnd::Joined),
             AssemblyAction::GiveUp(failure) => self.give_up(process, &failure),
             action => self.speak(process, action),
         }
@@ -389,33 +403,33 @@ impl<'a> World<'a> {
             AssemblyAction::Answer(visitor, answer) => {
                 let own = self.process(process);
                 let stays = answer == AssemblyAnswer::Accepted;
-                let conn = match stays {
+                let connection = match stays {
                     true => own.visitors.get(&visitor).copied(),
                     false => own.visitors.remove(&visitor).or_else(|| own.links.remove(&visitor)),
                 };
-                if let Some(conn) = conn {
-                    self.send(conn, process, Body::Answer(answer));
+                if let Some(connection) = connection {
+                    self.send(connection, process, AssemblyBody::Answer(answer));
                 }
             }
             AssemblyAction::TakeLink(visitor) => {
-                let conn = self.process(process).links[&visitor];
-                self.send(conn, process, Body::Linked);
+                let connection = self.process(process).links[&visitor];
+                self.send(connection, process, AssemblyBody::Linked);
             }
             AssemblyAction::Notify(visitor, notice) => {
-                if let Some(conn) = self.process(process).visitors.get(&visitor).copied() {
-                    self.send(conn, process, Body::Notice(notice));
+                if let Some(connection) = self.process(process).visitors.get(&visitor).copied() {
+                    self.send(connection, process, AssemblyBody::Notice(notice));
                 }
             }
             AssemblyAction::Close(visitor) => {
-                if let Some(conn) = self.process(process).visitors.remove(&visitor) {
-                    self.close(conn, Some(process));
+                if let Some(connection) = self.process(process).visitors.remove(&visitor) {
+                    self.close(connection, Some(process));
                 }
             }
             AssemblyAction::Report { session } => {
                 self.process(process).has_reported = true;
-                let conn = self.process(process).coordinator;
-                if let Some(conn) = conn {
-                    self.send(conn, process, Body::Report(session));
+                let connection = self.process(process).coordinator;
+                if let Some(connection) = connection {
+                    self.send(connection, process, AssemblyBody::Report(session));
                 }
             }
             _ => unreachable!("an action of another kind"),

@@ -7,7 +7,7 @@ use crate::run::Violation;
 
 /// Counts deliveries by member and sender.
 #[derive(Debug)]
-pub struct Contents {
+pub struct DeliveryCounts {
     seed: u64,
     message_max: usize,
     /// `delivered[member][sender]`.
@@ -16,7 +16,7 @@ pub struct Contents {
     sent: Vec<u64>,
 }
 
-impl Contents {
+impl DeliveryCounts {
     /// A checker for `members` members whose payloads come from `seed`.
     #[must_use]
     pub fn new(seed: u64, members: usize, message_max: usize) -> Self {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 /// What the operations are done to: how each changes the state, and what it is answered with.
-pub trait Sequential {
+pub trait SequentialSpec {
     /// The state.
     type State: Clone + Ord;
     /// An operation.
@@ -21,7 +21,7 @@ pub trait Sequential {
 
 /// An operation of a history.
 #[derive(Clone, Debug)]
-pub struct Done<O, A> {
+pub struct CompletedOperation<O, A> {
     /// What was done.
     pub operation: O,
     /// When it was called.
@@ -73,9 +73,9 @@ struct Step<T> {
     is_chosen: bool,
 }
 
-struct Search<'a, S: Sequential> {
+struct Search<'a, S: SequentialSpec> {
     object: &'a S,
-    history: &'a [Done<S::Operation, S::Answer>],
+    history: &'a [CompletedOperation<S::Operation, S::Answer>],
     entries: Vec<Entry>,
     /// Where each operation returns, if it does.
     return_of: Vec<Option<usize>>,
@@ -86,8 +86,8 @@ struct Search<'a, S: Sequential> {
     linearized: Vec<u64>,
 }
 
-impl<'a, S: Sequential> Search<'a, S> {
-    fn new(object: &'a S, history: &'a [Done<S::Operation, S::Answer>]) -> Self {
+impl<'a, S: SequentialSpec> Search<'a, S> {
+    fn new(object: &'a S, history: &'a [CompletedOperation<S::Operation, S::Answer>]) -> Self {
         let mut times: Vec<(u64, bool, usize)> = Vec::new();
         for (operation, done) in history.iter().enumerate() {
             times.push((done.called, false, operation));
@@ -157,7 +157,10 @@ impl<'a, S: Sequential> Search<'a, S> {
 }
 
 /// Whether the history is linearizable.
-pub fn is_linearizable<S: Sequential>(object: &S, history: &[Done<S::Operation, S::Answer>]) -> bool {
+pub fn is_linearizable<S: SequentialSpec>(
+    object: &S,
+    history: &[CompletedOperation<S::Operation, S::Answer>],
+) -> bool {
     let mut search = Search::new(object, history);
     // What has taken effect and the state after it, once the first way was wrong: before, there is nothing to remember.
     let (mut tried, mut has_failed) = (BTreeSet::new(), false);
@@ -243,7 +246,7 @@ impl ListDigest {
     }
 }
 
-impl Sequential for AppendOnly {
+impl SequentialSpec for AppendOnly {
     type State = ListDigest;
     type Operation = ListOperation;
     type Answer = ListAnswer;
@@ -264,22 +267,27 @@ impl Sequential for AppendOnly {
 mod tests {
     use super::*;
 
-    fn append(number: u64, called: u64, returned: u64, place: u64) -> Done<ListOperation, ListAnswer> {
+    fn append(
+        number: u64,
+        called: u64,
+        returned: u64,
+        place: u64,
+    ) -> CompletedOperation<ListOperation, ListAnswer> {
         let (operation, answer) = (ListOperation::Append(number), Some(ListAnswer::Place(place)));
-        Done { operation, called, returned: Some(returned), answer }
+        CompletedOperation { operation, called, returned: Some(returned), answer }
     }
 
-    fn read(called: u64, returned: u64, list: &[u64]) -> Done<ListOperation, ListAnswer> {
+    fn read(called: u64, returned: u64, list: &[u64]) -> CompletedOperation<ListOperation, ListAnswer> {
         let answer = Some(ListAnswer::All(ListDigest::of(list)));
-        Done { operation: ListOperation::Read, called, returned: Some(returned), answer }
+        CompletedOperation { operation: ListOperation::Read, called, returned: Some(returned), answer }
     }
 
-    fn lost(number: u64, called: u64) -> Done<ListOperation, ListAnswer> {
-        Done { operation: ListOperation::Append(number), called, returned: None, answer: None }
+    fn lost(number: u64, called: u64) -> CompletedOperation<ListOperation, ListAnswer> {
+        CompletedOperation { operation: ListOperation::Append(number), called, returned: None, answer: None }
     }
 
     #[track_caller]
-    fn check(history: &[Done<ListOperation, ListAnswer>], expected: bool) {
+    fn check(history: &[CompletedOperation<ListOperation, ListAnswer>], expected: bool) {
         assert_eq!(is_linearizable(&AppendOnly, history), expected, "{history:?}");
     }
 
@@ -296,7 +304,7 @@ mod tests {
     #[test]
     fn reads_are_of_their_time() {
         let both = [append(1, 0, 1, 0), append(2, 2, 9, 1)];
-        let with = |last: Done<_, _>| [both[0].clone(), both[1].clone(), last];
+        let with = |last: CompletedOperation<_, _>| [both[0].clone(), both[1].clone(), last];
         check(&with(read(3, 4, &[1])), true);
         check(&with(read(3, 4, &[1, 2])), true);
         check(&with(read(3, 4, &[])), false);

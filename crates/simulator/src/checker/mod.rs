@@ -7,10 +7,10 @@ mod order;
 mod stability;
 mod views;
 
-pub use contents::Contents;
-pub use order::Order;
+pub use contents::DeliveryCounts;
+pub use order::DeliveryOrder;
 pub use stability::Stability;
-pub use views::Views;
+pub use views::ViewHistory;
 
 /// A delivery, as checkers see it.
 #[derive(Clone, Copy, Debug)]

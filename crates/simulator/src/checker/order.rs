@@ -5,14 +5,14 @@ use crate::run::Violation;
 
 /// The common order as far as anybody has delivered it.
 #[derive(Debug)]
-pub struct Order {
+pub struct DeliveryOrder {
     /// Sender, index and sequence of each message.
     common: Vec<(usize, u64, u64)>,
     /// How far each member is.
     position: Vec<usize>,
 }
 
-impl Order {
+impl DeliveryOrder {
     /// A checker for `members` members.
     #[must_use]
     pub fn new(members: usize) -> Self {

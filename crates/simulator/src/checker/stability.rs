@@ -2,7 +2,7 @@
 //! checker looks into all members' memories; it does not believe what they publish.
 
 use squall_fabric::Region;
-use squall_protocols::multicast::Row;
+use squall_protocols::multicast::MulticastRow;
 
 use super::Delivery;
 use crate::run::Violation;
@@ -10,7 +10,7 @@ use crate::run::Violation;
 /// What each member can see of each sender.
 #[derive(Debug)]
 pub struct Stability {
-    row: Row,
+    row: MulticastRow,
     /// `views[member][sender]`: the member's own copy of the sender's row.
     views: Vec<Vec<Region>>,
 }
@@ -18,7 +18,7 @@ pub struct Stability {
 impl Stability {
     /// A checker that looks into `views[member][sender]`.
     #[must_use]
-    pub const fn new(row: Row, views: Vec<Vec<Region>>) -> Self {
+    pub const fn new(row: MulticastRow, views: Vec<Vec<Region>>) -> Self {
         Self { row, views }
     }
 

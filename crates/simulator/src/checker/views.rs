@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use squall_fabric::NodeId;
 use squall_protocols::group::{Placement, SubgroupId};
 use squall_protocols::membership::View;
-use squall_protocols::multicast::{Message, Mode};
+use squall_protocols::multicast::{DeliveryMode, Message};
 
 use crate::payload;
 use crate::run::Violation;
@@ -16,7 +16,7 @@ const NUMBER_BYTES: usize = 8;
 
 /// What the whole group has installed and delivered.
 #[derive(Debug)]
-pub struct Views {
+pub struct ViewHistory {
     seed: u64,
     message_max: usize,
     /// The longest message of a subgroup with large ones.
@@ -24,7 +24,7 @@ pub struct Views {
     /// Views by id, as the first member has installed them.
     views: BTreeMap<u64, View>,
     /// Members of each subgroup in each view, and its mode.
-    placements: BTreeMap<(u64, SubgroupId), (Vec<NodeId>, Mode)>,
+    placements: BTreeMap<(u64, SubgroupId), (Vec<NodeId>, DeliveryMode)>,
     /// What was delivered in total order, by view and subgroup.
     histories: BTreeMap<(u64, SubgroupId), History>,
     /// How many messages each node has sent in each subgroup.
@@ -51,7 +51,7 @@ fn fail(checker: &'static str, text: String) -> Result<(), Violation> {
     Err(Violation { checker, text })
 }
 
-impl Views {
+impl ViewHistory {
     /// A checker for messages whose contents come from `seed`.
     #[must_use]
     pub fn new(seed: u64, message_max: usize) -> Self {
@@ -159,7 +159,7 @@ impl Views {
             text: format!("[O3] {node} delivers, as index {index} of {sender} in {id}, what was never sent"),
         })?;
         let next = self.next.entry((node, id, sender)).or_insert(number);
-        let fits = if mode == Mode::Raw { number >= *next } else { number == *next };
+        let fits = if mode == DeliveryMode::Raw { number >= *next } else { number == *next };
         if !fits {
             let text =
                 format!("[V7] {node} delivers message {number} of {sender} in {id}, view {view}, not {next}");
@@ -167,7 +167,7 @@ impl Views {
         }
         *next = number + 1;
         self.delivered += 1;
-        if mode == Mode::Atomic {
+        if mode == DeliveryMode::Atomic {
             self.check_order(node, (view, id), (sender, number, sequence))?;
         }
         Ok(())

@@ -7,7 +7,7 @@ mod promises;
 
 use std::collections::BTreeMap;
 
-use squall_fabric::sim::{Rule, Verdict, When};
+use squall_fabric::sim::{Rule, RuleTrigger, Verdict};
 use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
@@ -82,11 +82,11 @@ pub(crate) fn rule_kinds(rules: &[Rule]) -> Vec<&'static str> {
 
 fn rule_kind(rule: &Rule) -> &'static str {
     match (&rule.what, rule.when) {
-        (Verdict::Crash(_), When::At(_)) => "crash at a time",
-        (Verdict::Crash(_), When::Post { .. }) => "crash before a post",
-        (Verdict::Crash(_), When::Piece { .. }) => "crash before a piece",
-        (Verdict::Crash(_), When::Memory { .. }) => "shortage of memory",
-        (Verdict::Pause { .. }, When::At(_)) => "pause at a time",
+        (Verdict::Crash(_), RuleTrigger::At(_)) => "crash at a time",
+        (Verdict::Crash(_), RuleTrigger::Post { .. }) => "crash before a post",
+        (Verdict::Crash(_), RuleTrigger::Piece { .. }) => "crash before a piece",
+        (Verdict::Crash(_), RuleTrigger::Memory { .. }) => "shortage of memory",
+        (Verdict::Pause { .. }, RuleTrigger::At(_)) => "pause at a time",
         (Verdict::Pause { .. }, _) => "pause before a post",
         (Verdict::Partition(_), _) => "partition",
         (Verdict::Cut { .. }, _) => "cut",

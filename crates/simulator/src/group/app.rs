@@ -6,40 +6,42 @@ use std::ops::DerefMut;
 use std::rc::Rc;
 
 use squall_fabric::sim::Prng;
-use squall_fabric::window::{ReserveError, Writer};
+use squall_fabric::window::{ReserveError, WindowWriter};
 use squall_fabric::{Duration, Instant, NodeId};
-use squall_protocols::group::{Application, Layout, Outlet, Placement, SubgroupId, Succession, Unplaced};
+use squall_protocols::group::{
+    GroupApplication, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession, Unplaced,
+};
 use squall_protocols::membership::View;
-use squall_protocols::multicast::{Message, Mode, Pull};
+use squall_protocols::multicast::{DeliveryMode, Message, Pull};
 
-use super::plan::{Plan, has};
-use super::program::{Program, Scene, Watch};
+use super::plan::{GroupPlan, has};
+use super::program::{GroupScene, NodeProgram, RunChecks};
 use crate::run::Violation;
 
 /// Nodes that send messages, and nothing around them.
-pub(crate) struct Senders {
-    plan: Rc<Plan>,
-    watch: Rc<RefCell<Watch>>,
+pub(crate) struct SendersOnly {
+    plan: Rc<GroupPlan>,
+    watch: Rc<RefCell<RunChecks>>,
 }
 
-impl Senders {
-    pub(super) fn new(plan: &Plan, watch: &Rc<RefCell<Watch>>) -> Self {
+impl SendersOnly {
+    pub(super) fn new(plan: &GroupPlan, watch: &Rc<RefCell<RunChecks>>) -> Self {
         let views = &mut watch.borrow_mut().views;
         plan.subgroups.iter().for_each(|subgroup| views.allow(subgroup.id, subgroup.settings.longest()));
         Self { plan: Rc::new(plan.clone()), watch: Rc::clone(watch) }
     }
 }
 
-impl Scene for Senders {
-    type Program = App;
+impl GroupScene for SendersOnly {
+    type Program = GroupApp;
 
-    fn program(&mut self, node: NodeId) -> App {
-        App::new(node, &self.plan, &self.watch)
+    fn program(&mut self, node: NodeId) -> GroupApp {
+        GroupApp::new(node, &self.plan, &self.watch)
     }
 
-    fn layout(&self) -> Box<dyn Layout + Send> {
+    fn layout(&self) -> Box<dyn SubgroupLayout + Send> {
         let subgroups = self.plan.subgroups.clone();
-        Box::new(move |view: &View| Plan::place(&subgroups, view))
+        Box::new(move |view: &View| GroupPlan::place(&subgroups, view))
     }
 
     fn delivered(&self) -> u64 {
@@ -47,9 +49,11 @@ impl Scene for Senders {
     }
 
     /// \[V7\] Everything that members of the last view have sent is delivered by all of them.
-    fn check_complete(&self, present: &[(NodeId, &App)]) -> Result<(), Violation> {
+    fn check_complete(&self, present: &[(NodeId, &GroupApp)]) -> Result<(), Violation> {
         let watch = self.watch.borrow();
-        for subgroup in self.plan.subgroups.iter().filter(|subgroup| subgroup.settings.mode != Mode::Raw) {
+        for subgroup in
+            self.plan.subgroups.iter().filter(|subgroup| subgroup.settings.mode != DeliveryMode::Raw)
+        {
             let members = || present.iter().map(|(node, _)| *node).filter(|node| has(subgroup.nodes, *node));
             for member in members() {
                 for sender in members() {
@@ -63,12 +67,12 @@ impl Scene for Senders {
 }
 
 /// The application at one node.
-pub(crate) struct App {
+pub(crate) struct GroupApp {
     node: NodeId,
-    plan: Rc<Plan>,
-    watch: Rc<RefCell<Watch>>,
+    plan: Rc<GroupPlan>,
+    watch: Rc<RefCell<RunChecks>>,
     view: Option<View>,
-    seats: BTreeMap<SubgroupId, Seat>,
+    slots: BTreeMap<SubgroupId, AppSlot>,
     next_send: Instant,
     blocked: bool,
     next_consume: Instant,
@@ -76,8 +80,8 @@ pub(crate) struct App {
 
 /// A subgroup that the node belongs to.
 #[derive(Default)]
-struct Seat {
-    writer: Option<Writer>,
+struct AppSlot {
+    writer: Option<WindowWriter>,
     succession: Succession,
     unsent: u64,
     /// The receiving ends of the views that are not yet consumed, with their views.
@@ -86,32 +90,32 @@ struct Seat {
 
 type Upcall = Box<dyn FnMut(Message<'_>)>;
 
-impl App {
-    pub(super) fn new(node: NodeId, plan: &Rc<Plan>, watch: &Rc<RefCell<Watch>>) -> Self {
+impl GroupApp {
+    pub(super) fn new(node: NodeId, plan: &Rc<GroupPlan>, watch: &Rc<RefCell<RunChecks>>) -> Self {
         let start = Instant::from_nanos(0);
         let (plan, watch) = (Rc::clone(plan), Rc::clone(watch));
-        let seats = BTreeMap::new();
-        Self { node, plan, watch, view: None, seats, next_send: start, blocked: false, next_consume: start }
+        let slots = BTreeMap::new();
+        Self { node, plan, watch, view: None, slots, next_send: start, blocked: false, next_consume: start }
     }
 }
 
-impl Program for App {
-    /// Commits a burst in each subgroup, if it is time and the windows have room.
+impl NodeProgram for GroupApp {
+    /// Commits a burst in each subgroup, if it is time and the windows have space.
     fn send(&mut self, now: Instant, prng: &mut Prng) -> bool {
         if now < self.next_send {
             return false;
         }
         let mut sent = false;
         self.blocked = false;
-        for (id, seat) in &mut self.seats {
+        for (id, slot) in &mut self.slots {
             for _ in 0..1 + prng.below(self.plan.burst) {
-                if seat.unsent == 0 {
+                if slot.unsent == 0 {
                     break;
                 }
-                if seat.writer.is_none() {
-                    seat.writer = seat.succession.take_writer();
+                if slot.writer.is_none() {
+                    slot.writer = slot.succession.take_writer();
                 }
-                let Some(writer) = &mut seat.writer else {
+                let Some(writer) = &mut slot.writer else {
                     self.blocked = true;
                     break;
                 };
@@ -121,10 +125,10 @@ impl Program for App {
                 match writer.send(length, |bytes| watch.views.fill(*id, self.node, number, bytes)) {
                     Ok(()) => {
                         watch.views.on_send(*id, self.node);
-                        seat.unsent -= 1;
+                        slot.unsent -= 1;
                         sent = true;
                     }
-                    Err(ReserveError::Closed) => seat.writer = None,
+                    Err(ReserveError::Closed) => slot.writer = None,
                     Err(ReserveError::Full) => self.blocked = true,
                     Err(ReserveError::TooLong { .. }) => unreachable!("the plan's messages fit"),
                 }
@@ -146,9 +150,9 @@ impl Program for App {
             return false;
         }
         let mut worked = false;
-        for (id, seat) in &mut self.seats {
-            let has_next = seat.pulls.len() > 1;
-            let Some((view, pull)) = seat.pulls.front_mut() else { continue };
+        for (id, slot) in &mut self.slots {
+            let has_next = slot.pulls.len() > 1;
+            let Some((view, pull)) = slot.pulls.front_mut() else { continue };
             let is_over = pull.is_closed() && has_next;
             for _ in 0..1 + prng.below(30) {
                 let mut watch = self.watch.borrow_mut();
@@ -162,7 +166,7 @@ impl Program for App {
                         if is_over {
                             let result = watch.views.on_view_end(self.node, *id, *view);
                             watch.take(result);
-                            seat.pulls.pop_front();
+                            slot.pulls.pop_front();
                             worked = true;
                         }
                         break;
@@ -174,7 +178,7 @@ impl Program for App {
                     }
                 }
             }
-            if let Some((_, pull)) = seat.pulls.front_mut() {
+            if let Some((_, pull)) = slot.pulls.front_mut() {
                 worked |= pull.owes_release();
                 pull.release();
             }
@@ -187,30 +191,30 @@ impl Program for App {
     }
 
     fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let has_window = |seat: &Seat| seat.writer.is_some() || seat.succession.has_window();
-        let can_send = self.seats.values().any(|seat| seat.unsent > 0 && has_window(seat));
+        let has_window = |slot: &AppSlot| slot.writer.is_some() || slot.succession.has_window();
+        let can_send = self.slots.values().any(|slot| slot.unsent > 0 && has_window(slot));
         let send = (can_send && !self.blocked).then_some(self.next_send);
-        let pulls = self.seats.values().any(|seat| !seat.pulls.is_empty());
+        let pulls = self.slots.values().any(|slot| !slot.pulls.is_empty());
         let consume = Some(self.next_consume).filter(|next| pulls && *next > now);
         [send, consume].into_iter().flatten().min()
     }
 
     /// Whether everything is sent and taken.
     fn is_done(&self) -> bool {
-        self.seats.values().all(|seat| seat.unsent == 0 && seat.pulls.len() <= 1)
+        self.slots.values().all(|slot| slot.unsent == 0 && slot.pulls.len() <= 1)
     }
 }
 
-impl Application for App {
+impl GroupApplication for GroupApp {
     type Deliver = Upcall;
 
-    fn outlet(&mut self, id: SubgroupId) -> Outlet<Upcall> {
+    fn outlet(&mut self, id: SubgroupId) -> SubgroupOutlet<Upcall> {
         let plan = self.plan.subgroups.iter().find(|plan| plan.id == id).expect("the plan has it");
         if has(plan.pullers, self.node) {
-            return Outlet::Pull;
+            return SubgroupOutlet::Pull;
         }
         let (node, watch) = (self.node, Rc::clone(&self.watch));
-        Outlet::Upcall(Box::new(move |message: Message<'_>| {
+        SubgroupOutlet::Upcall(Box::new(move |message: Message<'_>| {
             let mut watch = watch.borrow_mut();
             let result = watch.views.on_delivery(node, id, &message);
             watch.take(result);
@@ -221,7 +225,7 @@ impl Application for App {
         let mut watch = self.watch.borrow_mut();
         if let Some(before) = &self.view {
             // Those with upcalls have delivered all of the view before; pulls end when they are consumed.
-            for id in self.seats.iter().filter(|(_, seat)| seat.pulls.is_empty()).map(|(id, _)| *id) {
+            for id in self.slots.iter().filter(|(_, slot)| slot.pulls.is_empty()).map(|(id, _)| *id) {
                 let result = watch.views.on_view_end(self.node, id, before.id);
                 watch.take(result);
             }
@@ -232,7 +236,7 @@ impl Application for App {
             let plan = self.plan.subgroups.iter().find(|plan| plan.id == placement.id);
             let sends = plan.is_some_and(|plan| has(plan.senders, self.node));
             let unsent = if sends { self.plan.messages } else { 0 };
-            self.seats.entry(placement.id).or_insert_with(|| Seat { unsent, ..Seat::default() });
+            self.slots.entry(placement.id).or_insert_with(|| AppSlot { unsent, ..AppSlot::default() });
         }
         self.view = Some(view.clone());
         // There may be windows again.
@@ -240,15 +244,15 @@ impl Application for App {
     }
 
     fn succession(&mut self, id: SubgroupId) -> impl DerefMut<Target = Succession> {
-        &mut self.seats.get_mut(&id).expect("a subgroup of the view").succession
+        &mut self.slots.get_mut(&id).expect("a subgroup of the view").succession
     }
 
     fn take_pull(&mut self, id: SubgroupId, pull: Pull) {
         let view = self.view.as_ref().expect("it is installed first").id;
-        self.seats.get_mut(&id).expect("a subgroup of the view").pulls.push_back((view, pull));
+        self.slots.get_mut(&id).expect("a subgroup of the view").pulls.push_back((view, pull));
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, _deliver: Option<Self::Deliver>) {
-        self.seats.remove(&id);
+        self.slots.remove(&id);
     }
 }

@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
-use squall_fabric::{Core, Duration, Event, Fabric, Instant, NodeId};
-use squall_protocols::group::{Ended, Group, Settings};
-use squall_protocols::membership::{self, MEMBERS_MAX, Member, State, Stop, View};
+use squall_fabric::{Core, Duration, Fabric, FabricEvent, Instant, NodeId};
+use squall_protocols::group::{GroupCore, GroupEnd, GroupSettings};
+use squall_protocols::membership::{self, MEMBERS_MAX, Member, MembershipState, StopReason, View};
 
-use super::plan::Plan;
-use super::program::{Program, Scene, Watch};
-use crate::run::{Outcome, Violation};
+use super::plan::GroupPlan;
+use super::program::{GroupScene, NodeProgram, RunChecks};
+use crate::run::{RunOutcome, Violation};
 
 /// After the last fault all is delivered, and all who live and are wanted are in one view, within this virtual time.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -20,7 +20,7 @@ pub const UNREACHABLE_AFTER: Duration = Duration::from_millis(3);
 
 /// The nodes do their work in fewer turns: most runs in a few thousand, those that relay large messages in the smallest
 /// blocks in up to 150,000.
-const TURNS_MAX: u32 = 400_000;
+const STEPS_MAX: u32 = 400_000;
 
 /// Whether a run with heartbeats is over is looked at once in so many turns.
 const LOOK_EVERY: u32 = 64;
@@ -31,18 +31,18 @@ pub(crate) const STATES: usize = 8;
 /// How often a joiner asks again.
 const ASK_EVERY: Duration = Duration::from_micros(700);
 
-pub(crate) struct Cluster<S: Scene> {
-    plan: Plan,
+pub(crate) struct GroupCluster<S: GroupScene> {
+    plan: GroupPlan,
     scene: S,
     world: SimWorld,
     nodes: Vec<Node<S::Program>>,
-    watch: Rc<RefCell<Watch>>,
+    watch: Rc<RefCell<RunChecks>>,
     prng: Prng,
 }
 
 /// What has become of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum NodeFate {
     /// It has crashed.
     Dead,
     /// It waits for its first view.
@@ -50,10 +50,10 @@ pub enum Fate {
     /// It is in this view.
     Member(View),
     /// Its group has ended.
-    Ended(Ended),
+    Ended(GroupEnd),
 }
 
-impl Fate {
+impl NodeFate {
     /// Whether `nodes`, in ascending order, are in one view of just them.
     ///
     /// # Errors
@@ -71,12 +71,12 @@ impl Fate {
     }
 }
 
-struct Node<P: Program> {
+struct Node<P: NodeProgram> {
     id: NodeId,
     fabric: SimFabric,
     /// Events that the group has not seen.
-    events: Vec<Event>,
-    group: Option<Group<P>>,
+    events: Vec<FabricEvent>,
+    group: Option<GroupCore<P>>,
     /// The members of the latest view.
     members: Vec<NodeId>,
     /// How many nodes there are.
@@ -88,11 +88,11 @@ struct Node<P: Program> {
     leaves_at: Option<Instant>,
 }
 
-impl<S: Scene> Cluster<S> {
+impl<S: GroupScene> GroupCluster<S> {
     pub(crate) fn new(
-        plan: &Plan,
+        plan: &GroupPlan,
         trace_records_max: usize,
-        scene: impl FnOnce(&SimWorld, &Rc<RefCell<Watch>>) -> S,
+        scene: impl FnOnce(&SimWorld, &Rc<RefCell<RunChecks>>) -> S,
     ) -> Self {
         let config = SimConfig {
             adversary: Some(plan.adversary.clone()),
@@ -106,30 +106,30 @@ impl<S: Scene> Cluster<S> {
             ..SimConfig::hardware()
         };
         let world = SimWorld::new(plan.seed, config, plan.nodes());
-        let watch = Rc::new(RefCell::new(Watch::new(plan.seed)));
+        let watch = Rc::new(RefCell::new(RunChecks::new(plan.seed)));
         let mut scene = scene(&world, &watch);
         let nodes = (0..plan.nodes()).map(|i| Node::new(plan, &world, i, &mut scene)).collect();
         let prng = Prng::new(plan.seed ^ 0x6e0);
         Self { plan: plan.clone(), scene, world, nodes, watch, prng }
     }
 
-    pub(crate) fn drive(&mut self) -> Outcome {
+    pub(crate) fn drive(&mut self) -> RunOutcome {
         let mut last_fault = Instant::from_nanos(0) + self.plan.last_fault();
-        let (mut turns, mut deaths) = (0, 0);
+        let (mut steps, mut deaths) = (0, 0);
         let unchanged_max = self.plan.unchanged_views_max();
-        while let Some(i) = self.world.next_turn(last_fault + SETTLE) {
-            turns += 1;
+        while let Some(i) = self.world.next_poll(last_fault + SETTLE) {
+            steps += 1;
             if std::mem::replace(&mut deaths, self.world.deaths()) != deaths {
                 last_fault = last_fault.max(self.world.now());
             }
             let (worked, deadline) = match self.nodes.get(i as usize) {
-                Some(_) => (self.turn(i as usize), self.nodes[i as usize].next_deadline()),
-                None => self.scene.guest_turn(i, &mut self.prng),
+                Some(_) => (self.step(i as usize), self.nodes[i as usize].next_deadline()),
+                None => self.scene.client_step(i, &mut self.prng),
             };
             self.world.rest(i, worked, deadline);
-            let is_busy = turns > TURNS_MAX && self.plan.suspicion_after.is_none();
+            let is_busy = steps > STEPS_MAX && self.plan.suspicion_after.is_none();
             if is_busy {
-                let text = format!("[N4] the members are still busy after {TURNS_MAX} turns");
+                let text = format!("[N4] the members are still busy after {STEPS_MAX} steps");
                 self.watch.borrow_mut().take(Err(Violation { checker: "quiescence", text }));
             }
             if self.watch.borrow().views.unchanged() > unchanged_max {
@@ -140,14 +140,14 @@ impl<S: Scene> Cluster<S> {
                 break;
             }
             // Heartbeats go on forever. To look at everything takes longer than many turns.
-            let may_be_over = self.plan.suspicion_after.is_some() && turns.is_multiple_of(LOOK_EVERY);
+            let may_be_over = self.plan.suspicion_after.is_some() && steps.is_multiple_of(LOOK_EVERY);
             if may_be_over && self.world.now() > last_fault && self.is_settled() {
                 break;
             }
         }
         let found = self.watch.borrow_mut().violation.take();
         let violation = found.or_else(|| self.check_end().err());
-        Outcome {
+        RunOutcome {
             violation,
             elapsed: self.world.now().since(Instant::from_nanos(0)),
             delivered: self.scene.delivered(),
@@ -157,14 +157,14 @@ impl<S: Scene> Cluster<S> {
     }
 
     /// What has become of each node.
-    pub(crate) fn fates(&self) -> Vec<Fate> {
+    pub(crate) fn fates(&self) -> Vec<NodeFate> {
         let fate = |node: &Node<S::Program>| {
             let group = node.group.as_ref();
-            match (group.and_then(Group::ended), group.and_then(Group::membership)) {
-                _ if !self.world.lives(node.id.0) => Fate::Dead,
-                (Some(ended), _) => Fate::Ended(ended),
-                (None, Some(membership)) => Fate::Member(membership.view().clone()),
-                (None, None) => Fate::Waiting,
+            match (group.and_then(GroupCore::ended), group.and_then(GroupCore::membership)) {
+                _ if !self.world.lives(node.id.0) => NodeFate::Dead,
+                (Some(ended), _) => NodeFate::Ended(ended),
+                (None, Some(membership)) => NodeFate::Member(membership.view().clone()),
+                (None, None) => NodeFate::Waiting,
             }
         };
         self.nodes.iter().map(fate).collect()
@@ -176,7 +176,7 @@ impl<S: Scene> Cluster<S> {
         self.nodes.iter().map(|node| watch.views.delivered_by(node.id)).collect()
     }
 
-    fn turn(&mut self, i: usize) -> bool {
+    fn step(&mut self, i: usize) -> bool {
         let mut worked = self.nodes[i].start(&self.plan, &mut self.scene);
         worked |= self.ask(i);
         let node = &mut self.nodes[i];
@@ -196,7 +196,7 @@ impl<S: Scene> Cluster<S> {
         worked |= group.application().consume(node.fabric.now(), &mut self.prng);
         node.part_with_the_departed();
         let Some(group) = &node.group else { return worked };
-        if let Some(Ended::Failed(id, failure)) = group.ended() {
+        if let Some(GroupEnd::Failed(id, failure)) = group.ended() {
             let text = format!("[O6] {} has stopped: {id}: {failure}", node.id);
             self.watch.borrow_mut().take(Err(Violation { checker: "failure", text }));
         }
@@ -219,7 +219,7 @@ impl<S: Scene> Cluster<S> {
         let next = node.fabric.now() + ASK_EVERY;
         self.nodes[i].asks_at = Some(next);
         let leads = |node: &&mut Node<S::Program>| {
-            let membership = node.group.as_ref().and_then(Group::membership);
+            let membership = node.group.as_ref().and_then(GroupCore::membership);
             self.world.lives(node.id.0) && membership.is_some_and(membership::Membership::leads)
         };
         let leader = self.nodes.iter_mut().filter(leads).max_by_key(|node| node.view_id());
@@ -272,7 +272,7 @@ impl<S: Scene> Cluster<S> {
 
     /// The nodes that have to end in one view together.
     fn healthy(&self) -> Vec<u32> {
-        let excluded = Ended::Stopped(Stop::Excluded);
+        let excluded = GroupEnd::Stopped(StopReason::Excluded);
         self.plan.healthy(|node| !self.world.lives(node) || self.scene.excuses(NodeId(node), excluded))
     }
 
@@ -301,11 +301,11 @@ impl<S: Scene> Cluster<S> {
         let last = self.going().filter_map(Node::view_id).max();
         let Some(last) = last else { return Ok(()) };
         for node in self.going().filter(|node| !self.is_cut_off(node)) {
-            let Some(membership) = node.group.as_ref().and_then(Group::membership) else {
+            let Some(membership) = node.group.as_ref().and_then(GroupCore::membership) else {
                 return fail(format!("[V8] {} still waits to join view {last}", node.id));
             };
             let (view, state) = (membership.view(), membership.state());
-            if view.id != last || state != State::Normal {
+            if view.id != last || state != MembershipState::Normal {
                 return fail(format!("[V8] {} is in {view}, {state:?}; the last view is {last}", node.id));
             }
             let is_going = |member: &Member| self.going().any(|other| other.id == member.node);
@@ -319,7 +319,7 @@ impl<S: Scene> Cluster<S> {
     /// A joiner that has lost a member, or that there is no place for, cannot join; it gives up when its time is over.
     fn is_cut_off(&self, node: &Node<S::Program>) -> bool {
         let members = |node: &Node<S::Program>| {
-            let membership = node.group.as_ref().and_then(Group::membership);
+            let membership = node.group.as_ref().and_then(GroupCore::membership);
             membership.map_or(0, |membership| membership.view().members.len())
         };
         if node.view_id().is_none() && self.going().any(|other| members(other) == MEMBERS_MAX) {
@@ -335,15 +335,15 @@ impl<S: Scene> Cluster<S> {
         let is_sure = !self.plan.has_false_suspicion();
         let healthy = self.healthy();
         for node in &self.nodes {
-            let ended = node.group.as_ref().and_then(Group::ended);
+            let ended = node.group.as_ref().and_then(GroupCore::ended);
             let Some(ended) = ended.filter(|_| self.world.lives(node.id.0)) else { continue };
             let leaves = self.plan.leaves.iter().any(|(leaver, _)| *leaver == node.id.0);
             let is_fine = match ended {
-                Ended::Stopped(Stop::Left) => leaves,
-                Ended::Stopped(Stop::Minority { .. }) => !is_sure || self.plan.crashes() > 0,
-                Ended::Stopped(Stop::Excluded) => !is_sure,
-                Ended::NobodyLeft => true,
-                Ended::Failed(..) => false,
+                GroupEnd::Stopped(StopReason::Left) => leaves,
+                GroupEnd::Stopped(StopReason::Minority { .. }) => !is_sure || self.plan.crashes() > 0,
+                GroupEnd::Stopped(StopReason::Excluded) => !is_sure,
+                GroupEnd::NobodyLeft => true,
+                GroupEnd::Failed(..) => false,
             };
             if !is_fine && !self.scene.excuses(node.id, ended) {
                 let text = format!("[V5] {} has stopped without a reason: {ended}", node.id);
@@ -368,8 +368,8 @@ impl<S: Scene> Cluster<S> {
     }
 }
 
-impl<P: Program> Node<P> {
-    fn new(plan: &Plan, world: &SimWorld, i: u32, scene: &mut impl Scene<Program = P>) -> Self {
+impl<P: NodeProgram> Node<P> {
+    fn new(plan: &GroupPlan, world: &SimWorld, i: u32, scene: &mut impl GroupScene<Program = P>) -> Self {
         let mut fabric = world.fabric(i);
         let (id, now) = (NodeId(i), fabric.now());
         let leaves_at = plan.leaves.iter().find(|(leaver, _)| *leaver == i).map(|(_, at)| now + *at);
@@ -377,7 +377,7 @@ impl<P: Program> Node<P> {
         let group = if i < plan.members {
             let members = (0..plan.members).map(|n| Member { node: NodeId(n), tag: u64::from(n) }).collect();
             let view = View { id: plan.limits.first_view, ..View::first(members) };
-            Some(Group::begin(&mut fabric, view, scene.layout(), settings(plan), scene.program(id)))
+            Some(GroupCore::begin(&mut fabric, view, scene.layout(), settings(plan), scene.program(id)))
         } else {
             asks_at = Some(now + plan.joins[(i - plan.members) as usize]);
             None
@@ -387,13 +387,13 @@ impl<P: Program> Node<P> {
     }
 
     /// A joiner begins when it is time.
-    fn start(&mut self, plan: &Plan, scene: &mut impl Scene<Program = P>) -> bool {
+    fn start(&mut self, plan: &GroupPlan, scene: &mut impl GroupScene<Program = P>) -> bool {
         if self.group.is_some() || self.asks_at.is_some_and(|at| self.fabric.now() < at) {
             return false;
         }
         let contacts: Vec<NodeId> = (0..plan.nodes()).map(NodeId).filter(|node| *node != self.id).collect();
         let (layout, program) = (scene.layout(), scene.program(self.id));
-        self.group = Some(Group::join(&mut self.fabric, &contacts, layout, settings(plan), program));
+        self.group = Some(GroupCore::join(&mut self.fabric, &contacts, layout, settings(plan), program));
         true
     }
 
@@ -439,10 +439,10 @@ impl<P: Program> Node<P> {
     }
 }
 
-fn settings(plan: &Plan) -> Settings {
+fn settings(plan: &GroupPlan) -> GroupSettings {
     let (suspicion_after, partition_safety) = (plan.suspicion_after, plan.partition_safety);
-    Settings {
-        membership: membership::Settings { suspicion_after, partition_safety, states: STATES },
+    GroupSettings {
+        membership: membership::MembershipSettings { suspicion_after, partition_safety, states: STATES },
         relays: Some(plan.relays.clone()),
         view_indexes_max: plan.limits.view_indexes_max,
     }

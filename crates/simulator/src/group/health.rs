@@ -9,12 +9,12 @@
 //! healthy; a member that leaves, and is healthy until then, is on their side. Then all healthy nodes, joiners too, have
 //! to end in one view together.
 
-use squall_fabric::sim::{Verdict, When};
+use squall_fabric::sim::{RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::membership::{MEMBERS_MAX, PartitionSafety};
 
 use super::cluster::UNREACHABLE_AFTER;
-use super::plan::{FOR_EVER, Plan};
+use super::plan::{FOR_EVER, GroupPlan};
 
 /// Some nodes of a run, as a set of bits.
 type Nodes = u128;
@@ -27,7 +27,7 @@ struct Parting<'a> {
     parts: &'a [Vec<u32>],
 }
 
-impl Plan {
+impl GroupPlan {
     /// The nodes that have to end in one view together, in ascending order, given those that have not `fallen` by a crash
     /// or the scene's own rules; none if the plan promises nothing.
     #[must_use]
@@ -118,7 +118,7 @@ impl Plan {
     fn parted(&self) -> Nodes {
         let everybody = (1 << self.nodes()) - 1;
         let is_timed = |what: &Verdict| matches!(what, Verdict::Partition(_) | Verdict::Heal);
-        if self.rules.iter().any(|rule| is_timed(&rule.what) && !matches!(rule.when, When::At(_))) {
+        if self.rules.iter().any(|rule| is_timed(&rule.what) && !matches!(rule.when, RuleTrigger::At(_))) {
             return everybody;
         }
         let partings = self.partings();
@@ -149,8 +149,8 @@ impl Plan {
         let mut changes: Vec<(Instant, Option<&[Vec<u32>]>)> = Vec::new();
         for rule in &self.rules {
             match (&rule.when, &rule.what) {
-                (When::At(at), Verdict::Partition(parts)) => changes.push((*at, Some(parts))),
-                (When::At(at), Verdict::Heal) => changes.push((*at, None)),
+                (RuleTrigger::At(at), Verdict::Partition(parts)) => changes.push((*at, Some(parts))),
+                (RuleTrigger::At(at), Verdict::Heal) => changes.push((*at, None)),
                 _ => {}
             }
         }
@@ -187,10 +187,10 @@ mod tests {
 
     const BEGIN: Instant = Instant::from_nanos(30_000);
 
-    fn plan(members: u32, faults: Vec<(u64, Verdict)>) -> Plan {
-        let at = |micros| When::At(BEGIN + Duration::from_micros(micros));
+    fn plan(members: u32, faults: Vec<(u64, Verdict)>) -> GroupPlan {
+        let at = |micros| RuleTrigger::At(BEGIN + Duration::from_micros(micros));
         let rules = faults.into_iter().map(|(micros, what)| Rule { when: at(micros), what }).collect();
-        Plan { rules, suspicion_after: Some(Duration::from_micros(400)), ..Plan::calm(1, members) }
+        GroupPlan { rules, suspicion_after: Some(Duration::from_micros(400)), ..GroupPlan::calm(1, members) }
     }
 
     fn healthy(members: u32, faults: Vec<(u64, Verdict)>) -> Vec<u32> {
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn many_plans_with_faults_promise_something() {
         let promises = |seed: &u64| {
-            let plan = Plan::draw(*seed);
+            let plan = GroupPlan::draw(*seed);
             let crashes = |node| plan.rules.iter().any(|rule| rule.what == Verdict::Crash(node));
             !plan.rules.is_empty() && !plan.healthy(crashes).is_empty()
         };

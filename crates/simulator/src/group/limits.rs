@@ -1,23 +1,23 @@
 //! Counts that begin just below a limit, or have a low one, and memory that runs short. All of it is drawn from the seed
 //! alone, beside the rest of the plan, so that the rest does not depend on it.
 
-use squall_fabric::sim::{Prng, Rule, Verdict, When};
-use squall_protocols::group::Settings;
+use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
+use squall_protocols::group::GroupSettings;
 
 /// Where a run's counts begin and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct CounterLimits {
     /// The number of the first view.
     pub first_view: u64,
-    /// A view ends when a sender has sent so much ([`Settings::view_indexes_max`]).
+    /// A view ends when a sender has sent so much ([`GroupSettings::view_indexes_max`]).
     pub view_indexes_max: u64,
 }
 
-impl Limits {
+impl CounterLimits {
     /// Views are counted from 0, and end for other reasons.
     #[must_use]
     pub fn usual() -> Self {
-        Self { first_view: 0, view_indexes_max: Settings::default().view_indexes_max }
+        Self { first_view: 0, view_indexes_max: GroupSettings::default().view_indexes_max }
     }
 
     /// Those of `seed`: mostly the usual ones.
@@ -47,6 +47,6 @@ impl Limits {
 pub(super) fn draw_shortage(seed: u64, nodes: u64) -> Option<Rule> {
     let mut prng = Prng::new(seed ^ 0x5604);
     let node = u32::try_from(prng.below(nodes)).expect("few");
-    let when = When::Memory { node, nth: 1 + prng.below(80) };
+    let when = RuleTrigger::Memory { node, nth: 1 + prng.below(80) };
     prng.chance(120).then_some(Rule { when, what: Verdict::Crash(node) })
 }

@@ -1,7 +1,7 @@
 //! Scenario: a group whose members crash, pause, part, join and leave (Derecho §2, §3.4).
 //!
-//! Checked: \[V1\]–\[V4\], \[V7\], \[D6\] by [`crate::checker::Views`], \[V5\] \[V8\] by the state of all nodes some time after
-//! the last fault, \[O6\] by the absence of corruption, completeness of what living senders have sent.
+//! Checked: \[V1\]–\[V4\], \[V7\], \[D6\] by [`crate::checker::ViewHistory`], \[V5\] \[V8\] by the state of all nodes some time
+//! after the last fault, \[O6\] by the absence of corruption, completeness of what living senders have sent.
 
 mod app;
 mod cluster;
@@ -12,38 +12,38 @@ mod program;
 pub mod slow;
 mod stagger;
 
-pub(crate) use cluster::{Cluster, STATES};
-pub use cluster::{Fate, UNREACHABLE_AFTER};
-pub use limits::Limits;
+pub(crate) use cluster::{GroupCluster, STATES};
+pub use cluster::{NodeFate, UNREACHABLE_AFTER};
+pub use limits::CounterLimits;
 pub(crate) use plan::{FOR_EVER, draw_drift, draw_rules};
-pub use plan::{Plan, SubgroupPlan};
-pub(crate) use program::{Program, Scene, Watch};
+pub use plan::{GroupPlan, SubgroupPlan};
+pub(crate) use program::{GroupScene, NodeProgram, RunChecks};
 pub(crate) use stagger::stagger;
 
-use app::Senders;
+use app::SendersOnly;
 
 use crate::coverage;
-use crate::run::{Outcome, Planned};
+use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
-pub const SCENARIO: Planned<Plan> = Planned {
+pub const SCENARIO: PlannedScenario<GroupPlan> = PlannedScenario {
     name: "group",
     about: "1 to 5 members and up to 3 joiners, overlapping subgroups; crashes, pauses, partitions, joins, leaves",
-    draw: Plan::draw,
+    draw: GroupPlan::draw,
     run,
-    faults: Plan::faults,
+    faults: GroupPlan::faults,
     promises: coverage::GROUP,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
-pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
+pub fn run(plan: &GroupPlan, trace_records_max: usize) -> RunOutcome {
     cluster_of(plan, trace_records_max).drive()
 }
 
 /// Runs a plan, like [`run`], and says what has become of each node.
 #[must_use]
-pub fn run_to_fates(plan: &Plan, trace_records_max: usize) -> (Outcome, Vec<Fate>) {
+pub fn run_to_fates(plan: &GroupPlan, trace_records_max: usize) -> (RunOutcome, Vec<NodeFate>) {
     let mut cluster = cluster_of(plan, trace_records_max);
     let outcome = cluster.drive();
     (outcome, cluster.fates())
@@ -51,12 +51,15 @@ pub fn run_to_fates(plan: &Plan, trace_records_max: usize) -> (Outcome, Vec<Fate
 
 /// Runs a plan, like [`run_to_fates`], and says also how many messages of total order each node has delivered.
 #[must_use]
-pub fn run_to_deliveries(plan: &Plan, trace_records_max: usize) -> (Outcome, Vec<Fate>, Vec<usize>) {
+pub fn run_to_deliveries(
+    plan: &GroupPlan,
+    trace_records_max: usize,
+) -> (RunOutcome, Vec<NodeFate>, Vec<usize>) {
     let mut cluster = cluster_of(plan, trace_records_max);
     let outcome = cluster.drive();
     (outcome, cluster.fates(), cluster.deliveries())
 }
 
-fn cluster_of(plan: &Plan, trace_records_max: usize) -> Cluster<Senders> {
-    Cluster::new(plan, trace_records_max, |_, watch| Senders::new(plan, watch))
+fn cluster_of(plan: &GroupPlan, trace_records_max: usize) -> GroupCluster<SendersOnly> {
+    GroupCluster::new(plan, trace_records_max, |_, watch| SendersOnly::new(plan, watch))
 }

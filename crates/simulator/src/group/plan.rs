@@ -2,20 +2,20 @@
 
 use std::fmt;
 
-use squall_fabric::sim::{Adversary, Prng, Rule, Verdict, When};
+use squall_fabric::sim::{Adversary, Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::group::{Placement, SubgroupId, Unplaced};
 use squall_protocols::membership::{PartitionSafety, View};
-use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
+use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings};
 use squall_protocols::rdmc::{self, schedule::Algorithm};
 
-use super::limits::{Limits, draw_shortage};
+use super::limits::{CounterLimits, draw_shortage};
 use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct GroupPlan {
     /// Where it came from.
     pub seed: u64,
     /// Nodes `0..members` form the first view.
@@ -35,7 +35,7 @@ pub struct Plan {
     /// How long a pulling consumer does nothing in between, at most.
     pub consumer_pause_max: Duration,
     /// How bodies of large messages are relayed.
-    pub relays: rdmc::Settings,
+    pub relays: rdmc::RdmcSettings,
     /// Members that are silent for so long are suspected.
     pub suspicion_after: Option<Duration>,
     /// When a part of a view goes on.
@@ -49,7 +49,7 @@ pub struct Plan {
     /// The faults.
     pub rules: Vec<Rule>,
     /// Where counts begin and end.
-    pub limits: Limits,
+    pub limits: CounterLimits,
 }
 
 /// A subgroup, and who is in it.
@@ -64,7 +64,7 @@ pub struct SubgroupPlan {
     /// Those that pull.
     pub pullers: u64,
     /// Its settings but for the senders.
-    pub settings: Settings,
+    pub settings: SubgroupSettings,
 }
 
 /// A path that is slower by this brings nothing within a run.
@@ -73,7 +73,7 @@ pub(crate) const FOR_EVER: Duration = Duration::from_secs(3600);
 /// Messages of the scenario are at most that long.
 pub(super) const MESSAGE_MAX: usize = 40;
 
-impl Plan {
+impl GroupPlan {
     /// The plan of `seed`.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
@@ -114,7 +114,7 @@ impl Plan {
             early_sight: prng.chance(500),
             one_sided_progress: prng.chance(750),
             rules: draw_rules(prng, nodes),
-            limits: Limits::draw(seed),
+            limits: CounterLimits::draw(seed),
             joins,
         }
     }
@@ -125,12 +125,12 @@ impl Plan {
         let members = 3 + u32::try_from(prng.index(3)).expect("few");
         let soon = Duration::from_nanos(prng.below(100_000));
         let crash = |prng: &mut Prng, node: u32| {
-            let when = When::Post { node, nth: 1 + prng.below(120) };
+            let when = RuleTrigger::Post { node, nth: 1 + prng.below(120) };
             Rule { when, what: Verdict::Crash(node) }
         };
         let slow = |prng: &mut Prng, from: u32, to: u32| {
             let extra = Duration::from_nanos(prng.below(4_000_000));
-            let when = When::At(Instant::from_nanos(prng.below(200_000)));
+            let when = RuleTrigger::At(Instant::from_nanos(prng.below(200_000)));
             Rule { when, what: Verdict::Slow { from, to, extra } }
         };
         let other = 1 + u32::try_from(prng.index(members as usize - 1)).expect("few");
@@ -162,7 +162,7 @@ impl Plan {
             early_sight: prng.chance(300),
             one_sided_progress: prng.chance(750),
             rules,
-            limits: Limits::draw(seed),
+            limits: CounterLimits::draw(seed),
         }
     }
 
@@ -170,7 +170,8 @@ impl Plan {
     /// faults to.
     #[must_use]
     pub fn calm(seed: u64, members: u32) -> Self {
-        let settings = Settings { window: 4, window_bytes: 400, ..Settings::new(1, MESSAGE_MAX) };
+        let settings =
+            SubgroupSettings { window: 4, window_bytes: 400, ..SubgroupSettings::new(1, MESSAGE_MAX) };
         let all =
             SubgroupPlan { id: SubgroupId(0), nodes: u64::MAX, senders: u64::MAX, pullers: 0, settings };
         let adversary = Adversary {
@@ -188,7 +189,7 @@ impl Plan {
             members,
             joins: Vec::new(),
             leaves: Vec::new(),
-            relays: rdmc::Settings::default(),
+            relays: rdmc::RdmcSettings::default(),
             subgroups: vec![all],
             messages: 3,
             burst: 2,
@@ -200,7 +201,7 @@ impl Plan {
             early_sight: false,
             one_sided_progress: seed.is_multiple_of(2),
             rules: Vec::new(),
-            limits: Limits::usual(),
+            limits: CounterLimits::usual(),
         }
     }
 
@@ -253,11 +254,11 @@ impl Plan {
     pub fn last_fault(&self) -> Duration {
         let end = |rule: &Rule| match (&rule.when, &rule.what) {
             // What never arrives has no effect after the others have noticed that.
-            (When::At(at), Verdict::Slow { extra, .. }) if *extra >= FOR_EVER => at.as_nanos(),
-            (When::At(at), Verdict::Pause { span, .. } | Verdict::Slow { extra: span, .. }) => {
+            (RuleTrigger::At(at), Verdict::Slow { extra, .. }) if *extra >= FOR_EVER => at.as_nanos(),
+            (RuleTrigger::At(at), Verdict::Pause { span, .. } | Verdict::Slow { extra: span, .. }) => {
                 at.as_nanos() + span.as_nanos() as u64
             }
-            (When::At(at), _) => at.as_nanos(),
+            (RuleTrigger::At(at), _) => at.as_nanos(),
             _ => 0,
         };
         let faults = self.rules.iter().map(end).map(Duration::from_nanos);
@@ -282,7 +283,7 @@ impl Plan {
                 unplaced.push(Unplaced { id: subgroup.id, reason: "it has no senders".into() });
                 continue;
             }
-            let settings = Settings { senders, ..subgroup.settings.clone() };
+            let settings = SubgroupSettings { senders, ..subgroup.settings.clone() };
             placements.push(Placement { id: subgroup.id, members, settings });
         }
         (placements, unplaced)
@@ -316,17 +317,23 @@ fn draw_subgroups(seed: u64, prng: &mut Prng) -> Vec<SubgroupPlan> {
             nodes,
             senders: prng.draw() | prng.draw(),
             pullers: if prng.chance(500) { prng.draw() & prng.draw() } else { 0 },
-            settings: Settings { large: draw_large(&mut large), ..draw_settings(prng) },
+            settings: SubgroupSettings { large: draw_large(&mut large), ..draw_settings(prng) },
         })
         .collect()
 }
 
-fn draw_settings(prng: &mut Prng) -> Settings {
+fn draw_settings(prng: &mut Prng) -> SubgroupSettings {
     let windows = [3, 10, 40][prng.index(3)];
     let stage = |prng: &mut Prng| prng.chance(800);
-    let mode = [Mode::Atomic, Mode::Atomic, Mode::Atomic, Mode::Unordered, Mode::Raw][prng.index(5)];
+    let mode = [
+        DeliveryMode::Atomic,
+        DeliveryMode::Atomic,
+        DeliveryMode::Atomic,
+        DeliveryMode::Unordered,
+        DeliveryMode::Raw,
+    ][prng.index(5)];
     let (window, window_bytes) = (1 + prng.index(windows), 1 + prng.index(1000));
-    Settings {
+    SubgroupSettings {
         mode,
         window,
         message_max: MESSAGE_MAX,
@@ -340,8 +347,8 @@ fn draw_settings(prng: &mut Prng) -> Settings {
     }
 }
 
-fn draw_large(prng: &mut Prng) -> Option<Large> {
-    prng.chance(400).then(|| Large {
+fn draw_large(prng: &mut Prng) -> Option<LargeMessages> {
+    prng.chance(400).then(|| LargeMessages {
         message_max: MESSAGE_MAX + 1 + prng.index(600),
         window: 1 + prng.index(4),
         window_bytes: prng.index(2000),
@@ -359,18 +366,18 @@ pub(crate) fn draw_drift(seed: u64) -> u32 {
 const DRIFT: u64 = 0xd607;
 
 /// Few blocks or many, by any schedule.
-fn draw_relays(seed: u64) -> rdmc::Settings {
+fn draw_relays(seed: u64) -> rdmc::RdmcSettings {
     let mut prng = Prng::new(seed ^ 0x4d3c);
     let algorithms = [Algorithm::Sequential, Algorithm::Chain, Algorithm::Tree, Algorithm::Pipeline];
     let schedule = algorithms[prng.index(4)].into();
-    rdmc::Settings { block_bytes: 8 << prng.below(7), schedule, in_flight_bytes: prng.below(500) }
+    rdmc::RdmcSettings { block_bytes: 8 << prng.below(7), schedule, in_flight_bytes: prng.below(500) }
 }
 
 /// A few faults among `nodes` nodes.
 pub(crate) fn draw_rules(prng: &mut Prng, nodes: u64) -> Vec<Rule> {
     let mut rules = Vec::new();
-    let time = |prng: &mut Prng| When::At(Instant::from_nanos(prng.below(3_000_000)));
-    let post = |prng: &mut Prng, node: u32| When::Post { node, nth: 1 + prng.below(400) };
+    let time = |prng: &mut Prng| RuleTrigger::At(Instant::from_nanos(prng.below(3_000_000)));
+    let post = |prng: &mut Prng, node: u32| RuleTrigger::Post { node, nth: 1 + prng.below(400) };
     for _ in 0..prng.below(4) {
         let victim = node(prng, nodes);
         let (when, what) = match prng.below(8) {
@@ -393,8 +400,8 @@ pub(crate) fn draw_rules(prng: &mut Prng, nodes: u64) -> Vec<Rule> {
                 };
                 let at = prng.below(3_000_000);
                 let heal = at + prng.below(6_000_000);
-                rules.push(Rule { when: When::At(Instant::from_nanos(heal)), what: Verdict::Heal });
-                (When::At(Instant::from_nanos(at)), Verdict::Partition(vec![part(true), part(false)]))
+                rules.push(Rule { when: RuleTrigger::At(Instant::from_nanos(heal)), what: Verdict::Heal });
+                (RuleTrigger::At(Instant::from_nanos(at)), Verdict::Partition(vec![part(true), part(false)]))
             }
         };
         rules.push(Rule { when, what });
@@ -402,7 +409,7 @@ pub(crate) fn draw_rules(prng: &mut Prng, nodes: u64) -> Vec<Rule> {
     rules
 }
 
-impl Shrink for Plan {
+impl Shrink for GroupPlan {
     fn smaller(&self) -> Vec<Self> {
         let mut plans = Vec::new();
         let mut with = |change: &dyn Fn(&mut Self)| {
@@ -440,8 +447,8 @@ impl Shrink for Plan {
         if self.subgroups.iter().any(|subgroup| subgroup.pullers != 0) {
             with(&|plan| plan.subgroups.iter_mut().for_each(|subgroup| subgroup.pullers = 0));
         }
-        if self.limits != Limits::usual() {
-            with(&|plan| plan.limits = Limits::usual());
+        if self.limits != CounterLimits::usual() {
+            with(&|plan| plan.limits = CounterLimits::usual());
         }
         let calm = Adversary { delay_max: self.adversary.delay_max, ..Adversary::default() };
         if calm != self.adversary {
@@ -451,7 +458,7 @@ impl Shrink for Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for GroupPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -459,7 +466,7 @@ impl fmt::Display for Plan {
             self.seed, self.members, self.joins, self.leaves
         )?;
         for SubgroupPlan { id, nodes, senders, pullers, settings } in &self.subgroups {
-            let Settings { mode, window, window_bytes, batching, large, .. } = settings;
+            let SubgroupSettings { mode, window, window_bytes, batching, large, .. } = settings;
             let mask = 1_u64.checked_shl(self.nodes()).map_or(u64::MAX, |past| past - 1);
             writeln!(
                 f,

@@ -2,21 +2,21 @@
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Instant, NodeId};
-use squall_protocols::group::{Application, Ended, Layout};
+use squall_protocols::group::{GroupApplication, GroupEnd, SubgroupLayout};
 
 use super::plan::MESSAGE_MAX;
-use crate::checker::Views;
+use crate::checker::ViewHistory;
 use crate::run::Violation;
 
 /// What the checkers of a run share.
-pub(crate) struct Watch {
-    pub(crate) views: Views,
+pub(crate) struct RunChecks {
+    pub(crate) views: ViewHistory,
     pub(crate) violation: Option<Violation>,
 }
 
-impl Watch {
+impl RunChecks {
     pub(super) fn new(seed: u64) -> Self {
-        Self { views: Views::new(seed, MESSAGE_MAX), violation: None }
+        Self { views: ViewHistory::new(seed, MESSAGE_MAX), violation: None }
     }
 
     pub(crate) fn take(&mut self, result: Result<(), Violation>) {
@@ -27,7 +27,7 @@ impl Watch {
 }
 
 /// The application at one node. All times are by the node's own clock.
-pub(crate) trait Program: Application {
+pub(crate) trait NodeProgram: GroupApplication {
     /// Does what it has to do before the group's evaluation; whether there was anything.
     fn send(&mut self, now: Instant, prng: &mut Prng) -> bool;
 
@@ -45,19 +45,19 @@ pub(crate) trait Program: Application {
 }
 
 /// What is around the nodes of a group: their programs, where subgroups lie, and nodes that never join.
-pub(crate) trait Scene {
-    type Program: Program;
+pub(crate) trait GroupScene {
+    type Program: NodeProgram;
 
     /// The program of a node that starts.
     fn program(&mut self, node: NodeId) -> Self::Program;
 
     /// Where the subgroups lie.
-    fn layout(&self) -> Box<dyn Layout + Send>;
+    fn layout(&self) -> Box<dyn SubgroupLayout + Send>;
 
     /// A turn of a node that it has added to the world beyond those of the plan: whether it worked, and when it wants to
     /// act next.
-    fn guest_turn(&mut self, guest: u32, _prng: &mut Prng) -> (bool, Option<Instant>) {
-        unreachable!("node {guest} is none of the plan's")
+    fn client_step(&mut self, client_node: u32, _prng: &mut Prng) -> (bool, Option<Instant>) {
+        unreachable!("node {client_node} is none of the plan's")
     }
 
     /// Whether `node` can leave: nothing that the plan does holds it back.
@@ -65,13 +65,13 @@ pub(crate) trait Scene {
         true
     }
 
-    /// Whether the guests have nothing more to do.
+    /// Whether the clients have nothing more to do.
     fn is_done(&self) -> bool {
         true
     }
 
     /// Whether the group may have ended at `node` in this way, though no fault of the plan explains it.
-    fn excuses(&self, _node: NodeId, _ended: Ended) -> bool {
+    fn excuses(&self, _node: NodeId, _ended: GroupEnd) -> bool {
         false
     }
 

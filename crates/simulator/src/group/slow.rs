@@ -12,22 +12,22 @@ use std::rc::Rc;
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::group::{
-    Application, Ended, Layout, Outlet, Placement, SubgroupId, Succession, Unplaced,
+    GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupLayout, SubgroupOutlet, Succession, Unplaced,
 };
-use squall_protocols::membership::{Stop, View};
-use squall_protocols::multicast::{Mode, Pull};
+use squall_protocols::membership::{StopReason, View};
+use squall_protocols::multicast::{DeliveryMode, Pull};
 
-use super::app::{App, Senders};
-use super::limits::Limits;
-use super::plan::Plan;
-use super::program::{Program, Scene, Watch};
-use super::{Cluster, Fate};
+use super::app::{GroupApp, SendersOnly};
+use super::limits::CounterLimits;
+use super::plan::GroupPlan;
+use super::program::{GroupScene, NodeProgram, RunChecks};
+use super::{GroupCluster, NodeFate};
 use crate::coverage;
 use crate::explain::Shrink;
-use crate::run::{Outcome, Planned, Violation};
+use crate::run::{PlannedScenario, RunOutcome, Violation};
 
 /// The scenario.
-pub const SCENARIO: Planned<SlowPlan> = Planned {
+pub const SCENARIO: PlannedScenario<SlowPlan> = PlannedScenario {
     name: "slow",
     about: "3 to 5 members, one of which stops taking messages, for a while or for good; the others wait, or exclude it",
     draw: SlowPlan::draw,
@@ -40,7 +40,7 @@ pub const SCENARIO: Planned<SlowPlan> = Planned {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowPlan {
     /// The group, without faults.
-    pub group: Plan,
+    pub group: GroupPlan,
     /// Who stops taking messages.
     pub sleeper: u32,
     /// For how long at a time; `None`: for good.
@@ -59,7 +59,7 @@ impl SlowPlan {
         let is_excluded = prng.chance(600);
         let sleep = (!is_excluded || prng.chance(400)).then(|| Duration::from_nanos(prng.below(9_000_000)));
         let naps = 1 + u32::try_from(prng.below(4)).expect("few");
-        let mut group = Plan::draw(seed);
+        let mut group = GroupPlan::draw(seed);
         group.members = members;
         (group.joins, group.leaves, group.rules) = (Vec::new(), Vec::new(), Vec::new());
         group.suspicion_after = None;
@@ -69,12 +69,12 @@ impl SlowPlan {
         let subgroup = &mut group.subgroups[0];
         (subgroup.nodes, subgroup.senders) = (u64::MAX, u64::MAX);
         subgroup.pullers |= 1 << sleeper;
-        subgroup.settings.mode = Mode::Atomic;
+        subgroup.settings.mode = DeliveryMode::Atomic;
         subgroup.settings.window = 1 + prng.index(5);
         subgroup.settings.large = None;
         subgroup.settings.slow_after = is_excluded.then_some(SLOW_AFTER);
         // More than all windows of a view hold, so that senders are held up; another view would have further windows.
-        group.limits.view_indexes_max = Limits::usual().view_indexes_max;
+        group.limits.view_indexes_max = CounterLimits::usual().view_indexes_max;
         group.messages = 10 + prng.below(20);
         Self { group, sleeper, sleep, naps }
     }
@@ -92,22 +92,22 @@ impl SlowPlan {
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
-pub fn run(plan: &SlowPlan, trace_records_max: usize) -> Outcome {
-    let mut cluster = Cluster::new(&plan.group, trace_records_max, |_, watch| Slow {
-        senders: Senders::new(&plan.group, watch),
+pub fn run(plan: &SlowPlan, trace_records_max: usize) -> RunOutcome {
+    let mut cluster = GroupCluster::new(&plan.group, trace_records_max, |_, watch| Slow {
+        senders: SendersOnly::new(&plan.group, watch),
         plan: plan.clone(),
         group: Rc::new(plan.group.clone()),
         watch: Rc::clone(watch),
     });
     let outcome = cluster.drive();
     let violation = outcome.violation.clone().or_else(|| check(plan, &cluster.fates()).err());
-    Outcome { violation, ..outcome }
+    RunOutcome { violation, ..outcome }
 }
 
 /// Whether just the member is gone that has stopped for good.
-fn check(plan: &SlowPlan, fates: &[Fate]) -> Result<(), Violation> {
+fn check(plan: &SlowPlan, fates: &[NodeFate]) -> Result<(), Violation> {
     for (node, fate) in (0..).zip(fates) {
-        let is_gone = *fate == Fate::Ended(Ended::Stopped(Stop::Excluded));
+        let is_gone = *fate == NodeFate::Ended(GroupEnd::Stopped(StopReason::Excluded));
         let should_be = plan.excludes() && node == plan.sleeper;
         if is_gone != should_be {
             let text = format!(
@@ -121,21 +121,26 @@ fn check(plan: &SlowPlan, fates: &[Fate]) -> Result<(), Violation> {
 }
 
 struct Slow {
-    senders: Senders,
+    senders: SendersOnly,
     plan: SlowPlan,
-    group: Rc<Plan>,
-    watch: Rc<RefCell<Watch>>,
+    group: Rc<GroupPlan>,
+    watch: Rc<RefCell<RunChecks>>,
 }
 
-impl Scene for Slow {
+impl GroupScene for Slow {
     type Program = Sleeper;
 
     fn program(&mut self, node: NodeId) -> Sleeper {
         let sleep = if node.0 == self.plan.sleeper { self.plan.sleep } else { Some(Duration::ZERO) };
-        Sleeper { app: App::new(node, &self.group, &self.watch), sleep, naps: self.plan.naps, begun: None }
+        Sleeper {
+            app: GroupApp::new(node, &self.group, &self.watch),
+            sleep,
+            naps: self.plan.naps,
+            begun: None,
+        }
     }
 
-    fn layout(&self) -> Box<dyn Layout + Send> {
+    fn layout(&self) -> Box<dyn SubgroupLayout + Send> {
         self.senders.layout()
     }
 
@@ -143,8 +148,8 @@ impl Scene for Slow {
         self.senders.delivered()
     }
 
-    fn excuses(&self, node: NodeId, ended: Ended) -> bool {
-        ended == Ended::Stopped(Stop::Excluded) && node.0 == self.plan.sleeper
+    fn excuses(&self, node: NodeId, ended: GroupEnd) -> bool {
+        ended == GroupEnd::Stopped(StopReason::Excluded) && node.0 == self.plan.sleeper
     }
 
     fn check_complete(&self, present: &[(NodeId, &Sleeper)]) -> Result<(), Violation> {
@@ -155,7 +160,7 @@ impl Scene for Slow {
 
 /// A program that takes few messages at first.
 struct Sleeper {
-    app: App,
+    app: GroupApp,
     /// For how long at a time; `None`: for good.
     sleep: Option<Duration>,
     naps: u32,
@@ -170,7 +175,7 @@ impl Sleeper {
     }
 }
 
-impl Program for Sleeper {
+impl NodeProgram for Sleeper {
     fn send(&mut self, now: Instant, prng: &mut Prng) -> bool {
         self.app.send(now, prng)
     }
@@ -198,10 +203,10 @@ impl Program for Sleeper {
     }
 }
 
-impl Application for Sleeper {
-    type Deliver = <App as Application>::Deliver;
+impl GroupApplication for Sleeper {
+    type Deliver = <GroupApp as GroupApplication>::Deliver;
 
-    fn outlet(&mut self, id: SubgroupId) -> Outlet<Self::Deliver> {
+    fn outlet(&mut self, id: SubgroupId) -> SubgroupOutlet<Self::Deliver> {
         self.app.outlet(id)
     }
 

@@ -10,7 +10,7 @@ use super::plan::BusPlan;
 
 /// What is said. Processes are reached at their places in the plan.
 #[derive(Clone, Debug)]
-pub(super) enum Body {
+pub(super) enum BusBody {
     Ask {
         rank: Option<u64>,
     },
@@ -39,37 +39,39 @@ pub(super) enum Body {
 
 /// A message from one incarnation of a process.
 #[derive(Clone, Debug)]
-pub(super) struct Message {
+pub(super) struct BusMessage {
     pub(super) from: u32,
     /// Which call of the asker it belongs to.
     pub(super) call: u64,
-    pub(super) body: Body,
+    pub(super) body: BusBody,
 }
 
 /// All messages on their way.
-pub(super) struct Bus {
+pub(super) struct JoinBus {
     plan: BusPlan,
     prng: Prng,
     /// By receiver.
-    boxes: Vec<BTreeMap<(Instant, u64), Message>>,
+    boxes: Vec<BTreeMap<(Instant, u64), BusMessage>>,
     posted: u64,
 }
 
-impl Bus {
+impl JoinBus {
     pub(super) fn new(plan: BusPlan, seed: u64, processes: usize) -> Self {
         let boxes = vec![BTreeMap::new(); processes];
         Self { plan, prng: Prng::new(seed ^ 0xb05), boxes, posted: 0 }
     }
 
     /// Posts a message; a connection that breaks says so at the caller's end, whether the message has arrived or not.
-    pub(super) fn post(&mut self, now: Instant, to: u32, message: Message) {
+    pub(super) fn post(&mut self, now: Instant, to: u32, message: BusMessage) {
         let is_lost = self.prng.chance(self.plan.loss_per_mille);
         if is_lost {
             let (from, call) = (message.from, message.call);
-            let is_answer =
-                matches!(message.body, Body::Answer(_) | Body::Linked | Body::Reported | Body::Broken(_));
+            let is_answer = matches!(
+                message.body,
+                BusBody::Answer(_) | BusBody::Linked | BusBody::Reported | BusBody::Broken(_)
+            );
             let caller = if is_answer { to } else { from };
-            let broken = Message { from: to, call, body: Body::Broken("the connection has broken") };
+            let broken = BusMessage { from: to, call, body: BusBody::Broken("the connection has broken") };
             self.put(now, caller, broken);
             if is_answer || self.prng.chance(500) {
                 return;
@@ -78,26 +80,27 @@ impl Bus {
         self.put(now, to, message);
     }
 
-    /// As [`Bus::post`], within a process: nothing is lost, or late.
-    pub(super) fn hand_over(&mut self, now: Instant, within: u32, body: Body) {
-        self.put_within(self.plan.delay_max, now, within, Message { from: within, call: 0, body });
+    /// As [`JoinBus::post`], within a process: nothing is lost, or late.
+    pub(super) fn hand_over(&mut self, now: Instant, within: u32, body: BusBody) {
+        self.put_within(self.plan.delay_max, now, within, BusMessage { from: within, call: 0, body });
     }
 
-    fn put(&mut self, now: Instant, to: u32, message: Message) {
+    fn put(&mut self, now: Instant, to: u32, message: BusMessage) {
         // A joiner that learns late that it has joined is silent for longer than members wait.
-        let is_late = self.prng.chance(self.plan.late_per_mille) && !matches!(message.body, Body::Reported);
+        let is_late =
+            self.prng.chance(self.plan.late_per_mille) && !matches!(message.body, BusBody::Reported);
         let most = if is_late { self.plan.late_max } else { self.plan.delay_max };
         self.put_within(most, now, to, message);
     }
 
-    fn put_within(&mut self, most: Duration, now: Instant, to: u32, message: Message) {
+    fn put_within(&mut self, most: Duration, now: Instant, to: u32, message: BusMessage) {
         let at = now + Duration::from_nanos(1 + self.prng.below(most.as_nanos() as u64 + 1));
         self.posted += 1;
         self.boxes[to as usize].insert((at, self.posted), message);
     }
 
     /// The next message that has come.
-    pub(super) fn take(&mut self, now: Instant, to: u32) -> Option<Message> {
+    pub(super) fn take(&mut self, now: Instant, to: u32) -> Option<BusMessage> {
         let first = self.boxes[to as usize].first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }

@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use squall_fabric::sim::{CostModel, SimConfig, SimWorld, Verdict};
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::admission::Joiner;
-use squall_protocols::group::{Ended, Group};
-use squall_protocols::membership::Stop;
+use squall_protocols::group::{GroupCore, GroupEnd};
+use squall_protocols::membership::{Member, StopReason, View};
 
-use super::bus::{Body, Bus, Message};
-use super::plan::{Event, Plan};
-use super::process::{JOIN_TIMEOUT, Process, joiner_settings};
+use super::bus::{BusBody, BusMessage, JoinBus};
+use super::plan::{JoinEvent, JoinPlan};
+use super::process::{JOIN_TIMEOUT, JoinProcess, joiner_settings};
 use crate::group::UNREACHABLE_AFTER;
-use crate::run::{Outcome, Violation};
+use crate::run::{RunOutcome, Violation};
 
-pub(super) struct Cluster {
-    pub(super) plan: Plan,
+pub(super) struct JoinCluster {
+    pub(super) plan: JoinPlan,
     pub(super) world: SimWorld,
-    pub(super) processes: Vec<Process>,
-    pub(super) bus: Bus,
-    pub(super) numbers: Numbers,
+    pub(super) processes: Vec<JoinProcess>,
+    pub(super) bus: JoinBus,
+    pub(super) numbers: ProcessNumbers,
     pub(super) violation: Option<Violation>,
     /// The processes that are to start again, and when.
     restarts: Vec<(Instant, u32)>,
@@ -28,13 +28,13 @@ pub(super) struct Cluster {
 
 /// Which process a node of the world is, and under which number it was admitted.
 #[derive(Default)]
-pub(super) struct Numbers {
+pub(super) struct ProcessNumbers {
     nodes: BTreeMap<NodeId, u32>,
     numbers: Vec<Option<NodeId>>,
     owners: Vec<u32>,
 }
 
-impl Numbers {
+impl ProcessNumbers {
     /// A further node of the world is `owner`'s.
     pub(super) fn add(&mut self, owner: u32, number: Option<NodeId>) {
         if let Some(number) = number {
@@ -57,10 +57,24 @@ impl Numbers {
     pub(super) fn owner(&self, node: u32) -> u32 {
         self.owners[node as usize]
     }
+
+    /// The view in the numbers of admission.
+    pub(super) fn translate(&self, view: &View) -> View {
+        let member = |member: &Member| Member { node: self.number(member.node), tag: member.tag };
+        View { members: view.members.iter().map(member).collect(), ..view.clone() }
+    }
+
+    /// A number was given to `owner`, which is a further node of the world without links.
+    pub(super) fn add_spent(&mut self, world: &SimWorld, owner: u32, number: NodeId) -> u32 {
+        let node = world.add_node();
+        self.add(owner, Some(number));
+        unlink(world, node);
+        node
+    }
 }
 
-impl Cluster {
-    pub(super) fn new(plan: &Plan, trace_records_max: usize) -> Self {
+impl JoinCluster {
+    pub(super) fn new(plan: &JoinPlan, trace_records_max: usize) -> Self {
         let config = SimConfig {
             adversary: Some(plan.adversary.clone()),
             cost: CostModel::FREE,
@@ -70,35 +84,35 @@ impl Cluster {
             ..SimConfig::hardware()
         };
         let world = SimWorld::new(plan.seed, config, plan.processes() + 1);
-        let mut numbers = Numbers::default();
+        let mut numbers = ProcessNumbers::default();
         let mut processes = Vec::new();
         // The last one never starts.
         for place in 0..=plan.processes() {
             let is_first = place < plan.members;
             numbers.add(place, is_first.then_some(NodeId(place)));
             processes.push(match is_first {
-                true => Process::first(place, &world, plan),
-                false => Process::new(place, world.fabric(place), world.fabric(place)),
+                true => JoinProcess::first(place, &world, plan),
+                false => JoinProcess::new(place, world.fabric(place), world.fabric(place)),
             });
         }
         (plan.members..=plan.processes()).for_each(|home| unlink(&world, home));
-        let bus = Bus::new(plan.bus.clone(), plan.seed, processes.len());
+        let bus = JoinBus::new(plan.bus.clone(), plan.seed, processes.len());
         let (violation, restarts, views) = (None, Vec::new(), 0);
         Self { plan: plan.clone(), world, processes, bus, numbers, violation, restarts, views }
     }
 
-    pub(super) fn drive(mut self) -> Outcome {
+    pub(super) fn drive(mut self) -> RunOutcome {
         let start = Instant::from_nanos(0);
         let mut events = self.plan.events.clone().into_iter().peekable();
         let end = start + self.plan.last_fault() + SETTLE;
         let calm = start + self.plan.last_fault();
-        let mut turns = 0_u64;
+        let mut steps = 0_u64;
         while self.violation.is_none() && self.world.now() < end {
             let next = events.peek().map(|(at, _)| start + *at);
             let restart = self.restarts.iter().map(|(at, _)| *at).min();
             let until = [next, restart, Some(end)].into_iter().flatten().min().unwrap_or(end);
-            match self.world.next_turn(until) {
-                Some(node) => self.turn(node),
+            match self.world.next_poll(until) {
+                Some(node) => self.poll_node(node),
                 None if restart == Some(until) => self.restart(until),
                 None => {
                     if let Some((_, event)) = events.next_if(|_| next == Some(until)) {
@@ -106,14 +120,14 @@ impl Cluster {
                     }
                 }
             }
-            turns += 1;
-            let may_be_over = turns.is_multiple_of(LOOK_EVERY) && self.world.now() > calm;
+            steps += 1;
+            let may_be_over = steps.is_multiple_of(LOOK_EVERY) && self.world.now() > calm;
             if may_be_over && self.check_end().is_ok() {
                 break;
             }
         }
         let violation = self.violation.take().or_else(|| self.check_end().err());
-        Outcome {
+        RunOutcome {
             violation,
             elapsed: self.world.now().since(start),
             delivered: self.views,
@@ -127,7 +141,7 @@ impl Cluster {
     }
 
     /// A turn of a node of the world.
-    fn turn(&mut self, node: u32) {
+    fn poll_node(&mut self, node: u32) {
         let place = self.numbers.owner(node);
         let nodes = self.processes[place as usize].nodes();
         if !self.processes[place as usize].is_up || !nodes.contains(&node) {
@@ -164,7 +178,8 @@ impl Cluster {
     /// A process whose group has ended starts again, unless it has left.
     fn check_ended(&mut self, place: u32) {
         let process = &self.processes[place as usize];
-        let Some(ended) = process.group.as_ref().and_then(Group::ended).filter(|_| process.joiner.is_none())
+        let Some(ended) =
+            process.group.as_ref().and_then(GroupCore::ended).filter(|_| process.joiner.is_none())
         else {
             return;
         };
@@ -172,7 +187,7 @@ impl Cluster {
             return self
                 .fail("availability", format!("process {place} was left alone, and has stopped: {ended}"));
         }
-        let has_left = ended == Ended::Stopped(Stop::Left);
+        let has_left = ended == GroupEnd::Stopped(StopReason::Left);
         self.end(place);
         if !has_left {
             self.restarts.push((self.world.now() + RESTART_AFTER, place));
@@ -193,7 +208,7 @@ impl Cluster {
         let node = self.world.add_node();
         self.numbers.add(place, None);
         unlink(&self.world, node);
-        let mut process = Process::new(place, self.world.fabric(node), self.world.fabric(node));
+        let mut process = JoinProcess::new(place, self.world.fabric(node), self.world.fabric(node));
         (process.is_up, process.started) = (true, self.world.now());
         let is_stranded = self.plan.is_stranded && place + 1 == self.plan.processes();
         let contacts = if is_stranded { vec![self.plan.processes()] } else { self.draw_contacts(place) };
@@ -226,8 +241,8 @@ impl Cluster {
         self.bus.clear(place);
         let now = self.world.now();
         if let Some(attempt) = process.attempt.take().filter(|_| process.joiner.is_some()) {
-            let body = Body::Gone { number: attempt.number };
-            self.bus.post(now, attempt.leader, Message { from: place, call: 0, body });
+            let body = BusBody::Gone { number: attempt.number };
+            self.bus.post(now, attempt.leader, BusMessage { from: place, call: 0, body });
             self.wake(attempt.leader);
         }
         for other in 0..self.plan.processes() {
@@ -235,8 +250,8 @@ impl Cluster {
             let is_admitted_here =
                 caller.joiner.is_some() && caller.attempt.is_some_and(|attempt| attempt.leader == place);
             if let Some(call) = caller.call.filter(|call| call.to == place || is_admitted_here) {
-                let body = Body::Broken("the process has ended");
-                self.bus.post(now, other, Message { from: place, call: call.number, body });
+                let body = BusBody::Broken("the process has ended");
+                self.bus.post(now, other, BusMessage { from: place, call: call.number, body });
                 self.wake(other);
             }
         }
@@ -246,23 +261,23 @@ impl Cluster {
         self.processes[place as usize].nodes().into_iter().for_each(|node| self.world.wake(node));
     }
 
-    fn strike(&mut self, event: Event) {
+    fn strike(&mut self, event: JoinEvent) {
         match event {
-            Event::Start(place) => self.start(place),
-            Event::Crash(place) if self.processes[place as usize].is_up => self.end(place),
-            Event::Crash(_) => {}
-            Event::Pause(place, span) => {
+            JoinEvent::Start(place) => self.start(place),
+            JoinEvent::Crash(place) if self.processes[place as usize].is_up => self.end(place),
+            JoinEvent::Crash(_) => {}
+            JoinEvent::Pause(place, span) => {
                 for node in self.processes[place as usize].nodes() {
                     self.world.strike(&Verdict::Pause { node, span });
                 }
             }
-            Event::Cut(place, span) => self.cut(place, span),
-            Event::Leave(place) => {
+            JoinEvent::Cut(place, span) => self.cut(place, span),
+            JoinEvent::Leave(place) => {
                 self.processes[place as usize].leaves = true;
                 self.wake(place);
             }
-            Event::Claim(place) => self.claim(place),
-            Event::Impostor(place, times) => (0..times).for_each(|_| self.impersonate(place)),
+            JoinEvent::Claim(place) => self.claim(place),
+            JoinEvent::Impostor(place, times) => (0..times).for_each(|_| self.impersonate(place)),
         }
     }
 
@@ -271,7 +286,7 @@ impl Cluster {
         let (own, others): (Vec<u32>, Vec<u32>) = (0..self.world.nodes()).partition(is_its);
         self.world.partition(&[own, others]);
         let heal = squall_fabric::sim::Rule {
-            when: squall_fabric::sim::When::At(self.world.now() + span),
+            when: squall_fabric::sim::RuleTrigger::At(self.world.now() + span),
             what: Verdict::Heal,
         };
         self.world.add_rule(heal);
@@ -289,7 +304,7 @@ impl Cluster {
         for process in up() {
             let place = process.place;
             let is_in = process.joiner.is_none() && process.view().is_some_and(|view| view.id == last.id);
-            if !is_in || !process.group.as_ref().is_some_and(Group::is_ready) {
+            if !is_in || !process.group.as_ref().is_some_and(GroupCore::is_ready) {
                 return fail("liveness", format!("[J5] process {place} is not a member of {last}"));
             }
             let service = process.service.as_ref().expect("a member");

@@ -1,18 +1,20 @@
 //! What drives the cores of a process: the part of the library that the simulator replaces.
 
-use squall_fabric::{BreakReason, Core, Duration, Event, Fabric as _, Instant, NodeId};
+use squall_fabric::{BreakReason, Core, Duration, Fabric as _, FabricEvent, Instant, NodeId};
 use squall_protocols::admission::{
-    AdmissionAction, AdmissionService, Admitted, Arrival, CallFailure, JoinAnswer, JoinFailure, JoinerAction,
-    LinkVerdict, REMOVALS_MAX,
+    AdmissionAction, AdmissionService, Admitted, CallFailure, JoinAnswer, JoinFailure, JoinStanding,
+    JoinerAction, LinkVerdict, REMOVALS_MAX,
 };
-use squall_protocols::group::{Ended, Group};
+use squall_protocols::group::{GroupCore, GroupEnd};
 use squall_protocols::membership::{Member, View};
 
-use super::bus::{Body, Message};
-use super::cluster::{Cluster, Numbers, unlink};
-use super::process::{Attempt, Call, Process, Viewer, layout, service_settings, settings};
+use super::bus::{BusBody, BusMessage};
+use super::cluster::{JoinCluster, ProcessNumbers};
+use super::process::{
+    JoinAttempt, JoinProcess, PendingCall, ViewRecorder, layout, service_settings, settings,
+};
 
-impl Process {
+impl JoinProcess {
     /// Its nodes in the world: its processor, and what it is in the group.
     pub(super) fn nodes(&self) -> Vec<u32> {
         let (home, node) = (self.home.node().0, self.fabric.node().0);
@@ -50,12 +52,12 @@ impl Process {
     /// Calls another process.
     fn call(&mut self, to: u32, until: Instant) -> u64 {
         self.calls += 1;
-        self.call = Some(Call { number: self.calls, to, until, is_report: false });
+        self.call = Some(PendingCall { number: self.calls, to, until, is_report: false });
         self.calls
     }
 }
 
-impl Cluster {
+impl JoinCluster {
     /// All that a process does in a turn; whether it worked.
     pub(super) fn step(&mut self, place: u32) -> bool {
         let mut worked = false;
@@ -73,68 +75,70 @@ impl Cluster {
         worked
     }
 
-    fn post(&mut self, from: u32, to: u32, call: u64, body: Body) {
+    fn post(&mut self, from: u32, to: u32, call: u64, body: BusBody) {
         let homes = [from, to].map(|place| self.processes[place as usize].home.node().0);
         let now = self.world.now();
         let body = if self.processes[to as usize].is_up {
             body
         } else {
-            let broken = Body::Unheard("nobody listens there");
-            self.bus.post(now, from, Message { from: to, call, body: broken });
+            let broken = BusBody::Unheard("nobody listens there");
+            self.bus.post(now, from, BusMessage { from: to, call, body: broken });
             return self.wake(from);
         };
         if self.world.can_reach(homes[0], homes[1]) {
-            self.bus.post(now, to, Message { from, call, body });
+            self.bus.post(now, to, BusMessage { from, call, body });
             self.wake(to);
             self.wake(from);
         }
     }
 
-    fn handle_message(&mut self, place: u32, message: Message) {
-        let Message { from, call, body } = message;
+    fn handle_message(&mut self, place: u32, message: BusMessage) {
+        let BusMessage { from, call, body } = message;
         match body {
-            Body::Ask { rank } => {
+            BusBody::Ask { rank } => {
                 let body = self.answer(place, rank);
                 self.post(place, from, call, body);
             }
-            Body::Link { number } => {
+            BusBody::Link { number } => {
                 let body = self.take_link(place, from, number);
-                if matches!(body, Body::Linked) {
+                if matches!(body, BusBody::Linked) {
                     // The thread that has heard the request answers it, and then hands the connection over.
-                    self.bus.hand_over(self.world.now(), place, Body::Stream { number });
+                    self.bus.hand_over(self.world.now(), place, BusBody::Stream { number });
                 }
                 self.post(place, from, call, body);
             }
-            Body::Stream { number } => self.take_stream(place, number),
-            Body::Report { number } => {
+            BusBody::Stream { number } => self.take_stream(place, number),
+            BusBody::Report { number } => {
                 let body = self.take_report(place, from, number);
-                let ends = self.plan.leader_ends && place == 0 && matches!(body, Body::Reported);
+                let ends = self.plan.leader_ends && place == 0 && matches!(body, BusBody::Reported);
                 self.post(place, from, call, body);
                 if ends {
                     self.end(place);
                 }
             }
-            Body::Gone { number } => {
+            BusBody::Gone { number } => {
                 if let Some(service) = &mut self.processes[place as usize].service {
                     service.handle_gone(number);
                 }
             }
-            Body::Answer(_) | Body::Linked | Body::Reported | Body::Unheard(_) | Body::Broken(_) => {
-                self.handle_reply(place, call, body)
-            }
+            BusBody::Answer(_)
+            | BusBody::Linked
+            | BusBody::Reported
+            | BusBody::Unheard(_)
+            | BusBody::Broken(_) => self.handle_reply(place, call, body),
         }
     }
 
-    fn answer(&mut self, place: u32, rank: Option<u64>) -> Body {
+    fn answer(&mut self, place: u32, rank: Option<u64>) -> BusBody {
         let process = &mut self.processes[place as usize];
         let now = process.now();
         let (Some(service), Some(group)) = (&mut process.service, &process.group) else { return NOT_YET };
         let view = group.membership().map(|membership| self.numbers.translate(membership.view()));
-        Body::Answer(service.handle_request(now, rank, view.as_ref(), group.is_ready()))
+        BusBody::Answer(service.handle_request(now, rank, view.as_ref(), group.is_ready()))
     }
 
     /// A process says that it is `number`, and links with the member at `place`.
-    fn take_link(&mut self, place: u32, from: u32, number: NodeId) -> Body {
+    fn take_link(&mut self, place: u32, from: u32, number: NodeId) -> BusBody {
         let process = &mut self.processes[place as usize];
         let now = process.now();
         let (Some(service), Some(group)) = (&mut process.service, &process.group) else { return NOT_YET };
@@ -143,8 +147,8 @@ impl Cluster {
         let is_lost = node.is_some_and(|node| group.has_lost(node));
         let verdict = service.handle_link(now, number, from, &view, is_lost);
         match verdict {
-            LinkVerdict::Take => Body::Linked,
-            LinkVerdict::Close | LinkVerdict::Report => Body::Broken("the member does not take the link"),
+            LinkVerdict::Take => BusBody::Linked,
+            LinkVerdict::Close | LinkVerdict::Report => BusBody::Broken("the member does not take the link"),
         }
     }
 
@@ -165,7 +169,7 @@ impl Cluster {
         let other = self.numbers.owner(node.0);
         let process = &mut self.processes[other as usize];
         if process.attempt.is_some_and(|attempt| attempt.number == number) {
-            process.events.push(Event::PeerLost { peer: NodeId(own), reason: BreakReason::PeerClosed });
+            process.events.push(FabricEvent::PeerLost { peer: NodeId(own), reason: BreakReason::PeerClosed });
             self.wake(other);
         }
     }
@@ -176,7 +180,7 @@ impl Cluster {
         let member = view.members.iter().find(|member| self.numbers.owner(member.node.0) == place);
         let Some(rank) = member.map(|member| member.tag) else { return };
         let leader = self.numbers.owner(view.members[0].node.0);
-        let Body::Answer(JoinAnswer::Admit(admitted)) = self.answer(leader, Some(rank)) else { return };
+        let BusBody::Answer(JoinAnswer::Admit(admitted)) = self.answer(leader, Some(rank)) else { return };
         let leads = self.processes[leader as usize].view();
         if leads.is_some_and(|view| view.members.iter().any(|member| member.tag == rank)) {
             self.fail("ranks", format!("[J2] a process is admitted with rank {rank}, which a member has"));
@@ -198,65 +202,65 @@ impl Cluster {
         self.wake(place);
     }
 
-    fn take_report(&mut self, place: u32, from: u32, number: NodeId) -> Body {
+    fn take_report(&mut self, place: u32, from: u32, number: NodeId) -> BusBody {
         let candidate = self.processes[place as usize].service.as_ref().and_then(AdmissionService::candidate);
         if candidate != Some(number) {
-            return Body::Broken("it took too long");
+            return BusBody::Broken("it took too long");
         }
         match self.take_link(place, from, number) {
-            Body::Linked => {
+            BusBody::Linked => {
                 self.take_stream(place, number);
                 if let Some(service) = &mut self.processes[place as usize].service {
                     service.handle_connected(number);
                 }
-                Body::Reported
+                BusBody::Reported
             }
             refused => refused,
         }
     }
 
-    fn handle_reply(&mut self, place: u32, call: u64, body: Body) {
+    fn handle_reply(&mut self, place: u32, call: u64, body: BusBody) {
         let process = &mut self.processes[place as usize];
         let now = process.now();
         let Some(call) = process.call.take_if(|under_way| under_way.number == call) else {
             // It was given up: an admission that nobody has waited for is closed.
-            if let Body::Answer(JoinAnswer::Admit(Admitted { node, leader, .. })) = body {
+            if let BusBody::Answer(JoinAnswer::Admit(Admitted { node, leader, .. })) = body {
                 let leader = self.numbers.owner(leader_node(&self.numbers, leader).0);
                 let spent = self.numbers.add_spent(&self.world, place, node);
                 self.world.crash(spent);
-                self.post(place, leader, 0, Body::Gone { number: node });
+                self.post(place, leader, 0, BusBody::Gone { number: node });
             }
             return;
         };
         self.world.note(process.home.node().0, format!("process {place}: {body:?}"));
         let Some(joiner) = &mut process.joiner else { return };
         match body {
-            Body::Answer(JoinAnswer::Refuse(reason)) => {
+            BusBody::Answer(JoinAnswer::Refuse(reason)) => {
                 joiner.handle_failure(now, CallFailure::Never(reason))
             }
-            Body::Answer(JoinAnswer::Admit(admitted)) => {
+            BusBody::Answer(JoinAnswer::Admit(admitted)) => {
                 self.begin_attempt(place, call.to, &admitted);
                 let joiner = self.processes[place as usize].joiner.as_mut().expect("it joins");
                 joiner.handle_answer(now, JoinAnswer::Admit(admitted));
             }
-            Body::Answer(answer) => joiner.handle_answer(now, answer),
-            Body::Linked => joiner.handle_linked(now),
-            Body::Reported => joiner.handle_reported(),
-            Body::Unheard(cause) => joiner.handle_failure(now, CallFailure::Unheard(cause.into())),
-            Body::Broken(cause) => {
+            BusBody::Answer(answer) => joiner.handle_answer(now, answer),
+            BusBody::Linked => joiner.handle_linked(now),
+            BusBody::Reported => joiner.handle_reported(),
+            BusBody::Unheard(cause) => joiner.handle_failure(now, CallFailure::Unheard(cause.into())),
+            BusBody::Broken(cause) => {
                 joiner.handle_failure(now, CallFailure::Again(cause.into()));
                 // That connection is the link with the leader.
                 if let Some(attempt) = process.attempt.filter(|_| call.is_report) {
                     process.links_broken += 1;
                     let (peer, reason) = (attempt.leader_node, BreakReason::PeerClosed);
-                    process.events.push(Event::PeerLost { peer, reason });
+                    process.events.push(FabricEvent::PeerLost { peer, reason });
                 }
             }
-            Body::Ask { .. }
-            | Body::Link { .. }
-            | Body::Stream { .. }
-            | Body::Report { .. }
-            | Body::Gone { .. } => unreachable!("a request"),
+            BusBody::Ask { .. }
+            | BusBody::Link { .. }
+            | BusBody::Stream { .. }
+            | BusBody::Report { .. }
+            | BusBody::Gone { .. } => unreachable!("a request"),
         }
     }
 
@@ -268,7 +272,7 @@ impl Cluster {
         let node = self.numbers.add_spent(&self.world, place, admitted.node);
         let process = &mut self.processes[place as usize];
         let leader_node = leader_node(&self.numbers, admitted.leader);
-        process.attempt = Some(Attempt { number: admitted.node, leader, leader_node });
+        process.attempt = Some(JoinAttempt { number: admitted.node, leader, leader_node });
         process.fabric = self.world.fabric(node);
         process.events.clear();
     }
@@ -296,7 +300,7 @@ impl Cluster {
         if process.joiner.as_ref().is_some_and(squall_protocols::admission::Joiner::is_over) {
             process.joiner = None;
             worked = true;
-            process.group.iter_mut().for_each(Group::take_part);
+            process.group.iter_mut().for_each(GroupCore::take_part);
             self.become_member(place);
         }
         worked
@@ -321,24 +325,29 @@ impl Cluster {
             JoinerAction::Ask { contact, until, .. } => {
                 let call = process.call(contact, until);
                 let rank = self.plan.asks_for_rank.then_some(u64::from(place));
-                self.post(place, contact, call, Body::Ask { rank });
+                self.post(place, contact, call, BusBody::Ask { rank });
             }
             JoinerAction::Link { own, address, until, .. } => {
                 let call = process.call(address, until);
-                self.post(place, address, call, Body::Link { number: own });
+                self.post(place, address, call, BusBody::Link { number: own });
             }
             JoinerAction::Report { until } => {
                 let Some(attempt) = process.attempt else { return };
                 let call = process.call(attempt.leader, until);
                 process.call.iter_mut().for_each(|call| call.is_report = true);
-                self.post(place, attempt.leader, call, Body::Report { number: attempt.number });
+                self.post(place, attempt.leader, call, BusBody::Report { number: attempt.number });
             }
             JoinerAction::Begin(admitted) => {
                 let nodes = admitted.members.iter().filter_map(|(node, _)| self.numbers.node(*node));
                 let contacts: Vec<NodeId> = nodes.collect();
                 let settings = settings(&self.plan);
-                let mut group =
-                    Group::join(&mut process.fabric, &contacts, layout(), settings, Viewer::default());
+                let mut group = GroupCore::join(
+                    &mut process.fabric,
+                    &contacts,
+                    layout(),
+                    settings,
+                    ViewRecorder::default(),
+                );
                 group.stand_by();
                 process.group = Some(group);
             }
@@ -365,7 +374,7 @@ impl Cluster {
         if let Some(attempt) = process.attempt.take() {
             self.world.crash(process.node());
             process.fabric = self.world.fabric(process.home.node().0);
-            self.post(place, attempt.leader, 0, Body::Gone { number: attempt.number });
+            self.post(place, attempt.leader, 0, BusBody::Gone { number: attempt.number });
         }
     }
 
@@ -378,7 +387,7 @@ impl Cluster {
         let mut worked = process.fabric.poll(&mut |event| process.events.push(event));
         for event in process.events.drain(..) {
             group.handle_event(&mut process.fabric, &event);
-            if let (Event::PeerLost { peer, .. }, Some(service)) = (&event, &mut process.service) {
+            if let (FabricEvent::PeerLost { peer, .. }, Some(service)) = (&event, &mut process.service) {
                 service.handle_peer_lost(self.numbers.number(*peer));
             }
         }
@@ -431,7 +440,7 @@ impl Cluster {
             }
             AdmissionAction::ReportLost(number) => {
                 if let Some(peer) = self.numbers.node(number) {
-                    let lost = Event::PeerLost { peer, reason: BreakReason::PeerClosed };
+                    let lost = FabricEvent::PeerLost { peer, reason: BreakReason::PeerClosed };
                     group.handle_event(&mut process.fabric, &lost);
                 }
             }
@@ -451,7 +460,7 @@ impl Cluster {
                         place,
                         candidate,
                         call.number,
-                        Body::Broken("the leader has closed the connection"),
+                        BusBody::Broken("the leader has closed the connection"),
                     );
                 }
             }
@@ -460,39 +469,25 @@ impl Cluster {
     }
 }
 
-impl Numbers {
-    /// The view in the numbers of admission.
-    fn translate(&self, view: &View) -> View {
-        let member = |member: &Member| Member { node: self.number(member.node), tag: member.tag };
-        View { members: view.members.iter().map(member).collect(), ..view.clone() }
-    }
-
-    /// A number was given to `owner`, which is a further node of the world without links.
-    fn add_spent(&mut self, world: &squall_fabric::sim::SimWorld, owner: u32, number: NodeId) -> u32 {
-        let node = world.add_node();
-        self.add(owner, Some(number));
-        unlink(world, node);
-        node
-    }
-}
-
 /// The node of a leader, which was admitted under its number.
-fn leader_node(numbers: &Numbers, leader: NodeId) -> NodeId {
+fn leader_node(numbers: &ProcessNumbers, leader: NodeId) -> NodeId {
     numbers.node(leader).expect("a leader is a member")
 }
 
-fn arrival(group: &Group<Viewer>, leader: Option<NodeId>, has_seen_all: bool) -> Arrival {
+fn arrival(group: &GroupCore<ViewRecorder>, leader: Option<NodeId>, has_seen_all: bool) -> JoinStanding {
     match group.ended() {
-        Some(Ended::Stopped(stop)) => return Arrival::Removed(stop),
-        Some(Ended::NobodyLeft) => return Arrival::Alone,
-        Some(Ended::Failed(..)) => return Arrival::Failed,
+        Some(GroupEnd::Stopped(stop)) => return JoinStanding::Removed(stop),
+        Some(GroupEnd::NobodyLeft) => return JoinStanding::Alone,
+        Some(GroupEnd::Failed(..)) => return JoinStanding::Failed,
         None => {}
     }
     match group.membership() {
-        None => Arrival::Waiting { has_lost_leader: leader.is_some_and(|leader| group.has_lost(leader)) },
-        Some(_) if group.is_ready() && has_seen_all => Arrival::Ready,
-        Some(_) => Arrival::Opening,
+        None => {
+            JoinStanding::Waiting { has_lost_leader: leader.is_some_and(|leader| group.has_lost(leader)) }
+        }
+        Some(_) if group.is_ready() && has_seen_all => JoinStanding::Ready,
+        Some(_) => JoinStanding::Opening,
     }
 }
 
-const NOT_YET: Body = Body::Unheard("its group has not come together yet");
+const NOT_YET: BusBody = BusBody::Unheard("its group has not come together yet");

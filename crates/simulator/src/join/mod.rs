@@ -14,23 +14,23 @@ mod drive;
 mod plan;
 mod process;
 
-pub use plan::{Event, Plan};
+pub use plan::{JoinEvent, JoinPlan};
 
 use crate::coverage;
-use crate::run::{Outcome, Planned};
+use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
-pub const SCENARIO: Planned<Plan> = Planned {
+pub const SCENARIO: PlannedScenario<JoinPlan> = PlannedScenario {
     name: "join",
     about: "3 to 5 members and up to 4 joiners that crash, pause, part, leave and come again; requests and links that are lost or late",
-    draw: Plan::draw,
+    draw: JoinPlan::draw,
     run,
-    faults: Plan::faults,
+    faults: JoinPlan::faults,
     promises: coverage::JOIN,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
-pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
-    cluster::Cluster::new(plan, trace_records_max).drive()
+pub fn run(plan: &JoinPlan, trace_records_max: usize) -> RunOutcome {
+    cluster::JoinCluster::new(plan, trace_records_max).drive()
 }

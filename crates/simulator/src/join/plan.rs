@@ -10,7 +10,7 @@ use crate::group::draw_drift;
 
 /// A run. Processes are numbered: the first members, then the joiners.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct JoinPlan {
     /// The order of events is drawn from it.
     pub seed: u64,
     /// Members of the first view; three of them at least are left alone.
@@ -36,7 +36,7 @@ pub struct Plan {
     /// Whether the last joiner knows one contact only, where nobody listens: it gives up in time.
     pub is_stranded: bool,
     /// What happens, and when, in ascending order.
-    pub events: Vec<(Duration, Event)>,
+    pub events: Vec<(Duration, JoinEvent)>,
 }
 
 /// How messages beside the group travel.
@@ -54,7 +54,7 @@ pub struct BusPlan {
 
 /// What happens to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum JoinEvent {
     /// It starts, and joins.
     Start(u32),
     /// It ends at once.
@@ -72,7 +72,7 @@ pub enum Event {
     Impostor(u32, u32),
 }
 
-impl Event {
+impl JoinEvent {
     /// The process that it disturbs, if it disturbs one.
     pub(super) const fn disturbs(self) -> Option<u32> {
         match self {
@@ -84,14 +84,14 @@ impl Event {
     }
 }
 
-impl Plan {
+impl JoinPlan {
     /// The plan of `seed`.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0x101a);
         let members = 3 + u32::try_from(prng.index(3)).expect("few");
         let joiners = 1 + u32::try_from(prng.index(4)).expect("few");
-        let start = |joiner| (micros(&mut prng, 8_000), Event::Start(joiner));
+        let start = |joiner| (micros(&mut prng, 8_000), JoinEvent::Start(joiner));
         let mut events: Vec<_> = (members..members + joiners).map(start).collect();
         let (bus, impostors) = (draw_bus(&mut prng), if prng.chance(300) { 1 + prng.below(2) } else { 0 });
         // All others are a majority of every view, also of one with a joiner whose attempt has just failed.
@@ -111,11 +111,11 @@ impl Plan {
         let member = |prng: &mut Prng| u32::try_from(prng.below(u64::from(members))).expect("few");
         let impostor = |prng: &mut Prng| {
             let times = 1 + u32::try_from(prng.below(2)).expect("few");
-            (micros(prng, 15_000), Event::Impostor(member(prng), times))
+            (micros(prng, 15_000), JoinEvent::Impostor(member(prng), times))
         };
         events.extend((0..impostors).map(|_| impostor(&mut prng)));
         let claims = prng.below(3);
-        events.extend((0..claims).map(|_| (micros(&mut prng, 15_000), Event::Claim(member(&mut prng)))));
+        events.extend((0..claims).map(|_| (micros(&mut prng, 15_000), JoinEvent::Claim(member(&mut prng)))));
         events.sort_by_key(|(at, _)| *at);
         Self {
             seed,
@@ -155,7 +155,7 @@ impl Plan {
     /// Whether the process is to be a member in the end, and nothing happens to it.
     #[must_use]
     pub fn is_left_alone(&self, process: u32) -> bool {
-        let starts = |(_, event): &(Duration, Event)| *event == Event::Start(process);
+        let starts = |(_, event): &(Duration, JoinEvent)| *event == JoinEvent::Start(process);
         let is_stranded = self.is_stranded && process + 1 == self.processes();
         !self.disturbs(process) && !is_stranded && (process < self.members || self.events.iter().any(starts))
     }
@@ -165,15 +165,15 @@ impl Plan {
     #[must_use]
     pub fn removals(&self, process: u32) -> u32 {
         let removes =
-            |event: &Event| matches!(event, Event::Impostor(..)) || event.disturbs() == Some(process);
+            |event: &JoinEvent| matches!(event, JoinEvent::Impostor(..)) || event.disturbs() == Some(process);
         self.events.iter().map(|(_, event)| u32::from(removes(event))).sum()
     }
 
     /// When the last fault is over.
     #[must_use]
     pub fn last_fault(&self) -> Duration {
-        let over = |(at, event): &(Duration, Event)| match event {
-            Event::Pause(_, span) | Event::Cut(_, span) => *at + *span,
+        let over = |(at, event): &(Duration, JoinEvent)| match event {
+            JoinEvent::Pause(_, span) | JoinEvent::Cut(_, span) => *at + *span,
             _ => *at,
         };
         self.events.iter().map(over).max().unwrap_or_default()
@@ -184,15 +184,15 @@ impl Plan {
     pub fn faults(&self) -> Vec<&'static str> {
         let is_late = self.bus.late_per_mille > 0;
         let kinds = self.events.iter().map(|(_, event)| match event {
-            Event::Start(process) if *process < self.members => "member that comes again",
-            Event::Start(_) => "join",
-            Event::Crash(0) => "crash of the first leader",
-            Event::Crash(_) => "crash at a time",
-            Event::Pause(..) => "pause at a time",
-            Event::Cut(..) => "cut at a time",
-            Event::Leave(_) => "leave",
-            Event::Claim(_) => "rank of another",
-            Event::Impostor(..) => "link under a foreign number",
+            JoinEvent::Start(process) if *process < self.members => "member that comes again",
+            JoinEvent::Start(_) => "join",
+            JoinEvent::Crash(0) => "crash of the first leader",
+            JoinEvent::Crash(_) => "crash at a time",
+            JoinEvent::Pause(..) => "pause at a time",
+            JoinEvent::Cut(..) => "cut at a time",
+            JoinEvent::Leave(_) => "leave",
+            JoinEvent::Claim(_) => "rank of another",
+            JoinEvent::Impostor(..) => "link under a foreign number",
         });
         let own = [
             (self.bus.loss_per_mille > 0, "lost request"),
@@ -249,7 +249,7 @@ fn draw_disturbance(
     process: u32,
     may_leave: bool,
     mut at: Duration,
-) -> Vec<(Duration, Event)> {
+) -> Vec<(Duration, JoinEvent)> {
     let mut events = Vec::new();
     for _ in 0..1 + prng.below(3) {
         // Clearly shorter or longer than members wait.
@@ -258,19 +258,19 @@ fn draw_disturbance(
             false => MILLI * 9 + micros(prng, 6_000),
         };
         let event = match prng.below(4) {
-            0 => Event::Pause(process, span),
-            1 => Event::Cut(process, span),
-            2 if may_leave => Event::Leave(process),
-            _ => Event::Crash(process),
+            0 => JoinEvent::Pause(process, span),
+            1 => JoinEvent::Cut(process, span),
+            2 if may_leave => JoinEvent::Leave(process),
+            _ => JoinEvent::Crash(process),
         };
         events.push((at, event));
         // Its death is noticed before it comes again: else it might be two members that are dead.
         at += span + NOTICED_AFTER;
         if prng.chance(200) {
-            events.push((at, Event::Crash(process)));
+            events.push((at, JoinEvent::Crash(process)));
             break;
         }
-        events.push((at, Event::Start(process)));
+        events.push((at, JoinEvent::Start(process)));
         at += micros(prng, 20_000);
     }
     events
@@ -292,7 +292,7 @@ fn draw_disturbed(prng: &mut Prng, members: u32, joiners: u32, most: u64) -> Vec
     disturbed
 }
 
-impl Shrink for Plan {
+impl Shrink for JoinPlan {
     fn smaller(&self) -> Vec<Self> {
         let without = |i: usize| {
             let mut plan = self.clone();
@@ -311,7 +311,7 @@ impl Shrink for Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for JoinPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, members, joiners, suspicion_after, bus, admissions_max, asks_for_rank, .. } = self;
         writeln!(

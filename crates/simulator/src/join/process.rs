@@ -5,20 +5,20 @@ use std::ops::DerefMut;
 use std::rc::Rc;
 
 use squall_fabric::sim::{SimFabric, SimWorld};
-use squall_fabric::{Duration, Event};
+use squall_fabric::{Duration, FabricEvent};
 use squall_fabric::{Instant, NodeId};
 use squall_protocols::admission::{AdmissionService, AdmissionSettings, Joiner, JoinerSettings};
 use squall_protocols::group::{
-    Application, Group, Outlet, Placement, Settings, SubgroupId, Succession, Unplaced,
+    GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupOutlet, Succession, Unplaced,
 };
 use squall_protocols::membership::{self, Member, PartitionSafety, View};
 use squall_protocols::multicast::{self, Message, Pull};
 
-use super::plan::Plan;
+use super::plan::JoinPlan;
 
 /// An application that sends a message in each view, and notes the views that it has not shown yet.
 #[derive(Default)]
-pub(super) struct Viewer {
+pub(super) struct ViewRecorder {
     pub(super) views: Vec<View>,
     succession: Succession,
     /// It has yet to send in the present view.
@@ -27,7 +27,7 @@ pub(super) struct Viewer {
     pub(super) delivered: Rc<Cell<u64>>,
 }
 
-impl Viewer {
+impl ViewRecorder {
     /// Sends what it has; whether that worked.
     pub(super) fn send(&mut self) -> bool {
         let writer = if self.has_message { self.succession.take_writer() } else { None };
@@ -39,12 +39,12 @@ impl Viewer {
 
 type Upcall = Box<dyn FnMut(Message<'_>)>;
 
-impl Application for Viewer {
+impl GroupApplication for ViewRecorder {
     type Deliver = Upcall;
 
-    fn outlet(&mut self, _: SubgroupId) -> Outlet<Upcall> {
+    fn outlet(&mut self, _: SubgroupId) -> SubgroupOutlet<Upcall> {
         let delivered = Rc::clone(&self.delivered);
-        Outlet::Upcall(Box::new(move |_: Message<'_>| delivered.set(delivered.get() + 1)))
+        SubgroupOutlet::Upcall(Box::new(move |_: Message<'_>| delivered.set(delivered.get() + 1)))
     }
 
     fn install(&mut self, view: &View, _: &[Placement], _: &[Unplaced]) {
@@ -63,7 +63,7 @@ impl Application for Viewer {
 
 /// A call that is not answered yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call {
+pub(super) struct PendingCall {
     pub(super) number: u64,
     pub(super) to: u32,
     /// By the clock of the process.
@@ -73,14 +73,14 @@ pub(super) struct Call {
 
 /// What a joiner has of the group: a number, and a node of the world.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attempt {
+pub(super) struct JoinAttempt {
     pub(super) number: NodeId,
     /// The process that has admitted it.
     pub(super) leader: u32,
     pub(super) leader_node: NodeId,
 }
 
-pub(super) struct Process {
+pub(super) struct JoinProcess {
     pub(super) place: u32,
     /// Its processor, and the clock of its joiner.
     pub(super) home: SimFabric,
@@ -88,13 +88,13 @@ pub(super) struct Process {
     pub(super) joiner: Option<Joiner<u32, String>>,
     /// When it has begun to join, by the world's clock.
     pub(super) started: Instant,
-    pub(super) call: Option<Call>,
+    pub(super) call: Option<PendingCall>,
     pub(super) calls: u64,
-    pub(super) attempt: Option<Attempt>,
+    pub(super) attempt: Option<JoinAttempt>,
     /// Its node in the group.
     pub(super) fabric: SimFabric,
-    pub(super) events: Vec<Event>,
-    pub(super) group: Option<Group<Viewer>>,
+    pub(super) events: Vec<FabricEvent>,
+    pub(super) group: Option<GroupCore<ViewRecorder>>,
     pub(super) service: Option<AdmissionService<u32>>,
     /// The nodes with which it has links as a member.
     pub(super) peers: Vec<NodeId>,
@@ -105,7 +105,7 @@ pub(super) struct Process {
     pub(super) leaves: bool,
 }
 
-impl Process {
+impl JoinProcess {
     /// A process that has not started.
     pub(super) fn new(place: u32, home: SimFabric, fabric: SimFabric) -> Self {
         let started = Instant::from_nanos(0);
@@ -130,13 +130,14 @@ impl Process {
     }
 
     /// A member of the first view.
-    pub(super) fn first(place: u32, world: &SimWorld, plan: &Plan) -> Self {
+    pub(super) fn first(place: u32, world: &SimWorld, plan: &JoinPlan) -> Self {
         use squall_fabric::Fabric as _;
         let mut process = Self::new(place, world.fabric(place), world.fabric(place));
         let member = |node: u32| Member { node: NodeId(node), tag: u64::from(node) };
         let members = (0..plan.members).map(member).collect();
         let view = View { id: plan.first_view, ..View::first(members) };
-        let group = Group::begin(&mut process.fabric, view, layout(), settings(plan), Viewer::default());
+        let group =
+            GroupCore::begin(&mut process.fabric, view, layout(), settings(plan), ViewRecorder::default());
         let roster = (0..plan.members).map(|node| (NodeId(node), node)).collect();
         process.service = Some(AdmissionService::new(service_settings(plan), process.fabric.node(), roster));
         process.peers = (0..plan.members).filter(|other| *other != place).map(NodeId).collect();
@@ -145,21 +146,22 @@ impl Process {
     }
 }
 
-pub(super) fn layout() -> Box<dyn squall_protocols::group::Layout + Send> {
+pub(super) fn layout() -> Box<dyn squall_protocols::group::SubgroupLayout + Send> {
     Box::new(|view: &View| {
         let members = view.nodes();
-        let settings = multicast::Settings { window: 4, ..multicast::Settings::new(members.len(), 8) };
+        let settings =
+            multicast::SubgroupSettings { window: 4, ..multicast::SubgroupSettings::new(members.len(), 8) };
         (vec![Placement { id: SubgroupId(0), members, settings }], Vec::new())
     })
 }
 
-pub(super) fn settings(plan: &Plan) -> Settings {
+pub(super) fn settings(plan: &JoinPlan) -> GroupSettings {
     let (suspicion_after, partition_safety) = (Some(plan.suspicion_after), PartitionSafety::Majority);
-    let membership = membership::Settings { suspicion_after, partition_safety, states: 0 };
-    Settings { membership, ..Settings::default() }
+    let membership = membership::MembershipSettings { suspicion_after, partition_safety, states: 0 };
+    GroupSettings { membership, ..GroupSettings::default() }
 }
 
-pub(super) fn service_settings(plan: &Plan) -> AdmissionSettings {
+pub(super) fn service_settings(plan: &JoinPlan) -> AdmissionSettings {
     AdmissionSettings {
         candidate_life: Duration::from_millis(12),
         link_life: plan.link_life,

@@ -4,24 +4,24 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
-use squall_fabric::window::Writer;
-use squall_fabric::{Core, Duration, Event, Fabric, Instant, MirrorKey, NodeId};
-use squall_protocols::multicast::{Message, Mode, NoUpcall, Pull, Subgroup, ViewStart};
+use squall_fabric::window::WindowWriter;
+use squall_fabric::{Core, Duration, Fabric, FabricEvent, Instant, MirrorKey, NodeId};
+use squall_protocols::multicast::{DeliveryMode, Message, NoUpcall, Pull, Subgroup, ViewStart};
 
-use super::Plan;
-use crate::checker::{Contents, Delivery, Order, Stability};
+use super::MulticastPlan;
+use crate::checker::{Delivery, DeliveryCounts, DeliveryOrder, Stability};
 use crate::payload;
-use crate::run::{Outcome, Violation};
+use crate::run::{RunOutcome, Violation};
 
 /// After the last fault everything must be delivered, and all quiet, within this virtual time.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// The members do their work in far fewer turns (the busiest of ten thousand seeds takes a tenth).
-const TURNS_MAX: u32 = 100_000;
+const STEPS_MAX: u32 = 100_000;
 
 /// The whole cluster.
-pub(super) struct Cluster<'a> {
-    plan: &'a Plan,
+pub(super) struct MulticastCluster<'a> {
+    plan: &'a MulticastPlan,
     world: SimWorld,
     nodes: Vec<Node>,
     watch: Rc<RefCell<Watch>>,
@@ -30,8 +30,8 @@ pub(super) struct Cluster<'a> {
 
 /// What the checkers share: deliveries come from inside the cores.
 struct Watch {
-    contents: Contents,
-    order: Option<Order>,
+    contents: DeliveryCounts,
+    order: Option<DeliveryOrder>,
     stability: Option<Stability>,
     violation: Option<Violation>,
 }
@@ -40,7 +40,7 @@ struct Node {
     rank: usize,
     fabric: SimFabric,
     core: AnyCore,
-    writer: Option<Writer>,
+    writer: Option<WindowWriter>,
     /// Messages that this member has yet to send, and when it may send again.
     unsent: u64,
     next_send: Instant,
@@ -89,39 +89,39 @@ impl Watch {
     }
 }
 
-impl<'a> Cluster<'a> {
-    pub(super) fn new(plan: &'a Plan, config: SimConfig) -> Self {
+impl<'a> MulticastCluster<'a> {
+    pub(super) fn new(plan: &'a MulticastPlan, config: SimConfig) -> Self {
         let members = plan.members;
         let world = SimWorld::new(plan.seed, config, u32::try_from(members).expect("few members"));
         let watch = Rc::new(RefCell::new(Watch {
-            contents: Contents::new(plan.seed, members, plan.settings.longest()),
+            contents: DeliveryCounts::new(plan.seed, members, plan.settings.longest()),
             order: None,
             stability: None,
             violation: None,
         }));
         let nodes: Vec<Node> = (0..members).map(|rank| Node::new(plan, &world, rank, &watch)).collect();
-        if plan.settings.mode == Mode::Atomic {
+        if plan.settings.mode == DeliveryMode::Atomic {
             let views =
                 nodes.iter().map(|node| either!(&node.core, core => core.table().rows().to_vec())).collect();
             let row = either!(&nodes[0].core, core => core.row().clone());
-            watch.borrow_mut().order = Some(Order::new(members));
+            watch.borrow_mut().order = Some(DeliveryOrder::new(members));
             watch.borrow_mut().stability = Some(Stability::new(row, views));
         }
         Self { plan, world, nodes, watch, prng: Prng::new(plan.seed ^ 0xc105) }
     }
 
-    pub(super) fn run(mut self) -> Outcome {
+    pub(super) fn run(mut self) -> RunOutcome {
         // A long run has more than a thousand times as much to do.
         let scale = if self.plan.is_long() { 100 } else { 1 };
         let until = Instant::from_nanos(0) + self.plan.last_fault() + SETTLE * scale;
-        let mut turns = 0;
-        while let Some(i) = self.world.next_turn(until) {
-            turns += 1;
-            if turns > TURNS_MAX * scale {
-                let text = format!("[N4] the members are still busy after {turns} turns");
+        let mut steps = 0;
+        while let Some(i) = self.world.next_poll(until) {
+            steps += 1;
+            if steps > STEPS_MAX * scale {
+                let text = format!("[N4] the members are still busy after {steps} steps");
                 self.watch.borrow_mut().violation = Some(Violation { checker: "quiescence", text });
             }
-            let worked = self.turn(i as usize);
+            let worked = self.step(i as usize);
             let deadline = self.nodes[i as usize].next_deadline();
             self.world.rest(i, worked, deadline);
             if self.watch.borrow().violation.is_some() {
@@ -130,7 +130,7 @@ impl<'a> Cluster<'a> {
         }
         let found = self.watch.borrow_mut().violation.take();
         let violation = found.or_else(|| self.check_end());
-        Outcome {
+        RunOutcome {
             violation,
             elapsed: self.world.now().since(Instant::from_nanos(0)),
             delivered: self.watch.borrow().contents.total(),
@@ -139,7 +139,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    fn turn(&mut self, i: usize) -> bool {
+    fn step(&mut self, i: usize) -> bool {
         let node = &mut self.nodes[i];
         let mut worked = node.send(self.plan, &self.watch, &mut self.prng);
         let mut events = Vec::new();
@@ -196,7 +196,7 @@ impl<'a> Cluster<'a> {
 }
 
 impl Node {
-    fn new(plan: &Plan, world: &SimWorld, rank: usize, watch: &Rc<RefCell<Watch>>) -> Self {
+    fn new(plan: &MulticastPlan, world: &SimWorld, rank: usize, watch: &Rc<RefCell<Watch>>) -> Self {
         let mut fabric = world.fabric(u32::try_from(rank).expect("few members"));
         let members: Vec<NodeId> =
             (0..plan.members).map(|rank| NodeId(u32::try_from(rank).expect("few"))).collect();
@@ -225,9 +225,9 @@ impl Node {
         }
     }
 
-    /// The application: commits a burst, if it is time and the window has room. It may begin before the group is
+    /// The application: commits a burst, if it is time and the window has space. It may begin before the group is
     /// ready, as applications do.
-    fn send(&mut self, plan: &Plan, watch: &Rc<RefCell<Watch>>, prng: &mut Prng) -> bool {
+    fn send(&mut self, plan: &MulticastPlan, watch: &Rc<RefCell<Watch>>, prng: &mut Prng) -> bool {
         let now = self.fabric.now();
         let Some(writer) = &mut self.writer else { return false };
         if self.unsent == 0 || now < self.next_send {
@@ -259,7 +259,7 @@ impl Node {
         sent
     }
 
-    fn handle_event(&mut self, event: &Event) {
+    fn handle_event(&mut self, event: &FabricEvent) {
         either!(&mut self.core, core => core.handle_event(&mut self.fabric, event));
     }
 

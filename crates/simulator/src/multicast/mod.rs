@@ -8,24 +8,24 @@ mod plan;
 
 use squall_fabric::sim::{CostModel, SimConfig};
 
-pub use plan::Plan;
+pub use plan::MulticastPlan;
 
 use crate::coverage;
-use crate::run::{Outcome, Planned};
+use crate::run::{PlannedScenario, RunOutcome};
 
 /// The scenario.
-pub const SCENARIO: Planned<Plan> = Planned {
+pub const SCENARIO: PlannedScenario<MulticastPlan> = PlannedScenario {
     name: "multicast",
     about: "one subgroup of 1 to 5 members in all modes, with pauses, slow links, slow consumers and crashes",
-    draw: Plan::draw,
+    draw: MulticastPlan::draw,
     run,
-    faults: Plan::faults,
+    faults: MulticastPlan::faults,
     promises: coverage::MULTICAST,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
-pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
+pub fn run(plan: &MulticastPlan, trace_records_max: usize) -> RunOutcome {
     let config = SimConfig {
         adversary: Some(plan.adversary.clone()),
         cost: CostModel::FREE,
@@ -35,5 +35,5 @@ pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
         trace_records_max,
         ..SimConfig::hardware()
     };
-    cluster::Cluster::new(plan, config).run()
+    cluster::MulticastCluster::new(plan, config).run()
 }

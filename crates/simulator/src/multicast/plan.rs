@@ -2,22 +2,22 @@
 
 use std::fmt;
 
-use squall_fabric::sim::{Adversary, Prng, Rule, Verdict, When};
+use squall_fabric::sim::{Adversary, Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
-use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
+use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings};
 
 use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
 
 /// One run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct MulticastPlan {
     /// Where it came from; contents of messages depend on it, and all further chance.
     pub seed: u64,
     /// Members of the subgroup.
     pub members: usize,
     /// The subgroup's settings.
-    pub settings: Settings,
+    pub settings: SubgroupSettings,
     /// Messages of each sender, by place among the senders.
     pub messages: Vec<u64>,
     /// The most messages that a sender commits in one turn.
@@ -37,7 +37,7 @@ pub struct Plan {
     pub rules: Vec<Rule>,
 }
 
-impl Plan {
+impl MulticastPlan {
     /// The plan of `seed`.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
@@ -73,7 +73,7 @@ impl Plan {
         self.burst = 40;
         self.pulls.fill(None);
         self.rules.retain(|rule| !matches!(rule.what, Verdict::Crash(_)));
-        let Settings { window, window_bytes, message_max, large, .. } = &mut self.settings;
+        let SubgroupSettings { window, window_bytes, message_max, large, .. } = &mut self.settings;
         (*window, *window_bytes, *message_max, *large) = (20 + *window, 4000, (*message_max).min(8), None);
         self
     }
@@ -100,8 +100,8 @@ impl Plan {
     #[must_use]
     pub fn last_fault(&self) -> Duration {
         let end = |rule: &Rule| match (&rule.when, &rule.what) {
-            (When::At(at), Verdict::Pause { span, .. }) => at.as_nanos() + span.as_nanos() as u64,
-            (When::At(at), _) => at.as_nanos(),
+            (RuleTrigger::At(at), Verdict::Pause { span, .. }) => at.as_nanos() + span.as_nanos() as u64,
+            (RuleTrigger::At(at), _) => at.as_nanos(),
             _ => 0,
         };
         Duration::from_nanos(self.rules.iter().map(end).max().unwrap_or(0))
@@ -111,7 +111,7 @@ impl Plan {
 /// More messages than 16 bits count.
 const LONG: u64 = (1 << 16) + 500;
 
-fn draw_settings(prng: &mut Prng, members: usize) -> Settings {
+fn draw_settings(prng: &mut Prng, members: usize) -> SubgroupSettings {
     let message_max = [0, 8, 24, 100, 1000][prng.index(5)];
     let mut senders: Vec<usize> = (0..members).filter(|_| prng.chance(700)).collect();
     if senders.is_empty() {
@@ -119,9 +119,15 @@ fn draw_settings(prng: &mut Prng, members: usize) -> Settings {
     }
     let windows = [3, 10, 40][prng.index(3)];
     let stage = |prng: &mut Prng| prng.chance(750);
-    let mode = [Mode::Atomic, Mode::Atomic, Mode::Atomic, Mode::Unordered, Mode::Raw][prng.index(5)];
+    let mode = [
+        DeliveryMode::Atomic,
+        DeliveryMode::Atomic,
+        DeliveryMode::Atomic,
+        DeliveryMode::Unordered,
+        DeliveryMode::Raw,
+    ][prng.index(5)];
     let (window, window_bytes) = (1 + prng.index(windows), 1 + prng.index(4000));
-    Settings {
+    SubgroupSettings {
         mode,
         window,
         message_max,
@@ -136,8 +142,8 @@ fn draw_settings(prng: &mut Prng, members: usize) -> Settings {
 }
 
 /// Bodies that are pushed; [`crate::group`] relays them.
-fn draw_large(prng: &mut Prng, message_max: usize) -> Option<Large> {
-    prng.chance(300).then(|| Large {
+fn draw_large(prng: &mut Prng, message_max: usize) -> Option<LargeMessages> {
+    prng.chance(300).then(|| LargeMessages {
         message_max: message_max + 1 + prng.index(500),
         window: 1 + prng.index(5),
         window_bytes: prng.index(3000),
@@ -149,7 +155,7 @@ fn draw_rules(prng: &mut Prng, members: usize) -> Vec<Rule> {
     let node = |prng: &mut Prng| u32::try_from(prng.index(members)).expect("few members");
     (0..prng.below(4))
         .map(|_| {
-            let at = When::At(Instant::from_nanos(prng.below(2_000_000)));
+            let at = RuleTrigger::At(Instant::from_nanos(prng.below(2_000_000)));
             match prng.below(6) {
                 0 | 1 => {
                     let span = Duration::from_nanos(prng.below(3_000_000));
@@ -161,7 +167,7 @@ fn draw_rules(prng: &mut Prng, members: usize) -> Vec<Rule> {
                 }
                 4 => Rule { when: at, what: Verdict::Crash(node(prng)) },
                 _ => {
-                    let when = When::Post { node: node(prng), nth: 1 + prng.below(300) };
+                    let when = RuleTrigger::Post { node: node(prng), nth: 1 + prng.below(300) };
                     Rule { when, what: Verdict::Crash(node(prng)) }
                 }
             }
@@ -169,7 +175,7 @@ fn draw_rules(prng: &mut Prng, members: usize) -> Vec<Rule> {
         .collect()
 }
 
-impl Shrink for Plan {
+impl Shrink for MulticastPlan {
     fn smaller(&self) -> Vec<Self> {
         let mut plans = Vec::new();
         for i in 0..self.rules.len() {
@@ -207,9 +213,9 @@ impl Shrink for Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for MulticastPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings { mode, window, message_max, window_bytes, batching, large, senders, .. } =
+        let SubgroupSettings { mode, window, message_max, window_bytes, batching, large, senders, .. } =
             &self.settings;
         writeln!(f, "seed {}: {} members, mode {mode:?}", self.seed, self.members)?;
         writeln!(f, "  senders {senders:?} send {:?} messages of 0 to {message_max} bytes", self.messages)?;

@@ -7,30 +7,32 @@ use std::rc::Rc;
 use squall_fabric::sim::{Prng, SimFabric};
 
 use super::contents;
-use squall_protocols::rdmc::{Answer, Application, Failure, GroupId, Held, Memory, Object};
+use squall_protocols::rdmc::{
+    GroupId, HeldBlocks, ObjectAnswer, ObjectMemory, RdmcApplication, RdmcFailure, RdmcObject,
+};
 
 /// What the checkers have found, at any member.
-pub(super) type Watch = Rc<RefCell<Option<String>>>;
+pub(super) type RdmcFindings = Rc<RefCell<Option<String>>>;
 
 /// One member's application.
-pub(super) struct App {
+pub(super) struct RdmcApp {
     pub(super) node: u32,
-    watch: Watch,
-    pub(super) streams: BTreeMap<GroupId, Stream>,
+    watch: RdmcFindings,
+    pub(super) streams: BTreeMap<GroupId, RdmcMember>,
     prng: Prng,
-    /// How often it answers `Later`, and never again before [`App::take_asked`].
+    /// How often it answers `Later`, and never again before [`RdmcApp::take_asked`].
     pub(super) later_per_mille: u32,
     /// How often it offers memory beforehand, of those times when it could.
     pub(super) offers_per_mille: u32,
     /// The object for which it has no memory.
     pub(super) refused: Option<(GroupId, u64)>,
-    asked: Vec<Object>,
+    asked: Vec<RdmcObject>,
     /// What has been received in this turn.
-    pub(super) received: Vec<Object>,
+    pub(super) received: Vec<RdmcObject>,
 }
 
 /// One group at one member.
-pub(super) struct Stream {
+pub(super) struct RdmcMember {
     pub(super) key: u64,
     pub(super) block_bytes: u64,
     /// The number of the first object.
@@ -40,16 +42,16 @@ pub(super) struct Stream {
     pub(super) next_received: u64,
     pub(super) next_released: u64,
     /// Released objects keep their memory instead of being spoilt, since somebody may have to resume from them.
-    pub(super) kept: Option<BTreeMap<u64, (Object, Memory)>>,
+    pub(super) kept: Option<BTreeMap<u64, (RdmcObject, ObjectMemory)>>,
     /// Memory for an object that has not been asked for, until it is received.
-    pub(super) offered: Option<(u64, Memory)>,
-    pub(super) failure: Option<Failure>,
+    pub(super) offered: Option<(u64, ObjectMemory)>,
+    pub(super) failure: Option<RdmcFailure>,
     /// What lay in the memory of the remains when the failure was reported.
-    remains: Vec<Vec<u64>>,
+    unfinished: Vec<Vec<u64>>,
 }
 
-impl App {
-    pub(super) fn new(node: u32, watch: &Watch, seed: u64) -> Self {
+impl RdmcApp {
+    pub(super) fn new(node: u32, watch: &RdmcFindings, seed: u64) -> Self {
         Self {
             node,
             watch: Rc::clone(watch),
@@ -63,25 +65,25 @@ impl App {
         }
     }
 
-    pub(super) fn stream(&self, group: GroupId) -> &Stream {
+    pub(super) fn stream(&self, group: GroupId) -> &RdmcMember {
         &self.streams[&group]
     }
 
     /// Objects for which memory was promised.
-    pub(super) fn take_asked(&mut self) -> Vec<Object> {
+    pub(super) fn take_asked(&mut self) -> Vec<RdmcObject> {
         std::mem::take(&mut self.asked)
     }
 
     /// Memory to be offered, and for which objects.
-    pub(super) fn draw_offers(&mut self, fabric: &mut SimFabric) -> Vec<(Object, Memory)> {
+    pub(super) fn draw_offers(&mut self, fabric: &mut SimFabric) -> Vec<(RdmcObject, ObjectMemory)> {
         let Self { streams, prng, offers_per_mille, .. } = self;
         let mut offers = Vec::new();
-        let idle = |stream: &Stream| stream.offered.is_none() && stream.failure.is_none();
+        let idle = |stream: &RdmcMember| stream.offered.is_none() && stream.failure.is_none();
         for (group, stream) in streams.iter().filter(|(_, stream)| *offers_per_mille > 0 && idle(stream)) {
             if prng.chance(*offers_per_mille) {
                 let (number, words) =
                     (stream.next_asked.max(stream.next_received), [1, 6, 40, 800][prng.index(4)]);
-                let object = Object { group: *group, number, bytes: 8 * words as u64 };
+                let object = RdmcObject { group: *group, number, bytes: 8 * words as u64 };
                 offers.push((object, contents::empty(fabric, words)));
             }
         }
@@ -89,7 +91,7 @@ impl App {
     }
 
     /// RDMC has taken what was offered.
-    pub(super) fn on_offered(&mut self, object: Object, memory: Memory) {
+    pub(super) fn on_offered(&mut self, object: RdmcObject, memory: ObjectMemory) {
         self.streams.get_mut(&object.group).expect("known").offered = Some((object.number, memory));
     }
 
@@ -99,13 +101,13 @@ impl App {
         }
     }
 
-    fn expect(&self, what: &str, expected: u64, object: &Object) {
+    fn expect(&self, what: &str, expected: u64, object: &RdmcObject) {
         let is_right = object.number == expected;
         self.note(if is_right { Ok(()) } else { Err(format!("{what} {object:?} instead of {expected}")) });
     }
 }
 
-impl Stream {
+impl RdmcMember {
     pub(super) fn new(key: u64, block_bytes: u64, first: u64, keeps: bool) -> Self {
         Self {
             key,
@@ -117,21 +119,21 @@ impl Stream {
             kept: keeps.then(BTreeMap::new),
             offered: None,
             failure: None,
-            remains: Vec::new(),
+            unfinished: Vec::new(),
         }
     }
 
-    fn check(&self, object: &Object, memory: &Memory, held: &Held) -> Result<(), String> {
+    fn check(&self, object: &RdmcObject, memory: &ObjectMemory, held: &HeldBlocks) -> Result<(), String> {
         let block_words = usize::try_from(self.block_bytes / 8).expect("small");
         contents::check(self.key, object, memory, held, block_words)
     }
 
-    fn check_whole(&self, object: &Object, memory: &Memory) -> Result<(), String> {
-        self.check(object, memory, &Held::all(object.bytes.div_ceil(self.block_bytes)))
+    fn check_whole(&self, object: &RdmcObject, memory: &ObjectMemory) -> Result<(), String> {
+        self.check(object, memory, &HeldBlocks::all(object.bytes.div_ceil(self.block_bytes)))
     }
 
     /// What is left is right, as far as it is held.
-    fn check_remains(&self) -> Result<(), String> {
+    fn check_unfinished(&self) -> Result<(), String> {
         let unfinished = self.failure.iter().flat_map(|failure| &failure.unfinished);
         for left in unfinished {
             if let Some(memory) = &left.memory {
@@ -143,7 +145,7 @@ impl Stream {
     }
 
     /// The memory that was offered for the object is not: it is too small, and nothing has landed there.
-    fn check_refused(&mut self, object: &Object) -> Result<(), String> {
+    fn check_refused(&mut self, object: &RdmcObject) -> Result<(), String> {
         let Some((_, memory)) = self.offered.take_if(|(number, _)| *number == object.number) else {
             return Ok(());
         };
@@ -162,13 +164,13 @@ impl Stream {
             return Ok(());
         };
         let object =
-            Object { group, number: *number, bytes: 8 * (memory.region.words() - memory.first) as u64 };
-        self.check(&object, memory, &Held::none(object.bytes.div_ceil(self.block_bytes)))
+            RdmcObject { group, number: *number, bytes: 8 * (memory.region.words() - memory.first) as u64 };
+        self.check(&object, memory, &HeldBlocks::none(object.bytes.div_ceil(self.block_bytes)))
     }
 
     /// Since the failure was reported nothing has changed.
     pub(super) fn check_at_rest(&self) -> Result<(), String> {
-        match self.remains == self.snapshot() {
+        match self.unfinished == self.snapshot() {
             true => Ok(()),
             false => Err("[B7] the memory of the remains has changed since the failure was reported".into()),
         }
@@ -181,8 +183,8 @@ impl Stream {
     }
 }
 
-impl Application<SimFabric> for App {
-    fn memory(&mut self, fabric: &mut SimFabric, object: &Object) -> Answer {
+impl RdmcApplication<SimFabric> for RdmcApp {
+    fn memory(&mut self, fabric: &mut SimFabric, object: &RdmcObject) -> ObjectAnswer {
         let stream = self.streams.get_mut(&object.group).expect("known");
         let expected = stream.next_asked.max(object.number);
         stream.next_asked = object.number + 1;
@@ -190,16 +192,16 @@ impl Application<SimFabric> for App {
         self.note(refused);
         self.expect("asked for memory for", expected, object);
         if self.refused == Some((object.group, object.number)) {
-            return Answer::Refuse;
+            return ObjectAnswer::Refuse;
         }
         if self.prng.chance(self.later_per_mille) {
             self.asked.push(*object);
-            return Answer::Later;
+            return ObjectAnswer::Later;
         }
-        Answer::Memory(contents::empty(fabric, object.words()))
+        ObjectAnswer::Memory(contents::empty(fabric, object.words()))
     }
 
-    fn on_received(&mut self, object: &Object, memory: &Memory) {
+    fn on_received(&mut self, object: &RdmcObject, memory: &ObjectMemory) {
         let stream = self.streams.get_mut(&object.group).expect("known");
         let expected = stream.next_received;
         stream.next_received += 1;
@@ -210,7 +212,7 @@ impl Application<SimFabric> for App {
         self.note(result);
     }
 
-    fn on_released(&mut self, object: &Object, memory: Memory) {
+    fn on_released(&mut self, object: &RdmcObject, memory: ObjectMemory) {
         let stream = self.streams.get_mut(&object.group).expect("known");
         let expected = stream.next_released;
         stream.next_released += 1;
@@ -223,12 +225,12 @@ impl Application<SimFabric> for App {
         self.note(result);
     }
 
-    fn on_failed(&mut self, failure: Failure) {
+    fn on_failed(&mut self, failure: RdmcFailure) {
         let stream = self.streams.get_mut(&failure.group).expect("known");
         assert!(stream.failure.is_none(), "a failure is reported once");
         stream.failure = Some(failure);
-        stream.remains = stream.snapshot();
-        let result = stream.check_remains().and_then(|()| stream.check_offered());
+        stream.unfinished = stream.snapshot();
+        let result = stream.check_unfinished().and_then(|()| stream.check_offered());
         self.note(result);
     }
 }

@@ -6,46 +6,46 @@ use std::rc::Rc;
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Channel, Core, Duration, Fabric, Instant, NodeId};
 
-use super::application::{App, Stream, Watch};
+use super::application::{RdmcApp, RdmcFindings, RdmcMember};
 use super::contents;
-use super::plan::{GroupPlan, Plan};
-use squall_protocols::rdmc::{Memory, Object, Rdmc, SendError, Unfinished};
+use super::plan::{RdmcGroupPlan, RdmcPlan};
+use squall_protocols::rdmc::{ObjectMemory, Rdmc, RdmcObject, RdmcSendError, UnfinishedObject};
 
 /// After the last fault everything is done within this virtual time.
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
 
 /// The whole cluster.
-pub(super) struct Cluster {
+pub(super) struct RdmcCluster {
     pub(super) world: SimWorld,
-    pub(super) nodes: Vec<Node>,
-    pub(super) watch: Watch,
+    pub(super) nodes: Vec<RdmcNode>,
+    pub(super) watch: RdmcFindings,
 }
 
-pub(super) struct Node {
+pub(super) struct RdmcNode {
     pub(super) fabric: SimFabric,
-    pub(super) core: Rdmc<App>,
+    pub(super) core: Rdmc<RdmcApp>,
     /// What the application will do, and when, by its own clock.
     agenda: Vec<(Instant, Task)>,
     prng: Prng,
     /// Objects and when they were received here, by its own clock.
-    pub(super) received: Vec<(Object, Instant)>,
+    pub(super) received: Vec<(RdmcObject, Instant)>,
 }
 
 #[derive(Clone)]
 enum Task {
     /// Create a group and, as its root, send all objects.
-    Create(GroupPlan, Vec<Unfinished>, bool),
+    Create(RdmcGroupPlan, Vec<UnfinishedObject>, bool),
     /// Give memory that was promised.
-    Supply(Object),
+    Supply(RdmcObject),
 }
 
-impl Cluster {
+impl RdmcCluster {
     pub(super) fn new(seed: u64, config: SimConfig, nodes: u32) -> Self {
         let world = SimWorld::new(seed, config, nodes);
-        let watch: Watch = Rc::new(RefCell::new(None));
-        let node = |i: u32| Node {
+        let watch: RdmcFindings = Rc::new(RefCell::new(None));
+        let node = |i: u32| RdmcNode {
             fabric: world.fabric(i),
-            core: Rdmc::new(NodeId(i), Channel(3), App::new(i, &watch, seed)),
+            core: Rdmc::new(NodeId(i), Channel(3), RdmcApp::new(i, &watch, seed)),
             agenda: Vec::new(),
             prng: Prng::new(seed ^ u64::from(i) << 40),
             received: Vec::new(),
@@ -55,7 +55,7 @@ impl Cluster {
     }
 
     /// A cluster on which a plan is about to run.
-    pub(super) fn of(plan: &Plan, trace_records_max: usize) -> Self {
+    pub(super) fn of(plan: &RdmcPlan, trace_records_max: usize) -> Self {
         let rules = plan.rules.clone();
         let config = SimConfig { rules, trace_records_max, ..SimConfig::adversarial(plan.seed) };
         let mut cluster = Self::new(plan.seed, config, plan.nodes);
@@ -73,21 +73,21 @@ impl Cluster {
     }
 
     /// All members create the group now, with what each has left of its objects.
-    pub(super) fn create(&mut self, group: &GroupPlan, left: impl Fn(u32) -> Vec<Unfinished>) {
+    pub(super) fn create(&mut self, group: &RdmcGroupPlan, left: impl Fn(u32) -> Vec<UnfinishedObject>) {
         for member in &group.members {
             self.create_at(*member, group, left(*member));
         }
     }
 
     /// One member creates the group now.
-    pub(super) fn create_at(&mut self, member: u32, group: &GroupPlan, left: Vec<Unfinished>) {
+    pub(super) fn create_at(&mut self, member: u32, group: &RdmcGroupPlan, left: Vec<UnfinishedObject>) {
         let node = &mut self.nodes[member as usize];
         node.agenda.push((node.fabric.now(), Task::Create(group.clone(), left, true)));
         self.world.wake(member);
     }
 
     /// The root sends objects now, the first ones of the group; returns when, by all clocks.
-    pub(super) fn send(&mut self, group: &GroupPlan, sizes: &[u64]) -> Instant {
+    pub(super) fn send(&mut self, group: &RdmcGroupPlan, sizes: &[u64]) -> Instant {
         let root = group.members[0];
         let node = &mut self.nodes[root as usize];
         let now = node.fabric.now();
@@ -103,8 +103,8 @@ impl Cluster {
         mut done: impl FnMut(&Self) -> bool,
     ) -> Result<(), String> {
         let until = self.world.now() + span;
-        while let Some(i) = self.world.next_turn(until) {
-            let worked = self.nodes[i as usize].turn();
+        while let Some(i) = self.world.next_poll(until) {
+            let worked = self.nodes[i as usize].step();
             let deadline = self.nodes[i as usize].next_deadline();
             self.world.rest(i, worked, deadline);
             if let Some(violation) = self.watch.borrow().clone() {
@@ -122,7 +122,7 @@ impl Cluster {
     }
 
     /// Runs a plan without deadly faults and checks all groups.
-    pub(super) fn run_through(&mut self, plan: &Plan) -> Result<(), String> {
+    pub(super) fn run_through(&mut self, plan: &RdmcPlan) -> Result<(), String> {
         self.run()?;
         plan.groups.iter().try_for_each(|group| self.check_all_received(group))
     }
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// Everything that was sent was received and released everywhere, in order, and all is quiet.
-    pub(super) fn check_all_received(&self, group: &GroupPlan) -> Result<(), String> {
+    pub(super) fn check_all_received(&self, group: &RdmcGroupPlan) -> Result<(), String> {
         for member in &group.members {
             let stream = self.nodes[*member as usize].core.application().stream(group.id);
             if let Some(failure) = &stream.failure {
@@ -156,7 +156,7 @@ impl Cluster {
     }
 
     /// Every living member has reported the failure, with exact remains.
-    pub(super) fn check_all_failed(&self, group: &GroupPlan) -> Result<(), String> {
+    pub(super) fn check_all_failed(&self, group: &RdmcGroupPlan) -> Result<(), String> {
         for member in group.members.iter().filter(|member| self.world.lives(**member)) {
             let stream = self.nodes[*member as usize].core.application().stream(group.id);
             if stream.failure.is_none() {
@@ -168,8 +168,8 @@ impl Cluster {
     }
 }
 
-impl Node {
-    pub(super) fn turn(&mut self) -> bool {
+impl RdmcNode {
+    pub(super) fn step(&mut self) -> bool {
         let mut events = Vec::new();
         let mut worked = self.fabric.poll(&mut |event| events.push(event)) > 0;
         worked |= self.run_agenda();
@@ -214,8 +214,8 @@ impl Node {
         worked
     }
 
-    fn create(&mut self, group: &GroupPlan, left: Vec<Unfinished>, keeps: bool) {
-        let stream = Stream::new(group.key, group.settings.block_bytes, group.first, keeps);
+    fn create(&mut self, group: &RdmcGroupPlan, left: Vec<UnfinishedObject>, keeps: bool) {
+        let stream = RdmcMember::new(group.key, group.settings.block_bytes, group.first, keeps);
         self.core.application_mut().streams.insert(group.id, stream);
         let members: Vec<NodeId> = group.members.iter().copied().map(NodeId).collect();
         self.core
@@ -228,13 +228,13 @@ impl Node {
     }
 
     /// Sends objects as the root; the first has the given number.
-    fn send(&mut self, group: &GroupPlan, first: u64, sizes: &[u64]) {
+    fn send(&mut self, group: &RdmcGroupPlan, first: u64, sizes: &[u64]) {
         for (number, bytes) in (first..).zip(sizes) {
-            let memory: Memory = contents::full(&mut self.fabric, group.key, number, *bytes);
+            let memory: ObjectMemory = contents::full(&mut self.fabric, group.key, number, *bytes);
             match self.core.send(group.id, memory, *bytes) {
                 Ok(sent) => assert_eq!(sent, number),
                 // Somebody may be lost already.
-                Err(error) => assert!(matches!(error, SendError::Failed(_)), "{error}"),
+                Err(error) => assert!(matches!(error, RdmcSendError::Failed(_)), "{error}"),
             }
         }
     }
@@ -247,6 +247,6 @@ impl Node {
 
 /// Runs a plan without deadly faults and checks all groups.
 #[cfg(test)]
-pub(super) fn run_plan(plan: &Plan) -> Result<(), String> {
-    Cluster::of(plan, 0).run_through(plan)
+pub(super) fn run_plan(plan: &RdmcPlan) -> Result<(), String> {
+    RdmcCluster::of(plan, 0).run_through(plan)
 }

@@ -2,7 +2,7 @@
 
 use squall_fabric::Fabric;
 
-use squall_protocols::rdmc::{Held, Memory, Object};
+use squall_protocols::rdmc::{HeldBlocks, ObjectMemory, RdmcObject};
 
 /// Word `i` of object `number` of the stream `key`.
 pub(super) fn word(key: u64, number: u64, i: usize) -> u64 {
@@ -16,14 +16,14 @@ pub(super) const POISON: u64 = 0xdead_beef_dead_beee;
 const MARGIN: usize = 3;
 
 /// Memory for an object, with nothing in it.
-pub(super) fn empty(fabric: &mut impl Fabric, object_words: usize) -> Memory {
+pub(super) fn empty(fabric: &mut impl Fabric, object_words: usize) -> ObjectMemory {
     let region = fabric.register(object_words + 2 * MARGIN);
     (0..region.words()).for_each(|i| region.store(i, POISON));
-    Memory { region, first: MARGIN }
+    ObjectMemory { region, first: MARGIN }
 }
 
 /// Memory with an object in it.
-pub(super) fn full(fabric: &mut impl Fabric, key: u64, number: u64, bytes: u64) -> Memory {
+pub(super) fn full(fabric: &mut impl Fabric, key: u64, number: u64, bytes: u64) -> ObjectMemory {
     let words = usize::try_from(bytes.div_ceil(8)).expect("small");
     let memory = empty(fabric, words);
     (0..words).for_each(|i| memory.region.store(memory.first + i, word(key, number, i)));
@@ -31,7 +31,7 @@ pub(super) fn full(fabric: &mut impl Fabric, key: u64, number: u64, bytes: u64) 
 }
 
 /// Spoils what a member has released: nobody may read it any more.
-pub(super) fn spoil(memory: &Memory) {
+pub(super) fn spoil(memory: &ObjectMemory) {
     (0..memory.region.words()).for_each(|i| memory.region.store(i, POISON));
 }
 
@@ -39,9 +39,9 @@ pub(super) fn spoil(memory: &Memory) {
 /// are not held some words may have landed, the right ones [F11].
 pub(super) fn check(
     key: u64,
-    object: &Object,
-    memory: &Memory,
-    held: &Held,
+    object: &RdmcObject,
+    memory: &ObjectMemory,
+    held: &HeldBlocks,
     block_words: usize,
 ) -> Result<(), String> {
     let words = object.words();
@@ -61,6 +61,6 @@ pub(super) fn check(
 }
 
 /// All words.
-pub(super) fn snapshot(memory: &Memory) -> Vec<u64> {
+pub(super) fn snapshot(memory: &ObjectMemory) -> Vec<u64> {
     (0..memory.region.words()).map(|i| memory.region.load(i)).collect()
 }

@@ -15,18 +15,18 @@ mod tests;
 
 use squall_fabric::Instant;
 
-pub use plan::Plan;
-pub use prediction::{Machines, Prediction, predict};
+pub use plan::RdmcPlan;
+pub use prediction::{MulticastPrediction, PaperMachines, predict};
 
 use crate::coverage::{self, rule_kinds};
-use crate::run::{Outcome, Planned, Violation};
-use cluster::Cluster;
+use crate::run::{PlannedScenario, RunOutcome, Violation};
+use cluster::RdmcCluster;
 
 /// The scenario.
-pub const SCENARIO: Planned<Plan> = Planned {
+pub const SCENARIO: PlannedScenario<RdmcPlan> = PlannedScenario {
     name: "rdmc",
     about: "bulk multicast in up to 3 groups of 1 to 9 nodes; pauses, slow links, late memory, deaths and resumption",
-    draw: Plan::draw,
+    draw: RdmcPlan::draw,
     run,
     faults: |plan| rule_kinds(&plan.rules),
     promises: coverage::RDMC,
@@ -34,13 +34,13 @@ pub const SCENARIO: Planned<Plan> = Planned {
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
-pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
-    let mut cluster = Cluster::of(plan, trace_records_max);
+pub fn run(plan: &RdmcPlan, trace_records_max: usize) -> RunOutcome {
+    let mut cluster = RdmcCluster::of(plan, trace_records_max);
     let result = match plan.keeps {
         true => resumption::survive(&mut cluster, plan).map(drop),
         false => cluster.run_through(plan),
     };
-    Outcome {
+    RunOutcome {
         violation: result.err().map(|text| Violation { checker: "bulk", text }),
         elapsed: cluster.world.now().since(Instant::from_nanos(0)),
         delivered: cluster.delivered(),

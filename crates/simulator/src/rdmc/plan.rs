@@ -2,21 +2,21 @@
 
 use std::fmt;
 
-use squall_fabric::sim::{Prng, Rule, Verdict, When};
+use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 
-use squall_protocols::rdmc::schedule::{Algorithm, Hybrid, Schedule, Topology};
-use squall_protocols::rdmc::{GroupId, Settings};
+use squall_protocols::rdmc::schedule::{Algorithm, HybridSchedule, Schedule, Topology};
+use squall_protocols::rdmc::{GroupId, RdmcSettings};
 
 use crate::explain::Shrink;
 
 /// One group of a run.
 #[derive(Clone, Debug)]
-pub(super) struct GroupPlan {
+pub(super) struct RdmcGroupPlan {
     pub(super) id: GroupId,
     /// Nodes, the root first.
     pub(super) members: Vec<u32>,
-    pub(super) settings: Settings,
+    pub(super) settings: RdmcSettings,
     /// Names the contents of its objects.
     pub(super) key: u64,
     /// The number of the first object, and the sizes of all.
@@ -24,9 +24,9 @@ pub(super) struct GroupPlan {
     pub(super) sizes: Vec<u64>,
 }
 
-impl GroupPlan {
+impl RdmcGroupPlan {
     pub(super) fn new(id: u64, members: &[u32], schedule: Schedule, block_bytes: u64, sizes: &[u64]) -> Self {
-        let settings = Settings { block_bytes, schedule, in_flight_bytes: 4 * block_bytes };
+        let settings = RdmcSettings { block_bytes, schedule, in_flight_bytes: 4 * block_bytes };
         let (members, sizes) = (members.to_vec(), sizes.to_vec());
         Self { id: GroupId(id), members, settings, key: id << 8, first: 0, sizes }
     }
@@ -38,10 +38,10 @@ impl GroupPlan {
 
 /// A whole run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RdmcPlan {
     pub(super) seed: u64,
     pub(super) nodes: u32,
-    pub(super) groups: Vec<GroupPlan>,
+    pub(super) groups: Vec<RdmcGroupPlan>,
     /// How long members wait before they create a group, at most.
     pub(super) create_within: Duration,
     pub(super) later_per_mille: u32,
@@ -51,7 +51,7 @@ pub struct Plan {
     pub(super) rules: Vec<Rule>,
 }
 
-impl Plan {
+impl RdmcPlan {
     /// The plan of `seed`: one in three with deaths.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
@@ -79,7 +79,7 @@ impl Plan {
         let deaths = 1 + prng.below(2);
         let rules = (0..deaths).map(|_| {
             let victim = u32::try_from(prng.below(u64::from(nodes))).expect("few");
-            let when = When::Post { node: victim, nth: 1 + prng.below(60) };
+            let when = RuleTrigger::Post { node: victim, nth: 1 + prng.below(60) };
             Rule { when, what: Verdict::Crash(victim) }
         });
         let rules = rules.collect();
@@ -96,18 +96,18 @@ fn drawn_offers(prng: &mut Prng) -> u32 {
     [0, 300, 1000][prng.index(3)]
 }
 
-fn drawn_group(prng: &mut Prng, id: u64, nodes: u32) -> GroupPlan {
+fn drawn_group(prng: &mut Prng, id: u64, nodes: u32) -> RdmcGroupPlan {
     let mut members: Vec<u32> = (0..nodes).collect();
     prng.shuffle(&mut members);
     members.truncate(1 + prng.index(members.len()));
     drawn_group_of(prng, id, members)
 }
 
-fn drawn_group_of(prng: &mut Prng, id: u64, members: Vec<u32>) -> GroupPlan {
+fn drawn_group_of(prng: &mut Prng, id: u64, members: Vec<u32>) -> RdmcGroupPlan {
     let block_bytes = 8 * (1 + prng.below(6));
     let sizes: Vec<u64> = (0..1 + prng.below(4)).map(|_| drawn_size(prng, block_bytes)).collect();
     let schedule = drawn_schedule(prng, members.len());
-    GroupPlan::new(id, &members, schedule, block_bytes, &sizes)
+    RdmcGroupPlan::new(id, &members, schedule, block_bytes, &sizes)
 }
 
 /// Empty, a byte, less than a block, a block, a byte more, some blocks, many.
@@ -134,7 +134,7 @@ fn drawn_schedule(prng: &mut Prng, members: usize) -> Schedule {
         return between.into();
     }
     let racks: Vec<u32> = (0..members).map(|_| u32::try_from(prng.below(3)).expect("few")).collect();
-    Schedule::Hybrid(Hybrid::new(Topology::new(&racks), between, within))
+    Schedule::Hybrid(HybridSchedule::new(Topology::new(&racks), between, within))
 }
 
 fn hindrance(prng: &mut Prng, nodes: u32) -> Rule {
@@ -146,10 +146,10 @@ fn hindrance(prng: &mut Prng, nodes: u32) -> Rule {
         true => Verdict::Slow { from, to, extra: Duration::from_nanos(prng.below(300_000)) },
         false => Verdict::Pause { node: from, span: Duration::from_nanos(prng.below(pause_max)) },
     };
-    Rule { when: When::At(Instant::from_nanos(prng.below(600_000))), what }
+    Rule { when: RuleTrigger::At(Instant::from_nanos(prng.below(600_000))), what }
 }
 
-impl Shrink for Plan {
+impl Shrink for RdmcPlan {
     fn smaller(&self) -> Vec<Self> {
         let mut plans = Vec::new();
         let mut with = |change: &dyn Fn(&mut Self)| {
@@ -184,10 +184,10 @@ impl Shrink for Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for RdmcPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {} nodes", self.seed, self.nodes)?;
-        for GroupPlan { id, members, settings, first, sizes, .. } in &self.groups {
+        for RdmcGroupPlan { id, members, settings, first, sizes, .. } in &self.groups {
             writeln!(f, "  {id} of nodes {members:?}: objects from {first} on, of {sizes:?} bytes")?;
             writeln!(f, "    {settings:?}")?;
         }

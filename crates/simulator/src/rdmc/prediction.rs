@@ -7,8 +7,8 @@
 use squall_fabric::sim::{CostModel, SimConfig};
 use squall_fabric::{Duration, Instant};
 
-use super::cluster::Cluster;
-use super::plan::GroupPlan;
+use super::cluster::RdmcCluster;
+use super::plan::RdmcGroupPlan;
 use squall_protocols::rdmc::schedule::Algorithm;
 
 /// The slowest schedule of the figures is done long before.
@@ -22,7 +22,7 @@ pub(super) const MB: u64 = 4192;
 
 /// A cluster of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machines {
+pub struct PaperMachines {
     /// As the paper calls it.
     pub name: &'static str,
     /// Of each link in one direction, as the paper gives it.
@@ -31,7 +31,7 @@ pub struct Machines {
 
 /// What a multicast is predicted to take, from the call of `send`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prediction {
+pub struct MulticastPrediction {
     /// Until the last receiver has the object.
     pub last: Duration,
     /// Until the first has it.
@@ -44,26 +44,27 @@ pub struct Prediction {
 /// If there are fewer than two members, or a block is empty.
 #[must_use]
 pub fn predict(
-    machines: Machines,
+    machines: PaperMachines,
     algorithm: Algorithm,
     members: u32,
     bytes: u64,
     block_bytes: u64,
-) -> Prediction {
+) -> MulticastPrediction {
     assert!(members > 1 && block_bytes > 0, "somebody receives something");
     let scaled = |bytes: u64| 8 * (bytes as f64 / (8.0 * SCALE)).round().max(1.0) as u64;
-    let Timing { last, first } = machines.multicast(algorithm, members, scaled(bytes), scaled(block_bytes));
-    Prediction { last, first }
+    let MulticastTiming { last, first } =
+        machines.multicast(algorithm, members, scaled(bytes), scaled(block_bytes));
+    MulticastPrediction { last, first }
 }
 
 /// A multicast as it went.
-pub(super) struct Timing {
+pub(super) struct MulticastTiming {
     /// From the call of `send` to the last and to the first receiver's upcall.
     pub(super) last: Duration,
     pub(super) first: Duration,
 }
 
-impl Machines {
+impl PaperMachines {
     /// A Lawrence Livermore cluster with 20 Gb/s (4x QDR).
     pub const SIERRA: Self = Self { name: "Sierra", gigabits: 20 };
     /// A cluster of the University of Texas with 40 Gb/s (FDR).
@@ -93,10 +94,10 @@ impl Machines {
         members: u32,
         bytes: u64,
         block_bytes: u64,
-    ) -> Timing {
-        let mut cluster = Cluster::new(1, self.config(), members);
+    ) -> MulticastTiming {
+        let mut cluster = RdmcCluster::new(1, self.config(), members);
         let nodes: Vec<u32> = (0..members).collect();
-        let mut group = GroupPlan::new(1, &nodes, algorithm.into(), block_bytes, &[]);
+        let mut group = RdmcGroupPlan::new(1, &nodes, algorithm.into(), block_bytes, &[]);
         group.settings.in_flight_bytes = 2 * 4192;
         cluster.create(&group, |_| Vec::new());
         cluster.run().expect("the groups are set up ahead of time");
@@ -107,12 +108,12 @@ impl Machines {
         assert_eq!(received.len(), members as usize - 1, "all have received it");
         let [first, last] =
             [received.iter().min(), received.iter().max()].map(|at| at.expect("some").since(begin));
-        Timing { last, first }
+        MulticastTiming { last, first }
     }
 
     /// Gigabits of object in a second, until the last has it.
     #[cfg(test)]
-    pub(super) fn rate(self, bytes: u64, timing: &Timing) -> f64 {
+    pub(super) fn rate(self, bytes: u64, timing: &MulticastTiming) -> f64 {
         self.link(bytes).as_secs_f64() / timing.last.as_secs_f64() * self.gigabits as f64
     }
 }

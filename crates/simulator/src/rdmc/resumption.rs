@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 use squall_protocols::rdmc::schedule::{Algorithm, Schedule};
-use squall_protocols::rdmc::{GroupId, Held, Unfinished};
+use squall_protocols::rdmc::{GroupId, HeldBlocks, UnfinishedObject};
 
-use super::cluster::Cluster;
-use super::plan::{GroupPlan, Plan};
+use super::cluster::RdmcCluster;
+use super::plan::{RdmcGroupPlan, RdmcPlan};
 
 /// Runs a plan with deaths; see [`survive`].
 #[cfg(test)]
-pub(super) fn run_with_death(plan: &Plan) -> Result<u64, String> {
-    survive(&mut Cluster::of(plan, 0), plan)
+pub(super) fn run_with_death(plan: &RdmcPlan) -> Result<u64, String> {
+    survive(&mut RdmcCluster::of(plan, 0), plan)
 }
 
 /// Runs a plan with deaths; after each the survivors resume, as long as there are two of them. Returns how often.
-pub(super) fn survive(cluster: &mut Cluster, plan: &Plan) -> Result<u64, String> {
+pub(super) fn survive(cluster: &mut RdmcCluster, plan: &RdmcPlan) -> Result<u64, String> {
     let mut group = plan.groups[0].clone();
     for rounds in 0.. {
         cluster.run()?;
@@ -25,7 +25,7 @@ pub(super) fn survive(cluster: &mut Cluster, plan: &Plan) -> Result<u64, String>
         }
         cluster.check_all_failed(&group)?;
         if rounds == 0 {
-            check_remains_are_exact(cluster, &group)?;
+            check_unfinished_are_exact(cluster, &group)?;
         }
         let Some((next, left)) = survivors(cluster, &group) else { return Ok(rounds) };
         let missing: u64 = next.members[1..].iter().map(|member| missing_blocks(&next, &left[member])).sum();
@@ -45,9 +45,9 @@ pub(super) fn survive(cluster: &mut Cluster, plan: &Plan) -> Result<u64, String>
 
 /// The group of the survivors, with what each has left. The new root is the old one, or who has most objects.
 pub(super) fn survivors(
-    cluster: &Cluster,
-    group: &GroupPlan,
-) -> Option<(GroupPlan, BTreeMap<u32, Vec<Unfinished>>)> {
+    cluster: &RdmcCluster,
+    group: &RdmcGroupPlan,
+) -> Option<(RdmcGroupPlan, BTreeMap<u32, Vec<UnfinishedObject>>)> {
     let stream = |node: u32| cluster.nodes[node as usize].core.application().stream(group.id);
     let old_root = group.members[0];
     let end = |node: u32| if node == old_root { group.end() } else { stream(node).next_received };
@@ -60,15 +60,15 @@ pub(super) fn survivors(
         let stream = stream(*member);
         let mut objects = stream.failure.as_ref().expect("all have failed").unfinished.clone();
         for (object, memory) in stream.kept.as_ref().expect("kept").values() {
-            let held = Held::all(group.settings.blocks(object.bytes));
-            objects.push(Unfinished { object: *object, memory: Some(memory.clone()), held });
+            let held = HeldBlocks::all(group.settings.blocks(object.bytes));
+            objects.push(UnfinishedObject { object: *object, memory: Some(memory.clone()), held });
         }
         objects.retain(|unfinished| unfinished.object.number >= first);
         left.insert(*member, objects);
     }
     let range =
         usize::try_from(first - group.first).expect("few")..usize::try_from(end - group.first).expect("few");
-    let mut next = GroupPlan { id: GroupId(group.id.0 + 100), members, first, ..group.clone() };
+    let mut next = RdmcGroupPlan { id: GroupId(group.id.0 + 100), members, first, ..group.clone() };
     next.sizes = group.sizes[range].to_vec();
     if matches!(group.settings.schedule, Schedule::Hybrid(_)) {
         next.settings.schedule = Algorithm::Pipeline.into();
@@ -77,7 +77,7 @@ pub(super) fn survivors(
 }
 
 /// What members report as held is what has arrived, neither more nor less.
-fn check_remains_are_exact(cluster: &Cluster, group: &GroupPlan) -> Result<(), String> {
+fn check_unfinished_are_exact(cluster: &RdmcCluster, group: &RdmcGroupPlan) -> Result<(), String> {
     for member in group.members[1..].iter().filter(|member| cluster.world.lives(**member)) {
         let core = &cluster.nodes[*member as usize].core;
         let stream = core.application().stream(group.id);
@@ -94,7 +94,7 @@ fn check_remains_are_exact(cluster: &Cluster, group: &GroupPlan) -> Result<(), S
 }
 
 /// The blocks of the group's objects that a member with these remains lacks.
-fn missing_blocks(group: &GroupPlan, left: &[Unfinished]) -> u64 {
+fn missing_blocks(group: &RdmcGroupPlan, left: &[UnfinishedObject]) -> u64 {
     let held = |number| {
         let left = left.iter().find(|left| left.object.number == number && left.memory.is_some());
         left.map_or(0, |left| left.held.count())
@@ -105,6 +105,6 @@ fn missing_blocks(group: &GroupPlan, left: &[Unfinished]) -> u64 {
         .sum()
 }
 
-fn blocks_received(cluster: &Cluster) -> u64 {
+fn blocks_received(cluster: &RdmcCluster) -> u64 {
     cluster.nodes.iter().map(|node| node.core.counters().blocks_received).sum()
 }

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use squall_fabric::sim::{Prng, SimFabric};
 use squall_fabric::{Fabric as _, Instant, NodeId};
 use squall_protocols::replica::{
-    ClientAction, ClientSettings, Contacts, Doubt, Position, ShardAnswer, ShardClient, ShardRequest, Task,
-    TaskOutcome,
+    ClientAction, ClientSettings, Contacts, Doubt, ShardAnswer, ShardClient, ShardPosition, ShardRequest,
+    Task, TaskOutcome,
 };
 
+use super::bus::{CallId, Datagram, DatagramBody};
 use super::list::{ids_of, place_of, update};
-use super::member::{ROUND_PAUSE, Shared};
-use super::office::{Body, Call, Letter};
+use super::member::ROUND_PAUSE;
+use super::shared::SharedRun;
 use crate::checker::linearizable::{ListAnswer, ListDigest, ListOperation};
 use crate::run::Violation;
 
@@ -34,10 +35,10 @@ struct Line {
     asked_in: BTreeMap<u64, u64>,
 }
 
-pub(super) struct Client {
+pub(super) struct SimClient {
     pub(super) node: u32,
     fabric: SimFabric,
-    shared: Shared,
+    shared: SharedRun,
     /// What it knows of the group: members are reached at their numbers.
     contacts: Contacts<u32>,
     lines: Vec<Line>,
@@ -46,8 +47,8 @@ pub(super) struct Client {
     next_job: Instant,
 }
 
-impl Client {
-    pub(super) fn new(node: u32, fabric: SimFabric, shared: &Shared) -> Self {
+impl SimClient {
+    pub(super) fn new(node: u32, fabric: SimFabric, shared: &SharedRun) -> Self {
         let plan = &shared.plan;
         let settings = ClientSettings {
             under_way_max: plan.client_window,
@@ -65,7 +66,7 @@ impl Client {
             lines: (0..plan.shards).map(line).collect(),
             connections: 0,
             left: plan.client_jobs,
-            next_job: shared.office.borrow().now(),
+            next_job: shared.bus.borrow().now(),
         }
     }
 
@@ -82,9 +83,9 @@ impl Client {
     }
 
     /// Does some of what there is to do; says when it wants to go on, by its own clock.
-    pub(super) fn turn(&mut self, prng: &mut Prng) -> (bool, Option<Instant>) {
+    pub(super) fn step(&mut self, prng: &mut Prng) -> (bool, Option<Instant>) {
         let mut worked = self.fabric.poll(&mut |_| ()) > 0;
-        worked |= self.take_letters(prng);
+        worked |= self.take_datagrams(prng);
         let now = self.shared.now();
         if !self.is_done() && self.contacts.next_at() <= now {
             self.inquire();
@@ -97,21 +98,21 @@ impl Client {
         for shard in 0..self.lines.len() {
             worked |= self.act(shard, None, prng);
         }
-        let letters = self.shared.office.borrow().next_at(self.node);
+        let datagrams = self.shared.bus.borrow().next_at(self.node);
         let cores = self.lines.iter().filter_map(|line| line.core.next_deadline());
         let next = self.may_begin().then_some(self.next_job);
         let inquiry = (!self.is_done()).then(|| self.contacts.next_at());
-        let at = letters.into_iter().chain(cores).chain(next).chain(inquiry).min();
+        let at = datagrams.into_iter().chain(cores).chain(next).chain(inquiry).min();
         (worked, at.map(|at| self.shared.by_clock(at, self.fabric.now())))
     }
 
-    fn take_letters(&mut self, prng: &mut Prng) -> bool {
+    fn take_datagrams(&mut self, prng: &mut Prng) -> bool {
         let mut worked = false;
         loop {
-            let letter = self.shared.office.borrow_mut().take(self.node);
-            let Some(Letter { from, call, body }) = letter else { return worked };
+            let datagram = self.shared.bus.borrow_mut().take(self.node);
+            let Some(Datagram { from, call, body }) = datagram else { return worked };
             worked = true;
-            let Body::Answer { view, answer, at, .. } = body else { continue };
+            let DatagramBody::Answer { view, answer, at, .. } = body else { continue };
             self.contacts.handle_view(view);
             let now = self.shared.now();
             let open = Some((from, call.connection));
@@ -152,7 +153,7 @@ impl Client {
     fn act(
         &mut self,
         shard: usize,
-        answered: Option<(u32, Option<Position>, Option<u64>)>,
+        answered: Option<(u32, Option<ShardPosition>, Option<u64>)>,
         prng: &mut Prng,
     ) -> bool {
         let number = u32::try_from(shard).expect("few");
@@ -178,7 +179,7 @@ impl Client {
     }
 
     fn ask(&mut self, shard: usize, node: u32, number: u64, request: ShardRequest, prng: &mut Prng) {
-        let (lives, now) = (self.shared.office.borrow().lives(node), self.shared.now());
+        let (lives, now) = (self.shared.bus.borrow().lives(node), self.shared.now());
         let line = &mut self.lines[shard];
         if line.connection.is_none_or(|(other, _)| other != node) {
             self.connections += 1;
@@ -188,9 +189,9 @@ impl Client {
         if let ShardRequest::Query { view, .. } = &request {
             line.asked_in.insert(number, *view);
         }
-        let call = Call { asker: self.node, connection, number };
+        let call = CallId { asker: self.node, connection, number };
         let shard = u32::try_from(shard).expect("few");
-        self.shared.post(self.node, node, call, Body::Ask(shard, request));
+        self.shared.post(self.node, node, call, DatagramBody::Ask(shard, request));
         // The connection may break behind what was written, and nobody knows how much of it has come.
         if prng.chance(if lives { self.shared.plan.breaks_per_mille } else { 500 }) {
             let line = &mut self.lines[shard as usize];
@@ -202,9 +203,9 @@ impl Client {
 
     /// Asks who the members are.
     fn inquire(&mut self) {
-        let (now, office) = (self.shared.now(), self.shared.office.borrow());
+        let (now, bus) = (self.shared.now(), self.shared.bus.borrow());
         let mut answers = self.contacts.candidates().into_iter();
-        let found = answers.find_map(|other| Some((other, office.inquire(self.node, other)?)));
+        let found = answers.find_map(|other| Some((other, bus.inquire(self.node, other)?)));
         match found {
             Some((other, view)) => {
                 let members = view.nodes().into_iter().map(|node| (node, node.0)).collect();
@@ -220,7 +221,7 @@ impl Client {
         shard: u32,
         job: Job,
         outcome: TaskOutcome,
-        answered: Option<(u32, Option<Position>, Option<u64>)>,
+        answered: Option<(u32, Option<ShardPosition>, Option<u64>)>,
     ) {
         let fail = |text: String| Err(Violation { checker: "objects", text });
         let mut history = self.shared.history.borrow_mut();
@@ -266,6 +267,6 @@ impl Client {
 
     /// Whether there is always a member that this client can reach, and that serves it.
     fn should_be_served(&self) -> bool {
-        self.shared.plan.is_replaced && self.shared.office.borrow().has_members(self.node)
+        self.shared.plan.is_replaced && self.shared.bus.borrow().has_members(self.node)
     }
 }

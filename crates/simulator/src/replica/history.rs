@@ -6,16 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::{Instant, NodeId};
-use squall_protocols::replica::{Origin, Position, ShardView, items};
+use squall_protocols::replica::{ShardPosition, ShardView, UpdateOrigin, items};
 
 use super::list::id_of;
-use super::tally::Tally;
-use crate::checker::linearizable::{AppendOnly, Done, ListAnswer, ListOperation, is_linearizable};
+use super::tally::ReplicaTally;
+use crate::checker::linearizable::{
+    AppendOnly, CompletedOperation, ListAnswer, ListOperation, is_linearizable,
+};
 use crate::run::Violation;
 
 /// Of all shards.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(super) struct UpdateHistory {
     shards: BTreeMap<u32, Shard>,
     /// Sessions that a shard remembers.
     sessions_max: usize,
@@ -23,7 +25,7 @@ pub(super) struct History {
     /// Whose updates are those of clients.
     clients: BTreeMap<u64, u32>,
     /// What was asked for and answered, by shard.
-    operations: BTreeMap<u32, Vec<Done<ListOperation, ListAnswer>>>,
+    operations: BTreeMap<u32, Vec<CompletedOperation<ListOperation, ListAnswer>>>,
     /// What members and clients were told to be applied.
     acknowledged: BTreeMap<u64, Acknowledged>,
     /// What their senders were told to be not delivered.
@@ -37,13 +39,13 @@ pub(super) struct History {
     keepers: BTreeMap<u32, BTreeSet<u32>>,
     /// Whose group has ended, and whether they have left it as they wished.
     ended: BTreeMap<u32, bool>,
-    pub(super) tally: Tally,
+    pub(super) tally: ReplicaTally,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     /// The updates of the message behind each position.
-    log: BTreeMap<Position, Vec<(Origin, Option<u64>)>>,
+    log: BTreeMap<ShardPosition, Vec<(UpdateOrigin, Option<u64>)>>,
 }
 
 /// An update that was acknowledged.
@@ -51,7 +53,7 @@ struct Shard {
 struct Acknowledged {
     shard: u32,
     /// How far the member had come that said so.
-    at: Position,
+    at: ShardPosition,
     /// Who was told, and by whom.
     to: u32,
     by: u32,
@@ -61,7 +63,7 @@ fn fail<T>(text: String) -> Result<T, Violation> {
     Err(Violation { checker: "objects", text })
 }
 
-impl History {
+impl UpdateHistory {
     pub(super) fn new(sessions_max: usize) -> Self {
         Self { sessions_max, ..Self::default() }
     }
@@ -79,10 +81,15 @@ impl History {
         id
     }
 
-    /// Something is asked of a shard, to be answered with [`History::on_answered`]. Returns its place.
+    /// Something is asked of a shard, to be answered with [`UpdateHistory::on_answered`]. Returns its place.
     pub(super) fn on_asked(&mut self, shard: u32, operation: ListOperation, now: Instant) -> usize {
         let operations = self.operations.entry(shard).or_default();
-        operations.push(Done { operation, called: now.as_nanos(), returned: None, answer: None });
+        operations.push(CompletedOperation {
+            operation,
+            called: now.as_nanos(),
+            returned: None,
+            answer: None,
+        });
         operations.len() - 1
     }
 
@@ -97,13 +104,14 @@ impl History {
     pub(super) fn check_linearizable(&self) -> Result<(), Violation> {
         for (shard, operations) in &self.operations {
             // What was delivered says what has become of an update without an answer.
-            let list = self.list_at(*shard, Position { view: u64::MAX, sequence: 0 });
+            let list = self.list_at(*shard, ShardPosition { view: u64::MAX, sequence: 0 });
             let places: BTreeMap<u64, u64> = list.into_iter().zip(0..).collect();
             let known = operations.iter().filter_map(|done| match (done.operation, done.returned) {
                 (_, Some(_)) => Some(done.clone()),
-                (ListOperation::Append(id), None) => {
-                    Some(Done { answer: Some(ListAnswer::Place(*places.get(&id)?)), ..done.clone() })
-                }
+                (ListOperation::Append(id), None) => Some(CompletedOperation {
+                    answer: Some(ListAnswer::Place(*places.get(&id)?)),
+                    ..done.clone()
+                }),
                 (ListOperation::Read, None) => None,
             });
             let operations: Vec<_> = known.collect();
@@ -120,7 +128,7 @@ impl History {
     pub(super) fn on_delivery(
         &mut self,
         shard: u32,
-        position: Position,
+        position: ShardPosition,
         bytes: &[u8],
     ) -> Result<(), Violation> {
         let this: Vec<_> = items(bytes).map(|(origin, update)| (origin, id_of(update))).collect();
@@ -137,16 +145,23 @@ impl History {
     }
 
     /// A member holds this state.
-    pub(super) fn on_state(&self, node: u32, shard: u32, at: Position, ids: &[u64]) -> Result<(), Violation> {
+    pub(super) fn on_state(
+        &self,
+        node: u32,
+        shard: u32,
+        at: ShardPosition,
+        ids: &[u64],
+    ) -> Result<(), Violation> {
         let expected = self.list_at(shard, at);
         if ids != expected {
             let text = format!("[A1] node {node} has {ids:?} in shard {shard} at {at:?}, not {expected:?}");
             return fail(text);
         }
-        let lacks =
-            |(id, said): &(&u64, &Acknowledged)| said.shard == shard && said.at <= at && !ids.contains(*id);
-        if let Some((id, said)) = self.acknowledged.iter().find(lacks) {
-            return fail(format!("[A2] node {node} in shard {shard} at {at:?} lacks {id}: {said:?}"));
+        let lacks = |(id, acknowledged): &(&u64, &Acknowledged)| {
+            acknowledged.shard == shard && acknowledged.at <= at && !ids.contains(*id)
+        };
+        if let Some((id, acknowledged)) = self.acknowledged.iter().find(lacks) {
+            return fail(format!("[A2] node {node} in shard {shard} at {at:?} lacks {id}: {acknowledged:?}"));
         }
         if let Some(id) = ids.iter().find(|id| self.denied.contains(id)) {
             return fail(format!("[A4] node {node} has update {id}, which was denied"));
@@ -166,7 +181,7 @@ impl History {
         id: u64,
         shard: u32,
         place: u64,
-        (by, at): (u32, Position),
+        (by, at): (u32, ShardPosition),
         to: u32,
     ) -> Result<(), Violation> {
         let list = self.list_at(shard, at);
@@ -185,7 +200,7 @@ impl History {
         &mut self,
         shard: u32,
         view: u64,
-        (by, at): (u32, Position),
+        (by, at): (u32, ShardPosition),
         to: u32,
         ids: &[u64],
     ) -> Result<(), Violation> {
@@ -196,8 +211,11 @@ impl History {
             ));
         }
         self.on_state(by, shard, at, ids)?;
-        let told = |said: &Acknowledged| said.shard == shard && said.to == to && said.by == by;
-        let missing = self.acknowledged.iter().find(|(id, said)| told(said) && !ids.contains(id));
+        let reports = |acknowledged: &Acknowledged| {
+            acknowledged.shard == shard && acknowledged.to == to && acknowledged.by == by
+        };
+        let missing =
+            self.acknowledged.iter().find(|(id, acknowledged)| reports(acknowledged) && !ids.contains(id));
         match missing {
             Some((id, _)) => fail(format!(
                 "[A5] node {by} has told node {to} of update {id} in shard {shard}, and answers without it"
@@ -311,7 +329,7 @@ impl History {
     }
 
     /// A shard's list at a position.
-    fn list_at(&self, shard: u32, at: Position) -> Vec<u64> {
+    fn list_at(&self, shard: u32, at: ShardPosition) -> Vec<u64> {
         let Some(shard) = self.shards.get(&shard) else { return Vec::new() };
         let mut sessions = Sessions { max: self.sessions_max, ..Sessions::default() };
         let log = shard.log.range(..=at).flat_map(|(_, entry)| entry);
@@ -330,10 +348,10 @@ struct Sessions {
 
 impl Sessions {
     /// Whether the next message is to be applied.
-    fn counts(&mut self, origin: Origin) -> bool {
+    fn counts(&mut self, origin: UpdateOrigin) -> bool {
         let (id, number, open) = match origin {
-            Origin::Member(_) => return true,
-            Origin::Open(_) => {
+            UpdateOrigin::Member(_) => return true,
+            UpdateOrigin::Open(_) => {
                 self.opened += 1;
                 if self.used.len() >= self.max {
                     self.used.remove(0);
@@ -341,8 +359,8 @@ impl Sessions {
                 self.used.push((self.opened, 0));
                 return false;
             }
-            Origin::Query(_) => return false,
-            Origin::Session { id, number, open } => (id, number, u64::from(open)),
+            UpdateOrigin::Query(_) => return false,
+            UpdateOrigin::Session { id, number, open } => (id, number, u64::from(open)),
         };
         let Some(place) = self.used.iter().position(|(other, _)| *other == id) else { return false };
         let (_, last) = self.used.remove(place);

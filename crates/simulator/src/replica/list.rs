@@ -6,15 +6,15 @@ use squall_protocols::replica::{HEADER_BYTES, Machine};
 
 /// Cheap to copy, as states should be that are given away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct List(Rc<Vec<u64>>);
+pub(super) struct AppendList(Rc<Vec<u64>>);
 
-impl List {
+impl AppendList {
     pub(super) fn ids(&self) -> &[u64] {
         &self.0
     }
 }
 
-impl Machine for List {
+impl Machine for AppendList {
     /// The update's place in the list.
     type Reply = u64;
     type Snapshot = Self;

@@ -1,63 +1,28 @@
 //! A member of the group: its parts of the shards, own updates and queries, what it answers others, and how it gets the
 //! state (Derecho app. A, §3.3).
 
-use std::cell::RefCell;
 use std::ops::DerefMut;
 use std::rc::Rc;
 
 use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
-use squall_protocols::group::{Application, Outlet, Placement, SubgroupId, Succession, Unplaced};
+use squall_protocols::group::{
+    GroupApplication, Placement, SubgroupId, SubgroupOutlet, Succession, Unplaced,
+};
 use squall_protocols::membership::View;
 use squall_protocols::multicast::{NoUpcall, Pull};
 use squall_protocols::replica::{
-    Arrived, Gift, Give, Position, Readiness, Sessions, ShardAnswer, ShardRequest, Source, TakeOver,
+    ArrivedState, Readiness, Sessions, ShardAnswer, ShardPosition, ShardRequest, ShardSnapshot,
+    SnapshotOutcome, StateReply, UpdateSource,
 };
 
-use super::history::History;
-use super::list::{List, place_of};
-use super::office::{Body, Call, Letter, Office};
-use super::part::{Part, Submission, Told, Waiter};
-use super::plan::Plan;
+use super::bus::{CallId, Datagram, DatagramBody};
+use super::list::{AppendList, place_of};
+use super::part::{PendingReports, ShardPart, Submission, UpdateWaiter};
+use super::shared::SharedRun;
 use crate::checker::linearizable::{ListAnswer, ListOperation};
-use crate::group::{Program, Watch};
+use crate::group::NodeProgram;
 use crate::run::Violation;
-
-/// What all processes of a run share.
-#[derive(Clone)]
-pub(super) struct Shared {
-    pub(super) plan: Rc<Plan>,
-    pub(super) watch: Rc<RefCell<Watch>>,
-    pub(super) history: Rc<RefCell<History>>,
-    pub(super) office: Rc<RefCell<Office>>,
-}
-
-impl Shared {
-    pub(super) fn check(&self, result: Result<(), Violation>) {
-        self.watch.borrow_mut().take(result);
-    }
-
-    pub(super) fn post(&self, from: u32, to: u32, call: Call, body: Body) {
-        self.office.borrow_mut().post(from, to, call, body);
-    }
-
-    /// The world's time.
-    pub(super) fn now(&self) -> Instant {
-        self.office.borrow().now()
-    }
-
-    /// A point of the world's time, at most so far from now.
-    pub(super) fn pause(&self, most: Duration) -> Instant {
-        let mut office = self.office.borrow_mut();
-        let pause = office.pause(most);
-        office.now() + pause
-    }
-
-    /// A point of the world's time by the clock of a node, at which it is `now`.
-    pub(super) fn by_clock(&self, at: Instant, now: Instant) -> Instant {
-        now + at.since(self.office.borrow().now().min(at))
-    }
-}
 
 /// A question of this member for the state of a shard; it is given up at some time.
 #[derive(Clone, Copy, Debug)]
@@ -70,17 +35,17 @@ struct Question {
 
 /// A state on its way out: it was taken when it was asked for, and its last part is written at `done_at`.
 struct Giving {
-    call: Call,
-    gift: Gift<List>,
+    call: CallId,
+    snapshot: ShardSnapshot<AppendList>,
     done_at: Instant,
 }
 
 /// All times are the world's.
-pub(super) struct Member {
+pub(super) struct ReplicaMember {
     node: u32,
-    shared: Shared,
+    shared: SharedRun,
     view: Option<View>,
-    parts: Vec<Part>,
+    parts: Vec<ShardPart>,
     unsent: u64,
     next_own: Instant,
     next_take: Instant,
@@ -93,15 +58,15 @@ pub(super) struct Member {
     has_ended: bool,
 }
 
-impl Member {
-    pub(super) fn new(node: NodeId, shared: &Shared) -> Self {
+impl ReplicaMember {
+    pub(super) fn new(node: NodeId, shared: &SharedRun) -> Self {
         let plan = &shared.plan;
-        let start = shared.office.borrow().now();
+        let start = shared.bus.borrow().now();
         Self {
             node: node.0,
             shared: shared.clone(),
             view: None,
-            parts: (0..plan.shards).map(|shard| Part::new(node, shard, plan)).collect(),
+            parts: (0..plan.shards).map(|shard| ShardPart::new(node, shard, plan)).collect(),
             unsent: plan.updates,
             next_own: start,
             next_take: start,
@@ -113,38 +78,40 @@ impl Member {
         }
     }
 
-    fn part(&mut self, shard: u32) -> &mut Part {
+    fn part(&mut self, shard: u32) -> &mut ShardPart {
         &mut self.parts[shard as usize]
     }
 
-    /// Takes all letters that have come.
-    fn take_letters(&mut self) -> bool {
+    /// Takes all datagrams that have come.
+    fn take_datagrams(&mut self) -> bool {
         let mut worked = false;
         loop {
-            let letter = self.shared.office.borrow_mut().take(self.node);
-            let Some(Letter { from, call, body }) = letter else { return worked };
+            let datagram = self.shared.bus.borrow_mut().take(self.node);
+            let Some(Datagram { from, call, body }) = datagram else { return worked };
             worked = true;
             match body {
-                Body::Ask(shard, request) => self.on_question(call, shard, request),
-                Body::Answer { answer, gift, .. } => self.on_answer(from, call.number, &answer, gift),
+                DatagramBody::Ask(shard, request) => self.on_question(call, shard, request),
+                DatagramBody::Answer { answer, snapshot, .. } => {
+                    self.on_answer(from, call.number, &answer, snapshot)
+                }
             }
         }
     }
 
-    fn on_question(&mut self, call: Call, shard: u32, request: ShardRequest) {
-        let (now, waiter) = (self.shared.now(), Waiter::Client(call));
+    fn on_question(&mut self, call: CallId, shard: u32, request: ShardRequest) {
+        let (now, waiter) = (self.shared.now(), UpdateWaiter::Client(call));
         let hangs = self.shared.plan.hanging == Some(self.node);
         match request {
             ShardRequest::Open => {
-                self.part(shard).queue.push_back(Submission { source: Source::Opening, id: 0, waiter });
+                self.part(shard).queue.push_back(Submission { source: UpdateSource::Opening, id: 0, waiter });
             }
             ShardRequest::Update { session: id, number, open, update } => {
-                let source = Source::Session { id, number, open };
+                let source = UpdateSource::Session { id, number, open };
                 let id = place_of(&update);
                 self.part(shard).queue.push_back(Submission { source, id, waiter });
             }
             ShardRequest::Latest { .. } => {
-                self.part(shard).queue.push_back(Submission { source: Source::Query, id: 0, waiter });
+                self.part(shard).queue.push_back(Submission { source: UpdateSource::Query, id: 0, waiter });
             }
             ShardRequest::Query { view, query } => {
                 let part = self.part(shard);
@@ -154,32 +121,40 @@ impl Member {
                 }
             }
             ShardRequest::State { .. } if hangs => {}
-            ShardRequest::State { since } => match self.part(shard).replica.give(Position::start_of(since)) {
-                Give::State(gift) => {
-                    let done_at = self.shared.pause(self.shared.plan.transfer_max);
-                    self.giving.push(Giving { call, gift, done_at });
+            ShardRequest::State { since } => {
+                match self.part(shard).replica.provide_state(ShardPosition::start_of(since)) {
+                    StateReply::State(snapshot) => {
+                        let done_at = self.shared.pause(self.shared.plan.transfer_max);
+                        self.giving.push(Giving { call, snapshot, done_at });
+                    }
+                    StateReply::NotYet => self.answer(call, ShardAnswer::NotYet, None, None),
                 }
-                Give::NotYet => self.answer(call, ShardAnswer::NotYet, None, None),
-            },
+            }
         }
     }
 
-    fn answer(&self, call: Call, answer: ShardAnswer, at: Option<Position>, gift: Option<Gift<List>>) {
+    fn answer(
+        &self,
+        call: CallId,
+        answer: ShardAnswer,
+        at: Option<ShardPosition>,
+        snapshot: Option<ShardSnapshot<AppendList>>,
+    ) {
         let view = self.view.as_ref().map_or(0, |view| view.id);
-        self.shared.post(self.node, call.asker, call, Body::Answer { view, answer, at, gift });
+        self.shared.post(self.node, call.asker, call, DatagramBody::Answer { view, answer, at, snapshot });
     }
 
     /// What somebody waited for is known.
-    fn tell(&mut self, shard: u32, (waiter, answer, at): Told) {
+    fn report(&mut self, shard: u32, (waiter, answer, at): PendingReports) {
         let (id, place) = match waiter {
-            Waiter::Client(call) => return self.answer(call, answer, at, None),
-            Waiter::Own(id, place) => (id, place),
+            UpdateWaiter::Client(call) => return self.answer(call, answer, at, None),
+            UpdateWaiter::Own(id, place) => (id, place),
         };
         let mut history = self.shared.history.borrow_mut();
         match (answer, at) {
             (ShardAnswer::Reply(reply), Some(at)) => {
-                let said = history.on_reply(id, shard, place_of(&reply), (self.node, at), self.node);
-                self.shared.check(said);
+                let acknowledged = history.on_reply(id, shard, place_of(&reply), (self.node, at), self.node);
+                self.shared.check(acknowledged);
                 history.on_answered(shard, place, ListAnswer::Place(place_of(&reply)), self.shared.now());
             }
             (ShardAnswer::Failed(_), _) => history.tally.unknown += 1,
@@ -189,7 +164,7 @@ impl Member {
     }
 
     /// Answers that can be given now: to queries, and states whose last part is written.
-    fn give_answers(&mut self, now: Instant) -> bool {
+    fn send_answers(&mut self, now: Instant) -> bool {
         let mut answers = Vec::new();
         for part in &mut self.parts {
             let at = part.replica.position();
@@ -200,29 +175,37 @@ impl Member {
         for ((call, answer), at) in answers {
             self.answer(call, answer, at, None);
         }
-        for Giving { call, gift, .. } in due {
-            let (position, sessions) = (gift.position, gift.sessions.clone());
-            self.answer(call, ShardAnswer::State { position, sessions, bytes: None }, None, Some(gift));
+        for Giving { call, snapshot, .. } in due {
+            let (position, sessions) = (snapshot.position, snapshot.sessions.clone());
+            self.answer(call, ShardAnswer::State { position, sessions, bytes: None }, None, Some(snapshot));
         }
         worked
     }
 
-    fn on_answer(&mut self, from: u32, number: u64, answer: &ShardAnswer, gift: Option<Gift<List>>) {
+    fn on_answer(
+        &mut self,
+        from: u32,
+        number: u64,
+        answer: &ShardAnswer,
+        snapshot: Option<ShardSnapshot<AppendList>>,
+    ) {
         let is_it = |question: &Question| question.number == number && question.asked == from;
         let Some(place) = self.questions.iter().position(is_it) else { return };
         let Question { shard, .. } = self.questions.swap_remove(place);
         let now = self.shared.now();
         let transfer = &mut self.part(shard).transfer;
-        match (answer, gift) {
-            (ShardAnswer::State { position, sessions, .. }, Some(gift)) => match Sessions::decode(sessions) {
-                Ok(sessions) => {
-                    let (position, machine) = (*position, gift.snapshot);
-                    transfer.handle_state(Arrived { position, sessions, machine });
+        match (answer, snapshot) {
+            (ShardAnswer::State { position, sessions, .. }, Some(snapshot)) => {
+                match Sessions::decode(sessions) {
+                    Ok(sessions) => {
+                        let (position, machine) = (*position, snapshot.snapshot);
+                        transfer.handle_state(ArrivedState { position, sessions, machine });
+                    }
+                    Err(error) => {
+                        self.shared.check(Err(Violation { checker: "objects", text: error.to_string() }));
+                    }
                 }
-                Err(error) => {
-                    self.shared.check(Err(Violation { checker: "objects", text: error.to_string() }));
-                }
-            },
+            }
             _ => transfer.handle_refusal(now),
         }
     }
@@ -233,7 +216,7 @@ impl Member {
         for part in &mut self.parts {
             let taken = part.take_over(now);
             worked |= taken.is_some();
-            if taken == Some(TakeOver::Taken) {
+            if taken == Some(SnapshotOutcome::Taken) {
                 self.shared.history.borrow_mut().tally.transfers += 1;
                 self.has_state_news = true;
             }
@@ -259,7 +242,7 @@ impl Member {
             let id = history.id();
             let place = history.on_asked(shard, ListOperation::Append(id), now);
             drop(history);
-            let own = Submission { source: Source::Own, id, waiter: Waiter::Own(id, place) };
+            let own = Submission { source: UpdateSource::Own, id, waiter: UpdateWaiter::Own(id, place) };
             self.part(shard).queue.push_back(own);
         }
         true
@@ -280,7 +263,7 @@ impl Member {
         for shard in 0..self.shared.plan.shards {
             let (sent, refused) = self.part(shard).send();
             worked |= sent || !refused.is_empty();
-            refused.into_iter().for_each(|told| self.tell(shard, told));
+            refused.into_iter().for_each(|reports| self.report(shard, reports));
         }
         worked
     }
@@ -292,14 +275,14 @@ impl Member {
         }
         let mut worked = false;
         for shard in 0..self.shared.plan.shards {
-            let mut told = Vec::new();
+            let mut reports = Vec::new();
             let history = Rc::clone(&self.shared.history);
             let part = self.part(shard);
-            match part.turn(1 + prng.below(8), &mut history.borrow_mut(), &mut told) {
+            match part.step(1 + prng.below(8), &mut history.borrow_mut(), &mut reports) {
                 Ok(taken) => worked |= taken,
                 Err(violation) => self.shared.check(Err(violation)),
             }
-            told.into_iter().for_each(|told| self.tell(shard, told));
+            reports.into_iter().for_each(|reports| self.report(shard, reports));
         }
         if worked {
             self.next_take = self.shared.pause(self.shared.plan.take_pause_max);
@@ -312,8 +295,8 @@ impl Member {
 
     fn stop(&mut self) {
         for shard in 0..self.shared.plan.shards {
-            let told = self.part(shard).stop();
-            told.into_iter().for_each(|told| self.tell(shard, told));
+            let reports = self.part(shard).stop();
+            reports.into_iter().for_each(|reports| self.report(shard, reports));
         }
     }
 
@@ -329,10 +312,10 @@ impl Member {
     /// Says which states it has, and whether it takes any for lost.
     fn take_stock(&self) {
         let mut history = self.shared.history.borrow_mut();
-        let office = self.shared.office.borrow();
+        let bus = self.shared.bus.borrow();
         for part in &self.parts {
             let replica = &part.replica;
-            let (view, lives) = (replica.view(), |node: u32| office.lives(node));
+            let (view, lives) = (replica.view(), |node: u32| bus.lives(node));
             let holds = replica.position().is_some();
             self.shared.check(history.on_standing(self.node, part.shard, holds, view, lives));
             if let (Readiness::Lost, Some(view)) = (replica.readiness(0), view) {
@@ -353,9 +336,9 @@ impl Member {
             self.calls += 1;
             let (number, until, asked) = (self.calls, self.shared.pause(ask.silence), ask.node.0);
             self.questions.push(Question { shard, asked, number, until });
-            let call = Call { asker: self.node, connection: number, number };
+            let call = CallId { asker: self.node, connection: number, number };
             let request = ShardRequest::State { since: ask.since.view };
-            self.shared.post(self.node, asked, call, Body::Ask(shard, request));
+            self.shared.post(self.node, asked, call, DatagramBody::Ask(shard, request));
             worked = true;
         }
         worked
@@ -367,7 +350,7 @@ impl Member {
         for Question { shard, asked, .. } in &over {
             let part = self.part(*shard);
             part.transfer.handle_silence(now);
-            if part.replica.is_waiting() && !self.shared.office.borrow().lives(*asked) {
+            if part.replica.is_waiting() && !self.shared.bus.borrow().lives(*asked) {
                 self.shared.history.borrow_mut().tally.interrupted += 1;
             }
         }
@@ -375,7 +358,7 @@ impl Member {
     }
 }
 
-impl Member {
+impl ReplicaMember {
     /// Whether it holds the state of a shard, if it is in it.
     pub(super) fn holds(&self, shard: u32) -> Option<bool> {
         let part = &self.parts[shard as usize];
@@ -392,19 +375,19 @@ impl Member {
     }
 }
 
-impl Application for Member {
+impl GroupApplication for ReplicaMember {
     type Deliver = NoUpcall;
 
-    fn outlet(&mut self, id: SubgroupId) -> Outlet<NoUpcall> {
+    fn outlet(&mut self, id: SubgroupId) -> SubgroupOutlet<NoUpcall> {
         let view = self.view.as_ref().expect("it is installed first").id;
-        self.part(id.0).seat(view);
-        Outlet::Pull
+        self.part(id.0).enter(view);
+        SubgroupOutlet::Pull
     }
 
     fn install(&mut self, view: &View, placements: &[Placement], _unplaced: &[Unplaced]) {
         let result = self.shared.watch.borrow_mut().views.on_install(NodeId(self.node), view, placements);
         self.shared.check(result);
-        self.shared.office.borrow_mut().announce(self.node, view);
+        self.shared.bus.borrow_mut().announce(self.node, view);
         for part in &mut self.parts {
             let placement = placements.iter().find(|placement| placement.id.0 == part.shard);
             part.install(view, placement.map_or_else(Vec::new, |placement| placement.members.clone()));
@@ -438,14 +421,14 @@ impl Application for Member {
     }
 
     fn leave_subgroup(&mut self, id: SubgroupId, _deliver: Option<NoUpcall>) {
-        self.part(id.0).unseat();
+        self.part(id.0).leave();
     }
 }
 
-impl Program for Member {
+impl NodeProgram for ReplicaMember {
     fn send(&mut self, _now: Instant, prng: &mut Prng) -> bool {
         let now = self.shared.now();
-        let mut worked = self.take_letters();
+        let mut worked = self.take_datagrams();
         if worked {
             self.take_stock();
         }
@@ -456,7 +439,7 @@ impl Program for Member {
     fn consume(&mut self, _now: Instant, prng: &mut Prng) -> bool {
         let now = self.shared.now();
         let mut worked = self.take(now, prng);
-        worked |= self.give_answers(now);
+        worked |= self.send_answers(now);
         worked |= self.take_over(now);
         worked |= self.ask(now);
         if worked {
@@ -467,19 +450,19 @@ impl Program for Member {
 
     fn end(&mut self) {
         self.has_ended = true;
-        self.shared.office.borrow_mut().withdraw(self.node);
+        self.shared.bus.borrow_mut().withdraw(self.node);
         let plan = &self.shared.plan.group;
         // Who is taken for dead on its way out says that it has left, too.
         let leaves = plan.leaves.iter().any(|(leaver, _)| *leaver == self.node);
         let has_left = leaves && !plan.has_false_suspicion();
         let group = self.view.as_ref().map_or_else(Vec::new, View::nodes);
-        let office = self.shared.office.borrow();
-        self.shared.history.borrow_mut().on_end(self.node, has_left, &group, |node| office.lives(node));
+        let bus = self.shared.bus.borrow();
+        self.shared.history.borrow_mut().on_end(self.node, has_left, &group, |node| bus.lives(node));
     }
 
     fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let world = self.shared.now();
-        let letters = self.shared.office.borrow().next_at(self.node);
+        let datagrams = self.shared.bus.borrow().next_at(self.node);
         let own = Some(self.next_own).filter(|_| self.unsent > 0 && !self.has_ended && self.view.is_some());
         let take = Some(self.next_take).filter(|next| *next > world);
         let questions = self.questions.iter().map(|question| question.until);
@@ -487,7 +470,7 @@ impl Program for Member {
         let queries = self.parts.iter().filter_map(|part| part.queries.next_deadline());
         let waits = self.parts.iter().filter(|part| part.replica.is_waiting() && !self.has_ended);
         let ask = waits.filter_map(|part| part.transfer.next_deadline()).filter(|next| *next > world);
-        let all = letters.into_iter().chain(own).chain(take).chain(questions).chain(giving);
+        let all = datagrams.into_iter().chain(own).chain(take).chain(questions).chain(giving);
         all.chain(queries).chain(ask).min().map(|at| self.shared.by_clock(at, now))
     }
 

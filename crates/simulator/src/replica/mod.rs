@@ -7,13 +7,14 @@
 //! [`crate::group`], and that in the end all members of a shard hold its state, or all know that it is lost, and nobody
 //! waits for anything.
 
+mod bus;
 mod client;
 mod history;
 mod list;
 mod member;
-mod office;
 mod part;
 mod plan;
+mod shared;
 mod tally;
 
 use std::cell::{Cell, RefCell};
@@ -21,66 +22,72 @@ use std::rc::Rc;
 
 use squall_fabric::sim::{Prng, SimWorld};
 use squall_fabric::{Instant, NodeId};
-use squall_protocols::group::Layout;
+use squall_protocols::group::SubgroupLayout;
 use squall_protocols::membership::View;
 
-pub use plan::{Plan, ShardLayout};
-pub use tally::Tally;
+pub use plan::{ReplicaPlan, ShardLayout};
+pub use tally::ReplicaTally;
 
-use client::Client;
-use history::History;
-use member::{Member, Shared};
-use office::Office;
+use bus::MessageBus;
+use client::SimClient;
+use history::UpdateHistory;
+use member::ReplicaMember;
+use shared::SharedRun;
 
 use crate::coverage;
-use crate::group::{Cluster, Scene, Watch};
-use crate::run::{Outcome, Planned, Violation};
+use crate::group::{GroupCluster, GroupScene, RunChecks};
+use crate::run::{PlannedScenario, RunOutcome, Violation};
 
 /// The scenario.
-pub const SCENARIO: Planned<Plan> = Planned {
+pub const SCENARIO: PlannedScenario<ReplicaPlan> = PlannedScenario {
     name: "replica",
     about: "replicated objects in shards, with clients; members crash, part, join with the state, leave, hang",
-    draw: Plan::draw,
+    draw: ReplicaPlan::draw,
     run,
-    faults: Plan::faults,
+    faults: ReplicaPlan::faults,
     promises: coverage::REPLICA,
 };
 
 /// Runs a plan, keeping the latest `trace_records_max` happenings.
 #[must_use]
-pub fn run(plan: &Plan, trace_records_max: usize) -> Outcome {
+pub fn run(plan: &ReplicaPlan, trace_records_max: usize) -> RunOutcome {
     run_and_count(plan, trace_records_max).0
 }
 
 /// Runs a plan, like [`run`], and says what has happened in it.
 #[must_use]
-pub fn run_and_count(plan: &Plan, trace_records_max: usize) -> (Outcome, Tally) {
-    let tally = Rc::new(Cell::new(Tally::default()));
-    let objects = |world: &SimWorld, watch: &Rc<RefCell<Watch>>| Objects::new(plan, world, watch, &tally);
-    let outcome = Cluster::new(&plan.group, trace_records_max, objects).drive();
+pub fn run_and_count(plan: &ReplicaPlan, trace_records_max: usize) -> (RunOutcome, ReplicaTally) {
+    let tally = Rc::new(Cell::new(ReplicaTally::default()));
+    let objects = |world: &SimWorld, watch: &Rc<RefCell<RunChecks>>| Objects::new(plan, world, watch, &tally);
+    let outcome = GroupCluster::new(&plan.group, trace_records_max, objects).drive();
     (outcome, tally.get())
 }
 
 /// The object's shards at all members, and the clients.
 struct Objects {
-    shared: Shared,
-    clients: Vec<Client>,
-    tally: Rc<Cell<Tally>>,
+    shared: SharedRun,
+    clients: Vec<SimClient>,
+    tally: Rc<Cell<ReplicaTally>>,
 }
 
 impl Objects {
-    fn new(plan: &Plan, world: &SimWorld, watch: &Rc<RefCell<Watch>>, tally: &Rc<Cell<Tally>>) -> Self {
-        let mut office = Office::new(world, plan.group.seed, plan.letter_max);
-        let guests: Vec<u32> = (0..plan.clients).map(|_| office.add_node()).collect();
-        let history = History::new(plan.sessions_max);
-        let shared = Shared {
+    fn new(
+        plan: &ReplicaPlan,
+        world: &SimWorld,
+        watch: &Rc<RefCell<RunChecks>>,
+        tally: &Rc<Cell<ReplicaTally>>,
+    ) -> Self {
+        let mut bus = MessageBus::new(world, plan.group.seed, plan.datagram_max);
+        let client_nodes: Vec<u32> = (0..plan.clients).map(|_| bus.add_node()).collect();
+        let history = UpdateHistory::new(plan.sessions_max);
+        let shared = SharedRun {
             plan: Rc::new(plan.clone()),
             watch: Rc::clone(watch),
             history: Rc::new(RefCell::new(history)),
-            office: Rc::new(RefCell::new(office)),
+            bus: Rc::new(RefCell::new(bus)),
         };
-        let client = |node| Client::new(node, world.fabric(node), &shared);
-        Self { clients: guests.into_iter().map(client).collect(), shared, tally: Rc::clone(tally) }
+        let client = |node| SimClient::new(node, world.fabric(node), &shared);
+        Self { clients: client_nodes.into_iter().map(client).collect(), shared, tally: Rc::clone(tally) }
     }
 }
 
@@ -90,26 +97,26 @@ impl Drop for Objects {
     }
 }
 
-impl Scene for Objects {
-    type Program = Member;
+impl GroupScene for Objects {
+    type Program = ReplicaMember;
 
-    fn program(&mut self, node: NodeId) -> Member {
-        Member::new(node, &self.shared)
+    fn program(&mut self, node: NodeId) -> ReplicaMember {
+        ReplicaMember::new(node, &self.shared)
     }
 
-    fn layout(&self) -> Box<dyn Layout + Send> {
-        let plan = Plan::clone(&self.shared.plan);
+    fn layout(&self) -> Box<dyn SubgroupLayout + Send> {
+        let plan = ReplicaPlan::clone(&self.shared.plan);
         Box::new(move |view: &View| plan.place(view))
     }
 
-    fn guest_turn(&mut self, guest: u32, prng: &mut Prng) -> (bool, Option<Instant>) {
-        let client = self.clients.iter_mut().find(|client| client.node == guest);
-        client.expect("all guests are clients").turn(prng)
+    fn client_step(&mut self, client_node: u32, prng: &mut Prng) -> (bool, Option<Instant>) {
+        let client = self.clients.iter_mut().find(|client| client.node == client_node);
+        client.expect("all guests are clients").step(prng)
     }
 
     fn is_done(&self) -> bool {
-        let office = self.shared.office.borrow();
-        self.clients.iter().all(|client| client.is_done() || !office.lives(client.node))
+        let bus = self.shared.bus.borrow();
+        self.clients.iter().all(|client| client.is_done() || !bus.lives(client.node))
     }
 
     fn delivered(&self) -> u64 {
@@ -127,7 +134,7 @@ impl Scene for Objects {
 
     /// \[V8\] Nobody waits for anything, \[A7\] all members of a shard have its state, or none of them, and \[A8\] what is
     /// lost has died with those that had it. But nobody can get a state that one member has which never gives it.
-    fn check_complete(&self, present: &[(NodeId, &Member)]) -> Result<(), Violation> {
+    fn check_complete(&self, present: &[(NodeId, &ReplicaMember)]) -> Result<(), Violation> {
         let fail = |text: String| Err(Violation { checker: "liveness", text });
         let hanging = self.shared.plan.hanging;
         let is_stuck = |shard: u32| {
@@ -140,14 +147,14 @@ impl Scene for Objects {
             }
         }
         for shard in (0..self.shared.plan.shards).filter(|shard| !is_stuck(*shard)) {
-            let part = |(node, member): &(NodeId, &Member)| Some((*node, member.holds(shard)?));
+            let part = |(node, member): &(NodeId, &ReplicaMember)| Some((*node, member.holds(shard)?));
             let standings: Vec<(NodeId, bool)> = present.iter().filter_map(part).collect();
             if standings.iter().any(|(_, holds)| *holds) && standings.iter().any(|(_, holds)| !*holds) {
                 return fail(format!("[A7] some hold shard {shard}, for others it is lost: {standings:?}"));
             }
         }
-        let office = self.shared.office.borrow();
-        self.shared.history.borrow().check_losses(|node| office.lives(node))?;
+        let bus = self.shared.bus.borrow();
+        self.shared.history.borrow().check_losses(|node| bus.lives(node))?;
         self.shared.history.borrow().check_linearizable()?;
         if self.is_done() { Ok(()) } else { fail("[V8] a client still waits".into()) }
     }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use squall_fabric::sim::{Adversary, Prng, Rule, Verdict, When};
+use squall_fabric::sim::{Adversary, Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::group::{Placement, SubgroupId, Unplaced};
 use squall_protocols::membership::{PartitionSafety, View};
-use squall_protocols::multicast::Settings;
+use squall_protocols::multicast::SubgroupSettings;
 use squall_protocols::rdmc;
 use squall_protocols::replica::{self, StateTransferSettings, members_of_shard, place};
 
@@ -16,9 +16,9 @@ use crate::group;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ReplicaPlan {
     /// Members, joins, leaves, faults. It has no subgroups and no messages of its own.
-    pub group: group::Plan,
+    pub group: group::GroupPlan,
     /// Shards of the object.
     pub shards: u32,
     /// Members of each shard.
@@ -27,7 +27,7 @@ pub struct Plan {
     pub layout: ShardLayout,
     /// The window of a shard.
     pub window: usize,
-    /// Updates that there is room for in one message, at least.
+    /// Updates that there is space for in one message, at least.
     pub together: usize,
     /// Updates and queries of each member.
     pub updates: u64,
@@ -53,11 +53,11 @@ pub struct Plan {
     pub take_pause_max: Duration,
     /// How long a state is under way, at most.
     pub transfer_max: Duration,
-    /// How long a letter takes, at most.
-    pub letter_max: Duration,
+    /// How long a datagram takes, at most.
+    pub datagram_max: Duration,
     /// How long an answer is waited for, at most; often longer than it takes.
     pub patience: Duration,
-    /// Bytes that a newcomer keeps at most before senders wait.
+    /// Bytes that a joiner keeps at most before senders wait.
     pub waiting_bytes_max: usize,
     /// A member that lives, but whose answers to those who ask for a state never come.
     pub hanging: Option<u32>,
@@ -72,7 +72,7 @@ pub enum ShardLayout {
     Anywhere,
 }
 
-impl Plan {
+impl ReplicaPlan {
     /// The plan of `seed`.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
@@ -80,7 +80,7 @@ impl Plan {
         let clients = u32::try_from(prng.below(4)).expect("few");
         let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
         let (slow, long) = ([5, 50, 800][prng.index(3)], [30, 300, 1500, 4000][prng.index(4)]);
-        let letters = [60, 60, 6000][prng.index(3)];
+        let datagrams = [60, 60, 6000][prng.index(3)];
         let mut plan = Self {
             group: draw_group(seed, clients, &mut prng),
             shards: 1 + u32::try_from(prng.below(2)).expect("few"),
@@ -101,8 +101,8 @@ impl Plan {
             gap_max: micros(&mut prng, 400),
             take_pause_max: micros(&mut prng, slow),
             transfer_max: micros(&mut prng, long),
-            letter_max: micros(&mut prng, letters),
-            patience: micros(&mut prng, 1500) + Duration::from_micros(2 * letters + long),
+            datagram_max: micros(&mut prng, datagrams),
+            patience: micros(&mut prng, 1500) + Duration::from_micros(2 * datagrams + long),
             waiting_bytes_max: if prng.chance(200) { 100 } else { 1 << 20 },
             hanging: None,
         };
@@ -158,7 +158,7 @@ impl Plan {
         (self.clients, self.updates, self.sessions_max) = (1 + u32::from(prng.chance(500)), 2, 1024);
         (self.replicas, self.waiting_bytes_max, self.hanging) = (1 + prng.index(3), 1 << 20, None);
         (self.take_pause_max, self.transfer_max) = (Duration::from_micros(50), Duration::from_micros(300));
-        (self.letter_max, self.patience) = (Duration::from_micros(60), Duration::from_millis(1));
+        (self.datagram_max, self.patience) = (Duration::from_micros(60), Duration::from_millis(1));
         (self.client_timeout, self.is_replaced) = (Duration::from_millis(30), true);
         (self.client_window, self.breaks_per_mille) = (1, 0);
         // With clocks that differ, the last known member might leave before a client asks again.
@@ -171,7 +171,7 @@ impl Plan {
         let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
         (self.shards, self.replicas) = ([1, 2, 8][prng.index(3)], 1 + prng.index(3));
         (self.updates, self.client_jobs) = (2 + prng.below(8), prng.below(8));
-        (self.letter_max, self.transfer_max) = (micros(prng, 60), micros(prng, 4_000));
+        (self.datagram_max, self.transfer_max) = (micros(prng, 60), micros(prng, 4_000));
         self.patience = self.transfer_max + Duration::from_micros(300);
         let group = &mut self.group;
         group.members = 1 + u32::try_from(prng.index(4)).expect("few");
@@ -188,13 +188,13 @@ impl Plan {
         (group.rules, group.suspicion_after) = (Vec::new(), None);
     }
 
-    /// Little but newcomers that wait for the state, several at a time, while shards move and givers die: most of what is
+    /// Little but joiners that wait for the state, several at a time, while shards move and providers die: most of what is
     /// said about lost states happens here.
     fn hand_over(&mut self, prng: &mut Prng) {
         let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
         (self.layout, self.replicas) = (ShardLayout::Anywhere, 2 + prng.index(2));
-        (self.letter_max, self.transfer_max) = (micros(prng, 4_000), micros(prng, 100));
-        self.patience = Duration::from_micros(200) + (self.letter_max * 2 + self.transfer_max) * 3;
+        (self.datagram_max, self.transfer_max) = (micros(prng, 4_000), micros(prng, 100));
+        self.patience = Duration::from_micros(200) + (self.datagram_max * 2 + self.transfer_max) * 3;
         (self.updates, self.client_jobs) = (prng.below(4), prng.below(4));
         let group = &mut self.group;
         let nodes = group.nodes();
@@ -204,13 +204,13 @@ impl Plan {
         let death = |prng: &mut Prng, at: u64| {
             let at = Instant::from_nanos(0) + Duration::from_micros(at + prng.below(1_500));
             let victim = u32::try_from(prng.below(u64::from(nodes))).expect("few");
-            Rule { when: When::At(at), what: Verdict::Crash(victim) }
+            Rule { when: RuleTrigger::At(at), what: Verdict::Crash(victim) }
         };
         group.rules = (0..1 + prng.below(3)).map(|nth| death(prng, 300 + nth * 600)).collect();
         (group.suspicion_after, group.partition_safety) = (None, PartitionSafety::Off);
     }
 
-    /// Those who have the states at first go, one soon after the other, while two or three newcomers ask them and each other
+    /// Those who have the states at first go, one soon after the other, while two or three joiners ask them and each other
     /// for many of them: what one has from the dead, another must not take for lost.
     fn bequeath(&mut self, prng: &mut Prng) {
         self.shards = 8;
@@ -220,7 +220,7 @@ impl Plan {
         let begin = 200 + prng.below(3_000);
         let death = |victim| {
             let at = Instant::from_nanos(0) + Duration::from_micros(begin + prng.below(200));
-            Rule { when: When::At(at), what: Verdict::Crash(victim) }
+            Rule { when: RuleTrigger::At(at), what: Verdict::Crash(victim) }
         };
         group.rules = (0..group.members).map(death).collect();
     }
@@ -232,7 +232,7 @@ impl Plan {
         (self.layout, self.shards) = (ShardLayout::Anywhere, 1 + u32::try_from(prng.below(2)).expect("few"));
         self.replicas = 1 + prng.index(2);
         (self.updates, self.gap_max) = (20 + prng.below(40), micros(prng, 60));
-        (self.letter_max, self.transfer_max) = (micros(prng, 10), micros(prng, 20));
+        (self.datagram_max, self.transfer_max) = (micros(prng, 10), micros(prng, 20));
         let group = &mut self.group;
         group.members = (2 + u32::try_from(prng.index(3)).expect("few")).min(group.nodes());
         let joins = 4 + prng.below(8);
@@ -278,8 +278,8 @@ impl Plan {
     }
 
     /// What all members have set.
-    pub(super) fn settings(&self) -> replica::Settings {
-        replica::Settings { sessions_max: self.sessions_max, ..replica::Settings::default() }
+    pub(super) fn settings(&self) -> replica::ReplicaSettings {
+        replica::ReplicaSettings { sessions_max: self.sessions_max, ..replica::ReplicaSettings::default() }
     }
 
     /// How long a query waits for a member to come to the asker's view.
@@ -298,11 +298,11 @@ impl Plan {
     pub fn place(&self, view: &View) -> (Vec<Placement>, Vec<Unplaced>) {
         let place = |shard| {
             let members = self.members_of(shard, view);
-            let settings = Settings {
+            let settings = SubgroupSettings {
                 window: self.window,
                 window_bytes: self.window * (self.message_max() + 16),
                 senders: (0..members.len()).collect(),
-                ..Settings::new(members.len(), self.message_max())
+                ..SubgroupSettings::new(members.len(), self.message_max())
             };
             Placement { id: SubgroupId(shard), members, settings }
         };
@@ -311,7 +311,7 @@ impl Plan {
 }
 
 /// A group whose views change often: where nobody comes or goes, no state moves.
-fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::Plan {
+fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::GroupPlan {
     let span = 500_000 + prng.below(3_000_000);
     let time = |prng: &mut Prng| Duration::from_nanos(prng.below(span));
     let members = 1 + u32::try_from(prng.index(4)).expect("few");
@@ -322,28 +322,29 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::Plan {
     let mut rules = group::draw_rules(prng, nodes);
     for rule in &mut rules {
         if let Verdict::Partition(parts) = &mut rule.what {
-            let guests = nodes..nodes + u64::from(clients);
-            guests.for_each(|guest| parts[prng.index(2)].push(u32::try_from(guest).expect("few")));
+            let client_nodes = nodes..nodes + u64::from(clients);
+            client_nodes
+                .for_each(|client_node| parts[prng.index(2)].push(u32::try_from(client_node).expect("few")));
         }
     }
     // Members that die some time later, perhaps while they give a state.
     for _ in 0..prng.below(3) {
         let at = Instant::from_nanos(0) + time(prng);
-        rules.push(Rule { when: When::At(at), what: Verdict::Crash(any(prng)) });
+        rules.push(Rule { when: RuleTrigger::At(at), what: Verdict::Crash(any(prng)) });
     }
     let is_quiet = prng.chance(600);
     if !is_quiet && prng.chance(500) {
         // One that is excluded while it has something under way.
         let (node, at) = (any(prng), Instant::from_nanos(0) + time(prng));
         let span = Duration::from_micros(2_000 + prng.below(6_000));
-        rules.push(Rule { when: When::At(at), what: Verdict::Pause { node, span } });
+        rules.push(Rule { when: RuleTrigger::At(at), what: Verdict::Pause { node, span } });
     }
-    let mut plan = group::Plan {
+    let mut plan = group::GroupPlan {
         seed,
         members,
         joins,
         leaves,
-        relays: rdmc::Settings::default(),
+        relays: rdmc::RdmcSettings::default(),
         subgroups: Vec::new(),
         messages: 0,
         burst: 1,
@@ -355,7 +356,7 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::Plan {
         early_sight: prng.chance(500),
         one_sided_progress: prng.chance(750),
         rules,
-        limits: group::Limits::usual(),
+        limits: group::CounterLimits::usual(),
     };
     if !plan.has_false_suspicion() && prng.chance(600) {
         // Nobody is lost who lives, so small groups need not stop.
@@ -364,7 +365,7 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::Plan {
     plan
 }
 
-impl Shrink for Plan {
+impl Shrink for ReplicaPlan {
     fn smaller(&self) -> Vec<Self> {
         let with = |change: &dyn Fn(&mut Self)| {
             let mut plan = self.clone();
@@ -386,7 +387,7 @@ impl Shrink for Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for ReplicaPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.group.fmt(f)?;
         let Self { shards, replicas, layout, window, updates, clients, client_jobs, .. } = self;
@@ -407,10 +408,10 @@ impl fmt::Display for Plan {
         let Self { client_period, is_replaced, .. } = self;
         writeln!(f, "  clients ask every {client_period:?}, members are replaced: {is_replaced}")?;
         writeln!(f, "  clients try for {client_timeout:?}, {sessions_max} sessions, gaps up to {gap_max:?}")?;
-        let Self { transfer_max, letter_max, patience, waiting_bytes_max, hanging, .. } = self;
+        let Self { transfer_max, datagram_max, patience, waiting_bytes_max, hanging, .. } = self;
         writeln!(
             f,
-            "  appliers pause {take_pause_max:?}, states take {transfer_max:?}, letters {letter_max:?}, patience {patience:?}, newcomers keep {waiting_bytes_max} bytes, hanging {hanging:?}"
+            "  appliers pause {take_pause_max:?}, states take {transfer_max:?}, datagrams {datagram_max:?}, patience {patience:?}, joiners keep {waiting_bytes_max} bytes, hanging {hanging:?}"
         )
     }
 }

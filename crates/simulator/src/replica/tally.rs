@@ -2,7 +2,7 @@
 
 /// What has happened, over all nodes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub struct ReplicaTally {
     /// Updates delivered.
     pub delivered: u64,
     /// Updates acknowledged.
@@ -15,7 +15,7 @@ pub struct Tally {
     pub answered: u64,
     /// States taken over.
     pub transfers: u64,
-    /// Givers that died or stopped while they gave a state.
+    /// Providers that died or stopped while they gave a state.
     pub interrupted: u64,
     /// Shards whose state was lost, over their members.
     pub lost: u64,
@@ -27,7 +27,7 @@ pub struct Tally {
     pub latest: u64,
 }
 
-impl Tally {
+impl ReplicaTally {
     const fn counts(&mut self) -> [&mut u64; 11] {
         let Self {
             delivered,
@@ -64,7 +64,7 @@ impl Tally {
     }
 }
 
-impl std::ops::AddAssign for Tally {
+impl std::ops::AddAssign for ReplicaTally {
     fn add_assign(&mut self, mut other: Self) {
         for (count, more) in self.counts().into_iter().zip(other.counts()) {
             *count += *more;

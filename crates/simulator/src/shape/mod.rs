@@ -1,18 +1,18 @@
 //! Scenario: faults of known shapes, whose end is known too (Derecho §2, §3.4).
 //!
-//! - [`Shape::Partition`]: the network parts, in every way in which it can, and heals soon, late or never. A part with a
+//! - [`ShapeFault::Partition`]: the network parts, in every way in which it can, and heals soon, late or never. A part with a
 //!   majority goes on, of just its members; all others stop \[V5\]. If it heals soon, nothing happens.
-//! - [`Shape::Pause`]: a member stops for longer than the others wait. They go on without it, and it stops \[V4\].
+//! - [`ShapeFault::Pause`]: a member stops for longer than the others wait. They go on without it, and it stops \[V4\].
 //!   Or it stops for about as long as they wait: then all go on, or all but this one \[V15\].
-//! - [`Shape::Mute`]: what a member says comes too late, but it hears the others, or all but the leader, whose decision
+//! - [`ShapeFault::Mute`]: what a member says comes too late, but it hears the others, or all but the leader, whose decision
 //!   it would find itself left out of. They go on without it, and it learns from them that it is excluded \[V4\].
-//! - [`Shape::Storm`]: eight nodes join, at once or one after the other, and perhaps the leader dies meanwhile. All are let
-//!   in, together as far as they came together \[V9\].
+//! - [`ShapeFault::Storm`]: eight nodes join, at once or one after the other, and perhaps the leader dies meanwhile. All are
+//!   let in, together as far as they came together \[V9\].
 //!
-//! - [`Shape::Last`]: a member stops for a while, and meanwhile all others die. It stops, too, but first it delivers all that
-//!   the others had delivered: it has what they acknowledged \[V14\].
-//! - [`Shape::Full`]: a node asks to join a group that has as many members as a group can have. It waits, and the view does
-//!   not end \[V12\].
+//! - [`ShapeFault::Last`]: a member stops for a while, and meanwhile all others die. It stops, too, but first it delivers all
+//!   that the others had delivered: it has what they acknowledged \[V14\].
+//! - [`ShapeFault::Full`]: a node asks to join a group that has as many members as a group can have. It waits, and the view
+//!   does not end \[V12\].
 //!
 //! All checkers of [`crate::group`] watch as well. The scenario draws from all shapes.
 
@@ -22,23 +22,23 @@ pub use partition::partitions;
 
 use std::fmt;
 
-use squall_fabric::sim::{Prng, Rule, Verdict, When};
+use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
-use squall_protocols::group::Ended;
-use squall_protocols::membership::{MEMBERS_MAX, Stop};
+use squall_protocols::group::GroupEnd;
+use squall_protocols::membership::{MEMBERS_MAX, StopReason};
 
 use crate::coverage;
 use crate::explain::Shrink;
-use crate::group::{self, Fate, Plan};
-use crate::run::{Outcome, Planned, Violation};
+use crate::group::{self, GroupPlan, NodeFate};
+use crate::run::{PlannedScenario, RunOutcome, Violation};
 
 /// The scenario.
-pub const SCENARIO: Planned<Case> = Planned {
+pub const SCENARIO: PlannedScenario<ShapeCase> = PlannedScenario {
     name: "shape",
     about: "partitions of all shapes up to 5 members, members that pause or are not heard, eight nodes that join at once, full groups",
     draw,
-    run: Case::run,
-    faults: Case::faults,
+    run: ShapeCase::run,
+    faults: ShapeCase::faults,
     promises: coverage::SHAPE,
 };
 
@@ -51,7 +51,7 @@ const STORM_VIEWS: u64 = 4;
 
 /// A fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum ShapeFault {
     /// The network parts, and heals after a while or never.
     Partition {
         /// Who can still reach whom.
@@ -93,11 +93,11 @@ pub enum Shape {
 
 /// A fault in a group of some size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct ShapeCase {
     /// Members of the first view.
     pub members: u32,
     /// What happens.
-    pub shape: Shape,
+    pub shape: ShapeFault,
     /// The order of events is drawn from it.
     pub seed: u64,
 }
@@ -108,10 +108,10 @@ const BEGIN: Duration = Duration::from_micros(30);
 /// How long members of a group with pauses wait for a sign of life.
 const SUSPICION_AFTER: Duration = Duration::from_micros(400);
 
-impl Case {
+impl ShapeCase {
     /// Runs the case, keeping the latest `trace_records_max` happenings.
     #[must_use]
-    pub fn run(&self, trace_records_max: usize) -> Outcome {
+    pub fn run(&self, trace_records_max: usize) -> RunOutcome {
         let (mut outcome, fates, delivered) = group::run_to_deliveries(&self.plan(), trace_records_max);
         if outcome.violation.is_none() {
             let judge =
@@ -123,53 +123,58 @@ impl Case {
 
     /// The plan.
     #[must_use]
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> GroupPlan {
         let begin = Instant::from_nanos(0) + BEGIN;
-        let rule = |when: When, what: Verdict| Rule { when, what };
-        let mut plan = Plan { early_sight: self.seed % 3 == 2, ..Plan::calm(self.seed, self.members) };
+        let rule = |when: RuleTrigger, what: Verdict| Rule { when, what };
+        let mut plan =
+            GroupPlan { early_sight: self.seed % 3 == 2, ..GroupPlan::calm(self.seed, self.members) };
         match &self.shape {
-            Shape::Partition { parts, heal_after } => {
-                plan.rules.push(rule(When::At(begin), Verdict::Partition(parts.clone())));
-                let heal = heal_after.map(|after| rule(When::At(begin + after), Verdict::Heal));
+            ShapeFault::Partition { parts, heal_after } => {
+                plan.rules.push(rule(RuleTrigger::At(begin), Verdict::Partition(parts.clone())));
+                let heal = heal_after.map(|after| rule(RuleTrigger::At(begin + after), Verdict::Heal));
                 plan.rules.extend(heal);
             }
-            Shape::Pause { node, span } => {
+            ShapeFault::Pause { node, span } => {
                 plan.suspicion_after = Some(SUSPICION_AFTER);
                 let mut begin = begin;
                 if *span < SURELY_NOTICED {
                     begin = begin + SUSPICION_AFTER / 2;
                     plan.rules.extend(group::stagger(self.seed, self.members, SUSPICION_AFTER));
                 }
-                plan.rules.push(rule(When::At(begin), Verdict::Pause { node: *node, span: *span }));
+                plan.rules.push(rule(RuleTrigger::At(begin), Verdict::Pause { node: *node, span: *span }));
             }
-            Shape::Mute { node, misses_leader } => {
+            ShapeFault::Mute { node, misses_leader } => {
                 plan.suspicion_after = Some(SUSPICION_AFTER);
                 // Who shares memory sees what is not yet said.
                 plan.early_sight = false;
                 let others = (0..self.members).filter(|other| other != node);
-                let slow =
-                    |from, to| rule(When::At(begin), Verdict::Slow { from, to, extra: 10 * SUSPICION_AFTER });
+                let slow = |from, to| {
+                    rule(RuleTrigger::At(begin), Verdict::Slow { from, to, extra: 10 * SUSPICION_AFTER })
+                };
                 plan.rules.extend(others.map(|to| slow(*node, to)));
                 let leader = u32::from(*node == 0);
                 plan.rules.extend(misses_leader.then(|| slow(leader, *node)));
             }
-            Shape::Last { node, after } => {
+            ShapeFault::Last { node, after } => {
                 let paused = begin + *after;
                 // What waits in a connection that breaks may be lost with it.
                 plan.one_sided_progress = true;
                 plan.messages = 30;
-                plan.rules.push(rule(When::At(paused), Verdict::Pause { node: *node, span: 2 * CALM_AFTER }));
+                plan.rules.push(rule(
+                    RuleTrigger::At(paused),
+                    Verdict::Pause { node: *node, span: 2 * CALM_AFTER },
+                ));
                 let others = (0..self.members).filter(|other| other != node);
-                let die = |other| rule(When::At(paused + CALM_AFTER), Verdict::Crash(other));
+                let die = |other| rule(RuleTrigger::At(paused + CALM_AFTER), Verdict::Crash(other));
                 plan.rules.extend(others.map(die));
             }
-            Shape::Full => {
+            ShapeFault::Full => {
                 plan.messages = 1;
                 plan.joins = vec![BEGIN];
             }
-            Shape::Storm { gap, death } => {
+            ShapeFault::Storm { gap, death } => {
                 plan.joins = (0..JOINERS).map(|i| BEGIN + *gap * i).collect();
-                let death = death.map(|nth| rule(When::Post { node: 0, nth }, Verdict::Crash(0)));
+                let death = death.map(|nth| rule(RuleTrigger::Post { node: 0, nth }, Verdict::Crash(0)));
                 plan.rules.extend(death);
             }
         }
@@ -179,32 +184,34 @@ impl Case {
     /// What can happen in the run, by kinds.
     fn faults(&self) -> Vec<&'static str> {
         let own = match self.shape {
-            Shape::Partition { .. } => "partition of a known shape",
-            Shape::Pause { span, .. } if span < SURELY_NOTICED => "pause for about as long as others wait",
-            Shape::Pause { .. } => "long pause",
-            Shape::Mute { misses_leader: false, .. } => "mute member",
-            Shape::Mute { misses_leader: true, .. } => "mute member that does not hear the leader",
-            Shape::Storm { .. } => "storm of joiners",
-            Shape::Last { .. } => "all others die",
-            Shape::Full => "full group",
+            ShapeFault::Partition { .. } => "partition of a known shape",
+            ShapeFault::Pause { span, .. } if span < SURELY_NOTICED => {
+                "pause for about as long as others wait"
+            }
+            ShapeFault::Pause { .. } => "long pause",
+            ShapeFault::Mute { misses_leader: false, .. } => "mute member",
+            ShapeFault::Mute { misses_leader: true, .. } => "mute member that does not hear the leader",
+            ShapeFault::Storm { .. } => "storm of joiners",
+            ShapeFault::Last { .. } => "all others die",
+            ShapeFault::Full => "full group",
         };
         self.plan().faults().into_iter().chain([own]).collect()
     }
 
-    fn check(&self, fates: &[Fate], delivered: &[usize]) -> Result<(), String> {
+    fn check(&self, fates: &[NodeFate], delivered: &[usize]) -> Result<(), String> {
         match &self.shape {
-            Shape::Partition { parts, heal_after } => self.check_parts(fates, parts, *heal_after),
-            Shape::Pause { node, span } => self.check_pause(fates, *node, *span),
-            Shape::Mute { node, .. } => self.check_mute(fates, *node),
-            Shape::Storm { gap, death } => self.check_storm(fates, *gap, *death),
-            Shape::Last { node, .. } => self.check_last(fates, delivered, *node),
-            Shape::Full => self.check_full(fates),
+            ShapeFault::Partition { parts, heal_after } => self.check_parts(fates, parts, *heal_after),
+            ShapeFault::Pause { node, span } => self.check_pause(fates, *node, *span),
+            ShapeFault::Mute { node, .. } => self.check_mute(fates, *node),
+            ShapeFault::Storm { gap, death } => self.check_storm(fates, *gap, *death),
+            ShapeFault::Last { node, .. } => self.check_last(fates, delivered, *node),
+            ShapeFault::Full => self.check_full(fates),
         }
     }
 
     fn check_parts(
         &self,
-        fates: &[Fate],
+        fates: &[NodeFate],
         parts: &[Vec<u32>],
         heal_after: Option<Duration>,
     ) -> Result<(), String> {
@@ -222,8 +229,8 @@ impl Case {
         Ok(())
     }
 
-    fn check_pause(&self, fates: &[Fate], node: u32, span: Duration) -> Result<(), String> {
-        if span < SURELY_NOTICED && matches!(fates[node as usize], Fate::Member(_)) {
+    fn check_pause(&self, fates: &[NodeFate], node: u32, span: Duration) -> Result<(), String> {
+        if span < SURELY_NOTICED && matches!(fates[node as usize], NodeFate::Member(_)) {
             let all: Vec<u32> = (0..self.members).collect();
             return expect_members(fates, &all, "[V15] one pauses and stays, but not all go on");
         }
@@ -231,23 +238,23 @@ impl Case {
         expect_members(fates, &others, "[V8] the others do not go on")?;
         match fates[node as usize] {
             // The others have parted with it: it may learn that before it reads what they think of it.
-            Fate::Ended(Ended::Stopped(Stop::Excluded | Stop::Minority { .. })) => Ok(()),
+            NodeFate::Ended(GroupEnd::Stopped(StopReason::Excluded | StopReason::Minority { .. })) => Ok(()),
             _ => Err(format!("[V4] node {node} has not found out that it is excluded")),
         }
     }
 
-    fn check_mute(&self, fates: &[Fate], node: u32) -> Result<(), String> {
+    fn check_mute(&self, fates: &[NodeFate], node: u32) -> Result<(), String> {
         let others: Vec<u32> = (0..self.members).filter(|other| *other != node).collect();
         expect_members(fates, &others, "[V8] the others do not go on")?;
         // It reads what they think of it long before they part with it.
         match fates[node as usize] {
-            Fate::Ended(Ended::Stopped(Stop::Excluded)) => Ok(()),
+            NodeFate::Ended(GroupEnd::Stopped(StopReason::Excluded)) => Ok(()),
             _ => Err(format!("[V4] node {node} was not told that it is excluded")),
         }
     }
 
-    fn check_storm(&self, fates: &[Fate], gap: Duration, death: Option<u64>) -> Result<(), String> {
-        let living = |node: &u32| fates[*node as usize] != Fate::Dead;
+    fn check_storm(&self, fates: &[NodeFate], gap: Duration, death: Option<u64>) -> Result<(), String> {
+        let living = |node: &u32| fates[*node as usize] != NodeFate::Dead;
         let lonely = self.members == 1 && death.is_some();
         // A leader that dies alone, or before anybody else is there, takes the group with it.
         if lonely || (self.members == 2 && !living(&0)) {
@@ -256,7 +263,7 @@ impl Case {
         let all: Vec<u32> = (0..self.members + JOINERS).filter(living).collect();
         expect_members(fates, &all, "[V8] not all are let in")?;
         match &fates[all[0] as usize] {
-            Fate::Member(view) if gap == Duration::ZERO && view.id > STORM_VIEWS => {
+            NodeFate::Member(view) if gap == Duration::ZERO && view.id > STORM_VIEWS => {
                 Err(format!("[V9] it took {} views", view.id))
             }
             _ => Ok(()),
@@ -264,8 +271,8 @@ impl Case {
     }
 }
 
-impl Case {
-    fn check_last(&self, fates: &[Fate], delivered: &[usize], node: u32) -> Result<(), String> {
+impl ShapeCase {
+    fn check_last(&self, fates: &[NodeFate], delivered: &[usize], node: u32) -> Result<(), String> {
         expect_stopped(fates, &[node], "[V5] a minority goes on")?;
         let most = delivered.iter().max().copied().unwrap_or(0);
         match delivered[node as usize] {
@@ -276,76 +283,77 @@ impl Case {
         }
     }
 
-    fn check_full(&self, fates: &[Fate]) -> Result<(), String> {
+    fn check_full(&self, fates: &[NodeFate]) -> Result<(), String> {
         let all: Vec<u32> = (0..self.members).collect();
         expect_members(fates, &all, "[V12] a full group has changed")?;
         match &fates[0] {
-            Fate::Member(view) if view.id > 0 => Err(format!("[V12] {} views were for nothing", view.id)),
+            NodeFate::Member(view) if view.id > 0 => Err(format!("[V12] {} views were for nothing", view.id)),
             _ => Ok(()),
         }
     }
 }
 
 /// What is known of its end holds for the case as it is, so nothing is taken away.
-impl Shrink for Case {
+impl Shrink for ShapeCase {
     fn smaller(&self) -> Vec<Self> {
         Vec::new()
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for ShapeCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.plan().fmt(f)
     }
 }
 
 /// `nodes`, and no others, are in one view.
-fn expect_members(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), String> {
-    Fate::expect_together(fates, nodes).map_err(|missing| format!("{complaint}: node {missing} is missing"))
+fn expect_members(fates: &[NodeFate], nodes: &[u32], complaint: &str) -> Result<(), String> {
+    NodeFate::expect_together(fates, nodes)
+        .map_err(|missing| format!("{complaint}: node {missing} is missing"))
 }
 
-fn expect_stopped(fates: &[Fate], nodes: &[u32], complaint: &str) -> Result<(), String> {
-    let has_stopped = |node: &u32| matches!(fates[*node as usize], Fate::Ended(Ended::Stopped(_)));
+fn expect_stopped(fates: &[NodeFate], nodes: &[u32], complaint: &str) -> Result<(), String> {
+    let has_stopped = |node: &u32| matches!(fates[*node as usize], NodeFate::Ended(GroupEnd::Stopped(_)));
     if nodes.iter().all(has_stopped) { Ok(()) } else { Err(complaint.into()) }
 }
 
 /// The case of `seed`.
-fn draw(seed: u64) -> Case {
+fn draw(seed: u64) -> ShapeCase {
     let mut prng = Prng::new(seed ^ 0x5ba9e);
     let members = 2 + u32::try_from(prng.index(4)).expect("few");
     let full = u32::try_from(MEMBERS_MAX).expect("few");
     let (members, shape) = match prng.below(5) {
         // A run of so many members takes as long as some hundred others.
-        0 if prng.chance(3) => (full, Shape::Full),
+        0 if prng.chance(3) => (full, ShapeFault::Full),
         0 => {
             let partitions = partitions(members);
             let parts = partitions[prng.index(partitions.len())].clone();
             let heal_after = [None, Some(HEAL_SOON), Some(HEAL_LATE)][prng.index(3)];
-            (members, Shape::Partition { parts, heal_after })
+            (members, ShapeFault::Partition { parts, heal_after })
         }
         1 => {
             let members = members.max(3);
             let node = u32::try_from(prng.below(u64::from(members))).expect("few");
             let micros = if prng.chance(400) { 320 + prng.below(280) } else { 2_000 + prng.below(6_000) };
-            (members, Shape::Pause { node, span: Duration::from_micros(micros) })
+            (members, ShapeFault::Pause { node, span: Duration::from_micros(micros) })
         }
         2 => {
             let misses_leader = prng.chance(500);
             // Who hears a single other one may part with that one before it reads what it thinks.
             let members = members.max(if misses_leader { 4 } else { 3 });
             let node = u32::try_from(prng.below(u64::from(members))).expect("few");
-            (members, Shape::Mute { node, misses_leader })
+            (members, ShapeFault::Mute { node, misses_leader })
         }
         3 => {
             let node = u32::try_from(prng.below(u64::from(members))).expect("few");
-            (members, Shape::Last { node, after: Duration::from_micros(prng.below(150)) })
+            (members, ShapeFault::Last { node, after: Duration::from_micros(prng.below(150)) })
         }
         _ => {
             let gap = Duration::from_micros(if prng.chance(500) { 0 } else { prng.below(1_000) });
-            (members, Shape::Storm { gap, death: prng.chance(500).then(|| 1 + prng.below(400)) })
+            (members, ShapeFault::Storm { gap, death: prng.chance(500).then(|| 1 + prng.below(400)) })
         }
     };
-    Case { members, shape, seed: seed * 3 }
+    ShapeCase { members, shape, seed: seed * 3 }
 }
 
 /// A pause that all others notice: some of them may hear a shorter one's end before they would accuse.

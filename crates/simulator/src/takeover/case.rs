@@ -1,14 +1,14 @@
 //! One case: how many members, why the view ends, and in which order of events (Derecho §3.4).
 
-use squall_fabric::sim::{Adversary, Rule, Verdict, When};
+use squall_fabric::sim::{Adversary, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::membership::PartitionSafety;
 
-use crate::group::Plan;
+use crate::group::GroupPlan;
 
 /// Why a view ends. Who goes is the youngest, so that it is never the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Change {
+pub enum ViewEnd {
     /// A member dies.
     Loss,
     /// A member leaves.
@@ -21,7 +21,7 @@ pub enum Change {
     TwoLosses,
 }
 
-impl Change {
+impl ViewEnd {
     /// All kinds.
     pub const ALL: [Self; 5] = [Self::Loss, Self::Leave, Self::Join, Self::LossAndJoin, Self::TwoLosses];
 
@@ -36,11 +36,11 @@ impl Change {
 
 /// A group and the end of its first view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct TakeoverCase {
     /// From 2 on.
     pub members: u32,
     /// Why the view ends.
-    pub change: Change,
+    pub change: ViewEnd,
     /// Readers share the owner's memory, as on one host.
     pub shared: bool,
     /// The order of events is drawn from it.
@@ -50,11 +50,11 @@ pub struct Case {
 /// When the view begins to end: its members have attached, and messages are under way.
 const BEGIN: Duration = Duration::from_micros(25);
 
-impl Case {
+impl TakeoverCase {
     /// How many members there are that can lead, one after the other: all but those that go.
     #[must_use]
     pub const fn leaders(&self) -> u32 {
-        let leaves = if matches!(self.change, Change::Leave) { 1 } else { 0 };
+        let leaves = if matches!(self.change, ViewEnd::Leave) { 1 } else { 0 };
         self.members.saturating_sub(self.change.losses() + leaves)
     }
 
@@ -65,19 +65,20 @@ impl Case {
     }
 
     /// The plan if `leaders` leaders die beside, whose deaths it does not contain yet.
-    pub(super) fn plan(&self, leaders: u32) -> Plan {
+    pub(super) fn plan(&self, leaders: u32) -> GroupPlan {
         let Self { members, change, shared, seed } = *self;
         let losses = change.losses().min(members - 1);
         let youngest = |back: u32| members - 1 - back;
-        let at = |micros: u64| When::At(Instant::from_nanos(0) + BEGIN + Duration::from_micros(micros));
+        let at =
+            |micros: u64| RuleTrigger::At(Instant::from_nanos(0) + BEGIN + Duration::from_micros(micros));
         let loss = |back: u32| Rule { when: at(5 * u64::from(back)), what: Verdict::Crash(youngest(back)) };
         let joins = match change {
-            Change::Join | Change::LossAndJoin => vec![BEGIN / 2],
+            ViewEnd::Join | ViewEnd::LossAndJoin => vec![BEGIN / 2],
             _ => Vec::new(),
         };
-        let leaves = if change == Change::Leave { vec![(youngest(0), BEGIN)] } else { Vec::new() };
-        let calm = Plan::calm(seed, members);
-        Plan {
+        let leaves = if change == ViewEnd::Leave { vec![(youngest(0), BEGIN)] } else { Vec::new() };
+        let calm = GroupPlan::calm(seed, members);
+        GroupPlan {
             joins,
             leaves,
             partition_safety: safety(members, losses + leaders),
@@ -89,16 +90,16 @@ impl Case {
     }
 
     /// `plan`, with `leader` dying just before its `nth` post as well.
-    pub(super) fn with_death(&self, plan: &Plan, leader: u32, nth: u64) -> Plan {
-        self.with_rule(plan, When::Post { node: leader, nth }, leader)
+    pub(super) fn with_death(&self, plan: &GroupPlan, leader: u32, nth: u64) -> GroupPlan {
+        self.with_rule(plan, RuleTrigger::Post { node: leader, nth }, leader)
     }
 
     /// `plan`, with `leader` dying just before the `nth` piece of what it has pushed lands at `reader`.
-    pub(super) fn with_torn_push(&self, plan: &Plan, leader: u32, reader: u32, nth: u64) -> Plan {
-        self.with_rule(plan, When::Piece { from: leader, to: reader, nth }, leader)
+    pub(super) fn with_torn_push(&self, plan: &GroupPlan, leader: u32, reader: u32, nth: u64) -> GroupPlan {
+        self.with_rule(plan, RuleTrigger::Piece { from: leader, to: reader, nth }, leader)
     }
 
-    fn with_rule(&self, plan: &Plan, when: When, leader: u32) -> Plan {
+    fn with_rule(&self, plan: &GroupPlan, when: RuleTrigger, leader: u32) -> GroupPlan {
         let mut plan = plan.clone();
         plan.rules.push(Rule { when, what: Verdict::Crash(leader) });
         let deaths = u32::try_from(plan.crashes()).expect("few");

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use squall_fabric::sim::{Happening, Record};
+use squall_fabric::sim::{Happening, TraceRecord};
 
-use super::case::Case;
-use super::step::{Columns, Step};
-use crate::group::{self, Plan};
+use super::case::TakeoverCase;
+use super::step::{StepColumns, TakeoverStep};
+use crate::group::{self, GroupPlan};
 use crate::run::Violation;
 
 /// More than happens in one of these runs.
@@ -14,21 +14,21 @@ const RECORDS_MAX: usize = 100_000;
 
 /// What an enumeration has gone through.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct TakeoverTally {
     /// Runs.
     pub runs: u64,
     /// How often the first leader died just before a post of each step.
-    pub first: BTreeMap<Step, u64>,
+    pub first: BTreeMap<TakeoverStep, u64>,
     /// How often the next leader did.
-    pub second: BTreeMap<Step, u64>,
+    pub second: BTreeMap<TakeoverStep, u64>,
     /// How often the leader died between two pieces of a push.
     pub torn: u64,
     /// The plans that failed.
-    pub failures: Vec<(Box<Plan>, Violation)>,
+    pub failures: Vec<(Box<GroupPlan>, Violation)>,
 }
 
-impl Tally {
-    fn run(&mut self, plan: &Plan) {
+impl TakeoverTally {
+    fn run(&mut self, plan: &GroupPlan) {
         self.runs += 1;
         if let Some(violation) = group::run(plan, 0).violation {
             self.failures.push((Box::new(plan.clone()), violation));
@@ -38,7 +38,7 @@ impl Tally {
 
 /// The first leader dies before each of its posts. If `every` is not 0, the next leader dies as well, before each of
 /// its posts, in every `every`th of these runs.
-pub fn enumerate(case: &Case, every: usize, tally: &mut Tally) {
+pub fn enumerate(case: &TakeoverCase, every: usize, tally: &mut TakeoverTally) {
     let calm = case.plan(0);
     tally.run(&calm);
     for (i, (nth, step)) in posts(case, &calm, 0).into_iter().enumerate() {
@@ -56,11 +56,11 @@ pub fn enumerate(case: &Case, every: usize, tally: &mut Tally) {
 }
 
 /// The leader dies between any two pieces of what it has pushed, as they land at each reader.
-pub fn enumerate_pieces(case: &Case, tally: &mut Tally) {
+pub fn enumerate_pieces(case: &TakeoverCase, tally: &mut TakeoverTally) {
     let calm = case.plan(0);
     let trace = group::run(&calm, RECORDS_MAX).trace;
     for reader in 1..calm.nodes() {
-        let lands = |record: &&Record| {
+        let lands = |record: &&TraceRecord| {
             record.node == reader && matches!(record.what, Happening::Landed { from: 0, .. })
         };
         for nth in 1..=trace.iter().filter(lands).count() as u64 {
@@ -72,12 +72,12 @@ pub fn enumerate_pieces(case: &Case, tally: &mut Tally) {
 
 /// The posts of `leader` in a run of `plan`, by number, from the moment on at which it leads: when those before it are
 /// dead.
-pub(super) fn posts(case: &Case, plan: &Plan, leader: u32) -> Vec<(u64, Step)> {
-    let columns = Columns::new(case.members);
+pub(super) fn posts(case: &TakeoverCase, plan: &GroupPlan, leader: u32) -> Vec<(u64, TakeoverStep)> {
+    let columns = StepColumns::new(case.members);
     let trace = group::run(plan, RECORDS_MAX).trace;
     assert!(trace.len() < RECORDS_MAX, "the trace is not complete");
     let (mut posts, mut count, mut alive) = (Vec::new(), 0, leader);
-    for Record { node, what, .. } in &trace {
+    for TraceRecord { node, what, .. } in &trace {
         if let Happening::Fault(squall_fabric::sim::Verdict::Crash(dead)) = what {
             alive -= u32::from(*dead < leader);
         }

@@ -1,6 +1,6 @@
 //! Scenario: leaders that die at each step of a view's end (Derecho §3.4).
 //!
-//! A [`Case`] is a small group, a reason for its view to end, and an order of events. [`enumerate`] runs it once as it
+//! A [`TakeoverCase`] is a small group, a reason for its view to end, and an order of events. [`enumerate`] runs it once as it
 //! is and notes every post of the leader; then once for each of these posts with a leader that dies just before it, so
 //! that some readers have what it pushed last and others have not; then, for each of these runs, once for each post of
 //! the next leader after that, which dies as well. [`enumerate_pieces`] lets the leader die between any two pieces of
@@ -12,34 +12,34 @@ mod case;
 mod enumeration;
 mod step;
 
-pub use case::{Case, Change};
-pub use enumeration::{Tally, enumerate, enumerate_pieces};
-pub use step::Step;
+pub use case::{TakeoverCase, ViewEnd};
+pub use enumeration::{TakeoverTally, enumerate, enumerate_pieces};
+pub use step::TakeoverStep;
 
-use squall_fabric::sim::{Prng, Rule, Verdict, When};
+use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 
 use crate::coverage;
-use crate::group::{self, Plan};
-use crate::run::Planned;
+use crate::group::{self, GroupPlan};
+use crate::run::PlannedScenario;
 
 /// The scenario.
-pub const SCENARIO: Planned<Plan> = Planned {
+pub const SCENARIO: PlannedScenario<GroupPlan> = PlannedScenario {
     name: "takeover",
     about: "2 to 6 members whose view ends, by a loss, a leave or joins; up to three leaders die at any step of that",
     draw,
     run: group::run,
-    faults: Plan::faults,
+    faults: GroupPlan::faults,
     promises: coverage::TAKEOVER,
 };
 
 /// The plan of `seed`: a case, perhaps some paths that are slow, and up to three leaders that die at one of their posts;
 /// perhaps the first one dies in the middle of a push.
-fn draw(seed: u64) -> Plan {
+fn draw(seed: u64) -> GroupPlan {
     let mut prng = Prng::new(seed ^ 0x7a6e);
-    let case = Case {
+    let case = TakeoverCase {
         members: 2 + u32::try_from(prng.index(5)).expect("few"),
-        change: Change::ALL[prng.index(Change::ALL.len())],
+        change: ViewEnd::ALL[prng.index(ViewEnd::ALL.len())],
         shared: prng.chance(300),
         seed,
     };
@@ -74,7 +74,7 @@ fn draw_slow_paths(prng: &mut Prng, members: u32) -> Vec<Rule> {
         if from != to && prng.chance(slow_per_mille) {
             let extra = Duration::from_nanos(prng.below(most));
             rules.push(Rule {
-                when: When::At(Instant::from_nanos(0)),
+                when: RuleTrigger::At(Instant::from_nanos(0)),
                 what: Verdict::Slow { from, to, extra },
             });
         }

@@ -2,13 +2,13 @@
 
 use squall_fabric::MirrorKey;
 use squall_fabric::sim::Happening;
-use squall_protocols::membership::{Row, Segment};
+use squall_protocols::membership::{MembershipRow, SenderSegment};
 
 use crate::group::STATES;
 
 /// What a post in the first view carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum TakeoverStep {
     /// Messages, announcements and acknowledgements.
     Multicast,
     /// Whom the member suspects.
@@ -28,23 +28,23 @@ pub enum Step {
     /// The heartbeat, after everything else.
     Heartbeat,
     /// The next view, for those who are new.
-    Welcome,
+    ViewNotice,
     /// Anything in a later view.
     NextView,
 }
 
 /// Where the columns are in the first view of a group of `members` members that all send in one subgroup.
-pub(super) struct Columns(Row);
+pub(super) struct StepColumns(MembershipRow);
 
-impl Columns {
+impl StepColumns {
     pub(super) fn new(members: u32) -> Self {
         let senders = members as usize;
-        let segment = Segment { counts: 0, trims: 0, senders, ranks: (0..senders).collect() };
-        Self(Row::new(senders, &[segment], STATES))
+        let segment = SenderSegment { counts: 0, trims: 0, senders, ranks: (0..senders).collect() };
+        Self(MembershipRow::new(senders, &[segment], STATES))
     }
 
     /// The step of a post, if `what` is one.
-    pub(super) fn step(&self, what: &Happening) -> Option<Step> {
+    pub(super) fn step(&self, what: &Happening) -> Option<TakeoverStep> {
         match what {
             Happening::Posted { mirror: Some((key, first)), .. } | Happening::Shown { key, first, .. } => {
                 Some(self.step_of(*key, *first))
@@ -53,27 +53,27 @@ impl Columns {
         }
     }
 
-    fn step_of(&self, MirrorKey(key): MirrorKey, first: usize) -> Step {
+    fn step_of(&self, MirrorKey(key): MirrorKey, first: usize) -> TakeoverStep {
         let row = &self.0;
         if key >> 63 == 1 {
-            return Step::Welcome;
+            return TakeoverStep::ViewNotice;
         }
         match (key >> 20, key & 0xf_ffff) {
             (0, 0) => {}
-            (0, _) => return Step::Multicast,
-            _ => return Step::NextView,
+            (0, _) => return TakeoverStep::Multicast,
+            _ => return TakeoverStep::NextView,
         }
         if row.counts.words(0..row.counts.count()).contains(&first) {
-            return Step::Counts;
+            return TakeoverStep::Counts;
         }
         match first {
-            word if word == row.accused.word() => Step::Suspicion,
-            word if word == row.leaving.word() => Step::Leaving,
-            word if word == row.wedged.word() => Step::Wedge,
-            word if word == row.echoed.word() => Step::Echo,
-            word if word == row.decided.word() => Step::Decision,
-            word if word == row.heartbeat.word() => Step::Heartbeat,
-            _ => Step::Proposal,
+            word if word == row.accused.word() => TakeoverStep::Suspicion,
+            word if word == row.leaving.word() => TakeoverStep::Leaving,
+            word if word == row.wedged.word() => TakeoverStep::Wedge,
+            word if word == row.echoed.word() => TakeoverStep::Echo,
+            word if word == row.decided.word() => TakeoverStep::Decision,
+            word if word == row.heartbeat.word() => TakeoverStep::Heartbeat,
+            _ => TakeoverStep::Proposal,
         }
     }
 }

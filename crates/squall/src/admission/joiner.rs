@@ -1,28 +1,29 @@
 //! Drives a process that joins ([`squall_protocols::admission::Joiner`]): first its calls, one after the other on this thread, then
 //! its group until the first view has begun (Derecho §3.3).
 
-use squall_fabric::{Core, Event, Fabric as _, Instant, NodeId};
+use squall_fabric::{Core, Fabric as _, FabricEvent, Instant, NodeId};
 use squall_protocols::admission::Admitted;
 use squall_protocols::admission::{
-    Arrival, CallFailure, JoinAnswer, JoinFailure, Joiner, JoinerAction, JoinerSettings,
+    CallFailure, JoinAnswer, JoinFailure, JoinStanding, Joiner, JoinerAction, JoinerSettings,
 };
-use squall_protocols::group::{Ended, Group};
+use squall_protocols::group::{GroupCore, GroupEnd};
 use squall_transports::bootstrap::{
-    self, Address, BootstrapError, CallError, JoinCalls, JoinReply, Joined, Link, Listener, Plan, Progress,
+    self, Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, CallError, JoinCalls,
+    JoinReply, Joined, LinkSocket,
 };
-use squall_transports::runner::{Driven, Idle, Runner};
+use squall_transports::runner::{Driven, IdleLimits, Runner};
 
-use super::Token;
-use crate::application::Handles;
+use super::JoinToken;
+use crate::application::GroupHandles;
 use crate::error::{GroupError, JoinError};
 use crate::transport::AnyFabric;
 
 /// A process that joins.
 #[derive(Debug)]
-pub(crate) struct Joining {
+pub(crate) struct JoinDriver {
     joiner: Joiner<Address, BootstrapError>,
     contacts: Vec<Address>,
-    plan: Plan,
+    plan: BootstrapPlan,
     /// When the joiner's clock began.
     begun: std::time::Instant,
     /// The member that has admitted it.
@@ -33,18 +34,18 @@ pub(crate) struct Joining {
 
 /// What has come of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrived {
+pub(crate) enum JoinOutcome {
     /// Messages can flow, or the group has failed here, which its owner finds out.
     In,
     /// All that the attempt has is to be closed; another attempt follows.
     Again,
 }
 
-impl Joining {
+impl JoinDriver {
     /// A process that asks the plan's contacts, and `first` before the others.
-    pub(crate) fn new<S: Link>(
-        plan: &Plan,
-        listener: &Listener<S>,
+    pub(crate) fn new<S: LinkSocket>(
+        plan: &BootstrapPlan,
+        listener: &BootstrapListener<S>,
         first: Option<&Address>,
     ) -> Result<Self, JoinError> {
         let contacts = bootstrap::join_contacts(plan, listener, first)?;
@@ -55,11 +56,11 @@ impl Joining {
     }
 
     /// Calls members until this process has links with all of them; returns them, and its rank.
-    pub(crate) fn link<S: Link>(
+    pub(crate) fn link<S: LinkSocket>(
         &mut self,
         name: &str,
-        listener: &Listener<S>,
-        on_progress: &mut (dyn FnMut(Progress) + Send),
+        listener: &BootstrapListener<S>,
+        on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
     ) -> Result<(Joined<S::Secured>, u64), JoinError> {
         let plan = self.plan.clone();
         let joined = JoinCalls::with(&plan, name, listener, |calls| {
@@ -85,11 +86,11 @@ impl Joining {
     }
 
     /// Makes a call, and hands in what has come of it.
-    fn call<S: Link>(
+    fn call<S: LinkSocket>(
         &mut self,
         calls: &mut JoinCalls<'_, S>,
         call: JoinerAction<Address>,
-        on_progress: &mut (dyn FnMut(Progress) + Send),
+        on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
     ) {
         let outcome = match call {
             JoinerAction::Ask { contact, patience, until } => {
@@ -97,7 +98,7 @@ impl Joining {
                     Ok(reply) => return self.on_reply(contact, reply, on_progress),
                     Err(error) => {
                         self.report_obstacle(&error, |cause| {
-                            on_progress(Progress::Calling { contact, cause });
+                            on_progress(BootstrapProgress::Calling { contact, cause });
                         });
                         Err(error)
                     }
@@ -122,22 +123,24 @@ impl Joining {
         &mut self,
         contact: Address,
         reply: JoinReply,
-        on_progress: &mut (dyn FnMut(Progress) + Send),
+        on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
     ) {
         let now = self.now();
         let answer = match reply {
             JoinReply::Redirect(leader) => {
-                on_progress(Progress::Redirected { leader: leader.clone() });
+                on_progress(BootstrapProgress::Redirected { leader: leader.clone() });
                 JoinAnswer::Redirect(leader)
             }
             JoinReply::Wait(reason) => {
-                self.report_obstacle(&reason, |reason| on_progress(Progress::Waiting { contact, reason }));
+                self.report_obstacle(&reason, |reason| {
+                    on_progress(BootstrapProgress::Waiting { contact, reason })
+                });
                 JoinAnswer::Wait(reason)
             }
             // The token is fuzzed with the answers to inquiries. Fuzzed as `inquiry`.
             JoinReply::Admit { node, leader, members, token } => match postcard::from_bytes(&token) {
-                Ok(Token { rank }) => {
-                    on_progress(Progress::Admitted { node, members: members.len() });
+                Ok(JoinToken { rank }) => {
+                    on_progress(BootstrapProgress::Admitted { node, members: members.len() });
                     let members = members.into_iter().map(|member| (member.node, member.address)).collect();
                     JoinAnswer::Admit(Admitted { node, rank, leader, members })
                 }
@@ -164,9 +167,9 @@ impl Joining {
     pub(crate) fn arrive(
         &mut self,
         fabric: &mut AnyFabric,
-        group: &mut Group<Handles>,
-        idle: Idle,
-    ) -> Result<Arrived, JoinError> {
+        group: &mut GroupCore<GroupHandles>,
+        idle: IdleLimits,
+    ) -> Result<JoinOutcome, JoinError> {
         let mut runner = Runner::new(idle);
         group.stand_by();
         let mut stack = Stack { fabric, group, deadline: None, events: Vec::new() };
@@ -176,11 +179,11 @@ impl Joining {
             self.joiner.handle_arrival(now, arrival);
             if self.joiner.is_over() {
                 stack.group.take_part();
-                return Ok(Arrived::In);
+                return Ok(JoinOutcome::In);
             }
             match self.joiner.poll_action(now) {
                 Some(JoinerAction::GiveUp(failure)) => return Err(self.explain(failure)),
-                Some(_) => return Ok(Arrived::Again),
+                Some(_) => return Ok(JoinOutcome::Again),
                 None => {}
             }
             let deadline = self.joiner.next_deadline();
@@ -226,25 +229,25 @@ pub(crate) fn failure_of(error: CallError) -> CallFailure<BootstrapError> {
 /// A node on its way into its first view.
 struct Stack<'a> {
     fabric: &'a mut AnyFabric,
-    group: &'a mut Group<Handles>,
+    group: &'a mut GroupCore<GroupHandles>,
     deadline: Option<Instant>,
-    events: Vec<Event>,
+    events: Vec<FabricEvent>,
 }
 
 impl Stack<'_> {
     /// How the node stands.
-    fn arrival(&mut self, leader: NodeId) -> Arrival {
+    fn arrival(&mut self, leader: NodeId) -> JoinStanding {
         match self.group.ended() {
-            Some(Ended::Stopped(stop)) => return Arrival::Removed(stop),
-            Some(Ended::NobodyLeft) => return Arrival::Alone,
-            Some(Ended::Failed(..)) => return Arrival::Failed,
+            Some(GroupEnd::Stopped(stop)) => return JoinStanding::Removed(stop),
+            Some(GroupEnd::NobodyLeft) => return JoinStanding::Alone,
+            Some(GroupEnd::Failed(..)) => return JoinStanding::Failed,
             None => {}
         }
         if self.group.membership().is_none() {
-            return Arrival::Waiting { has_lost_leader: self.group.has_lost(leader) };
+            return JoinStanding::Waiting { has_lost_leader: self.group.has_lost(leader) };
         }
         let is_ready = self.group.is_ready() && self.is_up_to_date();
-        if is_ready { Arrival::Ready } else { Arrival::Opening }
+        if is_ready { JoinStanding::Ready } else { JoinStanding::Opening }
     }
 
     /// Looks at all that has come by now, and whether messages can flow all the same.

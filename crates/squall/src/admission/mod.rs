@@ -7,11 +7,11 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::joiner::{Arrived, Joining, failure_of};
+pub(crate) use self::joiner::{JoinDriver, JoinOutcome, failure_of};
 pub(crate) use self::service::MemberAdmission;
 
-/// What a leader tells a joiner through its desk.
+/// What a leader tells a joiner through its admission listener.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Token {
+pub(crate) struct JoinToken {
     pub(crate) rank: u64,
 }

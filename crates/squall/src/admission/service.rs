@@ -1,68 +1,68 @@
 //! Drives a member's side of admission ([`squall_protocols::admission`]) on its polling thread: hands what comes to the member's
-//! desk to the core, and does what the core says (Derecho §3.3).
+//! admission listener to the core, and does what the core says (Derecho §3.3).
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use squall_fabric::{BreakReason, Core as _, Event, Fabric as _, Instant, NodeId};
+use squall_fabric::{BreakReason, Core as _, Fabric as _, FabricEvent, Instant, NodeId};
 use squall_protocols::admission::{
     AdmissionAction, AdmissionService, AdmissionSettings, Admitted, JoinAnswer, LinkVerdict,
 };
-use squall_protocols::group::Group;
+use squall_protocols::group::GroupCore;
 use squall_protocols::membership::View;
-use squall_transports::Transport as _;
+use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::{
-    self, Address, Asker, BootstrapError, Desk, DeskEvent, DeskEvents, JoinInfo,
+    self, Address, AdmissionEvent, AdmissionEvents, AdmissionListener, Asker, BootstrapError, JoinInfo,
 };
 use squall_transports::session::PeerStream;
 
-use super::Token;
-use crate::application::Handles;
+use super::JoinToken;
+use crate::application::GroupHandles;
 use crate::config::Config;
-use crate::entrance::AnyListener;
-use crate::status::Status;
+use crate::entry::AnyListener;
+use crate::status::GroupStatus;
 use crate::transport::{AnyFabric, AnyStream};
 
-/// The desk of a member, and the core that decides there.
+/// The admission listener of a member, and the core that decides there.
 #[derive(Debug)]
 pub(crate) struct MemberAdmission {
-    // Before the desk, which they would keep waiting.
+    // Before the admission listener, which they would keep waiting.
     events: AnyEvents,
-    desk: Desk,
+    listener: AdmissionListener,
     service: AdmissionService<Address>,
     /// Has a copy of the roster, which application threads read.
-    status: Arc<Status>,
+    status: Arc<GroupStatus>,
 }
 
 #[derive(Debug)]
 enum AnyEvents {
-    Unix(DeskEvents<UnixStream>),
-    Tcp(DeskEvents<PeerStream>),
+    Unix(AdmissionEvents<UnixStream>),
+    Tcp(AdmissionEvents<PeerStream>),
 }
 
 impl MemberAdmission {
-    /// Opens the desk of a member that knows from the roster in `status` where the members are reached.
+    /// Opens the admission listener of a member that knows from the roster in `status` where the members are reached.
     pub(crate) fn open(
         listener: AnyListener,
         config: &Config,
         session: u64,
-        status: Arc<Status>,
+        status: Arc<GroupStatus>,
         fabric: &AnyFabric,
     ) -> Result<Self, BootstrapError> {
         let (plan, waker) = (config.plan(), fabric.waker());
-        let (desk, events) = match listener {
+        let (admission_listener, events) = match listener {
             AnyListener::Unix(listener) => {
-                let (desk, events) = Desk::open(listener, &plan, session, waker)?;
-                (desk, AnyEvents::Unix(events))
+                let (admission_listener, events) = AdmissionListener::open(listener, &plan, session, waker)?;
+                (admission_listener, AnyEvents::Unix(events))
             }
             AnyListener::Tcp(listener) => {
-                let (desk, events) = Desk::open(listener, &plan, session, waker)?;
-                (desk, AnyEvents::Tcp(events))
+                let (admission_listener, events) = AdmissionListener::open(listener, &plan, session, waker)?;
+                (admission_listener, AnyEvents::Tcp(events))
             }
         };
         let roster = status.roster().clone();
         let service = AdmissionService::new(AdmissionSettings::default(), fabric.node(), roster);
-        Ok(Self { events, desk, service, status })
+        Ok(Self { events, listener: admission_listener, service, status })
     }
 
     /// Takes what has come; returns questions that are not about joining. Costs one load when nothing has.
@@ -70,7 +70,7 @@ impl MemberAdmission {
     pub(crate) fn poll(
         &mut self,
         fabric: &mut AnyFabric,
-        group: &mut Group<Handles>,
+        group: &mut GroupCore<GroupHandles>,
     ) -> Option<(Asker, Vec<u8>)> {
         loop {
             let event = match &mut self.events {
@@ -90,25 +90,27 @@ impl MemberAdmission {
     #[cold]
     fn handle(
         &mut self,
-        event: DeskEvent<AnyStream>,
+        event: AdmissionEvent<AnyStream>,
         fabric: &mut AnyFabric,
-        group: &mut Group<Handles>,
+        group: &mut GroupCore<GroupHandles>,
     ) -> Option<(Asker, Vec<u8>)> {
         match event {
-            DeskEvent::JoinAsked { asker, info } => self.on_join_asked(asker, &info, fabric, group),
-            DeskEvent::LinkAsked { asker, node, address } => {
+            AdmissionEvent::JoinAsked { asker, info } => self.on_join_asked(asker, &info, fabric, group),
+            AdmissionEvent::LinkAsked { asker, node, address } => {
                 self.on_link_asked(asker, node, address, fabric, group);
             }
-            DeskEvent::Peer { node, address, stream } => self.on_peer(node, address, stream, fabric, group),
-            DeskEvent::LinkFailed { node } => self.service.handle_link_failed(node),
-            DeskEvent::Connected { node } => {
+            AdmissionEvent::Peer { node, address, stream } => {
+                self.on_peer(node, address, stream, fabric, group)
+            }
+            AdmissionEvent::LinkFailed { node } => self.service.handle_link_failed(node),
+            AdmissionEvent::Connected { node } => {
                 self.service.handle_connected(node);
                 if let Some(membership) = group.membership().filter(|_| group.is_ready()) {
                     self.service.poll_view(membership.view());
                 }
             }
-            DeskEvent::Gone { node } => self.service.handle_gone(node),
-            DeskEvent::StatusAsked { asker, question } => return Some((asker, question)),
+            AdmissionEvent::Gone { node } => self.service.handle_gone(node),
+            AdmissionEvent::StatusAsked { asker, question } => return Some((asker, question)),
             // Further kinds are for members that know them.
             _ => {}
         }
@@ -116,15 +118,22 @@ impl MemberAdmission {
         None
     }
 
-    fn on_join_asked(&mut self, asker: Asker, info: &JoinInfo, fabric: &AnyFabric, group: &Group<Handles>) {
+    fn on_join_asked(
+        &mut self,
+        asker: Asker,
+        info: &JoinInfo,
+        fabric: &AnyFabric,
+        group: &GroupCore<GroupHandles>,
+    ) {
         let view = group.membership().map(|membership| membership.view());
         match self.service.handle_request(fabric.now(), info.rank.map(u64::from), view, group.is_ready()) {
             JoinAnswer::Redirect(leader) => asker.redirect(&leader),
             JoinAnswer::Wait(reason) => asker.wait(&reason),
             JoinAnswer::Refuse(reason) => asker.refuse(&reason),
             JoinAnswer::Admit(Admitted { node, rank, leader, members }) => {
-                let members = members.into_iter().map(|(node, address)| bootstrap::Member { node, address });
-                let token = postcard::to_stdvec(&Token { rank }).expect("a number serialises");
+                let members =
+                    members.into_iter().map(|(node, address)| bootstrap::BootstrapMember { node, address });
+                let token = postcard::to_stdvec(&JoinToken { rank }).expect("a number serialises");
                 asker.admit(&bootstrap::Admission { node, leader, members: members.collect(), token });
             }
         }
@@ -136,7 +145,7 @@ impl MemberAdmission {
         node: NodeId,
         address: Address,
         fabric: &AnyFabric,
-        group: &Group<Handles>,
+        group: &GroupCore<GroupHandles>,
     ) {
         match self.judge_link(node, address, fabric, group) {
             Some(LinkVerdict::Take) => asker.take_link(node),
@@ -151,7 +160,7 @@ impl MemberAdmission {
         node: NodeId,
         address: Address,
         fabric: &AnyFabric,
-        group: &Group<Handles>,
+        group: &GroupCore<GroupHandles>,
     ) -> Option<LinkVerdict> {
         let (view, is_lost) = (group.membership()?.view(), group.has_lost(node));
         let text = address.to_string();
@@ -168,7 +177,7 @@ impl MemberAdmission {
         address: Address,
         stream: AnyStream,
         fabric: &mut AnyFabric,
-        group: &Group<Handles>,
+        group: &GroupCore<GroupHandles>,
     ) {
         let Some(membership) = group.membership() else { return };
         let text = address.to_string();
@@ -187,7 +196,7 @@ impl MemberAdmission {
     }
 
     /// To be called now and then: ends what has taken too long.
-    pub(crate) fn handle_timeout(&mut self, fabric: &mut AnyFabric, group: &mut Group<Handles>) {
+    pub(crate) fn handle_timeout(&mut self, fabric: &mut AnyFabric, group: &mut GroupCore<GroupHandles>) {
         self.service.handle_timeout(fabric.now());
         self.act(fabric, group);
     }
@@ -198,8 +207,13 @@ impl MemberAdmission {
     }
 
     /// Takes an event of the fabric.
-    pub(crate) fn handle_event(&mut self, event: &Event, fabric: &mut AnyFabric, group: &mut Group<Handles>) {
-        if let Event::PeerLost { peer, .. } = event {
+    pub(crate) fn handle_event(
+        &mut self,
+        event: &FabricEvent,
+        fabric: &mut AnyFabric,
+        group: &mut GroupCore<GroupHandles>,
+    ) {
+        if let FabricEvent::PeerLost { peer, .. } = event {
             self.service.handle_peer_lost(*peer);
             self.act(fabric, group);
         }
@@ -210,7 +224,7 @@ impl MemberAdmission {
         &mut self,
         view: &View,
         fabric: &mut AnyFabric,
-        group: &mut Group<Handles>,
+        group: &mut GroupCore<GroupHandles>,
     ) -> Vec<NodeId> {
         let arrived = self.service.handle_view(view, |node| group.has_lost(node));
         self.act(fabric, group);
@@ -218,14 +232,14 @@ impl MemberAdmission {
     }
 
     /// To be called now and then while messages flow: the candidate goes into the next view, or has come into this one.
-    pub(crate) fn poll_view(&mut self, fabric: &mut AnyFabric, group: &mut Group<Handles>) {
+    pub(crate) fn poll_view(&mut self, fabric: &mut AnyFabric, group: &mut GroupCore<GroupHandles>) {
         let Some(membership) = group.membership() else { return };
         self.service.poll_view(membership.view());
         self.act(fabric, group);
     }
 
     /// Does what the core says.
-    fn act(&mut self, fabric: &mut AnyFabric, group: &mut Group<Handles>) {
+    fn act(&mut self, fabric: &mut AnyFabric, group: &mut GroupCore<GroupHandles>) {
         while let Some(action) = self.service.poll_action() {
             match action {
                 AdmissionAction::Part(node, why) => {
@@ -233,10 +247,10 @@ impl MemberAdmission {
                     fabric.remove_peer(node);
                 }
                 AdmissionAction::ReportLost(peer) => {
-                    let lost = Event::PeerLost { peer, reason: BreakReason::PeerClosed };
+                    let lost = FabricEvent::PeerLost { peer, reason: BreakReason::PeerClosed };
                     group.handle_event(fabric, &lost);
                 }
-                AdmissionAction::Dismiss(node) => self.desk.dismiss(node),
+                AdmissionAction::Dismiss(node) => self.listener.dismiss(node),
                 AdmissionAction::Admit(member) => group.admit(member),
                 AdmissionAction::Renew => group.renew(),
             }
@@ -247,15 +261,19 @@ impl MemberAdmission {
     }
 }
 
-fn with_any_stream<S>(event: DeskEvent<S>, any: fn(S) -> AnyStream) -> DeskEvent<AnyStream> {
+fn with_any_stream<S>(event: AdmissionEvent<S>, any: fn(S) -> AnyStream) -> AdmissionEvent<AnyStream> {
     match event {
-        DeskEvent::LinkAsked { asker, node, address } => DeskEvent::LinkAsked { asker, node, address },
-        DeskEvent::Peer { node, address, stream } => DeskEvent::Peer { node, address, stream: any(stream) },
-        DeskEvent::LinkFailed { node } => DeskEvent::LinkFailed { node },
-        DeskEvent::JoinAsked { asker, info } => DeskEvent::JoinAsked { asker, info },
-        DeskEvent::Connected { node } => DeskEvent::Connected { node },
-        DeskEvent::Gone { node } => DeskEvent::Gone { node },
-        DeskEvent::StatusAsked { asker, question } => DeskEvent::StatusAsked { asker, question },
+        AdmissionEvent::LinkAsked { asker, node, address } => {
+            AdmissionEvent::LinkAsked { asker, node, address }
+        }
+        AdmissionEvent::Peer { node, address, stream } => {
+            AdmissionEvent::Peer { node, address, stream: any(stream) }
+        }
+        AdmissionEvent::LinkFailed { node } => AdmissionEvent::LinkFailed { node },
+        AdmissionEvent::JoinAsked { asker, info } => AdmissionEvent::JoinAsked { asker, info },
+        AdmissionEvent::Connected { node } => AdmissionEvent::Connected { node },
+        AdmissionEvent::Gone { node } => AdmissionEvent::Gone { node },
+        AdmissionEvent::StatusAsked { asker, question } => AdmissionEvent::StatusAsked { asker, question },
         _ => unreachable!("these are all"),
     }
 }

@@ -1,4 +1,4 @@
-//! A process that joins, over real sockets, at the desks of members that answer what the test wants.
+//! A process that joins, over real sockets, at the admission listeners of members that answer what the test wants.
 
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
@@ -8,11 +8,11 @@ use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_transports::Waker;
 use squall_transports::bootstrap::{
-    Address, Admission, Asker, BootstrapError, Desk, DeskEvent, DeskEvents, Joined, Listener, Member, Plan,
-    Progress, Refusal, Secret,
+    Address, Admission, AdmissionEvent, AdmissionEvents, AdmissionListener, Asker, BootstrapError,
+    BootstrapListener, BootstrapMember, BootstrapPlan, BootstrapProgress, Joined, Refusal, Secret,
 };
 
-use super::{Joining, Token};
+use super::{JoinDriver, JoinToken};
 use crate::error::JoinError;
 
 /// An address in the abstract namespace that no other test has.
@@ -22,31 +22,32 @@ fn address() -> Address {
     Address::Abstract(format!("squall-admission-{}-{count}", std::process::id()))
 }
 
-fn plan(contacts: &[&Address]) -> Plan {
+fn plan(contacts: &[&Address]) -> BootstrapPlan {
     let secret = Secret::new("the secret of the tests").unwrap();
-    let mut plan = Plan::new("tests", &secret, 3);
+    let mut plan = BootstrapPlan::new("tests", &secret, 3);
     plan.contacts = contacts.iter().copied().cloned().collect();
     plan.timeout = Duration::from_secs(20);
     plan.handshake_timeout = Duration::from_millis(600);
     plan
 }
 
-/// A member of a group that runs: its desk, and what came to it.
+/// A member of a group that runs: its admission listener, and what came to it.
 struct TestMember {
-    desk: Option<Desk>,
+    admission: Option<AdmissionListener>,
     address: Address,
-    events: DeskEvents<UnixStream>,
+    events: AdmissionEvents<UnixStream>,
 }
 
 impl TestMember {
     fn open() -> Self {
-        let listener = Listener::<UnixStream>::bind(&address()).unwrap();
+        let listener = BootstrapListener::<UnixStream>::bind(&address()).unwrap();
         let address = listener.address().clone();
-        let (desk, events) = Desk::open(listener, &plan(&[&address]), 77, Waker::new().unwrap()).unwrap();
-        Self { desk: Some(desk), address, events }
+        let (admission, events) =
+            AdmissionListener::open(listener, &plan(&[&address]), 77, Waker::new().unwrap()).unwrap();
+        Self { admission: Some(admission), address, events }
     }
 
-    fn event(&mut self) -> DeskEvent<UnixStream> {
+    fn event(&mut self) -> AdmissionEvent<UnixStream> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(event) = self.events.poll_event() {
@@ -59,15 +60,15 @@ impl TestMember {
 
     fn asked(&mut self) -> Asker {
         match self.event() {
-            DeskEvent::JoinAsked { asker, .. } => asker,
+            AdmissionEvent::JoinAsked { asker, .. } => asker,
             other => panic!("{other:?}"),
         }
     }
 
     fn linked(&mut self) -> NodeId {
         match self.event() {
-            DeskEvent::Peer { node, .. } => node,
-            DeskEvent::LinkAsked { asker, node, .. } => {
+            AdmissionEvent::Peer { node, .. } => node,
+            AdmissionEvent::LinkAsked { asker, node, .. } => {
                 asker.take_link(node);
                 self.linked()
             }
@@ -77,9 +78,11 @@ impl TestMember {
 }
 
 fn admission(node: u32, leader: u32, members: &[(u32, &Address)]) -> Admission {
-    let member =
-        |(node, address): &(u32, &Address)| Member { node: NodeId(*node), address: (*address).clone() };
-    let token = postcard::to_stdvec(&Token { rank: 5 }).unwrap();
+    let member = |(node, address): &(u32, &Address)| BootstrapMember {
+        node: NodeId(*node),
+        address: (*address).clone(),
+    };
+    let token = postcard::to_stdvec(&JoinToken { rank: 5 }).unwrap();
     Admission {
         node: NodeId(node),
         leader: NodeId(leader),
@@ -91,16 +94,16 @@ fn admission(node: u32, leader: u32, members: &[(u32, &Address)]) -> Admission {
 type Outcome = Result<(Joined<UnixStream>, u64), JoinError>;
 
 /// A process that joins, run by a thread, with what it says on the way.
-struct TestJoiner(JoinHandle<(Outcome, Vec<Progress>)>);
+struct TestJoiner(JoinHandle<(Outcome, Vec<BootstrapProgress>)>);
 
 impl TestJoiner {
-    fn start(contacts: &[&Address], change: impl FnOnce(&mut Plan)) -> Self {
+    fn start(contacts: &[&Address], change: impl FnOnce(&mut BootstrapPlan)) -> Self {
         let mut plan = plan(contacts);
         change(&mut plan);
         Self(std::thread::spawn(move || {
-            let listener = Listener::<UnixStream>::bind(&address()).unwrap();
+            let listener = BootstrapListener::<UnixStream>::bind(&address()).unwrap();
             let mut progress = Vec::new();
-            let joining = Joining::new(&plan, &listener, None);
+            let joining = JoinDriver::new(&plan, &listener, None);
             let outcome = joining
                 .and_then(|mut joining| joining.link("joiner", &listener, &mut |event| progress.push(event)));
             (outcome, progress)
@@ -139,9 +142,12 @@ fn a_joiner_that_is_told_to_wait_comes_again() {
     let (outcome, progress) = joiner.0.join().unwrap();
     assert_eq!(outcome.unwrap().0.streams.len(), 2);
     let (contact, reason) = (leader.address.clone(), "its view changes just now".into());
-    assert!(progress.contains(&Progress::Waiting { contact, reason }), "{progress:?}");
-    assert!(progress.contains(&Progress::Redirected { leader: leader.address.clone() }), "{progress:?}");
-    assert!(progress.contains(&Progress::Admitted { node: NodeId(64), members: 2 }), "{progress:?}");
+    assert!(progress.contains(&BootstrapProgress::Waiting { contact, reason }), "{progress:?}");
+    assert!(
+        progress.contains(&BootstrapProgress::Redirected { leader: leader.address.clone() }),
+        "{progress:?}"
+    );
+    assert!(progress.contains(&BootstrapProgress::Admitted { node: NodeId(64), members: 2 }), "{progress:?}");
 }
 
 /// The leader ends while the joiner waits for its answer, then while the joiner links; another member leads then. It is not among
@@ -150,18 +156,18 @@ fn a_joiner_that_is_told_to_wait_comes_again() {
 fn a_leader_that_dies_is_left_for_another_member() {
     let (mut leader, mut other) = (TestMember::open(), TestMember::open());
     let joiner = TestJoiner::start(&[&leader.address, &other.address], |_| {});
-    drop((leader.asked(), leader.desk.take()));
+    drop((leader.asked(), leader.admission.take()));
     other.asked().admit(&admission(64, 1, &[(1, &other.address)]));
     assert_eq!(joiner.joined(), NodeId(64));
 
     let (mut leader, mut other) = (TestMember::open(), TestMember::open());
-    let silent = Listener::<UnixStream>::bind(&address()).unwrap();
+    let silent = BootstrapListener::<UnixStream>::bind(&address()).unwrap();
     let joiner = TestJoiner::start(&[&leader.address], |_| {});
     let members = [(0, &leader.address), (1, &other.address), (2, silent.address())];
     let first = admission(64, 0, &members);
     leader.asked().admit(&first);
     assert_eq!(other.linked(), NodeId(64));
-    drop(leader.desk.take());
+    drop(leader.admission.take());
     other.asked().admit(&admission(128, 1, &[(1, &other.address)]));
     assert_eq!(joiner.joined(), NodeId(128));
 }
@@ -173,7 +179,7 @@ fn an_attempt_that_fails_is_followed_by_another() {
     let joiner = TestJoiner::start(&[&leader.address], |_| {});
     let nowhere = address();
     leader.asked().admit(&admission(64, 0, &[(0, &leader.address), (1, &nowhere)]));
-    assert!(matches!(leader.event(), DeskEvent::Gone { node: NodeId(64) }));
+    assert!(matches!(leader.event(), AdmissionEvent::Gone { node: NodeId(64) }));
     leader.asked().admit(&admission(65, 0, &[(0, &leader.address)]));
     assert_eq!(joiner.joined(), NodeId(65));
 }
@@ -182,11 +188,11 @@ fn an_attempt_that_fails_is_followed_by_another() {
 #[test]
 fn a_candidate_that_is_dismissed_asks_again() {
     let mut leader = TestMember::open();
-    let silent = Listener::<UnixStream>::bind(&address()).unwrap();
+    let silent = BootstrapListener::<UnixStream>::bind(&address()).unwrap();
     let joiner = TestJoiner::start(&[&leader.address], |_| {});
     let begun = Instant::now();
     leader.asked().admit(&admission(64, 0, &[(0, &leader.address), (1, silent.address())]));
-    leader.desk.as_ref().unwrap().dismiss(NodeId(64));
+    leader.admission.as_ref().unwrap().dismiss(NodeId(64));
     leader.asked().admit(&admission(65, 0, &[(0, &leader.address)]));
     let waited = begun.elapsed();
     assert!(waited < Duration::from_millis(550), "it has waited for the silent member for {waited:?}");
@@ -228,7 +234,7 @@ fn a_joiner_that_nobody_admits_gives_up_in_time() {
         std::thread::spawn(move || {
             let until = Instant::now() + Duration::from_secs(3);
             while Instant::now() < until {
-                if let Some(DeskEvent::JoinAsked { asker, .. }) = member.events.poll_event() {
+                if let Some(AdmissionEvent::JoinAsked { asker, .. }) = member.events.poll_event() {
                     asker.redirect(&other);
                 }
                 std::thread::sleep(Duration::from_millis(1));

@@ -2,22 +2,22 @@
 
 use squall_fabric::NodeId;
 use squall_protocols::assembly::{
-    AssemblyAnswer, AssemblyNotice, AssemblyRefusal, Claim, Release, VisitorId,
+    AssemblyAnswer, AssemblyClaim, AssemblyNotice, AssemblyRefusal, ReleaseReason, VisitorId,
 };
-use squall_transports::bootstrap::{self as frame, Address, ClaimAnswer, Notice, Refusal};
+use squall_transports::bootstrap::{self as frame, Address, ClaimAnswer, CoordinatorNotice, Refusal};
 
 pub(super) const fn visitor(number: u64) -> VisitorId {
     VisitorId(number)
 }
 
-pub(super) fn claim(claim: Claim<Address>) -> frame::Claim {
-    let Claim { members, agreement, rank, listen, contact } = claim;
-    frame::Claim { members, agreement, rank, listen, contact }
+pub(super) fn claim(claim: AssemblyClaim<Address>) -> frame::ClaimFrame {
+    let AssemblyClaim { members, agreement, rank, listen, contact } = claim;
+    frame::ClaimFrame { members, agreement, rank, listen, contact }
 }
 
-pub(super) fn read_claim(claim: frame::Claim) -> Claim<Address> {
-    let frame::Claim { members, agreement, rank, listen, contact } = claim;
-    Claim { members, agreement, rank, listen, contact }
+pub(super) fn read_claim(claim: frame::ClaimFrame) -> AssemblyClaim<Address> {
+    let frame::ClaimFrame { members, agreement, rank, listen, contact } = claim;
+    AssemblyClaim { members, agreement, rank, listen, contact }
 }
 
 pub(super) fn answer(answer: AssemblyAnswer<Address>) -> ClaimAnswer {
@@ -48,38 +48,44 @@ pub(super) fn read_answer(answer: ClaimAnswer) -> AssemblyAnswer<Address> {
     }
 }
 
-pub(super) fn notice(notice: AssemblyNotice<Address>) -> Notice {
+pub(super) fn notice(notice: AssemblyNotice<Address>) -> CoordinatorNotice {
     match notice {
-        AssemblyNotice::Joined { joined } => Notice::Joined { joined },
+        AssemblyNotice::Joined { joined } => CoordinatorNotice::Joined { joined },
         AssemblyNotice::Roster { session, node, coordinator, listen } => {
-            Notice::Roster { session, node: node.0, coordinator: coordinator.0, listen }
+            CoordinatorNotice::Roster { session, node: node.0, coordinator: coordinator.0, listen }
         }
-        AssemblyNotice::Go => Notice::Go,
-        AssemblyNotice::Released(release) => Notice::Released(match release {
-            Release::Redirect(contact) => frame::Release::Redirect(contact),
-            Release::MemberLost { node, listen } => frame::Release::MemberLost { node: node.0, listen },
-            Release::Running(contact) => frame::Release::Running(contact),
-            Release::Complete => frame::Release::Complete,
-            Release::Unready(nodes) => {
-                frame::Release::Unready(nodes.into_iter().map(|node| node.0).collect())
+        AssemblyNotice::Go => CoordinatorNotice::Go,
+        AssemblyNotice::Released(release) => CoordinatorNotice::Released(match release {
+            ReleaseReason::Redirect(contact) => frame::ReleaseFrame::Redirect(contact),
+            ReleaseReason::MemberLost { node, listen } => {
+                frame::ReleaseFrame::MemberLost { node: node.0, listen }
+            }
+            ReleaseReason::Running(contact) => frame::ReleaseFrame::Running(contact),
+            ReleaseReason::Complete => frame::ReleaseFrame::Complete,
+            ReleaseReason::Unready(nodes) => {
+                frame::ReleaseFrame::Unready(nodes.into_iter().map(|node| node.0).collect())
             }
         }),
     }
 }
 
-pub(super) fn read_notice(notice: Notice) -> AssemblyNotice<Address> {
+pub(super) fn read_notice(notice: CoordinatorNotice) -> AssemblyNotice<Address> {
     match notice {
-        Notice::Joined { joined } => AssemblyNotice::Joined { joined },
-        Notice::Roster { session, node, coordinator, listen } => {
+        CoordinatorNotice::Joined { joined } => AssemblyNotice::Joined { joined },
+        CoordinatorNotice::Roster { session, node, coordinator, listen } => {
             AssemblyNotice::Roster { session, node: NodeId(node), coordinator: NodeId(coordinator), listen }
         }
-        Notice::Go => AssemblyNotice::Go,
-        Notice::Released(release) => AssemblyNotice::Released(match release {
-            frame::Release::Redirect(contact) => Release::Redirect(contact),
-            frame::Release::MemberLost { node, listen } => Release::MemberLost { node: NodeId(node), listen },
-            frame::Release::Running(contact) => Release::Running(contact),
-            frame::Release::Complete => Release::Complete,
-            frame::Release::Unready(nodes) => Release::Unready(nodes.into_iter().map(NodeId).collect()),
+        CoordinatorNotice::Go => AssemblyNotice::Go,
+        CoordinatorNotice::Released(release) => AssemblyNotice::Released(match release {
+            frame::ReleaseFrame::Redirect(contact) => ReleaseReason::Redirect(contact),
+            frame::ReleaseFrame::MemberLost { node, listen } => {
+                ReleaseReason::MemberLost { node: NodeId(node), listen }
+            }
+            frame::ReleaseFrame::Running(contact) => ReleaseReason::Running(contact),
+            frame::ReleaseFrame::Complete => ReleaseReason::Complete,
+            frame::ReleaseFrame::Unready(nodes) => {
+                ReleaseReason::Unready(nodes.into_iter().map(NodeId).collect())
+            }
         }),
     }
 }

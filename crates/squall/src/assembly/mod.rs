@@ -7,33 +7,34 @@ mod tests;
 
 use squall_fabric::{Instant, NodeId};
 use squall_protocols::assembly::{
-    Assembled, Assembler, AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings, ContactList,
-    LinkEnd,
+    AssembledGroup, Assembler, AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings,
+    ContactList, LinkConnection,
 };
 use squall_transports::bootstrap::{
-    Address, BootstrapError, Link, LinkSource, Listener, MeetingEvent, MeetingPoint, Member, Plan, Progress,
+    Address, BootstrapError, BootstrapListener, BootstrapMember, BootstrapPlan, BootstrapProgress,
+    LinkSocket, LinkSource, MeetingEvent, MeetingPoint,
 };
 
 use crate::admission::failure_of;
 
 /// The group that has come together.
 #[derive(Debug)]
-pub struct Assembly<S> {
+pub struct ConnectedGroup<S> {
     /// The rank of this process.
     pub node: NodeId,
     /// Names this start of the group; no two starts have the same.
     pub session: u64,
     /// All members in the order of their ranks, this process included.
-    pub members: Vec<Member>,
+    pub members: Vec<BootstrapMember>,
     /// A blocking stream to each other member, in the order of their ranks. TCP streams have no delay set.
     pub streams: Vec<(NodeId, S)>,
 }
 
 /// What a process has found that starts.
 #[derive(Debug)]
-pub(crate) enum Met<S> {
+pub(crate) enum MeetOutcome<S> {
     /// It is one of the first members.
-    Assembled(Assembly<S>),
+    Assembled(ConnectedGroup<S>),
     /// The group runs already, says this contact.
     Running(Address),
 }
@@ -42,14 +43,14 @@ pub(crate) enum Met<S> {
 ///
 /// # Errors
 /// [`BootstrapError`], each with what to do next. All connections are closed then; `listener` stays bound.
-pub fn assemble<S: Link>(
-    plan: &Plan,
-    listener: &Listener<S>,
-    on_progress: &mut dyn FnMut(Progress),
-) -> Result<Assembly<S::Secured>, BootstrapError> {
+pub fn assemble<S: LinkSocket>(
+    plan: &BootstrapPlan,
+    listener: &BootstrapListener<S>,
+    on_progress: &mut dyn FnMut(BootstrapProgress),
+) -> Result<ConnectedGroup<S::Secured>, BootstrapError> {
     match meet(plan, listener, on_progress)? {
-        Met::Assembled(assembly) => Ok(assembly),
-        Met::Running(contact) => Err(BootstrapError::Running { contact }),
+        MeetOutcome::Assembled(assembly) => Ok(assembly),
+        MeetOutcome::Running(contact) => Err(BootstrapError::Running { contact }),
     }
 }
 
@@ -57,29 +58,29 @@ pub fn assemble<S: Link>(
 ///
 /// # Errors
 /// As [`assemble`].
-pub(crate) fn meet<S: Link>(
-    plan: &Plan,
-    listener: &Listener<S>,
-    on_progress: &mut dyn FnMut(Progress),
-) -> Result<Met<S::Secured>, BootstrapError> {
+pub(crate) fn meet<S: LinkSocket>(
+    plan: &BootstrapPlan,
+    listener: &BootstrapListener<S>,
+    on_progress: &mut dyn FnMut(BootstrapProgress),
+) -> Result<MeetOutcome<S::Secured>, BootstrapError> {
     MeetingPoint::with(plan, listener, |point| {
         let own = listener.address().clone();
-        on_progress(Progress::Listening { address: own.clone() });
+        on_progress(BootstrapProgress::Listening { address: own.clone() });
         let contacts = contacts(plan, listener);
         if contacts.own().is_some() {
-            on_progress(Progress::Joined { joined: 1, members: plan.members });
+            on_progress(BootstrapProgress::Joined { joined: 1, members: plan.members });
         }
         let mut settings = AssemblySettings::new(plan.members, plan.timeout, plan.handshake_timeout);
         (settings.agreement, settings.rank) = (plan.agreement, plan.rank);
         settings.nonce = point.nonce();
         let assembler = Assembler::new(settings, contacts.clone(), own, Instant::default());
         let begun = std::time::Instant::now();
-        Meeting { point, plan, contacts, assembler, begun, lost: String::new(), on_progress }.run()
+        AssemblyDriver { point, plan, contacts, assembler, begun, lost: String::new(), on_progress }.run()
     })?
 }
 
 /// The plan's contacts, each of them once; without any, a process is its own.
-fn contacts<S: Link>(plan: &Plan, listener: &Listener<S>) -> ContactList<Address> {
+fn contacts<S: LinkSocket>(plan: &BootstrapPlan, listener: &BootstrapListener<S>) -> ContactList<Address> {
     let mut all: Vec<Address> = Vec::new();
     for contact in &plan.contacts {
         if !all.contains(contact) {
@@ -93,20 +94,20 @@ fn contacts<S: Link>(plan: &Plan, listener: &Listener<S>) -> ContactList<Address
     ContactList::new(all, own)
 }
 
-struct Meeting<'m, 'p, S: Link> {
+struct AssemblyDriver<'m, 'p, S: LinkSocket> {
     point: &'m mut MeetingPoint<'p, S>,
-    plan: &'m Plan,
+    plan: &'m BootstrapPlan,
     contacts: ContactList<Address>,
     assembler: Assembler<Address, BootstrapError>,
     /// When the assembler's clock began.
     begun: std::time::Instant,
     /// The process that was lost last, in words.
     lost: String,
-    on_progress: &'m mut dyn FnMut(Progress),
+    on_progress: &'m mut dyn FnMut(BootstrapProgress),
 }
 
-impl<S: Link> Meeting<'_, '_, S> {
-    fn run(&mut self) -> Result<Met<S::Secured>, BootstrapError> {
+impl<S: LinkSocket> AssemblyDriver<'_, '_, S> {
+    fn run(&mut self) -> Result<MeetOutcome<S::Secured>, BootstrapError> {
         loop {
             if let Some(met) = self.act()? {
                 return Ok(met);
@@ -149,11 +150,11 @@ impl<S: Link> Meeting<'_, '_, S> {
     }
 
     /// Carries out what there is to do; returns what the process has found, if this is the end.
-    fn act(&mut self) -> Result<Option<Met<S::Secured>>, BootstrapError> {
+    fn act(&mut self) -> Result<Option<MeetOutcome<S::Secured>>, BootstrapError> {
         while let Some(action) = self.assembler.poll_action(self.now()) {
             match action {
                 AssemblyAction::Begin(assembled) => return self.begin(assembled).map(Some),
-                AssemblyAction::Join(contact) => return Ok(Some(Met::Running(contact))),
+                AssemblyAction::Join(contact) => return Ok(Some(MeetOutcome::Running(contact))),
                 AssemblyAction::GiveUp(failure) => return Err(self.explain(failure)),
                 AssemblyAction::Progress(progress) => self.report(progress),
                 action => self.perform(action),
@@ -191,26 +192,35 @@ impl<S: Link> Meeting<'_, '_, S> {
         }
     }
 
-    fn begin(&mut self, assembled: Assembled<Address>) -> Result<Met<S::Secured>, BootstrapError> {
-        let Assembled { roster, node, links } = assembled;
+    fn begin(
+        &mut self,
+        assembled: AssembledGroup<Address>,
+    ) -> Result<MeetOutcome<S::Secured>, BootstrapError> {
+        let AssembledGroup { roster, node, links } = assembled;
         let source = |end| match end {
-            LinkEnd::Visitor(visitor) => LinkSource::Visitor(visitor.0),
-            LinkEnd::Called => LinkSource::Called,
-            LinkEnd::Coordinator => LinkSource::Coordinator,
+            LinkConnection::Visitor(visitor) => LinkSource::Visitor(visitor.0),
+            LinkConnection::Called => LinkSource::Called,
+            LinkConnection::Coordinator => LinkSource::Coordinator,
         };
         let streams = self.point.finish(links.into_iter().map(|(node, end)| (node, source(end))))?;
-        let members = roster.nodes().map(|node| Member { node, address: roster.address(node).clone() });
-        Ok(Met::Assembled(Assembly { node, session: roster.session, members: members.collect(), streams }))
+        let members =
+            roster.nodes().map(|node| BootstrapMember { node, address: roster.address(node).clone() });
+        Ok(MeetOutcome::Assembled(ConnectedGroup {
+            node,
+            session: roster.session,
+            members: members.collect(),
+            streams,
+        }))
     }
 
     fn report(&mut self, progress: AssemblyProgress<Address>) {
         let (members, needed) = (self.plan.members, self.needed());
         (self.on_progress)(match progress {
-            AssemblyProgress::Joined { joined } => Progress::Joined { joined, members },
-            AssemblyProgress::Left(_) => Progress::Left { peer: std::mem::take(&mut self.lost) },
-            AssemblyProgress::NoQuorum { present } => Progress::NoQuorum { present, needed },
-            AssemblyProgress::Calling { contact, cause } => Progress::Calling { contact, cause },
-            AssemblyProgress::MemberLost { address } => Progress::Left { peer: address.to_string() },
+            AssemblyProgress::Joined { joined } => BootstrapProgress::Joined { joined, members },
+            AssemblyProgress::Left(_) => BootstrapProgress::Left { peer: std::mem::take(&mut self.lost) },
+            AssemblyProgress::NoQuorum { present } => BootstrapProgress::NoQuorum { present, needed },
+            AssemblyProgress::Calling { contact, cause } => BootstrapProgress::Calling { contact, cause },
+            AssemblyProgress::MemberLost { address } => BootstrapProgress::Left { peer: address.to_string() },
             AssemblyProgress::Following { contact } => {
                 return tracing::debug!(%contact, "this process follows another contact");
             }

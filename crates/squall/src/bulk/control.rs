@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 
-use squall_fabric::{Channel, ConnId, Event, Fabric, NodeId, Region, Token};
+use squall_fabric::{Channel, ConnId, Fabric, FabricEvent, NodeId, Region, Token};
 
 /// What one says to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum ControlMessage {
     /// A receiver has so many blocks of the object.
     Progress { number: u64, blocks: u64 },
     /// A receiver has the object.
@@ -23,7 +23,7 @@ pub(super) enum Message {
     Regroup { group: u64, first: u64, members: Vec<NodeId> },
 }
 
-impl Message {
+impl ControlMessage {
     fn encode(&self) -> Vec<u8> {
         let words = match self {
             Self::Progress { number, blocks } => vec![1, *number, *blocks],
@@ -55,33 +55,39 @@ impl Message {
 
 /// All control connections of a member.
 #[derive(Debug)]
-pub(super) struct Control {
-    links: Vec<Link>,
+pub(super) struct ControlConnections {
+    links: Vec<ControlLink>,
     /// What has been heard and not yet taken.
-    pub(super) heard: VecDeque<(NodeId, Message)>,
+    pub(super) heard: VecDeque<(NodeId, ControlMessage)>,
     /// Who has said what nobody says.
     pub(super) breached: Option<NodeId>,
 }
 
 #[derive(Debug)]
-struct Link {
+struct ControlLink {
     peer: NodeId,
     conn: ConnId,
     memory: Region,
     is_up: bool,
-    waiting: VecDeque<Message>,
+    waiting: VecDeque<ControlMessage>,
     /// Sent, and not yet at the peer.
     under_way: usize,
 }
 
-impl Control {
+impl ControlConnections {
     /// Connects to `peers` on `channel`; they do the same.
     pub(super) fn new<F: Fabric>(fabric: &mut F, channel: Channel, peers: &[NodeId]) -> Self {
         let link = |peer: &NodeId| {
             let conn = fabric.open(*peer, channel);
             let memory = fabric.register(RECEIVES * MESSAGE_WORDS);
-            let mut link =
-                Link { peer: *peer, conn, memory, is_up: false, waiting: VecDeque::new(), under_way: 0 };
+            let mut link = ControlLink {
+                peer: *peer,
+                conn,
+                memory,
+                is_up: false,
+                waiting: VecDeque::new(),
+                under_way: 0,
+            };
             (0..RECEIVES).for_each(|receive| link.post_receive(fabric, receive));
             link
         };
@@ -89,18 +95,24 @@ impl Control {
     }
 
     /// Says something as soon as it can be said; to a lost peer never.
-    pub(super) fn say(&mut self, peer: NodeId, message: Message) {
+    pub(super) fn say(&mut self, peer: NodeId, message: ControlMessage) {
         if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
             link.waiting.push_back(message);
         }
     }
 
-    pub(super) fn handle_event<F: Fabric>(&mut self, fabric: &mut F, event: &Event) {
+    pub(super) fn handle_event<F: Fabric>(&mut self, fabric: &mut F, event: &FabricEvent) {
         match event {
-            Event::Connected { conn, .. } => self.link(*conn).into_iter().for_each(|link| link.is_up = true),
-            Event::Broken { conn, .. } => self.link(*conn).into_iter().for_each(|link| link.is_up = false),
-            Event::Done { conn, .. } => self.link(*conn).into_iter().for_each(|link| link.under_way -= 1),
-            Event::Received { conn, token, length } => {
+            FabricEvent::Connected { conn, .. } => {
+                self.link(*conn).into_iter().for_each(|link| link.is_up = true)
+            }
+            FabricEvent::Broken { conn, .. } => {
+                self.link(*conn).into_iter().for_each(|link| link.is_up = false)
+            }
+            FabricEvent::Done { conn, .. } => {
+                self.link(*conn).into_iter().for_each(|link| link.under_way -= 1)
+            }
+            FabricEvent::Received { conn, token, length } => {
                 let Some(link) = self.link(*conn) else { return };
                 let message = link.take(fabric, *token, *length);
                 let peer = link.peer;
@@ -130,7 +142,7 @@ impl Control {
     }
 
     /// Whether all that was said has been posted.
-    pub(super) fn has_said_all(&self) -> bool {
+    pub(super) fn has_sent_all(&self) -> bool {
         self.links.iter().all(|link| !link.is_up || link.waiting.is_empty())
     }
 
@@ -139,12 +151,12 @@ impl Control {
         self.links.iter().any(|link| link.is_up && (link.under_way > 0 || !link.waiting.is_empty()))
     }
 
-    fn link(&mut self, conn: ConnId) -> Option<&mut Link> {
+    fn link(&mut self, conn: ConnId) -> Option<&mut ControlLink> {
         self.links.iter_mut().find(|link| link.conn == conn)
     }
 }
 
-impl Link {
+impl ControlLink {
     fn post_receive<F: Fabric>(&mut self, fabric: &mut F, receive: usize) {
         let first = receive * MESSAGE_WORDS;
         // A connection that is broken needs no receives.
@@ -152,12 +164,12 @@ impl Link {
             fabric.post_receive(self.conn, &self.memory, first..first + MESSAGE_WORDS, Token(receive as u64));
     }
 
-    fn take<F: Fabric>(&mut self, fabric: &mut F, token: Token, length: usize) -> Option<Message> {
+    fn take<F: Fabric>(&mut self, fabric: &mut F, token: Token, length: usize) -> Option<ControlMessage> {
         let receive = usize::try_from(token.0).expect("a token of this link");
         let mut words = vec![0; length / 8];
         self.memory.copy_out(receive * MESSAGE_WORDS, &mut words);
         self.post_receive(fabric, receive);
-        if length.is_multiple_of(8) { Message::decode(&words) } else { None }
+        if length.is_multiple_of(8) { ControlMessage::decode(&words) } else { None }
     }
 }
 
@@ -173,7 +185,7 @@ const MESSAGE_WORDS: usize = 3 + squall_transports::bootstrap::MEMBERS_MAX;
 pub fn read_foreign(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks();
     let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    let message = if rest.is_empty() { Message::decode(&words) } else { None };
+    let message = if rest.is_empty() { ControlMessage::decode(&words) } else { None };
     message.inspect(|message| assert_eq!(message.encode(), bytes)).is_some()
 }
 
@@ -182,22 +194,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_heard() {
+    fn what_is_sent_is_received() {
         for message in [
-            Message::Progress { number: 1, blocks: 2 },
-            Message::Received { number: 3 },
-            Message::Complete { number: 4 },
-            Message::Stopped { group: 5 },
-            Message::Regroup { group: 6, first: 7, members: vec![NodeId(0), NodeId(9)] },
-            Message::Regroup { group: 6, first: 7, members: vec![] },
+            ControlMessage::Progress { number: 1, blocks: 2 },
+            ControlMessage::Received { number: 3 },
+            ControlMessage::Complete { number: 4 },
+            ControlMessage::Stopped { group: 5 },
+            ControlMessage::Regroup { group: 6, first: 7, members: vec![NodeId(0), NodeId(9)] },
+            ControlMessage::Regroup { group: 6, first: 7, members: vec![] },
         ] {
             let bytes = message.encode();
             let words: Vec<u64> =
                 bytes.chunks(8).map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap())).collect();
-            assert_eq!(Message::decode(&words), Some(message));
+            assert_eq!(ControlMessage::decode(&words), Some(message));
         }
         for nonsense in [&[][..], &[0], &[1, 2], &[2], &[6, 1], &[5, 1], &[5, 1, 2, 1 << 40]] {
-            assert_eq!(Message::decode(nonsense), None, "{nonsense:?}");
+            assert_eq!(ControlMessage::decode(nonsense), None, "{nonsense:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use squall_fabric::Shortage;
 use squall_protocols::rdmc::local::LocalFailure;
-use squall_protocols::rdmc::{BLOCKS_MAX, SettingsError};
+use squall_protocols::rdmc::{BLOCKS_MAX, RdmcSettingsError};
 
 use crate::error::JoinError;
 
@@ -15,7 +15,7 @@ pub enum BulkError {
     Join(#[from] JoinError),
     /// The options do not fit.
     #[error(transparent)]
-    Options(#[from] SettingsError),
+    Options(#[from] RdmcSettingsError),
     /// The system gives no memory or descriptors. If that was in the middle of an object, the session is over: drop it.
     #[error(transparent)]
     Shortage(#[from] Shortage),
@@ -40,13 +40,13 @@ pub enum BulkError {
     LeftOut,
     /// The caller's memory is too small for the object, which is still the next one.
     #[error(
-        "the object has {bytes} bytes and the memory {room}: give larger memory, or ask for the size before"
+        "the object has {bytes} bytes and the memory {capacity}: give larger memory, or ask for the size before"
     )]
     TooSmall {
         /// The object's bytes.
         bytes: usize,
         /// The bytes that there are.
-        room: usize,
+        capacity: usize,
     },
     /// The object has too many blocks.
     #[error("an object of {bytes} bytes has more than {BLOCKS_MAX} blocks: choose larger blocks")]

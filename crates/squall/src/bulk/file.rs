@@ -10,12 +10,12 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use squall_fabric::bulk::Buffer;
+use squall_fabric::bulk::BulkBuffer;
 use squall_fabric::region::Access;
 use squall_fabric::{Region, trusted};
-use squall_protocols::rdmc::{Held, Memory};
+use squall_protocols::rdmc::{HeldBlocks, ObjectMemory};
 
-use super::network::Network;
+use super::network::NetworkSession;
 use super::{BulkError, Engine, Session};
 use crate::transport::AnyFabric;
 
@@ -25,7 +25,7 @@ pub struct FileTarget<'f> {
     /// space, at a moment when nobody can be told.
     pub file: &'f File,
     /// The blocks that lie there already, from an earlier attempt.
-    pub held: Held,
+    pub held: HeldBlocks,
     /// Hears of each block that has arrived, after it lies in the file.
     pub on_block: Box<dyn FnMut(u64) + Send>,
 }
@@ -62,7 +62,7 @@ impl Session {
             Some(region) => region,
             None => trusted::object_memory(&read(network, file, bytes)?).clone(),
         };
-        network.send(&Memory { region, first: 0 }, bytes, on_progress)
+        network.send(&ObjectMemory { region, first: 0 }, bytes, on_progress)
     }
 
     /// Receives the next object into a file.
@@ -74,20 +74,20 @@ impl Session {
         let network = self.network()?;
         let FileTarget { file, held, on_block } = target;
         if let Some(region) = map(network, file, bytes, Access::ReadWrite)? {
-            return network.receive(&Memory { region, first: 0 }, bytes, &held, Some(on_block));
+            return network.receive(&ObjectMemory { region, first: 0 }, bytes, &held, Some(on_block));
         }
         // What is there already may be asked for by others.
-        let memory = if held.count() == 0 { room(network, bytes)? } else { read(network, file, bytes)? };
+        let memory = if held.count() == 0 { allocate(network, bytes)? } else { read(network, file, bytes)? };
         let region = trusted::object_memory(&memory).clone();
         let block_bytes = network.block_bytes();
         let copy = Copying { region: region.clone(), file: file.try_clone()?, bytes, block_bytes };
         let (on_block, failure) = copy.before(on_block);
-        network.receive(&Memory { region, first: 0 }, bytes, &held, Some(on_block))?;
+        network.receive(&ObjectMemory { region, first: 0 }, bytes, &held, Some(on_block))?;
         let failed = failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    fn network(&mut self) -> Result<&mut Network, BulkError> {
+    fn network(&mut self) -> Result<&mut NetworkSession, BulkError> {
         match &mut self.engine {
             Engine::Network(network) => Ok(network),
             Engine::Host(_) => Err(BulkError::NotFiles),
@@ -136,7 +136,12 @@ impl Copying {
 }
 
 /// The pages of a file, where the transport can use them.
-fn map(network: &mut Network, file: &File, bytes: u64, access: Access) -> Result<Option<Region>, BulkError> {
+fn map(
+    network: &mut NetworkSession,
+    file: &File,
+    bytes: u64,
+    access: Access,
+) -> Result<Option<Region>, BulkError> {
     match network.fabric() {
         AnyFabric::Tcp(fabric) => Ok(Some(fabric.map_file(file, length(bytes)?, access)?)),
         AnyFabric::Shm(_) | AnyFabric::Verbs(_) | AnyFabric::Auto(_) => Ok(None),
@@ -144,13 +149,13 @@ fn map(network: &mut Network, file: &File, bytes: u64, access: Access) -> Result
 }
 
 /// Memory that the transport can use.
-fn room(network: &mut Network, bytes: u64) -> Result<Buffer, BulkError> {
-    Ok(Buffer::try_register(network.fabric(), length(bytes)?)?)
+fn allocate(network: &mut NetworkSession, bytes: u64) -> Result<BulkBuffer, BulkError> {
+    Ok(BulkBuffer::try_register(network.fabric(), length(bytes)?)?)
 }
 
 /// A file in such memory.
-fn read(network: &mut Network, file: &File, bytes: u64) -> Result<Buffer, BulkError> {
-    let mut memory = room(network, bytes)?;
+fn read(network: &mut NetworkSession, file: &File, bytes: u64) -> Result<BulkBuffer, BulkError> {
+    let mut memory = allocate(network, bytes)?;
     file.read_exact_at(&mut memory, 0)?;
     Ok(memory)
 }
@@ -169,17 +174,17 @@ mod tests {
         let path = std::env::temp_dir().join(format!("squall-blocks-{}", std::process::id()));
         let file = File::options().create_new(true).read(true).write(true).open(&path).expect("a file");
         std::fs::remove_file(&path).expect("it is there");
-        file.set_len(20).expect("room");
+        file.set_len(20).expect("space");
         let region = Region::heap(RegionId(0), 3);
         region.copy_bytes_in(0, b"eight by and eight b");
         let copying =
             Copying { region, file: file.try_clone().expect("a handle"), bytes: 20, block_bytes: 8 };
         let (heard, there) = (Arc::new(Mutex::new(Vec::new())), file.try_clone().expect("a handle"));
-        let told = Arc::clone(&heard);
+        let reported = Arc::clone(&heard);
         let (mut on_block, failure) = copying.before(Box::new(move |block| {
             let mut byte = [0];
             there.read_exact_at(&mut byte, 8 * block).expect("the file is that long");
-            told.lock().expect("one thread").push((block, byte[0]));
+            reported.lock().expect("one thread").push((block, byte[0]));
         }));
         for block in [2, 0] {
             on_block(block);
@@ -192,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_cannot_be_written_is_not_told() {
+    fn a_block_that_cannot_be_written_is_not_reported() {
         let file = File::open("/dev/null").expect("it is there");
         let copying = Copying { region: Region::heap(RegionId(0), 2), file, bytes: 16, block_bytes: 8 };
         let (mut on_block, failure) = copying.before(Box::new(|block| panic!("block {block} is not there")));

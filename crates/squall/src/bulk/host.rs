@@ -1,15 +1,15 @@
 //! A session on one host: receivers take objects from the source's pages (RDMC §2; `rdmc::local`).
 
-use squall_fabric::bulk::{Buffer, Lease};
-use squall_fabric::{Core, Event, Fabric, RegionId, trusted};
-use squall_protocols::rdmc::local::{BUFFERS_MAX, BufferId, Copied, Local};
-use squall_transports::runner::{Driven, Idle, Runner};
+use squall_fabric::bulk::{BulkBuffer, ObjectLease};
+use squall_fabric::{Core, Fabric, FabricEvent, RegionId, trusted};
+use squall_protocols::rdmc::local::{BUFFERS_MAX, BufferId, CopyProgress, LocalMulticast};
+use squall_transports::runner::{Driven, IdleLimits, Runner};
 
 use super::{BulkError, Incoming};
 use crate::transport::AnyFabric;
 
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct HostSession {
     stack: Stack,
     runner: Runner,
     /// Buffers that receivers know.
@@ -19,12 +19,12 @@ pub(super) struct Host {
 #[derive(Debug)]
 struct Stack {
     fabric: AnyFabric,
-    core: Local,
-    events: Vec<Event>,
+    core: LocalMulticast,
+    events: Vec<FabricEvent>,
 }
 
-impl Host {
-    pub(super) const fn new(fabric: AnyFabric, core: Local, idle: Idle) -> Self {
+impl HostSession {
+    pub(super) const fn new(fabric: AnyFabric, core: LocalMulticast, idle: IdleLimits) -> Self {
         let stack = Stack { fabric, core, events: Vec::new() };
         Self { stack, runner: Runner::new(idle), shared: Vec::new() }
     }
@@ -37,7 +37,7 @@ impl Host {
         self.stack.core.lost().collect()
     }
 
-    pub(super) fn send(&mut self, object: &Buffer) -> Result<(), BulkError> {
+    pub(super) fn send(&mut self, object: &BulkBuffer) -> Result<(), BulkError> {
         let buffer = self.share(object)?;
         let number = loop {
             match self.stack.core.send(buffer, object.len() as u64) {
@@ -52,7 +52,7 @@ impl Host {
         if has_receivers { Ok(()) } else { Err(BulkError::Alone) }
     }
 
-    fn share(&mut self, object: &Buffer) -> Result<BufferId, BulkError> {
+    fn share(&mut self, object: &BulkBuffer) -> Result<BufferId, BulkError> {
         let id = trusted::object_memory(object).id();
         if let Some((_, buffer)) = self.shared.iter().find(|(known, _)| *known == id) {
             return Ok(*buffer);
@@ -81,10 +81,10 @@ impl Host {
     pub(super) fn receive_into(&mut self, target: &mut [u8]) -> Result<(), BulkError> {
         loop {
             match self.stack.core.copy(&mut self.stack.fabric, target) {
-                Copied::All => break,
-                Copied::Block => {}
+                CopyProgress::All => break,
+                CopyProgress::Block => {}
                 // The others are behind because this thread has their processor.
-                Copied::Later => {
+                CopyProgress::Later => {
                     std::thread::yield_now();
                     self.stack.poll();
                 }
@@ -95,7 +95,7 @@ impl Host {
     }
 
     /// The next object, which is there, to be read in place.
-    pub(super) fn lease(&mut self, bytes: usize) -> Lease {
+    pub(super) fn lease(&mut self, bytes: usize) -> ObjectLease {
         trusted::lease(self.stack.core.lease(&mut self.stack.fabric), bytes)
     }
 

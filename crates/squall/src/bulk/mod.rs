@@ -38,25 +38,25 @@ mod network;
 mod options;
 mod stack;
 
-use squall_fabric::bulk::Lease;
+use squall_fabric::bulk::ObjectLease;
 use squall_fabric::{Fabric as _, MirrorKey, NodeId, Shortage};
-use squall_protocols::rdmc::local::Local;
+use squall_protocols::rdmc::local::LocalMulticast;
 
 use crate::config::{Config, Transport};
-use crate::entrance::assemble;
+use crate::entry::assemble;
 use crate::transport::AnyFabric;
 
 #[doc(hidden)]
 pub use control::read_foreign;
 pub use error::BulkError;
 pub use file::FileTarget;
-pub use options::Options;
-pub use squall_fabric::bulk::Buffer;
+pub use options::BulkOptions;
+pub use squall_fabric::bulk::BulkBuffer;
 pub use squall_protocols::rdmc::schedule;
-pub use squall_protocols::rdmc::{BLOCKS_MAX, Held};
+pub use squall_protocols::rdmc::{BLOCKS_MAX, HeldBlocks};
 
-use host::Host;
-use network::Network;
+use host::HostSession;
+use network::NetworkSession;
 
 /// A member of a bulk multicast. Rank 0 is the root: it sends, the others receive.
 #[derive(Debug)]
@@ -69,9 +69,9 @@ pub struct Session {
 #[derive(Debug)]
 enum Engine {
     /// All members on one host.
-    Host(Host),
+    Host(HostSession),
     /// Members anywhere.
-    Network(Box<Network>),
+    Network(Box<NetworkSession>),
 }
 
 /// An object that the root has sent and that this member has yet to take.
@@ -90,14 +90,14 @@ impl Session {
     /// # Errors
     /// [`BulkError`], with what to do next.
     pub fn join(config: &Config) -> Result<Self, BulkError> {
-        Self::join_with(config, &Options::default())
+        Self::join_with(config, &BulkOptions::default())
     }
 
     /// Joins a session; all members give the same options.
     ///
     /// # Errors
     /// As [`Session::join`].
-    pub fn join_with(config: &Config, options: &Options) -> Result<Self, BulkError> {
+    pub fn join_with(config: &Config, options: &BulkOptions) -> Result<Self, BulkError> {
         Self::join_observed(config, options, &mut |_| ())
     }
 
@@ -107,8 +107,8 @@ impl Session {
     /// As [`Session::join`].
     pub fn join_observed(
         config: &Config,
-        options: &Options,
-        on_progress: &mut (dyn FnMut(crate::Progress) + Send),
+        options: &BulkOptions,
+        on_progress: &mut (dyn FnMut(crate::BootstrapProgress) + Send),
     ) -> Result<Self, BulkError> {
         let mut config = config.clone();
         config.subgroups.clear();
@@ -119,11 +119,11 @@ impl Session {
         let idle = fabric.idle_at_most(config.idle_for(members));
         let engine = Shortage::catch(|| {
             if config.transport == Transport::Shm {
-                let core = Local::new(&mut fabric, MirrorKey(1), &nodes, options.host_block_bytes());
-                Engine::Host(Host::new(fabric, core, idle))
+                let core = LocalMulticast::new(&mut fabric, MirrorKey(1), &nodes, options.host_block_bytes());
+                Engine::Host(HostSession::new(fabric, core, idle))
             } else {
                 let settings = options.settings(members, config.transport);
-                Engine::Network(Box::new(Network::new(fabric, nodes, settings, idle)))
+                Engine::Network(Box::new(NetworkSession::new(fabric, nodes, settings, idle)))
             }
         })?;
         Ok(Self { engine, rank, members })
@@ -155,23 +155,23 @@ impl Session {
     ///
     /// # Panics
     /// If the system does not give the memory; see [`Session::try_buffer`].
-    pub fn buffer(&mut self, bytes: usize) -> Buffer {
-        Buffer::register(self.fabric(), bytes)
+    pub fn buffer(&mut self, bytes: usize) -> BulkBuffer {
+        BulkBuffer::register(self.fabric(), bytes)
     }
 
     /// As [`Session::buffer`], for sizes that may be too large.
     ///
     /// # Errors
     /// [`BulkError::Shortage`], with the limit that was met.
-    pub fn try_buffer(&mut self, bytes: usize) -> Result<Buffer, BulkError> {
-        Ok(Buffer::try_register(self.fabric(), bytes)?)
+    pub fn try_buffer(&mut self, bytes: usize) -> Result<BulkBuffer, BulkError> {
+        Ok(BulkBuffer::try_register(self.fabric(), bytes)?)
     }
 
     /// Sends an object; returns when all receivers that are left have it and the memory is at rest.
     ///
     /// # Errors
     /// [`BulkError`]; the memory is at rest then, too.
-    pub fn send(&mut self, object: &mut Buffer) -> Result<(), BulkError> {
+    pub fn send(&mut self, object: &mut BulkBuffer) -> Result<(), BulkError> {
         self.require_root(true)?;
         match &mut self.engine {
             Engine::Host(host) => host.send(object),
@@ -195,24 +195,24 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::next_object`].
-    pub fn receive(&mut self) -> Result<Buffer, BulkError> {
+    pub fn receive(&mut self) -> Result<BulkBuffer, BulkError> {
         let mut buffer = self.buffer(0);
         self.receive_buffer(&mut buffer)?;
         Ok(buffer)
     }
 
     /// Receives the next object into a buffer, which is replaced by a larger one if it is too small. Between hosts, a
-    /// single receiver that waits with a buffer in which the object has room gets it a round trip sooner.
+    /// single receiver that waits with a buffer in which the object has space gets it a round trip sooner.
     ///
     /// # Errors
     /// As [`Session::next_object`].
-    pub fn receive_buffer(&mut self, buffer: &mut Buffer) -> Result<(), BulkError> {
+    pub fn receive_buffer(&mut self, buffer: &mut BulkBuffer) -> Result<(), BulkError> {
         self.require_root(false)?;
         match &mut self.engine {
             Engine::Host(host) => {
                 let bytes = host.next()?.len()?;
                 if buffer.capacity() < bytes {
-                    *buffer = Buffer::try_register(host.fabric(), bytes)?;
+                    *buffer = BulkBuffer::try_register(host.fabric(), bytes)?;
                 }
                 buffer.set_len(bytes);
                 host.receive_into(buffer)
@@ -238,12 +238,12 @@ impl Session {
     /// [`BulkError::TooSmall`]: the object is still the next one. Else as [`Session::next_object`].
     pub fn receive_into(&mut self, target: &mut [u8]) -> Result<usize, BulkError> {
         let bytes = self.next_object()?.len()?;
-        let room = target.len();
-        let target = target.get_mut(..bytes).ok_or(BulkError::TooSmall { bytes, room })?;
+        let capacity = target.len();
+        let target = target.get_mut(..bytes).ok_or(BulkError::TooSmall { bytes, capacity })?;
         match &mut self.engine {
             Engine::Host(host) => host.receive_into(target)?,
             Engine::Network(network) => {
-                let mut buffer = Buffer::try_register(network.fabric(), bytes)?;
+                let mut buffer = BulkBuffer::try_register(network.fabric(), bytes)?;
                 network.receive_buffer(&mut buffer)?;
                 target.copy_from_slice(&buffer);
             }
@@ -261,7 +261,7 @@ impl Session {
         let object = match &mut self.engine {
             Engine::Host(host) => Place::Source(host.lease(bytes)),
             Engine::Network(network) => {
-                let mut buffer = Buffer::try_register(network.fabric(), bytes)?;
+                let mut buffer = BulkBuffer::try_register(network.fabric(), bytes)?;
                 network.receive_buffer(&mut buffer)?;
                 Place::Own(buffer)
             }
@@ -287,7 +287,7 @@ impl Session {
 
 impl Incoming {
     fn len(self) -> Result<usize, BulkError> {
-        usize::try_from(self.bytes).map_err(|_| BulkError::TooSmall { bytes: usize::MAX, room: 0 })
+        usize::try_from(self.bytes).map_err(|_| BulkError::TooSmall { bytes: usize::MAX, capacity: 0 })
     }
 }
 
@@ -300,8 +300,8 @@ pub struct InPlace<'s> {
 
 #[derive(Debug)]
 enum Place {
-    Source(Lease),
-    Own(Buffer),
+    Source(ObjectLease),
+    Own(BulkBuffer),
 }
 
 impl std::ops::Deref for InPlace<'_> {

@@ -12,21 +12,23 @@
 //! `Deviation:` (RDMC §2) an object is finished for a receiver when all have it, one round trip after its own last block
 //! if there are others.
 
-use squall_fabric::bulk::Buffer;
+use squall_fabric::bulk::BulkBuffer;
 use squall_fabric::{Channel, Duration, Fabric, Instant, NodeId, trusted};
-use squall_protocols::rdmc::{BLOCKS_MAX, GroupId, Held, Memory, Object, Rdmc, Settings, Unfinished};
-use squall_transports::runner::{Driven as _, Idle, Runner};
+use squall_protocols::rdmc::{
+    BLOCKS_MAX, GroupId, HeldBlocks, ObjectMemory, Rdmc, RdmcObject, RdmcSettings, UnfinishedObject,
+};
+use squall_transports::runner::{Driven as _, IdleLimits, Runner};
 
-use super::control::{Control, Message};
-use super::stack::{BoxedBlocks, Stack, Upcalls};
+use super::control::{ControlConnections, ControlMessage};
+use super::stack::{BoxedBlocks, BulkStack, BulkUpcalls};
 use super::{BulkError, Incoming, rank};
 use crate::transport::AnyFabric;
 
 #[derive(Debug)]
-pub(super) struct Network {
-    stack: Stack,
+pub(super) struct NetworkSession {
+    stack: BulkStack,
     runner: Runner,
-    settings: Settings,
+    settings: RdmcSettings,
     root: NodeId,
     /// The group that runs, and who is in it, the root first.
     group: GroupId,
@@ -42,24 +44,29 @@ pub(super) struct Network {
     stopped: Vec<u64>,
     /// At a receiver: the object that has been received and is not over, and what a failed group has left until the next
     /// one begins.
-    receiving: Option<(Object, Memory)>,
-    left: Option<Vec<Unfinished>>,
+    receiving: Option<(RdmcObject, ObjectMemory)>,
+    left: Option<Vec<UnfinishedObject>>,
     last_progress: Option<Instant>,
     /// How long the latest receive has waited after its object was here.
     lag: std::time::Duration,
 }
 
-impl Network {
-    pub(super) fn new(mut fabric: AnyFabric, members: Vec<NodeId>, settings: Settings, idle: Idle) -> Self {
+impl NetworkSession {
+    pub(super) fn new(
+        mut fabric: AnyFabric,
+        members: Vec<NodeId>,
+        settings: RdmcSettings,
+        idle: IdleLimits,
+    ) -> Self {
         let (own, root) = (fabric.node(), members[0]);
-        let mut core = Rdmc::new(own, OBJECTS, Upcalls::default());
+        let mut core = Rdmc::new(own, OBJECTS, BulkUpcalls::default());
         let peers = if own == root { members[1..].to_vec() } else { vec![root] };
-        let control = Control::new(&mut fabric, CONTROL, &peers);
+        let control = ControlConnections::new(&mut fabric, CONTROL, &peers);
         let group = GroupId(1);
         core.create(&mut fabric, group, &members, settings.clone()).expect("the options were checked");
         let count = members.len();
         Self {
-            stack: Stack::new(fabric, core, control, &members),
+            stack: BulkStack::new(fabric, core, control, &members),
             runner: Runner::new(idle),
             settings,
             root,
@@ -94,15 +101,15 @@ impl Network {
         (0..self.stack.lost.len()).filter(|rank| self.stack.lost[*rank]).collect()
     }
 
-    pub(super) fn send_buffer(&mut self, object: &Buffer) -> Result<(), BulkError> {
-        let memory = Memory { region: trusted::object_memory(object).clone(), first: 0 };
+    pub(super) fn send_buffer(&mut self, object: &BulkBuffer) -> Result<(), BulkError> {
+        let memory = ObjectMemory { region: trusted::object_memory(object).clone(), first: 0 };
         self.send(&memory, object.len() as u64, &mut |_, _| ())
     }
 
     /// Sends an object; returns when all who are left have it.
     pub(super) fn send(
         &mut self,
-        memory: &Memory,
+        memory: &ObjectMemory,
         bytes: u64,
         on_progress: &mut dyn FnMut(usize, u64),
     ) -> Result<(), BulkError> {
@@ -118,9 +125,9 @@ impl Network {
         }
         let number = self.number;
         for receiver in self.members[1..].iter().copied() {
-            self.stack.control.say(receiver, Message::Complete { number });
+            self.stack.control.say(receiver, ControlMessage::Complete { number });
         }
-        self.send_what_is_said();
+        self.send_messages();
         self.number += 1;
         Ok(())
     }
@@ -128,7 +135,7 @@ impl Network {
     /// Sends the object in the present group; false if the group fails.
     fn send_in_group(
         &mut self,
-        memory: &Memory,
+        memory: &ObjectMemory,
         bytes: u64,
         on_progress: &mut dyn FnMut(usize, u64),
     ) -> bool {
@@ -170,7 +177,7 @@ impl Network {
             (0..self.stack.lost.len()).map(|rank| NodeId(rank as u32)).filter(|peer| *peer != self.root)
         {
             let members = self.members.clone();
-            self.stack.control.say(peer, Message::Regroup { group, first, members });
+            self.stack.control.say(peer, ControlMessage::Regroup { group, first, members });
         }
         if self.members.len() == 1 {
             return Err(BulkError::Alone);
@@ -205,9 +212,11 @@ impl Network {
         while let Some((peer, message)) = self.stack.control.heard.pop_front() {
             let rank = rank(peer);
             match message {
-                Message::Progress { number, blocks } if number == self.number => on_progress(rank, blocks),
-                Message::Received { number } if number == self.number => self.has_it[rank] = true,
-                Message::Stopped { group } => self.stopped[rank] = group,
+                ControlMessage::Progress { number, blocks } if number == self.number => {
+                    on_progress(rank, blocks)
+                }
+                ControlMessage::Received { number } if number == self.number => self.has_it[rank] = true,
+                ControlMessage::Stopped { group } => self.stopped[rank] = group,
                 // About an object that is over.
                 _ => {}
             }
@@ -226,11 +235,11 @@ impl Network {
     }
 
     /// Receives the next object into a buffer, which is replaced if it is too small.
-    pub(super) fn receive_buffer(&mut self, buffer: &mut Buffer) -> Result<(), BulkError> {
+    pub(super) fn receive_buffer(&mut self, buffer: &mut BulkBuffer) -> Result<(), BulkError> {
         let number = self.complete;
         let is_worth_it = !self.has_others() && !buffer.is_empty();
         if self.stack.upcalls().asked.is_none() && is_worth_it {
-            let memory = Memory { region: trusted::object_memory(buffer).clone(), first: 0 };
+            let memory = ObjectMemory { region: trusted::object_memory(buffer).clone(), first: 0 };
             // If the group has failed, the next one will ask for memory.
             let _ = self.stack.core.offer(self.group, number, memory);
         }
@@ -238,10 +247,10 @@ impl Network {
         let bytes = self.receive_number(number, 0, None, |fabric, object| {
             let bytes = usize::try_from(object.bytes).expect("an object fits the address space");
             if buffer.capacity() < bytes {
-                *buffer = Buffer::register(fabric, bytes);
+                *buffer = BulkBuffer::register(fabric, bytes);
             }
-            let memory = Memory { region: trusted::object_memory(buffer).clone(), first: 0 };
-            (memory, Held::none(object.bytes.div_ceil(block_bytes)))
+            let memory = ObjectMemory { region: trusted::object_memory(buffer).clone(), first: 0 };
+            (memory, HeldBlocks::none(object.bytes.div_ceil(block_bytes)))
         })?;
         buffer.set_len(usize::try_from(bytes).expect("it is in the buffer"));
         Ok(())
@@ -250,9 +259,9 @@ impl Network {
     /// Receives the next object, which is there and has so many bytes, into memory in which some of it may lie.
     pub(super) fn receive(
         &mut self,
-        memory: &Memory,
+        memory: &ObjectMemory,
         bytes: u64,
-        held: &Held,
+        held: &HeldBlocks,
         on_block: Option<BoxedBlocks>,
     ) -> Result<(), BulkError> {
         let (expected, found) = (self.settings.blocks(bytes), held.blocks());
@@ -260,7 +269,7 @@ impl Network {
             return Err(BulkError::Held { expected, found });
         }
         let number = self.stack.upcalls().asked.expect("the next object is there").number;
-        let place = |_: &mut AnyFabric, _: &Object| (memory.clone(), held.clone());
+        let place = |_: &mut AnyFabric, _: &RdmcObject| (memory.clone(), held.clone());
         self.receive_number(number, held.count(), on_block, place).map(drop)
     }
 
@@ -270,12 +279,12 @@ impl Network {
         number: u64,
         blocks: u64,
         on_block: Option<BoxedBlocks>,
-        place: impl FnMut(&mut AnyFabric, &Object) -> (Memory, Held),
+        place: impl FnMut(&mut AnyFabric, &RdmcObject) -> (ObjectMemory, HeldBlocks),
     ) -> Result<u64, BulkError> {
         let upcalls = self.stack.upcalls();
         (upcalls.on_block, upcalls.blocks, upcalls.released) = (on_block, blocks, None);
         let outcome = self.await_object(number, place);
-        self.send_what_is_said();
+        self.send_messages();
         self.lag = self.stack.upcalls().received_at.take().map(|at| at.elapsed()).unwrap_or_default();
         self.receiving = None;
         self.stack.upcalls().on_block = None;
@@ -285,7 +294,7 @@ impl Network {
     fn await_object(
         &mut self,
         number: u64,
-        mut place: impl FnMut(&mut AnyFabric, &Object) -> (Memory, Held),
+        mut place: impl FnMut(&mut AnyFabric, &RdmcObject) -> (ObjectMemory, HeldBlocks),
     ) -> Result<u64, BulkError> {
         loop {
             if let Some(object) = self.stack.upcalls().asked.take_if(|object| object.number == number) {
@@ -310,7 +319,7 @@ impl Network {
                 Some(_) if is_over => {}
                 _ => heard?,
             }
-            self.tell_progress(number);
+            self.report_progress(number);
             self.step();
         }
     }
@@ -330,15 +339,17 @@ impl Network {
     fn hear_root(&mut self) -> Result<(), BulkError> {
         if let Some(failure) = self.stack.upcalls().failed.take() {
             self.left = Some(failure.unfinished);
-            self.stack.control.say(self.root, Message::Stopped { group: self.group.0 });
+            self.stack.control.say(self.root, ControlMessage::Stopped { group: self.group.0 });
         }
         while let Some((_, message)) = self.stack.control.heard.pop_front() {
             match message {
-                Message::Complete { number } => {
+                ControlMessage::Complete { number } => {
                     self.confirmed = number + 1;
                     self.complete = self.complete.max(self.confirmed);
                 }
-                Message::Regroup { group, first, members } => self.follow(GroupId(group), first, members)?,
+                ControlMessage::Regroup { group, first, members } => {
+                    self.follow(GroupId(group), first, members)?
+                }
                 _ => return Err(BulkError::Breached),
             }
         }
@@ -359,8 +370,8 @@ impl Network {
         if let Some((object, memory)) = &self.receiving
             && left.iter().all(|unfinished| unfinished.object.number != object.number)
         {
-            let held = Held::all(self.settings.blocks(object.bytes));
-            left.push(Unfinished { object: *object, memory: Some(memory.clone()), held });
+            let held = HeldBlocks::all(self.settings.blocks(object.bytes));
+            left.push(UnfinishedObject { object: *object, memory: Some(memory.clone()), held });
         }
         left.retain(|unfinished| unfinished.object.number >= first);
         let upcalls = self.stack.upcalls();
@@ -371,7 +382,7 @@ impl Network {
         self.stack.begin(old, group, &self.members, &self.settings, first, left)
     }
 
-    fn tell_progress(&mut self, number: u64) {
+    fn report_progress(&mut self, number: u64) {
         let now = self.stack.fabric.now();
         let is_soon = self.last_progress.is_some_and(|last| now.since(last) < PROGRESS_PERIOD);
         if is_soon || self.stack.upcalls().blocks == 0 {
@@ -379,11 +390,11 @@ impl Network {
         }
         self.last_progress = Some(now);
         let blocks = self.stack.upcalls().blocks;
-        self.stack.control.say(self.root, Message::Progress { number, blocks });
+        self.stack.control.say(self.root, ControlMessage::Progress { number, blocks });
     }
 
     /// Nobody polls until the next call: what others wait for shall leave this process before.
-    fn send_what_is_said(&mut self) {
+    fn send_messages(&mut self) {
         let deadline = self.stack.fabric.now() + LINGER;
         self.stack.alarm = Some(deadline);
         self.stack.poll();
@@ -398,7 +409,7 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for NetworkSession {
     /// What was said last shall still be heard: who leaves before the root knows that the object is here looks lost.
     fn drop(&mut self) {
         let deadline = self.stack.fabric.now() + LINGER;

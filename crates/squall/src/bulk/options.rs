@@ -1,13 +1,13 @@
 //! What the members of a session agree on (RDMC §3, "configuration parameters like block size").
 
-use squall_protocols::rdmc::schedule::{self, Algorithm, Choice, Schedule, choose};
-use squall_protocols::rdmc::{Settings, SettingsError};
+use squall_protocols::rdmc::schedule::{self, Algorithm, Schedule, ScheduleChoice, choose};
+use squall_protocols::rdmc::{RdmcSettings, RdmcSettingsError};
 
 use crate::config::Transport;
 
 /// The options of a session, the same at all members; what is `None` is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct BulkOptions {
     /// Bytes of a block, a multiple of 8.
     pub block_bytes: Option<u64>,
     /// How blocks travel between hosts.
@@ -18,20 +18,20 @@ pub struct Options {
     pub object_bytes: Option<u64>,
 }
 
-impl Options {
-    pub(super) fn check(&self, members: usize, transport: Transport) -> Result<(), SettingsError> {
+impl BulkOptions {
+    pub(super) fn check(&self, members: usize, transport: Transport) -> Result<(), RdmcSettingsError> {
         self.settings(members, transport).check(members)
     }
 
     /// The settings between hosts.
-    pub(super) fn settings(&self, members: usize, transport: Transport) -> Settings {
+    pub(super) fn settings(&self, members: usize, transport: Transport) -> RdmcSettings {
         let chosen = match self.object_bytes {
             Some(bytes) => choose(bytes.max(1), members, network(transport)),
-            None => Choice { schedule: Algorithm::Pipeline.into(), block_bytes: NETWORK_BLOCK_BYTES },
+            None => ScheduleChoice { schedule: Algorithm::Pipeline.into(), block_bytes: NETWORK_BLOCK_BYTES },
         };
         let schedule = self.schedule.clone().unwrap_or(chosen.schedule);
         let block_bytes = self.block_bytes.unwrap_or(chosen.block_bytes);
-        Settings { block_bytes, schedule, ..Settings::default() }
+        RdmcSettings { block_bytes, schedule, ..RdmcSettings::default() }
     }
 
     /// The pace on one host.
@@ -46,11 +46,11 @@ const NETWORK_BLOCK_BYTES: u64 = 1 << 20;
 const HOST_BLOCK_BYTES: u64 = 256 << 10;
 
 /// What the chooser knows of a transport. Members that each go their own way count as the slowest of them.
-const fn network(transport: Transport) -> schedule::Transport {
+const fn network(transport: Transport) -> schedule::TransportProfile {
     match transport {
-        Transport::Verbs => schedule::Transport::VERBS,
-        Transport::Shm => schedule::Transport::SHM,
-        Transport::Tcp | Transport::Auto => schedule::Transport::TCP,
+        Transport::Verbs => schedule::TransportProfile::VERBS,
+        Transport::Shm => schedule::TransportProfile::SHM,
+        Transport::Tcp | Transport::Auto => schedule::TransportProfile::TCP,
     }
 }
 
@@ -61,13 +61,15 @@ mod tests {
     /// What is given is taken, what is not is chosen: smaller blocks for smaller objects, and a tree for the smallest.
     #[test]
     fn what_is_not_given_is_chosen_by_the_size_of_objects() {
-        let of = |object_bytes| Options { object_bytes, ..Options::default() }.settings(8, Transport::Tcp);
+        let of =
+            |object_bytes| BulkOptions { object_bytes, ..BulkOptions::default() }.settings(8, Transport::Tcp);
         assert_eq!((of(None).block_bytes, of(None).schedule), (1 << 20, Algorithm::Pipeline.into()));
         assert_eq!(of(Some(1 << 10)).schedule, Algorithm::Tree.into());
         assert_eq!(of(Some(256 << 20)).schedule, Algorithm::Pipeline.into());
         assert!(of(Some(1 << 20)).block_bytes < of(Some(256 << 20)).block_bytes);
         assert!(of(Some(0)).check(8).is_ok());
-        let given = Options { block_bytes: Some(8), object_bytes: Some(1 << 10), ..Options::default() };
+        let given =
+            BulkOptions { block_bytes: Some(8), object_bytes: Some(1 << 10), ..BulkOptions::default() };
         let settings = given.settings(8, Transport::Verbs);
         assert_eq!((settings.block_bytes, settings.schedule), (8, Algorithm::Tree.into()));
     }

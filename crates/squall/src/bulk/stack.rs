@@ -1,22 +1,23 @@
 //! What the runner drives in a session between hosts: the transport, RDMC, and the control connections (RDMC §2, fig. 1).
 
-use squall_fabric::{BreakReason, Core, Event, Fabric, Instant, NodeId};
+use squall_fabric::{BreakReason, Core, Fabric, FabricEvent, Instant, NodeId};
 use squall_protocols::rdmc::{
-    Answer, Application, Failure, GroupId, Memory, Object, Rdmc, Settings, Unfinished,
+    GroupId, ObjectAnswer, ObjectMemory, Rdmc, RdmcApplication, RdmcFailure, RdmcObject, RdmcSettings,
+    UnfinishedObject,
 };
 use squall_transports::runner::Driven;
 
-use super::control::{Control, Message};
+use super::control::{ControlConnections, ControlMessage};
 use super::{BulkError, rank};
 use crate::transport::AnyFabric;
 
 /// What the runner drives.
 #[derive(Debug)]
-pub(super) struct Stack {
+pub(super) struct BulkStack {
     pub(super) fabric: AnyFabric,
-    pub(super) core: Rdmc<Upcalls>,
-    pub(super) control: Control,
-    events: Vec<Event>,
+    pub(super) core: Rdmc<BulkUpcalls>,
+    pub(super) control: ControlConnections,
+    events: Vec<FabricEvent>,
     root: NodeId,
     /// By rank.
     pub(super) lost: Vec<bool>,
@@ -26,15 +27,15 @@ pub(super) struct Stack {
 
 /// What RDMC has told.
 #[derive(Default)]
-pub(super) struct Upcalls {
-    pub(super) asked: Option<Object>,
-    pub(super) received: Option<(Object, Memory)>,
+pub(super) struct BulkUpcalls {
+    pub(super) asked: Option<RdmcObject>,
+    pub(super) received: Option<(RdmcObject, ObjectMemory)>,
     /// Its number, until the root is told.
-    untold: Option<u64>,
+    unreported: Option<u64>,
     /// When that was.
     pub(super) received_at: Option<std::time::Instant>,
     pub(super) released: Option<u64>,
-    pub(super) failed: Option<Failure>,
+    pub(super) failed: Option<RdmcFailure>,
     pub(super) blocks: u64,
     pub(super) on_block: Option<BoxedBlocks>,
 }
@@ -42,7 +43,7 @@ pub(super) struct Upcalls {
 /// Hears of blocks as they arrive.
 pub(super) type BoxedBlocks = Box<dyn FnMut(u64) + Send>;
 
-impl std::fmt::Debug for Upcalls {
+impl std::fmt::Debug for BulkUpcalls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Upcalls")
             .field("asked", &self.asked)
@@ -51,42 +52,47 @@ impl std::fmt::Debug for Upcalls {
     }
 }
 
-impl Application<AnyFabric> for Upcalls {
-    fn memory(&mut self, _: &mut AnyFabric, object: &Object) -> Answer {
+impl RdmcApplication<AnyFabric> for BulkUpcalls {
+    fn memory(&mut self, _: &mut AnyFabric, object: &RdmcObject) -> ObjectAnswer {
         self.asked = Some(*object);
-        Answer::Later
+        ObjectAnswer::Later
     }
-    fn on_block(&mut self, _: &Object, block: u64) {
+    fn on_block(&mut self, _: &RdmcObject, block: u64) {
         self.blocks += 1;
         if let Some(on_block) = &mut self.on_block {
             on_block(block);
         }
     }
-    fn on_received(&mut self, object: &Object, memory: &Memory) {
+    fn on_received(&mut self, object: &RdmcObject, memory: &ObjectMemory) {
         self.received = Some((*object, memory.clone()));
-        self.untold = Some(object.number);
+        self.unreported = Some(object.number);
         self.received_at = Some(std::time::Instant::now());
     }
-    fn on_released(&mut self, object: &Object, _: Memory) {
+    fn on_released(&mut self, object: &RdmcObject, _: ObjectMemory) {
         self.released = Some(object.number);
     }
-    fn on_failed(&mut self, failure: Failure) {
+    fn on_failed(&mut self, failure: RdmcFailure) {
         self.failed = Some(failure);
     }
 }
 
-impl Stack {
-    pub(super) fn new(fabric: AnyFabric, core: Rdmc<Upcalls>, control: Control, members: &[NodeId]) -> Self {
+impl BulkStack {
+    pub(super) fn new(
+        fabric: AnyFabric,
+        core: Rdmc<BulkUpcalls>,
+        control: ControlConnections,
+        members: &[NodeId],
+    ) -> Self {
         let lost = vec![false; members.len()];
         Self { fabric, core, control, events: Vec::new(), root: members[0], lost, alarm: None }
     }
 
     /// Whether nothing that was said waits in this process.
     pub(super) fn has_sent_all(&self) -> bool {
-        self.core.has_said_all() && self.control.has_said_all() && self.fabric.is_flushed()
+        self.core.has_sent_all() && self.control.has_sent_all() && self.fabric.is_flushed()
     }
 
-    pub(super) const fn upcalls(&mut self) -> &mut Upcalls {
+    pub(super) const fn upcalls(&mut self) -> &mut BulkUpcalls {
         self.core.application_mut()
     }
 
@@ -96,9 +102,9 @@ impl Stack {
         old: GroupId,
         group: GroupId,
         members: &[NodeId],
-        settings: &Settings,
+        settings: &RdmcSettings,
         first: u64,
-        left: Vec<Unfinished>,
+        left: Vec<UnfinishedObject>,
     ) -> Result<(), BulkError> {
         self.core.destroy(old).map_err(|_| BulkError::Scattered)?;
         let resumed = self.core.resume(&mut self.fabric, group, members, settings.clone(), first, left);
@@ -106,7 +112,7 @@ impl Stack {
     }
 }
 
-impl Driven for Stack {
+impl Driven for BulkStack {
     type Transport = AnyFabric;
 
     fn transport(&mut self) -> &mut AnyFabric {
@@ -116,7 +122,7 @@ impl Driven for Stack {
     fn poll(&mut self) -> usize {
         let work = self.fabric.poll(&mut |event| self.events.push(event));
         for event in std::mem::take(&mut self.events) {
-            if let Event::PeerLost { peer, reason } = event {
+            if let FabricEvent::PeerLost { peer, reason } = event {
                 debug_assert!(reason != BreakReason::Refused, "{peer} is lost by refusal");
                 self.lost[rank(peer)] = true;
             }
@@ -125,8 +131,8 @@ impl Driven for Stack {
         }
         let work = work + self.core.poll(&mut self.fabric);
         // In the same breath as the transport acknowledges the last block.
-        if let Some(number) = self.upcalls().untold.take() {
-            self.control.say(self.root, Message::Received { number });
+        if let Some(number) = self.upcalls().unreported.take() {
+            self.control.say(self.root, ControlMessage::Received { number });
         }
         work + self.control.poll(&mut self.fabric)
     }

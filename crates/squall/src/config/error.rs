@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 /// A place in a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct ConfigPlace {
     /// The file, unless the text did not come from one.
     pub file: Option<Box<Path>>,
     /// The line, beginning with 1; `None` if the whole text is meant.
     pub line: Option<usize>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.file, self.line) {
             (Some(file), Some(line)) => write!(f, "{}:{line}", file.display()),
@@ -40,7 +40,7 @@ pub enum ConfigError {
     #[error("{place}: {message}")]
     Syntax {
         /// Where.
-        place: Place,
+        place: ConfigPlace,
         /// What is wrong.
         message: String,
     },
@@ -48,7 +48,7 @@ pub enum ConfigError {
     #[error("{place}: unknown key `{key}` in {table}; {}", advice(*nearest, known))]
     UnknownKey {
         /// Where.
-        place: Place,
+        place: ConfigPlace,
         /// The key.
         key: String,
         /// The table that it stands in, like `[subgroups.log]`.
@@ -62,7 +62,7 @@ pub enum ConfigError {
     #[error("{place}: `{key}` is missing in {table}: {advice}")]
     Missing {
         /// The file.
-        place: Place,
+        place: ConfigPlace,
         /// The key.
         key: &'static str,
         /// The table that it belongs to.
@@ -74,7 +74,7 @@ pub enum ConfigError {
     #[error("{place}: `{key} = {value}`: {expected}")]
     Value {
         /// Where.
-        place: Place,
+        place: ConfigPlace,
         /// The key.
         key: String,
         /// The value as it was written.
@@ -86,7 +86,7 @@ pub enum ConfigError {
     #[error("{place}: {message}")]
     Conflict {
         /// Where one of them stands.
-        place: Place,
+        place: ConfigPlace,
         /// Which, and what to change.
         message: String,
     },

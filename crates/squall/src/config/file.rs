@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use squall_fabric::window::RECORDS_MAX;
 use squall_protocols::membership::{MEMBERS_MAX, PartitionSafety};
-use squall_protocols::multicast::{Batching, Carrier, Mode};
+use squall_protocols::multicast::{Batching, Carrier, DeliveryMode};
 use squall_transports::bootstrap::{Address, Encryption, Secret};
 use squall_transports::verbs::VerbsSettings;
 
 use super::error::ConfigError;
 use super::subgroup::{Ranks, SHARDS_MAX, SlowConsumer, SubgroupConfig};
-use super::table::{Source, Table, Value};
+use super::table::{ConfigTable, ConfigText, ConfigValue};
 use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
 
 /// The most bytes that a sender may have under way: enough for four of the longest messages.
 const WINDOW_BYTES_MAX: usize = 1 << 34;
 
 /// Reads and checks a configuration; `own` has what is this member's own, instead of what the file says.
-pub(super) fn read(source: Source<'_>, own: Own) -> Result<Config, ConfigError> {
+pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, ConfigError> {
     let parsed = source.parse()?;
-    let root = Table::root(source, parsed.get_ref());
+    let root = ConfigTable::root(source, parsed.get_ref());
     let [
         cluster,
         secret,
@@ -94,18 +94,18 @@ pub(super) fn read(source: Source<'_>, own: Own) -> Result<Config, ConfigError> 
 
 /// What differs from member to member.
 #[derive(Default)]
-pub(super) struct Own {
+pub(super) struct OwnSettings {
     pub(super) listen: Option<Address>,
     pub(super) rank: Option<usize>,
 }
 
-fn read_listen(root: &Table<'_>, listen: Option<&Value<'_>>) -> Result<Address, ConfigError> {
+fn read_listen(root: &ConfigTable<'_>, listen: Option<&ConfigValue<'_>>) -> Result<Address, ConfigError> {
     let listen =
         listen.ok_or_else(|| root.missing("listen", "write `host:port` (tcp) or `unix:@name` (shm)"))?;
     listen.parse()
 }
 
-fn checked(config: Config, place: &Value<'_>) -> Result<Config, ConfigError> {
+fn checked(config: Config, place: &ConfigValue<'_>) -> Result<Config, ConfigError> {
     config.fault().map_or(Ok(()), |message| Err(place.conflict(message)))?;
     Ok(config)
 }
@@ -131,9 +131,9 @@ const IDLE_POLICIES: [(&str, IdlePolicy); 4] = [
 ];
 
 fn read_members(
-    root: &Table<'_>,
-    members: Option<&Value<'_>>,
-    rank: Option<&Value<'_>>,
+    root: &ConfigTable<'_>,
+    members: Option<&ConfigValue<'_>>,
+    rank: Option<&ConfigValue<'_>>,
 ) -> Result<(usize, Option<usize>), ConfigError> {
     let members = members.ok_or_else(|| root.missing("members", "write the number of processes"))?;
     let members = members.count(1..=MEMBERS_MAX)?;
@@ -141,16 +141,16 @@ fn read_members(
 }
 
 fn read_polling(
-    idle: Option<&Value<'_>>,
-    core: Option<&Value<'_>>,
+    idle: Option<&ConfigValue<'_>>,
+    core: Option<&ConfigValue<'_>>,
 ) -> Result<(IdlePolicy, Option<usize>), ConfigError> {
     let idle = idle.map_or(Ok(IdlePolicy::Auto), |idle| idle.choice(&IDLE_POLICIES))?;
     Ok((idle, core.map(|core| core.count(0..=CORE_MAX)).transpose()?))
 }
 
 fn read_membership(
-    suspicion_after_ms: Option<&Value<'_>>,
-    partition_safety: Option<&Value<'_>>,
+    suspicion_after_ms: Option<&ConfigValue<'_>>,
+    partition_safety: Option<&ConfigValue<'_>>,
 ) -> Result<(Option<Duration>, PartitionSafety), ConfigError> {
     let suspicion_after = match suspicion_after_ms {
         None => Some(SUSPICION_AFTER),
@@ -168,9 +168,9 @@ fn read_membership(
 }
 
 fn read_secret(
-    root: &Table<'_>,
-    text: Option<&Value<'_>>,
-    file: Option<&Value<'_>>,
+    root: &ConfigTable<'_>,
+    text: Option<&ConfigValue<'_>>,
+    file: Option<&ConfigValue<'_>>,
 ) -> Result<Secret, ConfigError> {
     match (text, file) {
         (Some(_), Some(file)) => Err(file.conflict("`secret` and `secret_file` are both there: remove one")),
@@ -203,7 +203,7 @@ pub fn exposed_secret(file: &Path) -> Option<String> {
         .then(|| format!("other users can read or write the secret in {file}: chmod 600 {file}"))
 }
 
-fn read_transport(value: Option<&Value<'_>>, listen: &Address) -> Result<Transport, ConfigError> {
+fn read_transport(value: Option<&ConfigValue<'_>>, listen: &Address) -> Result<Transport, ConfigError> {
     let Some(value) = value else {
         return Ok(if listen.is_unix() { Transport::Shm } else { Transport::Tcp });
     };
@@ -230,10 +230,10 @@ const TRANSPORTS: [(&str, Transport); 4] = [
     ("verbs", Transport::Verbs),
 ];
 
-fn read_verbs(value: Option<&Value<'_>>) -> Result<VerbsSettings, ConfigError> {
+fn read_verbs(value: Option<&ConfigValue<'_>>) -> Result<VerbsSettings, ConfigError> {
     let Some(value) = value else { return Ok(VerbsSettings::default()) };
     let [device, port, gid_index] = value.table()?.take(["device", "port", "gid_index"])?;
-    let small = |value: Value<'_>, least| {
+    let small = |value: ConfigValue<'_>, least| {
         let number = value.count(least..=usize::from(u8::MAX))?;
         Ok::<_, ConfigError>(u8::try_from(number).expect("within the range"))
     };
@@ -245,8 +245,8 @@ fn read_verbs(value: Option<&Value<'_>>) -> Result<VerbsSettings, ConfigError> {
     })
 }
 
-fn read_contacts(list: &Value<'_>, listen: &Address) -> Result<Vec<Address>, ConfigError> {
-    let read = |value: &Value<'_>| {
+fn read_contacts(list: &ConfigValue<'_>, listen: &Address) -> Result<Vec<Address>, ConfigError> {
+    let read = |value: &ConfigValue<'_>| {
         let contact = value.parse::<Address>()?;
         if contact.is_unix() == listen.is_unix() {
             return Ok(contact);
@@ -256,7 +256,7 @@ fn read_contacts(list: &Value<'_>, listen: &Address) -> Result<Vec<Address>, Con
     list.list()?.iter().map(read).collect()
 }
 
-fn read_timeouts(value: Option<&Value<'_>>) -> Result<(Duration, Duration), ConfigError> {
+fn read_timeouts(value: Option<&ConfigValue<'_>>) -> Result<(Duration, Duration), ConfigError> {
     let Some(value) = value else { return Ok((JOIN_TIMEOUT, PROOF_TIMEOUT)) };
     let [join, handshake] = value.table()?.take(["join", "handshake"])?;
     let join = join.map_or(Ok(JOIN_TIMEOUT), |join| join.duration())?;
@@ -265,8 +265,8 @@ fn read_timeouts(value: Option<&Value<'_>>) -> Result<(Duration, Duration), Conf
 }
 
 fn read_subgroups(
-    root: &Table<'_>,
-    value: Option<&Value<'_>>,
+    root: &ConfigTable<'_>,
+    value: Option<&ConfigValue<'_>>,
     members: usize,
 ) -> Result<BTreeMap<String, SubgroupConfig>, ConfigError> {
     let value = value.ok_or_else(|| root.missing("subgroups", "add at least one table [subgroups.NAME]"))?;
@@ -274,7 +274,7 @@ fn read_subgroups(
     if tables.is_empty() {
         return Err(value.unexpected("add at least one table [subgroups.NAME]"));
     }
-    let read = |(name, table): (String, Table<'_>)| {
+    let read = |(name, table): (String, ConfigTable<'_>)| {
         let subgroup = read_subgroup(&table)?;
         match subgroup.fault(members) {
             Some(fault) => Err(table.conflict(&fault)),
@@ -284,7 +284,7 @@ fn read_subgroups(
     tables.into_iter().map(read).collect()
 }
 
-fn read_subgroup(table: &Table<'_>) -> Result<SubgroupConfig, ConfigError> {
+fn read_subgroup(table: &ConfigTable<'_>) -> Result<SubgroupConfig, ConfigError> {
     let [
         members,
         senders,
@@ -352,24 +352,24 @@ const CARRIERS: [(&str, Carrier); 2] = [("pushed", Carrier::Pushed), ("relayed",
 const SLOW_CONSUMERS: [(&str, SlowConsumer); 2] =
     [("wait", SlowConsumer::Wait), ("exclude", SlowConsumer::Exclude)];
 
-fn read_millis(value: &Value<'_>) -> Result<Duration, ConfigError> {
+fn read_millis(value: &ConfigValue<'_>) -> Result<Duration, ConfigError> {
     Ok(Duration::from_millis(value.count(1..=MILLIS_MAX)? as u64))
 }
 
 /// An hour.
 const MILLIS_MAX: usize = 3_600_000;
 
-const MODES: [(&str, Mode); 3] =
-    [("atomic", Mode::Atomic), ("unordered", Mode::Unordered), ("raw", Mode::Raw)];
+const MODES: [(&str, DeliveryMode); 3] =
+    [("atomic", DeliveryMode::Atomic), ("unordered", DeliveryMode::Unordered), ("raw", DeliveryMode::Raw)];
 
-fn read_batching(value: &Value<'_>) -> Result<Batching, ConfigError> {
+fn read_batching(value: &ConfigValue<'_>) -> Result<Batching, ConfigError> {
     let [send, receive, delivery] = value.table()?.take(["send", "receive", "delivery"])?;
-    let flag = |value: Option<Value<'_>>| value.map_or(Ok(true), |value| value.flag());
+    let flag = |value: Option<ConfigValue<'_>>| value.map_or(Ok(true), |value| value.flag());
     Ok(Batching { send: flag(send)?, receive: flag(receive)?, delivery: flag(delivery)? })
 }
 
 /// `"all"` or a list of ranks.
-fn read_ranks(value: &Value<'_>) -> Result<Ranks, ConfigError> {
+fn read_ranks(value: &ConfigValue<'_>) -> Result<Ranks, ConfigError> {
     let expected = || value.unexpected("write \"all\" or a list of ranks, like [0, 2]");
     if let Ok(text) = value.text() {
         return if text == "all" { Ok(Ranks::All) } else { Err(expected()) };

@@ -37,16 +37,16 @@ use std::time::Duration;
 
 use squall_protocols::membership::MEMBERS_MAX;
 pub use squall_protocols::membership::PartitionSafety;
-pub use squall_protocols::multicast::{Batching, Carrier, Mode};
-pub use squall_transports::bootstrap::{Address, Encryption, Plan, Secret};
-use squall_transports::runner::Idle;
+pub use squall_protocols::multicast::{Batching, Carrier, DeliveryMode};
+pub use squall_transports::bootstrap::{Address, BootstrapPlan, Encryption, Secret};
+use squall_transports::runner::IdleLimits;
 pub use squall_transports::verbs::VerbsSettings;
 
-pub use self::error::{ConfigError, Place};
-use self::file::Own;
+pub use self::error::{ConfigError, ConfigPlace};
+use self::file::OwnSettings;
 pub use self::file::exposed_secret;
 pub use self::subgroup::{Ranks, SlowConsumer, SubgroupConfig};
-use self::table::Source;
+use self::table::ConfigText;
 
 /// The usual time for all members to come together.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -155,7 +155,7 @@ impl Config {
         let file = file.as_ref();
         let text =
             std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.into(), cause })?;
-        file::read(Source { file: Some(file), text: &text }, Own { listen, rank })
+        file::read(ConfigText { file: Some(file), text: &text }, OwnSettings { listen, rank })
     }
 
     /// Reads a text. A relative `secret_file` is looked for in the current folder. Fuzzed as `config`.
@@ -163,7 +163,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], with the line.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        file::read(Source { file: None, text }, Own::default())
+        file::read(ConfigText { file: None, text }, OwnSettings::default())
     }
 
     /// A group of `members` processes or threads of this user on this host, over shared memory: for tests and
@@ -231,7 +231,7 @@ impl Config {
     }
 
     /// Settles how messages travel, where that is left open: on one host they are read in place.
-    pub(crate) fn choose_ways(&mut self) {
+    pub(crate) fn choose_transports(&mut self) {
         let is_shared = self.transport == Transport::Shm;
         for subgroup in self.subgroups.values_mut() {
             let usual = if is_shared { Carrier::Pushed } else { Carrier::Relayed };
@@ -249,7 +249,8 @@ impl Config {
             subgroup.fault(self.members).map(|fault| format!("[subgroups.{name}]: {fault}"))
         };
         let message = self.fault().or_else(|| self.subgroups.iter().find_map(of_subgroup));
-        message.map_or(Ok(()), |message| Err(ConfigError::Conflict { place: Place::default(), message }))
+        message
+            .map_or(Ok(()), |message| Err(ConfigError::Conflict { place: ConfigPlace::default(), message }))
     }
 
     /// What is wrong outside the subgroups.
@@ -267,9 +268,9 @@ impl Config {
 
     /// The plan by which the members find each other.
     #[must_use]
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> BootstrapPlan {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let mut plan = Plan::new(&self.cluster, &self.secret, number(self.members));
+        let mut plan = BootstrapPlan::new(&self.cluster, &self.secret, number(self.members));
         plan.contacts.clone_from(&self.contacts);
         plan.rank = self.rank.map(number);
         plan.timeout = self.timeout;
@@ -292,12 +293,12 @@ impl Config {
 
     /// What the polling thread does when there is nothing to do, in a group of `members`.
     #[must_use]
-    pub fn idle_for(&self, members: usize) -> Idle {
+    pub fn idle_for(&self, members: usize) -> IdleLimits {
         match self.idle {
-            IdlePolicy::Auto => Idle::auto(if self.is_on_one_host() { members } else { 1 }),
-            IdlePolicy::Spin => Idle::SPIN,
-            IdlePolicy::Yield => Idle::YIELD,
-            IdlePolicy::Park => Idle::PARK,
+            IdlePolicy::Auto => IdleLimits::auto(if self.is_on_one_host() { members } else { 1 }),
+            IdlePolicy::Spin => IdleLimits::SPIN,
+            IdlePolicy::Yield => IdleLimits::YIELD,
+            IdlePolicy::Park => IdleLimits::PARK,
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::{Member, View};
-use squall_protocols::multicast::{Batching, Carrier, Large, Mode, Settings};
+use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings};
 use squall_protocols::replica::{members_of_shard, place};
 
 /// Which members of the group.
@@ -56,7 +56,7 @@ pub struct SubgroupConfig {
     /// Who sends, by rank in the group; a part of the members.
     pub senders: Ranks,
     /// When and in which order messages are delivered.
-    pub mode: Mode,
+    pub mode: DeliveryMode,
     /// The most messages that a sender may have under way.
     pub window: usize,
     /// The longest message in bytes.
@@ -94,7 +94,7 @@ pub struct SubgroupConfig {
 impl Default for SubgroupConfig {
     /// Everybody sends, in total order, messages of up to 10 KiB, with all optimisations.
     fn default() -> Self {
-        let usual = Settings::new(1, 10 << 10);
+        let usual = SubgroupSettings::new(1, 10 << 10);
         Self {
             members: Ranks::All,
             senders: Ranks::All,
@@ -129,14 +129,14 @@ impl SubgroupConfig {
     /// # Panics
     /// If a sender is not a member; [`super::Config::check`] finds that.
     #[must_use]
-    pub fn settings(&self, members: usize) -> Settings {
+    pub fn settings(&self, members: usize) -> SubgroupSettings {
         let mut ranks = self.member_ranks(members);
         if self.replicas > 0 {
             ranks.truncate(self.replicas);
         }
         let place =
             |sender: &usize| ranks.iter().position(|rank| rank == sender).expect("senders are members");
-        Settings {
+        SubgroupSettings {
             mode: self.mode,
             window: self.window,
             message_max: self.message_max,
@@ -154,9 +154,9 @@ impl SubgroupConfig {
         (self.slow_consumer == SlowConsumer::Exclude).then_some(self.slow_after)
     }
 
-    fn large(&self) -> Option<Large> {
+    fn large(&self) -> Option<LargeMessages> {
         let message_max = self.large_max?;
-        Some(Large {
+        Some(LargeMessages {
             message_max,
             window: LARGE_WINDOW,
             window_bytes: self.large_window_bytes.unwrap_or(message_max.saturating_mul(2)),
@@ -170,7 +170,7 @@ impl SubgroupConfig {
     }
 
     /// Where it lies in a view: members have their ranks as tags. `None` if nobody of those who are named is there.
-    pub(crate) fn place(&self, view: &View, id: SubgroupId) -> Option<(Vec<NodeId>, Settings)> {
+    pub(crate) fn place(&self, view: &View, id: SubgroupId) -> Option<(Vec<NodeId>, SubgroupSettings)> {
         let nodes: Vec<NodeId> = view
             .members
             .iter()
@@ -185,13 +185,17 @@ impl SubgroupConfig {
     }
 
     /// Where it lies in a view if these are to be its members, whatever the configuration says.
-    pub(crate) fn place_among(&self, view: &View, nodes: &[NodeId]) -> Option<(Vec<NodeId>, Settings)> {
+    pub(crate) fn place_among(
+        &self,
+        view: &View,
+        nodes: &[NodeId],
+    ) -> Option<(Vec<NodeId>, SubgroupSettings)> {
         let members: Vec<&Member> =
             view.members.iter().filter(|member| nodes.contains(&member.node)).collect();
         let sends = |(_, member): &(usize, &&Member)| has(&self.senders, member);
         let senders: Vec<usize> = members.iter().enumerate().filter(sends).map(|(place, _)| place).collect();
         let members = members.iter().map(|member| member.node).collect();
-        let settings = Settings {
+        let settings = SubgroupSettings {
             mode: self.mode,
             window: self.window,
             message_max: self.message_max,

@@ -11,18 +11,18 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, ConfigPlace};
 use super::nearest::nearest;
 use super::quantity;
 
 /// The text that is read, for places.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'s> {
+pub(super) struct ConfigText<'s> {
     pub(super) file: Option<&'s Path>,
     pub(super) text: &'s str,
 }
 
-impl<'s> Source<'s> {
+impl<'s> ConfigText<'s> {
     /// Reads the text as TOML. Fuzzed as `config`.
     pub(super) fn parse(self) -> Result<Spanned<DeTable<'s>>, ConfigError> {
         DeTable::parse(self.text).map_err(|error| {
@@ -32,27 +32,27 @@ impl<'s> Source<'s> {
     }
 
     /// The file as a whole.
-    pub(super) fn whole(self) -> Place {
-        Place { file: self.file.map(Into::into), line: None }
+    pub(super) fn whole(self) -> ConfigPlace {
+        ConfigPlace { file: self.file.map(Into::into), line: None }
     }
 
-    fn place(self, offset: usize) -> Place {
+    fn place(self, offset: usize) -> ConfigPlace {
         let lines = self.text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
-        Place { line: Some(lines + 1), ..self.whole() }
+        ConfigPlace { line: Some(lines + 1), ..self.whole() }
     }
 }
 
 /// A table and where it stands.
 #[derive(Clone)]
-pub(super) struct Table<'t> {
-    pub(super) source: Source<'t>,
+pub(super) struct ConfigTable<'t> {
+    pub(super) source: ConfigText<'t>,
     /// As it is written in brackets; empty for the root.
     pub(super) path: String,
     entries: &'t DeTable<'t>,
 }
 
-impl<'t> Table<'t> {
-    pub(super) const fn root(source: Source<'t>, entries: &'t DeTable<'t>) -> Self {
+impl<'t> ConfigTable<'t> {
+    pub(super) const fn root(source: ConfigText<'t>, entries: &'t DeTable<'t>) -> Self {
         Self { source, path: String::new(), entries }
     }
 
@@ -60,7 +60,7 @@ impl<'t> Table<'t> {
     pub(super) fn take<const N: usize>(
         &self,
         keys: [&'static str; N],
-    ) -> Result<[Option<Value<'t>>; N], ConfigError> {
+    ) -> Result<[Option<ConfigValue<'t>>; N], ConfigError> {
         if let Some((key, _)) = self.entries.iter().find(|(key, _)| !keys.contains(&key.get_ref().as_ref())) {
             return Err(ConfigError::UnknownKey {
                 place: self.source.place(key.span().start),
@@ -72,15 +72,16 @@ impl<'t> Table<'t> {
         }
         Ok(keys.map(|key| {
             let value = self.entries.get(key)?;
-            Some(Value { source: self.source, table: self.path.clone(), key: key.into(), value })
+            Some(ConfigValue { source: self.source, table: self.path.clone(), key: key.into(), value })
         }))
     }
 
     /// The tables in this one, by whatever names they have.
-    pub(super) fn tables(&self) -> Result<Vec<(String, Table<'t>)>, ConfigError> {
+    pub(super) fn tables(&self) -> Result<Vec<(String, ConfigTable<'t>)>, ConfigError> {
         let tables = self.entries.iter().map(|(key, value)| {
             let name = key.get_ref().to_string();
-            let value = Value { source: self.source, table: self.path.clone(), key: name.clone(), value };
+            let value =
+                ConfigValue { source: self.source, table: self.path.clone(), key: name.clone(), value };
             if !is_name(&name) {
                 return Err(value.unexpected(NAME));
             }
@@ -107,19 +108,19 @@ impl<'t> Table<'t> {
 
 /// A value and where it stands.
 #[derive(Clone)]
-pub(super) struct Value<'t> {
-    source: Source<'t>,
+pub(super) struct ConfigValue<'t> {
+    source: ConfigText<'t>,
     table: String,
     key: String,
     value: &'t Spanned<DeValue<'t>>,
 }
 
-impl<'t> Value<'t> {
-    pub(super) fn table(&self) -> Result<Table<'t>, ConfigError> {
+impl<'t> ConfigValue<'t> {
+    pub(super) fn table(&self) -> Result<ConfigTable<'t>, ConfigError> {
         let path =
             if self.table.is_empty() { self.key.clone() } else { format!("{}.{}", self.table, self.key) };
         match self.value.get_ref() {
-            DeValue::Table(entries) => Ok(Table { source: self.source, path, entries }),
+            DeValue::Table(entries) => Ok(ConfigTable { source: self.source, path, entries }),
             _ => Err(self.unexpected(format!("make it a table: [{path}]"))),
         }
     }
@@ -155,7 +156,7 @@ impl<'t> Value<'t> {
         self.whole_number().filter(|number| range.contains(number)).ok_or_else(expected)
     }
 
-    /// As [`Value::integer`], for counts of things in memory.
+    /// As [`ConfigValue::integer`], for counts of things in memory.
     pub(super) fn count(&self, range: RangeInclusive<usize>) -> Result<usize, ConfigError> {
         let range = *range.start() as u64..=*range.end() as u64;
         Ok(usize::try_from(self.integer(range)?).expect("within a range of usize"))
@@ -198,10 +199,10 @@ impl<'t> Value<'t> {
     }
 
     /// The elements of a list; each has the key of the list.
-    pub(super) fn list(&self) -> Result<Vec<Value<'t>>, ConfigError> {
+    pub(super) fn list(&self) -> Result<Vec<ConfigValue<'t>>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Array(elements) => {
-                Ok(elements.iter().map(|value| Value { value, ..self.clone() }).collect())
+                Ok(elements.iter().map(|value| ConfigValue { value, ..self.clone() }).collect())
             }
             _ => Err(self.unexpected("write a list in brackets")),
         }
@@ -224,7 +225,7 @@ impl<'t> Value<'t> {
         }
     }
 
-    /// As [`Value::unexpected`], for what must not be printed.
+    /// As [`ConfigValue::unexpected`], for what must not be printed.
     pub(super) fn unexpected_secret(&self, expected: impl Into<String>) -> ConfigError {
         let (place, key, expected) = (self.place(), self.key.clone(), expected.into());
         ConfigError::Value { place, key, value: "…".into(), expected }
@@ -235,7 +236,7 @@ impl<'t> Value<'t> {
         ConfigError::Conflict { place: self.place(), message: message.into() }
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> ConfigPlace {
         self.source.place(self.value.span().start)
     }
 

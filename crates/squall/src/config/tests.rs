@@ -1,6 +1,6 @@
 //! What the configuration takes, and what it says when it does not.
 
-use squall_protocols::multicast::Settings;
+use squall_protocols::multicast::SubgroupSettings;
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn what_is_left_out_has_the_usual_value() {
     assert_eq!((config.idle, config.core), (IdlePolicy::Auto, None));
     assert_eq!((config.timeout, config.handshake_timeout), (JOIN_TIMEOUT, PROOF_TIMEOUT));
     assert_eq!(config.subgroups["orders"], SubgroupConfig::default());
-    assert_eq!(config.subgroups["orders"].settings(3), Settings::new(3, 10 << 10));
+    assert_eq!(config.subgroups["orders"].settings(3), SubgroupSettings::new(3, 10 << 10));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn every_key_is_read() {
     let expected = SubgroupConfig {
         members: Ranks::These(vec![0, 2, 3]),
         senders: Ranks::These(vec![2, 3]),
-        mode: Mode::Unordered,
+        mode: DeliveryMode::Unordered,
         window: 100,
         message_max: 10_000,
         window_bytes: 1 << 20,

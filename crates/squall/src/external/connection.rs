@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use squall_fabric::Backoff;
-use squall_transports::bootstrap::{Address, BootstrapError, Plan};
+use squall_transports::bootstrap::{Address, BootstrapError, BootstrapPlan};
 
 use super::error::ExternalError;
-use super::wire::{self, Frames, Notice, Request};
+use super::wire::{self, ExternalNotice, ExternalRequest, FrameReader};
 use crate::config::Config;
 use crate::inquiry;
-use crate::stream::{Options, Stream};
+use crate::stream::{Stream, StreamOptions};
 
 /// A stream of frames.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct FrameConnection {
     pub(super) stream: Stream,
-    pub(super) frames: Frames,
+    pub(super) frames: FrameReader,
     /// Reused.
     chunk: Vec<u8>,
 }
 
-impl Connection {
+impl FrameConnection {
     pub(super) fn new(mut stream: Stream, frame_bytes_max: usize) -> Self {
         stream.set_write_timeout(Some(SILENCE_MAX));
-        Self { stream, frames: Frames::new(frame_bytes_max), chunk: vec![0; BUFFER_BYTES] }
+        Self { stream, frames: FrameReader::new(frame_bytes_max), chunk: vec![0; BUFFER_BYTES] }
     }
 
     /// The next frame; `None` if it has not come within `patience`.
@@ -67,8 +67,8 @@ impl Connection {
 }
 
 /// Streams between members and external clients. There are many of them, so each takes little memory.
-pub(super) fn options(config: &Config) -> Options {
-    let mut options = Options::new(&config.cluster, &config.secret);
+pub(super) fn options(config: &Config) -> StreamOptions {
+    let mut options = StreamOptions::new(&config.cluster, &config.secret);
     options.encryption = config.encryption;
     (options.timeout, options.linger) = (CONNECT_TIMEOUT, LINGER);
     (options.buffer_bytes, options.buffers) = (BUFFER_BYTES, BUFFERS);
@@ -78,31 +78,31 @@ pub(super) fn options(config: &Config) -> Options {
 
 /// Finds members that serve a subgroup.
 #[derive(Debug)]
-pub(super) struct Finder {
+pub(super) struct MemberFinder {
     config: Arc<Config>,
-    plan: Plan,
+    plan: BootstrapPlan,
     subgroup: String,
     /// Where members listen that others have named.
     hints: Vec<Address>,
     /// Where the next round begins.
-    turn: usize,
+    next_contact: usize,
     /// Frames of members are no longer.
     frame_bytes_max: usize,
 }
 
 /// A member that has accepted this client.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) connection: Connection,
+pub(super) struct FoundMember {
+    pub(super) connection: FrameConnection,
     /// Where it listens.
     pub(super) member: Address,
     /// Where it serves clients.
     pub(super) service: Address,
     /// What it has answered.
-    pub(super) notice: Notice,
+    pub(super) notice: ExternalNotice,
 }
 
-impl Finder {
+impl MemberFinder {
     pub(super) fn new(config: &Config, subgroup: &str) -> Result<Self, ExternalError> {
         let mut config = config.clone().with_shards();
         let Some(settings) = config.subgroups.get(subgroup) else {
@@ -119,7 +119,7 @@ impl Finder {
         plan.handshake_timeout = plan.handshake_timeout.min(PROOF_TIMEOUT);
         let frame_bytes_max = longest + wire::HEAD_BYTES_MAX;
         let (config, subgroup) = (Arc::new(config), subgroup.into());
-        Ok(Self { config, plan, subgroup, hints: Vec::new(), turn: 0, frame_bytes_max })
+        Ok(Self { config, plan, subgroup, hints: Vec::new(), next_contact: 0, frame_bytes_max })
     }
 
     pub(super) fn subgroup(&self) -> &str {
@@ -127,7 +127,11 @@ impl Finder {
     }
 
     /// Connects with a member that accepts `request`; tries all that it knows for up to `patience`.
-    pub(super) fn find(&mut self, request: &Request, patience: Duration) -> Result<Found, ExternalError> {
+    pub(super) fn find(
+        &mut self,
+        request: &ExternalRequest,
+        patience: Duration,
+    ) -> Result<FoundMember, ExternalError> {
         let begun = Instant::now();
         let mut pauses = Backoff::new(PAUSE_MIN, PAUSE_MAX);
         loop {
@@ -145,12 +149,12 @@ impl Finder {
     }
 
     /// Tries each member once; the error has the last cause, and whether to give up.
-    fn round(&mut self, request: &Request) -> Result<Found, (String, bool)> {
+    fn round(&mut self, request: &ExternalRequest) -> Result<FoundMember, (String, bool)> {
         let contacts = &self.config.contacts;
-        let (before, from) = contacts.split_at(self.turn % contacts.len());
+        let (before, from) = contacts.split_at(self.next_contact % contacts.len());
         let mut candidates: VecDeque<Address> = from.iter().chain(before).cloned().collect();
         candidates.extend(std::mem::take(&mut self.hints));
-        self.turn += 1;
+        self.next_contact += 1;
         let mut tried: Vec<Address> = Vec::new();
         let mut causes: Vec<String> = Vec::new();
         let mut is_final = true;
@@ -174,14 +178,14 @@ impl Finder {
             };
             is_final = false;
             match self.call(&candidate, &service, request) {
-                Ok(Found { notice: Notice::Elsewhere { why, members }, .. }) => {
+                Ok(FoundMember { notice: ExternalNotice::Elsewhere { why, members }, .. }) => {
                     let named = members.iter().filter_map(|member| member.parse::<Address>().ok());
                     let named: Vec<Address> = named.take(CANDIDATES_MAX).collect();
                     self.hints.clone_from(&named);
                     candidates.extend(named);
                     causes.push(why);
                 }
-                Ok(Found { notice: Notice::Ended(why), .. }) => causes.push(why),
+                Ok(FoundMember { notice: ExternalNotice::Ended(why), .. }) => causes.push(why),
                 Ok(found) => return Ok(found),
                 Err(error) => causes.push(format!("{candidate}: {error}")),
             }
@@ -191,13 +195,18 @@ impl Finder {
     }
 
     /// Connects with `member`, which serves clients at `service`, and awaits its first notice.
-    pub(super) fn call(&self, member: &Address, service: &Address, request: &Request) -> io::Result<Found> {
+    pub(super) fn call(
+        &self,
+        member: &Address,
+        service: &Address,
+        request: &ExternalRequest,
+    ) -> io::Result<FoundMember> {
         let stream = Stream::connect(service, &options(&self.config))?;
-        let mut connection = Connection::new(stream, self.frame_bytes_max);
+        let mut connection = FrameConnection::new(stream, self.frame_bytes_max);
         connection.send(request)?;
         let answer = connection.receive(SILENCE_MAX)?;
         let (notice, _) = answer.ok_or(io::ErrorKind::TimedOut)?;
-        Ok(Found { connection, member: member.clone(), service: service.clone(), notice })
+        Ok(FoundMember { connection, member: member.clone(), service: service.clone(), notice })
     }
 }
 

@@ -8,44 +8,44 @@ use std::time::Duration;
 use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
 use squall_transports::bootstrap::{Address, Asker};
 
-use super::connection::{Connection, options};
-use super::lease::Lease;
-use super::wire::{HEAD_BYTES_MAX, Notice, Request, invalid};
+use super::connection::{FrameConnection, options};
+use super::lease::SenderLease;
+use super::wire::{ExternalNotice, ExternalRequest, HEAD_BYTES_MAX, invalid};
 use super::{observing, publishing};
-use crate::application::Seat;
+use crate::application::SubgroupSlot;
 use crate::config::Config;
 use crate::inquiry;
-use crate::node::Link;
-use crate::reception::{Converse, Reception};
+use crate::node::NodeHandle;
 use crate::sender::Sender;
 use crate::stream::Stream;
+use crate::stream_acceptor::{Conversation, StreamAcceptor};
 
 /// A subgroup, as a member serves it to external clients.
 #[derive(Debug)]
-pub(crate) struct Source {
-    pub(crate) seat: Arc<Seat>,
-    pub(crate) lease: Arc<Mutex<Lease>>,
+pub(crate) struct ServedSubgroup {
+    pub(crate) slot: Arc<SubgroupSlot>,
+    pub(crate) lease: Arc<Mutex<SenderLease>>,
     /// The longest message in bytes.
     pub(crate) message_max: usize,
     /// Whether this member may send there.
     pub(crate) sends: bool,
-    pub(crate) link: Link,
+    pub(crate) link: NodeHandle,
 }
 
-impl Source {
+impl ServedSubgroup {
     /// A sending end for external clients.
     pub(crate) fn make_sender(&self) -> Sender {
         let (status, waker) = (Arc::clone(&self.link.status), self.link.waker.clone());
-        Sender::new(Arc::clone(&self.seat), self.message_max, waker, status)
+        Sender::new(Arc::clone(&self.slot), self.message_max, waker, status)
     }
 
-    pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
+    pub(crate) fn lease(&self) -> MutexGuard<'_, SenderLease> {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this member is in the subgroup at the moment.
     pub(super) fn is_in(&self) -> bool {
-        let view = self.seat.tap().latest();
+        let view = self.slot.tap().latest();
         view.is_some_and(|view| view.members.iter().any(|member| member.node == self.link.node))
     }
 
@@ -54,7 +54,7 @@ impl Source {
         if !self.is_in() {
             return Some("it is not in the subgroup");
         }
-        (!self.seat.tap().flows()).then_some("its application takes no messages there")
+        (!self.slot.tap().flows()).then_some("its application takes no messages there")
     }
 
     /// Why this member does not serve publishers, if it does not.
@@ -63,7 +63,7 @@ impl Source {
             Some("it is not in the subgroup")
         } else if !self.sends {
             Some("it is not one of the subgroup's senders")
-        } else if !self.seat.is_for_messages() {
+        } else if !self.slot.is_for_messages() {
             Some("its application takes no messages there, or has an object there")
         } else if self.lease().is_taken() {
             Some("its application sends there itself, and has the sending end")
@@ -73,20 +73,20 @@ impl Source {
     }
 
     /// Sends the client to the other members of the subgroup.
-    pub(super) fn elsewhere(&self, why: &str) -> Notice {
-        let nodes = self.seat.tap().latest().map_or_else(Vec::new, |view| view.members.clone());
+    pub(super) fn elsewhere(&self, why: &str) -> ExternalNotice {
+        let nodes = self.slot.tap().latest().map_or_else(Vec::new, |view| view.members.clone());
         let roster = self.link.status.roster();
         let others = nodes.iter().filter(|member| member.node != self.link.node);
         let members = others.filter_map(|member| roster.get(&member.node)).map(Address::to_string).collect();
-        Notice::Elsewhere { why: format!("{}: {why}", self.link.node), members }
+        ExternalNotice::Elsewhere { why: format!("{}: {why}", self.link.node), members }
     }
 }
 
 /// A member's side of external clients.
 pub(crate) struct Hub {
     config: Arc<Config>,
-    sources: BTreeMap<String, Source>,
-    clients: Mutex<Clients>,
+    sources: BTreeMap<String, ServedSubgroup>,
+    clients: Mutex<KnownPublishers>,
     /// The bytes of all observers' queues.
     queue_bytes: AtomicUsize,
     door: Mutex<Door>,
@@ -103,13 +103,13 @@ enum Door {
     Shut,
     /// A thread is about to listen.
     Opening,
-    Open(Reception),
+    Open(StreamAcceptor),
     /// The member has ended.
     Closed,
 }
 
 impl Hub {
-    pub(crate) fn new(config: Arc<Config>, sources: BTreeMap<String, Source>) -> Arc<Self> {
+    pub(crate) fn new(config: Arc<Config>, sources: BTreeMap<String, ServedSubgroup>) -> Arc<Self> {
         let (clients, queue_bytes, door) = (Mutex::default(), AtomicUsize::new(0), Mutex::new(Door::Shut));
         Arc::new(Self { config, sources, clients, queue_bytes, door })
     }
@@ -140,7 +140,7 @@ impl Hub {
     }
 
     fn open(self: &Arc<Self>, asker: Asker) {
-        let opened = Reception::open(&self.config, &options(&self.config), "clients", Arc::clone(self));
+        let opened = StreamAcceptor::open(&self.config, &options(&self.config), "clients", Arc::clone(self));
         let mut door = self.door();
         match opened {
             Ok(reception) if matches!(*door, Door::Opening) => {
@@ -168,13 +168,13 @@ impl Hub {
     }
 
     /// Counts the bytes of a queue, if there is space for it.
-    pub(super) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
+    pub(super) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<QueueReservation> {
         let before = self.queue_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let reservation = Reservation { hub: Arc::clone(self), bytes };
+        let reservation = QueueReservation { hub: Arc::clone(self), bytes };
         (before + bytes <= QUEUES_BYTES_MAX).then_some(reservation)
     }
 
-    pub(super) fn clients(&self) -> MutexGuard<'_, Clients> {
+    pub(super) fn clients(&self) -> MutexGuard<'_, KnownPublishers> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -183,38 +183,40 @@ fn answer_with(asker: Asker, address: Option<&Address>) {
     asker.answer(inquiry::write(&address.map(Address::to_string)));
 }
 
-impl Converse for Arc<Hub> {
+impl Conversation for Arc<Hub> {
     fn converse(&self, stream: Stream, is_closed: &AtomicBool) -> io::Result<()> {
-        let mut client = Connection::new(stream, HEAD_BYTES_MAX);
+        let mut client = FrameConnection::new(stream, HEAD_BYTES_MAX);
         let Some((request, _)) = client.receive(FIRST_WITHIN)? else {
             return Err(invalid("a client that asks for nothing"));
         };
-        let (Request::Observe { subgroup, .. } | Request::Publish { subgroup, .. }) = &request else {
+        let (ExternalRequest::Observe { subgroup, .. } | ExternalRequest::Publish { subgroup, .. }) =
+            &request
+        else {
             return Err(invalid("messages of a client that has not said where to"));
         };
         let Some(source) = self.sources.get(subgroup) else {
             let why = "it is never in the subgroup; ask a member that is".to_owned();
-            return client.send(&Notice::Elsewhere { why, members: Vec::new() });
+            return client.send(&ExternalNotice::Elsewhere { why, members: Vec::new() });
         };
         match request {
-            Request::Observe { queue_bytes, .. } => {
+            ExternalRequest::Observe { queue_bytes, .. } => {
                 observing::observe(self, source, queue_bytes, &mut client, is_closed)
             }
-            Request::Publish { subgroup, client: number } => {
+            ExternalRequest::Publish { subgroup, client: number } => {
                 publishing::publish(self, (&subgroup, source), number, &mut client, is_closed)
             }
-            Request::Messages { .. } => unreachable!("it has no subgroup"),
+            ExternalRequest::Messages { .. } => unreachable!("it has no subgroup"),
         }
     }
 }
 
 /// Bytes of an observer's queue, as long as it is there.
-pub(super) struct Reservation {
+pub(super) struct QueueReservation {
     hub: Arc<Hub>,
     bytes: usize,
 }
 
-impl Drop for Reservation {
+impl Drop for QueueReservation {
     fn drop(&mut self) {
         self.hub.queue_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -222,26 +224,26 @@ impl Drop for Reservation {
 
 /// What a member remembers of publishers, so that what they send again counts once.
 #[derive(Debug, Default)]
-pub(super) struct Clients {
+pub(super) struct KnownPublishers {
     next: u64,
     /// With their subgroups.
-    known: BTreeMap<u64, (String, Arc<Mutex<Client>>)>,
+    known: BTreeMap<u64, (String, Arc<Mutex<KnownPublisher>>)>,
     /// Their numbers, the one that came or came back last at the end.
     order: VecDeque<u64>,
 }
 
 /// A publisher, as a member remembers it.
 #[derive(Debug, Default)]
-pub(super) struct Client {
+pub(super) struct KnownPublisher {
     /// The number of the first message of its last batch.
     pub(super) first: u64,
     /// Those of the batch that are sent, as the sender counts.
     pub(super) sent: Vec<u64>,
 }
 
-impl Clients {
+impl KnownPublishers {
     /// The client of that number, if it is remembered, or a new one.
-    pub(super) fn enter(&mut self, number: Option<u64>, subgroup: &str) -> (u64, Arc<Mutex<Client>>) {
+    pub(super) fn enter(&mut self, number: Option<u64>, subgroup: &str) -> (u64, Arc<Mutex<KnownPublisher>>) {
         let known = number.and_then(|number| Some((number, self.known.get(&number)?)));
         if let Some((number, (_, client))) = known.filter(|(_, (other, _))| other == subgroup) {
             let client = Arc::clone(client);
@@ -256,7 +258,7 @@ impl Clients {
         }
         let number = self.next;
         self.next += 1;
-        let client = Arc::<Mutex<Client>>::default();
+        let client = Arc::<Mutex<KnownPublisher>>::default();
         self.known.insert(number, (subgroup.into(), Arc::clone(&client)));
         self.order.push_back(number);
         (number, client)
@@ -279,7 +281,7 @@ mod tests {
     /// A publisher that comes back is the same, unless it was forgotten, or asks for another subgroup.
     #[test]
     fn publishers_are_remembered() {
-        let mut clients = Clients::default();
+        let mut clients = KnownPublishers::default();
         let (number, client) = clients.enter(None, "log");
         client.lock().unwrap().first = 7;
         assert_eq!(clients.enter(Some(number), "log").1.lock().unwrap().first, 7);

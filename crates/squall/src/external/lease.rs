@@ -5,7 +5,7 @@ use crate::sender::Sender;
 
 /// Who has the sending end.
 #[derive(Debug, Default)]
-pub(crate) enum Lease {
+pub(crate) enum SenderLease {
     /// Nobody has used it yet.
     #[default]
     Free,
@@ -15,7 +15,7 @@ pub(crate) enum Lease {
     Application,
 }
 
-impl Lease {
+impl SenderLease {
     /// The application takes the sending end, from external clients if need be; `None` if it has it already.
     pub(crate) fn take(&mut self, make: impl FnOnce() -> Sender) -> Option<Sender> {
         match std::mem::replace(self, Self::Application) {

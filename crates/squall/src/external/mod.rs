@@ -33,6 +33,6 @@ pub use publisher::Publisher;
 #[doc(hidden)]
 pub use wire::read_foreign;
 
-pub(crate) use hub::{Hub, Source};
-pub(crate) use lease::Lease;
-pub(crate) use tap::{Outflow, SubgroupView, Tap, Tapped};
+pub(crate) use hub::{Hub, ServedSubgroup};
+pub(crate) use lease::SenderLease;
+pub(crate) use tap::{SubgroupView, Tap, TapWriter, TappedUpcall};

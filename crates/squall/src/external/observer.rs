@@ -8,9 +8,9 @@ use squall_fabric::NodeId;
 use squall_protocols::membership::Member;
 use squall_transports::bootstrap::Address;
 
-use super::connection::{Finder, Found, SILENCE_MAX};
+use super::connection::{FoundMember, MemberFinder, SILENCE_MAX};
 use super::error::ExternalError;
-use super::wire::{Notice, Request};
+use super::wire::{ExternalNotice, ExternalRequest};
 use crate::config::Config;
 
 /// How to observe.
@@ -88,9 +88,9 @@ pub enum Observed {
 /// ```
 #[derive(Debug)]
 pub struct Observer {
-    finder: Finder,
+    finder: MemberFinder,
     options: ObserverOptions,
-    found: Option<Found>,
+    found: Option<FoundMember>,
     /// Which start of the group it is.
     group: Option<u64>,
     /// Why the last connection has ended, until that is reported.
@@ -123,7 +123,7 @@ impl Observer {
         subgroup: &str,
         options: ObserverOptions,
     ) -> Result<Self, ExternalError> {
-        let finder = Finder::new(config, subgroup)?;
+        let finder = MemberFinder::new(config, subgroup)?;
         let (view, ranks, last) = (None, BTreeMap::new(), BTreeMap::new());
         let (found, group, gap, heard) = (None, None, None, Instant::now());
         let mut observer = Self { finder, options, found, group, gap, heard, view, ranks, last };
@@ -133,8 +133,9 @@ impl Observer {
 
     fn reconnect(&mut self) -> Result<(), ExternalError> {
         let (subgroup, queue_bytes) = (self.finder.subgroup().into(), self.options.queue_bytes);
-        let found = self.finder.find(&Request::Observe { subgroup, queue_bytes }, self.options.timeout)?;
-        if let Notice::Observing { group } = found.notice
+        let found =
+            self.finder.find(&ExternalRequest::Observe { subgroup, queue_bytes }, self.options.timeout)?;
+        if let ExternalNotice::Observing { group } = found.notice
             && self.group != Some(group)
         {
             // Its views are counted anew.
@@ -196,7 +197,7 @@ impl Observer {
         }
     }
 
-    fn receive(&mut self, patience: Duration) -> io::Result<Option<(Notice, Vec<u8>)>> {
+    fn receive(&mut self, patience: Duration) -> io::Result<Option<(ExternalNotice, Vec<u8>)>> {
         match &mut self.found {
             Some(found) => found.connection.receive(patience),
             None => Ok(None),
@@ -212,10 +213,10 @@ impl Observer {
     }
 
     /// What a notice means for the application.
-    fn take(&mut self, notice: Notice, bytes: Vec<u8>) -> Option<Observed> {
+    fn take(&mut self, notice: ExternalNotice, bytes: Vec<u8>) -> Option<Observed> {
         match notice {
-            Notice::View { id, members } => self.begin_view(id, &members),
-            Notice::Message { view, node, sequence } => {
+            ExternalNotice::View { id, members } => self.begin_view(id, &members),
+            ExternalNotice::Message { view, node, sequence } => {
                 let node = NodeId(node);
                 // Another member may send again what the one before has sent.
                 let is_past = self.view.is_some_and(|present| view < present);
@@ -226,19 +227,19 @@ impl Observer {
                 let rank = self.ranks.get(&node).copied();
                 Some(Observed::Message { view, node, rank, sequence, bytes })
             }
-            Notice::Lost { messages } => {
+            ExternalNotice::Lost { messages } => {
                 let cause = "they did not fit into this observer's queue at its member".into();
                 Some(Observed::Lost { messages: Some(messages), cause })
             }
-            Notice::Elsewhere { why: cause, .. } | Notice::Ended(cause) => {
+            ExternalNotice::Elsewhere { why: cause, .. } | ExternalNotice::Ended(cause) => {
                 self.lose(cause);
                 None
             }
-            Notice::Alive => None,
-            Notice::Observing { .. }
-            | Notice::Open { .. }
-            | Notice::Delivered { .. }
-            | Notice::Unknown { .. } => {
+            ExternalNotice::Alive => None,
+            ExternalNotice::Observing { .. }
+            | ExternalNotice::Open { .. }
+            | ExternalNotice::Delivered { .. }
+            | ExternalNotice::Unknown { .. } => {
                 self.lose("an answer to something else".into());
                 None
             }

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
-use super::connection::{ALIVE_EVERY, Connection};
-use super::hub::{Hub, Source};
-use super::tap::Item;
-use super::wire::{self, Notice};
+use super::connection::{ALIVE_EVERY, FrameConnection};
+use super::hub::{Hub, ServedSubgroup};
+use super::tap::TapItem;
+use super::wire::{self, ExternalNotice};
 
 /// Sends what this member delivers, until one of them ends.
 pub(super) fn observe(
     hub: &Arc<Hub>,
-    source: &Source,
+    source: &ServedSubgroup,
     queue_bytes: u64,
-    client: &mut Connection,
+    client: &mut FrameConnection,
     is_closed: &AtomicBool,
 ) -> io::Result<()> {
     if let Some(why) = source.observing_fault() {
@@ -28,9 +28,9 @@ pub(super) fn observe(
         return client.send(&source.elsewhere("it has no memory left for another observer's queue"));
     };
     client.stream.set_write_timeout(Some(STALL_MAX));
-    let tapping = source.seat.tap().attach(bytes_max);
+    let tapping = source.slot.tap().attach(bytes_max);
     let mut output = Output::default();
-    output.put(&Notice::Observing { group: source.link.status.session() }, &[]);
+    output.put(&ExternalNotice::Observing { group: source.link.status.session() }, &[]);
     let mut written = Instant::now();
     loop {
         if !output.bytes.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn observe(
             Err(RecvTimeoutError::Timeout) => {
                 output.report_lost();
                 if is_closed.load(Ordering::Relaxed) {
-                    return output.end(client, &Notice::Ended(ENDED.into()));
+                    return output.end(client, &ExternalNotice::Ended(ENDED.into()));
                 }
                 if let Some(why) = source.observing_fault() {
                     return output.end(client, &source.elsewhere(why));
@@ -60,11 +60,11 @@ pub(super) fn observe(
                     return Ok(());
                 }
                 if written.elapsed() >= ALIVE_EVERY {
-                    output.put(&Notice::Alive, &[]);
+                    output.put(&ExternalNotice::Alive, &[]);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return output.end(client, &Notice::Ended(ENDED.into()));
+                return output.end(client, &ExternalNotice::Ended(ENDED.into()));
             }
         }
     }
@@ -81,24 +81,24 @@ struct Output {
 }
 
 impl Output {
-    fn put(&mut self, notice: &Notice, payload: &[&[u8]]) {
+    fn put(&mut self, notice: &ExternalNotice, payload: &[&[u8]]) {
         wire::write(notice, payload, &mut self.bytes);
     }
 
-    fn add(&mut self, item: Item) {
+    fn add(&mut self, item: TapItem) {
         // The gap before it has its final length by now.
         self.report_lost();
         self.lost = None;
         self.cost += item.cost();
         match item {
-            Item::View(view) => {
+            TapItem::View(view) => {
                 let members = view.members.iter().map(|member| (member.node.0, member.tag)).collect();
-                self.put(&Notice::View { id: view.id, members }, &[]);
+                self.put(&ExternalNotice::View { id: view.id, members }, &[]);
             }
-            Item::Message { view, node, sequence, bytes } => {
-                self.put(&Notice::Message { view, node: node.0, sequence }, &[&bytes]);
+            TapItem::Message { view, node, sequence, bytes } => {
+                self.put(&ExternalNotice::Message { view, node: node.0, sequence }, &[&bytes]);
             }
-            Item::Lost(lost) => {
+            TapItem::Lost(lost) => {
                 self.lost = Some(lost);
                 self.report_lost();
             }
@@ -109,11 +109,11 @@ impl Output {
     fn report_lost(&mut self) {
         let messages = self.lost.as_ref().map_or(0, |lost| lost.swap(0, Ordering::Relaxed));
         if messages > 0 {
-            self.put(&Notice::Lost { messages }, &[]);
+            self.put(&ExternalNotice::Lost { messages }, &[]);
         }
     }
 
-    fn end(mut self, client: &mut Connection, notice: &Notice) -> io::Result<()> {
+    fn end(mut self, client: &mut FrameConnection, notice: &ExternalNotice) -> io::Result<()> {
         self.report_lost();
         self.put(notice, &[]);
         client.stream.write_all(&self.bytes)

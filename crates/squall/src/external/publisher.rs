@@ -3,15 +3,15 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use super::connection::{Finder, Found, SILENCE_MAX};
+use super::connection::{FoundMember, MemberFinder, SILENCE_MAX};
 use super::error::{ExternalError, PublishError};
-use super::wire::{self, BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Notice, Request};
+use super::wire::{self, BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ExternalNotice, ExternalRequest};
 use crate::config::Config;
 
 /// Sends messages to a subgroup from outside the group; see [`super`].
 #[derive(Debug)]
 pub struct Publisher {
-    finder: Finder,
+    finder: MemberFinder,
     subgroup: String,
     timeout: Duration,
     resends: bool,
@@ -21,7 +21,7 @@ pub struct Publisher {
 /// A member that takes messages.
 #[derive(Debug)]
 struct Session {
-    found: Found,
+    found: FoundMember,
     /// This client's number there.
     client: u64,
     /// The number of the next message.
@@ -54,7 +54,7 @@ impl Publisher {
     /// # Errors
     /// As there.
     pub fn connect_with(config: &Config, subgroup: &str, timeout: Duration) -> Result<Self, ExternalError> {
-        let finder = Finder::new(config, subgroup)?;
+        let finder = MemberFinder::new(config, subgroup)?;
         let (subgroup, resends, session) = (subgroup.to_owned(), false, None);
         let mut publisher = Self { finder, subgroup, timeout, resends, session };
         publisher.session()?;
@@ -98,7 +98,7 @@ impl Publisher {
 
     fn session(&mut self) -> Result<&mut Session, ExternalError> {
         if self.session.is_none() {
-            let request = Request::Publish { subgroup: self.subgroup.clone(), client: None };
+            let request = ExternalRequest::Publish { subgroup: self.subgroup.clone(), client: None };
             let found = self.finder.find(&request, self.timeout)?;
             self.session = Session::begin(found);
         }
@@ -141,16 +141,17 @@ impl Publisher {
 
     /// Another connection with the same member, if it remembers this client.
     fn resume(&self, session: &Session) -> Option<Session> {
-        let request = Request::Publish { subgroup: self.subgroup.clone(), client: Some(session.client) };
-        let Found { member, service, .. } = &session.found;
+        let request =
+            ExternalRequest::Publish { subgroup: self.subgroup.clone(), client: Some(session.client) };
+        let FoundMember { member, service, .. } = &session.found;
         let found = self.finder.call(member, service, &request).ok()?;
         Session::begin(found).filter(|resumed| resumed.client == session.client)
     }
 }
 
 impl Session {
-    fn begin(found: Found) -> Option<Self> {
-        let Notice::Open { client, message_max } = found.notice else { return None };
+    fn begin(found: FoundMember) -> Option<Self> {
+        let ExternalNotice::Open { client, message_max } = found.notice else { return None };
         let message_max = usize::try_from(message_max).unwrap_or(usize::MAX);
         Some(Self { found, client, next: 0, message_max })
     }
@@ -160,11 +161,11 @@ impl Session {
         let length = |message: &&[u8]| u32::try_from(message.len()).expect("batches are bounded");
         let lengths = batch.iter().map(length).collect();
         let mut bytes = Vec::new();
-        wire::write(&Request::Messages { first, lengths }, batch, &mut bytes);
+        wire::write(&ExternalRequest::Messages { first, lengths }, batch, &mut bytes);
         // If it breaks, the member may have said why before.
         let written = self.found.connection.stream.write_all(&bytes);
         loop {
-            let received = self.found.connection.receive::<Notice>(SILENCE_MAX);
+            let received = self.found.connection.receive::<ExternalNotice>(SILENCE_MAX);
             let received = match (received, &written) {
                 (Err(_), Err(error)) => return Err(error.kind().into()),
                 (received, _) => received?,
@@ -175,19 +176,19 @@ impl Session {
                 count.min(batch.len())
             };
             match notice {
-                Notice::Alive => {}
-                Notice::Delivered { through } => {
+                ExternalNotice::Alive => {}
+                ExternalNotice::Delivered { through } => {
                     *delivered = count(through).max(*delivered);
                     if *delivered == batch.len() {
                         return Ok(None);
                     }
                 }
-                Notice::Unknown { through } => {
+                ExternalNotice::Unknown { through } => {
                     let unknown = count(through).saturating_sub(*delivered);
                     let cause = "it cannot say what has become of them".into();
                     return Ok(Some(Cut { delivered: *delivered, unknown, cause }));
                 }
-                Notice::Elsewhere { why: cause, .. } | Notice::Ended(cause) => {
+                ExternalNotice::Elsewhere { why: cause, .. } | ExternalNotice::Ended(cause) => {
                     return Ok(Some(Cut { delivered: *delivered, unknown: 0, cause }));
                 }
                 _ => return Err(wire::invalid("an answer to something else")),

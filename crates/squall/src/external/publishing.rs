@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
-use super::connection::{ALIVE_EVERY, Connection};
-use super::hub::{Client, Hub, Source};
-use super::wire::{self, BATCH_BYTES_MAX, HEAD_BYTES_MAX, Notice, Request, invalid};
+use super::connection::{ALIVE_EVERY, FrameConnection};
+use super::hub::{Hub, KnownPublisher, ServedSubgroup};
+use super::wire::{self, BATCH_BYTES_MAX, ExternalNotice, ExternalRequest, HEAD_BYTES_MAX, invalid};
 use crate::error::SendError;
-use crate::sender::Outcome;
+use crate::sender::MessageOutcome;
 use crate::wait::block_for;
 
 /// Sends a client's messages, until one of them ends.
 pub(super) fn publish(
     hub: &Hub,
-    (name, source): (&str, &Source),
+    (name, source): (&str, &ServedSubgroup),
     number: Option<u64>,
-    connection: &mut Connection,
+    connection: &mut FrameConnection,
     is_closed: &AtomicBool,
 ) -> io::Result<()> {
     if let Some(why) = source.publishing_fault() {
@@ -28,16 +28,17 @@ pub(super) fn publish(
     }
     let (number, client) = hub.clients().enter(number, name);
     connection.frames.set_max(source.message_max.max(BATCH_BYTES_MAX) + HEAD_BYTES_MAX);
-    connection.send(&Notice::Open { client: number, message_max: source.message_max as u64 })?;
+    connection.send(&ExternalNotice::Open { client: number, message_max: source.message_max as u64 })?;
     let mut heard = Instant::now();
     loop {
         let received = connection.receive(TICK)?;
         let status = &source.link.status;
         if is_closed.load(Ordering::Relaxed) || status.is_leaving() || status.failure().is_some() {
-            return connection.send(&Notice::Ended("the member leaves the group, or has left it".into()));
+            return connection
+                .send(&ExternalNotice::Ended("the member leaves the group, or has left it".into()));
         }
         match received {
-            Some((Request::Messages { first, lengths }, payload)) => {
+            Some((ExternalRequest::Messages { first, lengths }, payload)) => {
                 let parts = wire::split(&lengths, &payload)?;
                 let batch = Batch { source, connection: &mut *connection, first, parts: &parts };
                 if batch.send(&client)?.is_some() {
@@ -48,7 +49,7 @@ pub(super) fn publish(
             Some(_) => return Err(invalid("a second introduction")),
             None if connection.is_over() => return Ok(()),
             None if heard.elapsed() > SILENT_MAX => {
-                return connection.send(&Notice::Ended("the client was silent for long".into()));
+                return connection.send(&ExternalNotice::Ended("the client was silent for long".into()));
             }
             None => {}
         }
@@ -57,8 +58,8 @@ pub(super) fn publish(
 
 /// Messages with consecutive numbers, from `first` on.
 struct Batch<'a> {
-    source: &'a Source,
-    connection: &'a mut Connection,
+    source: &'a ServedSubgroup,
+    connection: &'a mut FrameConnection,
     first: u64,
     parts: &'a [&'a [u8]],
 }
@@ -68,14 +69,14 @@ struct Over;
 
 impl Batch<'_> {
     /// Sends what is not sent yet, and reports the outcome.
-    fn send(mut self, client: &Mutex<Client>) -> io::Result<Option<Over>> {
+    fn send(mut self, client: &Mutex<KnownPublisher>) -> io::Result<Option<Over>> {
         // If a connection of the same client still sends, this one waits for it.
         let mut state = loop {
             match client.try_lock() {
                 Ok(state) => break state,
                 Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => {
-                    self.connection.send(&Notice::Alive)?;
+                    self.connection.send(&ExternalNotice::Alive)?;
                     std::thread::sleep(TICK);
                 }
             }
@@ -101,38 +102,38 @@ impl Batch<'_> {
     }
 
     /// Sends a message as soon as there is space in the window; its number as the sender counts, or why it is not sent.
-    fn send_one(&mut self, part: &[u8]) -> io::Result<Result<u64, Notice>> {
+    fn send_one(&mut self, part: &[u8]) -> io::Result<Result<u64, ExternalNotice>> {
         let source = self.source;
         let attempt = || match source.lease().send(|| source.make_sender(), part) {
             None => Poll::Ready(Err(source.elsewhere("its application has taken the sending end"))),
             Some(Ok(number)) => Poll::Ready(Ok(number)),
             Some(Err(SendError::Absent)) => Poll::Ready(Err(source.elsewhere("it is not in the subgroup"))),
             Some(Err(error)) if error.is_passing() => Poll::Pending,
-            Some(Err(error)) => Poll::Ready(Err(Notice::Ended(error.to_string()))),
+            Some(Err(error)) => Poll::Ready(Err(ExternalNotice::Ended(error.to_string()))),
         };
         self.wait_for(attempt)
     }
 
     /// Waits until it is known what has become of what was sent, and reports that.
-    fn report(&mut self, sent: &[u64], end: Option<Notice>) -> io::Result<Option<Over>> {
+    fn report(&mut self, sent: &[u64], end: Option<ExternalNotice>) -> io::Result<Option<Over>> {
         let source = self.source;
         let mut delivered = 0;
         for number in sent {
             let outcome = self.wait_for(|| match source.lease().lend(|| source.make_sender()) {
-                None => Poll::Ready(Outcome::Unknown),
+                None => Poll::Ready(MessageOutcome::Unknown),
                 Some(sender) => match sender.outcome(*number) {
-                    Outcome::Pending => Poll::Pending,
+                    MessageOutcome::Pending => Poll::Pending,
                     outcome => Poll::Ready(outcome),
                 },
             })?;
-            if outcome != Outcome::Delivered {
+            if outcome != MessageOutcome::Delivered {
                 break;
             }
             delivered += 1;
         }
-        self.connection.send(&Notice::Delivered { through: self.first + delivered })?;
+        self.connection.send(&ExternalNotice::Delivered { through: self.first + delivered })?;
         let end = if delivered < sent.len() as u64 {
-            Some(Notice::Unknown { through: self.first + sent.len() as u64 })
+            Some(ExternalNotice::Unknown { through: self.first + sent.len() as u64 })
         } else {
             end
         };
@@ -143,18 +144,18 @@ impl Batch<'_> {
 
     /// Waits for something that the polling thread does, and lets the client know that this member lives.
     fn wait_for<R>(&mut self, mut look: impl FnMut() -> Poll<R>) -> io::Result<R> {
-        let room = &self.source.link.status.room;
+        let window_space = &self.source.link.status.window_space;
         let mut poll = |context: &mut Context<'_>| {
             if let Poll::Ready(found) = look() {
                 return Poll::Ready(found);
             }
-            room.register(context.waker());
+            window_space.register(context.waker());
             look()
         };
         loop {
             match block_for(poll_fn(&mut poll), ALIVE_EVERY) {
                 Some(found) => return Ok(found),
-                None => self.connection.send(&Notice::Alive)?,
+                None => self.connection.send(&ExternalNotice::Alive)?,
             }
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use squall_protocols::membership::{Member, View};
-use squall_protocols::multicast::{Batch, Deliver, Message};
+use squall_protocols::multicast::{Deliver, Message, MessageBatch};
 
 /// A view as observers see it: the members of the subgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,25 +68,25 @@ impl Tap {
     }
 
     /// What is delivered from now on, behind the present view.
-    pub(super) fn attach(&self, bytes_max: usize) -> Tapping {
+    pub(super) fn attach(&self, bytes_max: usize) -> TapReader {
         let (sink, items) = channel();
-        let level = Arc::new(Level::default());
+        let level = Arc::new(TapLevel::default());
         let queue = Queue { sink, level: Arc::clone(&level), bytes_max, lost: None, view: None };
         let mut state = self.state();
         if let Some(view) = &state.present {
             // The other end is below.
-            let _ = queue.sink.send(Item::View(Arc::clone(view)));
+            let _ = queue.sink.send(TapItem::View(Arc::clone(view)));
         }
         state.arrivals.push(queue);
         self.arrived.store(true, Ordering::Relaxed);
         self.watched.store(true, Ordering::Relaxed);
-        Tapping { items, level }
+        TapReader { items, level }
     }
 }
 
 /// What waits for an observer.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum TapItem {
     View(Arc<SubgroupView>),
     Message {
         view: u64,
@@ -98,7 +98,7 @@ pub(super) enum Item {
     Lost(Arc<AtomicU64>),
 }
 
-impl Item {
+impl TapItem {
     /// The bytes that it counts for in the queue.
     pub(super) fn cost(&self) -> usize {
         match self {
@@ -110,26 +110,26 @@ impl Item {
 
 /// How full a queue is.
 #[derive(Debug, Default)]
-pub(super) struct Level {
+pub(super) struct TapLevel {
     unread_bytes: AtomicUsize,
     is_gone: AtomicBool,
 }
 
 /// An observer's end of its queue.
 #[derive(Debug)]
-pub(super) struct Tapping {
-    pub(super) items: Receiver<Item>,
-    level: Arc<Level>,
+pub(super) struct TapReader {
+    pub(super) items: Receiver<TapItem>,
+    level: Arc<TapLevel>,
 }
 
-impl Tapping {
+impl TapReader {
     /// So many bytes have left the queue.
     pub(super) fn free(&self, bytes: usize) {
         self.level.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-impl Drop for Tapping {
+impl Drop for TapReader {
     fn drop(&mut self) {
         self.level.is_gone.store(true, Ordering::Relaxed);
     }
@@ -138,8 +138,8 @@ impl Drop for Tapping {
 /// The delivering thread's end of an observer's queue.
 #[derive(Debug)]
 struct Queue {
-    sink: Sender<Item>,
-    level: Arc<Level>,
+    sink: Sender<TapItem>,
+    level: Arc<TapLevel>,
     bytes_max: usize,
     /// Messages that are being left out at the moment.
     lost: Option<Arc<AtomicU64>>,
@@ -162,13 +162,13 @@ impl Queue {
         }
         self.lost = None;
         if let Some(view) = self.view.take()
-            && self.sink.send(Item::View(view)).is_err()
+            && self.sink.send(TapItem::View(view)).is_err()
         {
             return false;
         }
         let Message { view, node, sequence, .. } = *message;
         let bytes = Arc::clone(copy.get_or_insert_with(|| message.bytes.into()));
-        let item = Item::Message { view, node, sequence, bytes };
+        let item = TapItem::Message { view, node, sequence, bytes };
         self.level.unread_bytes.fetch_add(item.cost(), Ordering::Relaxed);
         self.sink.send(item).is_ok()
     }
@@ -179,7 +179,7 @@ impl Queue {
             return true;
         }
         let lost = self.lost.insert(Arc::new(AtomicU64::new(1)));
-        self.sink.send(Item::Lost(Arc::clone(lost))).is_ok()
+        self.sink.send(TapItem::Lost(Arc::clone(lost))).is_ok()
     }
 
     fn begin_view(&mut self, view: &Arc<SubgroupView>) -> bool {
@@ -188,18 +188,18 @@ impl Queue {
             self.view = Some(Arc::clone(view));
             return !self.level.is_gone.load(Ordering::Relaxed);
         }
-        self.sink.send(Item::View(Arc::clone(view))).is_ok()
+        self.sink.send(TapItem::View(Arc::clone(view))).is_ok()
     }
 }
 
 /// The delivering thread's end of a [`Tap`].
 #[derive(Debug)]
-pub(crate) struct Outflow {
+pub(crate) struct TapWriter {
     tap: Arc<Tap>,
     queues: Vec<Queue>,
 }
 
-impl Outflow {
+impl TapWriter {
     pub(crate) fn new(tap: Arc<Tap>) -> Self {
         tap.state().flows = true;
         Self { tap, queues: Vec::new() }
@@ -253,7 +253,7 @@ impl Outflow {
     }
 }
 
-impl Drop for Outflow {
+impl Drop for TapWriter {
     fn drop(&mut self) {
         self.tap.state().flows = false;
     }
@@ -261,18 +261,18 @@ impl Drop for Outflow {
 
 /// An upcall whose messages observers see, too.
 #[derive(Debug)]
-pub(crate) struct Tapped<D> {
+pub(crate) struct TappedUpcall<D> {
     deliver: D,
-    outflow: Outflow,
+    outflow: TapWriter,
 }
 
-impl<D> Tapped<D> {
+impl<D> TappedUpcall<D> {
     pub(crate) fn new(deliver: D, tap: Arc<Tap>) -> Self {
-        Self { deliver, outflow: Outflow::new(tap) }
+        Self { deliver, outflow: TapWriter::new(tap) }
     }
 }
 
-impl<D: Deliver> Deliver for Tapped<D> {
+impl<D: Deliver> Deliver for TappedUpcall<D> {
     fn deliver(&mut self, message: Message<'_>) {
         if self.outflow.is_watched() {
             self.outflow.take(message);
@@ -287,7 +287,7 @@ impl<D: Deliver> Deliver for Tapped<D> {
     }
 
     #[inline]
-    fn deliver_batch(&mut self, batch: Batch<'_>) {
+    fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
         if !self.outflow.is_watched() {
             return self.deliver.deliver_batch(batch);
         }
@@ -313,13 +313,13 @@ mod tests {
     }
 
     /// What there is, in words; lost messages are counted.
-    fn drain(tapping: &Tapping) -> Vec<String> {
+    fn drain(tapping: &TapReader) -> Vec<String> {
         let items = tapping.items.try_iter().map(|item| {
             tapping.free(item.cost());
             match item {
-                Item::View(view) => format!("view {}", view.id),
-                Item::Message { sequence, .. } => format!("{sequence}"),
-                Item::Lost(count) => format!("lost {}", count.swap(0, Ordering::Relaxed)),
+                TapItem::View(view) => format!("view {}", view.id),
+                TapItem::Message { sequence, .. } => format!("{sequence}"),
+                TapItem::Lost(count) => format!("lost {}", count.swap(0, Ordering::Relaxed)),
             }
         });
         items.collect()
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn an_observer_begins_at_the_present() {
         let tap = Arc::new(Tap::default());
-        let mut outflow = Outflow::new(Arc::clone(&tap));
+        let mut outflow = TapWriter::new(Arc::clone(&tap));
         outflow.begin_view(Some(view(1)));
         assert!(!outflow.is_watched());
         let tapping = tap.attach(1 << 10);
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn a_full_queue_counts_what_it_loses() {
         let tap = Arc::new(Tap::default());
-        let mut outflow = Outflow::new(Arc::clone(&tap));
+        let mut outflow = TapWriter::new(Arc::clone(&tap));
         let tapping = tap.attach(4 * (ITEM_BYTES + 1));
         (0..10).for_each(|sequence| outflow.take(message(sequence, b"x")));
         outflow.begin_view(Some(view(2)));
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn observers_that_leave_cost_nothing() {
         let tap = Arc::new(Tap::default());
-        let mut outflow = Outflow::new(Arc::clone(&tap));
+        let mut outflow = TapWriter::new(Arc::clone(&tap));
         let (first, second) = (tap.attach(1), tap.attach(1 << 10));
         outflow.take(message(0, b"a"));
         outflow.take(message(1, b"a"));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a client sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Request {
+pub(super) enum ExternalRequest {
     /// First: send what is delivered, and keep so many bytes for this client.
     Observe { subgroup: String, queue_bytes: u64 },
     /// First: this client wants to send; as the client of this number, if it was here before.
@@ -18,7 +18,7 @@ pub(super) enum Request {
 
 /// What a member sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Notice {
+pub(super) enum ExternalNotice {
     /// This member cannot serve the client; those that listen here may.
     Elsewhere { why: String, members: Vec<String> },
     /// This member has ended, or is about to: try another one. Nothing more was sent.
@@ -55,14 +55,14 @@ pub(super) fn write(head: &impl Serialize, payload: &[&[u8]], sink: &mut Vec<u8>
 
 /// Takes frames out of bytes as they come. It holds no more than has come, and fails before a frame that is too long.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub(super) struct FrameReader {
     bytes: Vec<u8>,
     /// Where the next frame begins: `begin <= bytes.len()`.
     begin: usize,
     frame_bytes_max: usize,
 }
 
-impl Frames {
+impl FrameReader {
     pub(super) const fn new(frame_bytes_max: usize) -> Self {
         Self { bytes: Vec::new(), begin: 0, frame_bytes_max }
     }
@@ -97,7 +97,7 @@ impl Frames {
     }
 }
 
-/// Cuts the bytes of [`Request::Messages`].
+/// Cuts the bytes of [`ExternalRequest::Messages`].
 ///
 /// # Errors
 /// If the lengths are not those of the bytes, or there are too many.
@@ -133,21 +133,21 @@ pub(super) const HEAD_BYTES_MAX: usize = 32 << 10;
 #[doc(hidden)]
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
-    let requests = read_all::<Request>(bytes, |request, payload| {
-        if let Request::Messages { lengths, .. } = request
+    let requests = read_all::<ExternalRequest>(bytes, |request, payload| {
+        if let ExternalRequest::Messages { lengths, .. } = request
             && let Ok(parts) = split(lengths, payload)
         {
             assert_eq!(parts.concat(), payload);
         }
     });
-    requests + read_all::<Notice>(bytes, |_, _| ())
+    requests + read_all::<ExternalNotice>(bytes, |_, _| ())
 }
 
 fn read_all<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     bytes: &[u8],
     check: impl Fn(&T, &[u8]),
 ) -> usize {
-    let mut frames = Frames::new(HEAD_BYTES_MAX);
+    let mut frames = FrameReader::new(HEAD_BYTES_MAX);
     let mut count = 0;
     // In two parts, as streams bring them.
     let (first, second) = bytes.split_at(bytes.len() / 2);
@@ -157,7 +157,7 @@ fn read_all<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
             check(&head, &payload);
             let mut written = Vec::new();
             write(&head, &[&payload], &mut written);
-            let mut again = Frames::new(2 * HEAD_BYTES_MAX);
+            let mut again = FrameReader::new(2 * HEAD_BYTES_MAX);
             again.push(&written);
             assert_eq!(again.next().expect("what was written can be read"), Some((head, payload)));
             count += 1;
@@ -173,30 +173,30 @@ mod tests {
     /// Frames come out as they went in, however the bytes are cut; a part of one is none yet.
     #[test]
     fn frames_survive_any_cut() {
-        let notice = Notice::Message { view: 3, node: 8192, sequence: 1 << 40 };
+        let notice = ExternalNotice::Message { view: 3, node: 8192, sequence: 1 << 40 };
         let mut bytes = Vec::new();
         write(&notice, &[b"two ", b"parts"], &mut bytes);
-        write(&Notice::Alive, &[], &mut bytes);
+        write(&ExternalNotice::Alive, &[], &mut bytes);
         for cut in 0..=bytes.len() {
-            let mut frames = Frames::new(64);
+            let mut frames = FrameReader::new(64);
             let mut read = Vec::new();
             for part in [&bytes[..cut], &bytes[cut..]] {
                 frames.push(part);
-                read.extend(std::iter::from_fn(|| frames.next::<Notice>().unwrap()));
+                read.extend(std::iter::from_fn(|| frames.next::<ExternalNotice>().unwrap()));
             }
-            assert_eq!(read, [(notice.clone(), b"two parts".to_vec()), (Notice::Alive, vec![])]);
+            assert_eq!(read, [(notice.clone(), b"two parts".to_vec()), (ExternalNotice::Alive, vec![])]);
         }
     }
 
     /// A length above the limit is refused as soon as it is known, and memory is taken only for what comes.
     #[test]
     fn long_frames_are_refused() {
-        let mut frames = Frames::new(16);
+        let mut frames = FrameReader::new(16);
         frames.push(&17_u32.to_le_bytes());
-        assert!(frames.next::<Request>().is_err());
-        frames = Frames::new(16);
+        assert!(frames.next::<ExternalRequest>().is_err());
+        frames = FrameReader::new(16);
         frames.push(&16_u32.to_le_bytes());
-        assert_eq!(frames.next::<Request>().unwrap(), None);
+        assert_eq!(frames.next::<ExternalRequest>().unwrap(), None);
     }
 
     /// Lengths that do not fit the bytes are refused.
@@ -212,8 +212,8 @@ mod tests {
     #[test]
     fn foreign_bytes_do_no_harm() {
         let mut good = Vec::new();
-        write(&Request::Observe { subgroup: "log".into(), queue_bytes: 9 }, &[], &mut good);
-        write(&Request::Messages { first: 1, lengths: vec![1, 2] }, &[b"abc"], &mut good);
+        write(&ExternalRequest::Observe { subgroup: "log".into(), queue_bytes: 9 }, &[], &mut good);
+        write(&ExternalRequest::Messages { first: 1, lengths: vec![1, 2] }, &[b"abc"], &mut good);
         assert!(read_foreign(&good) >= 2);
         for (at, byte) in (0..good.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte))) {
             let mut changed = good.clone();

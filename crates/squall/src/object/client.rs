@@ -9,7 +9,7 @@ use squall_protocols::replica::HEADER_BYTES;
 use super::driver::shards_of;
 use super::machine::Replicated;
 use super::pending::{self, Pending};
-use super::remote::{Directory, Job, Remote};
+use super::remote::{Directory, RemoteJob, RemoteShards};
 use super::{ObjectError, shard_of, wire};
 use crate::config::Config;
 use crate::error::HandleError;
@@ -22,7 +22,7 @@ use crate::error::HandleError;
 /// an answer comes from a later view than it knows. So all members can be replaced one by one.
 #[derive(Debug)]
 pub struct Client<T: Replicated> {
-    remote: Remote,
+    remote: RemoteShards,
     shards: usize,
     /// The longest update in bytes.
     update_bytes_max: usize,
@@ -55,7 +55,12 @@ impl<T: Replicated> Client<T> {
         let update_bytes_max = message_max.saturating_sub(HEADER_BYTES);
         let directory = Directory::of_client(&config, name, subgroups, timeout);
         directory.follow().map_err(|cause| HandleError::Contact { cause })?;
-        Ok(Self { remote: Remote::new(Arc::new(directory)), shards, update_bytes_max, object: PhantomData })
+        Ok(Self {
+            remote: RemoteShards::new(Arc::new(directory)),
+            shards,
+            update_bytes_max,
+            object: PhantomData,
+        })
     }
 
     /// The shard of a key.
@@ -87,7 +92,7 @@ impl<T: Replicated> Client<T> {
             return Err(ObjectError::TooLong { bytes: bytes.len(), bytes_max: self.update_bytes_max });
         }
         let (pending, completion) = pending::pair();
-        self.remote.push(Job::update::<T>(self.shard(key), bytes, completion));
+        self.remote.push(RemoteJob::update::<T>(self.shard(key), bytes, completion));
         Ok(pending)
     }
 
@@ -97,7 +102,7 @@ impl<T: Replicated> Client<T> {
     /// [`ObjectError::Form`] if the query cannot be written.
     pub fn query(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let (pending, completion) = pending::pair();
-        self.remote.push(Job::query::<T>(self.shard(key), None, wire::encode(query)?, completion));
+        self.remote.push(RemoteJob::query::<T>(self.shard(key), None, wire::encode(query)?, completion));
         Ok(pending)
     }
 
@@ -112,7 +117,7 @@ impl<T: Replicated> Client<T> {
             return Err(ObjectError::TooLong { bytes: bytes.len(), bytes_max: self.update_bytes_max });
         }
         let (pending, completion) = pending::pair();
-        self.remote.push(Job::query_latest::<T>(self.shard(key), bytes, completion));
+        self.remote.push(RemoteJob::query_latest::<T>(self.shard(key), bytes, completion));
         Ok(pending)
     }
 }

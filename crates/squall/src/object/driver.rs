@@ -8,23 +8,23 @@ use std::time::Duration;
 
 use squall_protocols::group::SubgroupId;
 use squall_protocols::multicast::Pull;
-use squall_protocols::replica::{Delivery, ShardView, Turn};
+use squall_protocols::replica::{ShardDelivery, ShardEvent, ShardView};
 
 use super::machine::Replicated;
-use super::remote::{Directory, Remote};
-use super::service::Service;
-use super::shard::{Core, Shard};
+use super::remote::{Directory, RemoteShards};
+use super::service::ObjectService;
+use super::shard::{Shard, ShardCore};
 use super::{Object, ObjectError, ObjectOptions, transfer};
-use crate::application::Seat;
+use crate::application::SubgroupSlot;
 use crate::config::Config;
-use crate::node::Link;
+use crate::node::NodeHandle;
 use crate::wait::block_for;
 
 /// What the subgroup of a shard gives to it.
-pub(crate) struct Place {
+pub(crate) struct ShardSubgroup {
     pub(crate) subgroup: String,
     pub(crate) id: SubgroupId,
-    pub(crate) seat: Arc<Seat>,
+    pub(crate) slot: Arc<SubgroupSlot>,
     /// The longest message in bytes.
     pub(crate) message_max: usize,
 }
@@ -32,10 +32,10 @@ pub(crate) struct Place {
 /// Begins an object at this member: `places` are the subgroups of its shards.
 pub(crate) fn start<T: Replicated>(
     name: &str,
-    places: Vec<Place>,
+    places: Vec<ShardSubgroup>,
     config: &Arc<Config>,
-    link: &Link,
-    service: &Service,
+    link: &NodeHandle,
+    service: &ObjectService,
     first: impl Fn() -> T + Send + 'static,
     options: ObjectOptions,
 ) -> std::io::Result<Object<T>> {
@@ -50,7 +50,7 @@ pub(crate) fn start<T: Replicated>(
         })
         .collect();
     for shard in &*shards {
-        shard.seat.use_for_object();
+        shard.slot.use_for_object();
     }
     link.status.set_state_news();
     link.waker.wake();
@@ -58,7 +58,7 @@ pub(crate) fn start<T: Replicated>(
     let lanes = shards.iter().map(|shard| Lane { shard: Arc::clone(shard), pull: None, held: 0 }).collect();
     let driver = Driver { lanes, directory: Arc::clone(&directory), first };
     std::thread::Builder::new().name(format!("squall {name}")).spawn(move || driver.run())?;
-    Ok(Object { shards, remote: Arc::new(Remote::new(directory)) })
+    Ok(Object { shards, remote: Arc::new(RemoteShards::new(directory)) })
 }
 
 struct Driver<T: Replicated, F> {
@@ -91,19 +91,19 @@ impl<T: Replicated, F: Fn() -> T> Driver<T, F> {
         let Some(status) = self.lanes.first().map(|lane| Arc::clone(&lane.shard.link.status)) else { return };
         loop {
             let patience = self.patience();
-            let turn = poll_fn(|context| {
-                if !self.turn() {
+            let step = poll_fn(|context| {
+                if !self.step() {
                     status.messages.register(context.waker());
                     // Asked before looking, so that what was delivered until then is not missed.
                     let ended = status.failure().is_some();
-                    if !self.turn() {
+                    if !self.step() {
                         return if ended { Poll::Ready(false) } else { Poll::Pending };
                     }
                 }
                 Poll::Ready(true)
             });
             // If the time is over, there is something to do.
-            let goes_on = block_for(turn, patience).unwrap_or(true);
+            let goes_on = block_for(step, patience).unwrap_or(true);
             if !goes_on {
                 return;
             }
@@ -118,14 +118,14 @@ impl<T: Replicated, F: Fn() -> T> Driver<T, F> {
     }
 
     /// Does some of what there is to do; whether there was anything.
-    fn turn(&mut self) -> bool {
+    fn step(&mut self) -> bool {
         let Self { lanes, directory, first } = self;
-        lanes.iter_mut().fold(false, |worked, lane| lane.turn(directory, first) | worked)
+        lanes.iter_mut().fold(false, |worked, lane| lane.step(directory, first) | worked)
     }
 }
 
 impl<T: Replicated> Lane<T> {
-    fn turn(&mut self, directory: &Arc<Directory>, first: &impl Fn() -> T) -> bool {
+    fn step(&mut self, directory: &Arc<Directory>, first: &impl Fn() -> T) -> bool {
         let answered = self.answer_queries();
         let taken = transfer::tend(&self.shard, directory);
         self.take(first) || answered || taken
@@ -137,7 +137,7 @@ impl<T: Replicated> Lane<T> {
         if core.queries.is_empty() {
             return false;
         }
-        let Core { replica, queries, .. } = &mut *core;
+        let ShardCore { replica, queries, .. } = &mut *core;
         let answers = queries.poll(self.shard.now(), replica);
         drop(core);
         let any = !answers.is_empty();
@@ -162,9 +162,9 @@ impl<T: Replicated> Lane<T> {
         if !closed {
             return false;
         }
-        match self.shard.seat.take_turn() {
-            Some(Turn::Messages(pull)) => self.pull = Some(pull),
-            Some(Turn::View(view, members)) => {
+        match self.shard.slot.take_event() {
+            Some(ShardEvent::Messages(pull)) => self.pull = Some(pull),
+            Some(ShardEvent::View(view, members)) => {
                 self.pull = None;
                 let (group, holders) = (view.nodes(), view.holders(self.shard.id.0));
                 self.shard.begin_view(ShardView { id: view.id, group, members, holders }, first);
@@ -188,7 +188,7 @@ impl<T: Replicated> Lane<T> {
             let Ok(Some(message)) = pull.next_message() else { break };
             let (view, sender, sequence, bytes) =
                 (message.view, message.sender, message.sequence, message.bytes);
-            self.shard.deliver(&mut core, Delivery { view, sender, sequence, bytes });
+            self.shard.deliver(&mut core, ShardDelivery { view, sender, sequence, bytes });
             taken += 1;
         }
         drop(core);

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::inquiry::{self, MemberLine, MemberStatus};
 
 /// The members that a client knows.
-pub(super) struct Known {
+pub(super) struct KnownMembers {
     contacts: Mutex<Contacts<Address>>,
     /// The origin of the times of `contacts`.
     start: Instant,
@@ -23,7 +23,7 @@ pub(super) struct Known {
     news: Mutex<Option<mpsc::SyncSender<()>>>,
 }
 
-impl Known {
+impl KnownMembers {
     pub(super) fn new(config: &Config) -> Self {
         let contacts = Mutex::new(Contacts::new(config.contacts.clone(), PERIOD));
         Self { contacts, start: Instant::now(), news: Mutex::default() }
@@ -88,7 +88,7 @@ impl Known {
 }
 
 /// Waits until it is time to ask, or there is news; whether there is still a client.
-fn wait(known: &Weak<Known>, news: &mpsc::Receiver<()>) -> bool {
+fn wait(known: &Weak<KnownMembers>, news: &mpsc::Receiver<()>) -> bool {
     let Some(known) = known.upgrade() else { return false };
     let at = known.contacts().next_at();
     let span = at.since(known.now());
@@ -97,7 +97,7 @@ fn wait(known: &Weak<Known>, news: &mpsc::Receiver<()>) -> bool {
 }
 
 /// Asks for the members if it is time; whether there is still a client.
-fn refresh_due(known: &Weak<Known>, config: &Config) -> bool {
+fn refresh_due(known: &Weak<KnownMembers>, config: &Config) -> bool {
     let Some(known) = known.upgrade() else { return false };
     let at = known.contacts().next_at();
     if at <= known.now()

@@ -102,9 +102,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// The type as the core sees it.
 #[derive(Debug)]
-pub(super) struct Typed<T>(pub(super) T);
+pub(super) struct TypedMachine<T>(pub(super) T);
 
-impl<T: Replicated> Machine for Typed<T> {
+impl<T: Replicated> Machine for TypedMachine<T> {
     /// None for what was not an update of this type, which all members find alike.
     type Reply = Option<T::Reply>;
     type Snapshot = Snapshot;

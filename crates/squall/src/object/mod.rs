@@ -54,8 +54,8 @@
 mod client;
 mod driver;
 mod error;
+mod frame_stream;
 mod known;
-mod line;
 mod machine;
 mod pending;
 mod remote;
@@ -68,7 +68,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
-use squall_protocols::replica::{Source, shard_of_key};
+use squall_protocols::replica::{UpdateSource, shard_of_key};
 
 pub use client::Client;
 pub use error::ObjectError;
@@ -78,14 +78,14 @@ pub use transfer::Transfer;
 #[doc(hidden)]
 pub use wire::read_foreign;
 
-pub(crate) use driver::{Place, shards_of, start};
-use remote::{Job, Remote};
-pub(crate) use service::Service;
-use shard::{Refused, Shard};
+pub(crate) use driver::{ShardSubgroup, shards_of, start};
+use remote::{RemoteJob, RemoteShards};
+pub(crate) use service::ObjectService;
+use shard::{RefusedUpdate, Shard};
 
 /// What each member can choose for an object.
 pub struct ObjectOptions {
-    /// Bytes of updates that a newcomer keeps until the state comes; above that, senders wait. What is left of a view that
+    /// Bytes of updates that a joiner keeps until the state comes; above that, senders wait. What is left of a view that
     /// ends comes on top.
     pub waiting_bytes_max: usize,
     /// How long to look for a member that takes an update or answers a query; and how long a member that sends a state may
@@ -112,7 +112,7 @@ impl std::fmt::Debug for ObjectOptions {
 #[derive(Debug)]
 pub struct Object<T: Replicated> {
     shards: Arc<[Arc<Shard<T>>]>,
-    remote: Arc<Remote>,
+    remote: Arc<RemoteShards>,
 }
 
 impl<T: Replicated> Clone for Object<T> {
@@ -154,12 +154,12 @@ impl<T: Replicated> Object<T> {
     pub fn update_shard(&self, shard: usize, update: &T::Update) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(update)?;
         let (pending, completion) = pending::pair();
-        match self.shards[shard].submit_own(Source::Own, &bytes, completion) {
+        match self.shards[shard].submit_own(UpdateSource::Own, &bytes, completion) {
             Ok(()) => {}
-            Err((Refused::NotHere, completion)) => {
-                self.remote.push(Job::update::<T>(shard, bytes, completion))
+            Err((RefusedUpdate::NotHere, completion)) => {
+                self.remote.push(RemoteJob::update::<T>(shard, bytes, completion))
             }
-            Err((Refused::Error(error), _)) => return Err(error),
+            Err((RefusedUpdate::Error(error), _)) => return Err(error),
         }
         Ok(pending)
     }
@@ -185,7 +185,7 @@ impl<T: Replicated> Object<T> {
             return Ok(Pending::ready(reply));
         }
         let (pending, completion) = pending::pair();
-        self.remote.push(Job::query::<T>(shard, None, bytes, completion));
+        self.remote.push(RemoteJob::query::<T>(shard, None, bytes, completion));
         Ok(pending)
     }
 
@@ -197,12 +197,12 @@ impl<T: Replicated> Object<T> {
     pub fn query_latest(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let (shard, bytes) = (self.shard(key), wire::encode(query)?);
         let (pending, completion) = pending::pair();
-        match self.shards[shard].submit_own(Source::Query, &bytes, completion) {
+        match self.shards[shard].submit_own(UpdateSource::Query, &bytes, completion) {
             Ok(()) => {}
-            Err((Refused::NotHere, completion)) => {
-                self.remote.push(Job::query_latest::<T>(shard, bytes, completion));
+            Err((RefusedUpdate::NotHere, completion)) => {
+                self.remote.push(RemoteJob::query_latest::<T>(shard, bytes, completion));
             }
-            Err((Refused::Error(error), _)) => return Err(error),
+            Err((RefusedUpdate::Error(error), _)) => return Err(error),
         }
         Ok(pending)
     }
@@ -219,7 +219,7 @@ impl<T: Replicated> Object<T> {
     ) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(query)?;
         let (pending, completion) = pending::pair();
-        self.remote.push(Job::query::<T>(shard, Some(node), bytes, completion));
+        self.remote.push(RemoteJob::query::<T>(shard, Some(node), bytes, completion));
         Ok(pending)
     }
 

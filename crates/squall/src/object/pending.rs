@@ -17,7 +17,7 @@ pub struct Pending<R> {
 
 /// The other end, by which it comes. Dropped unused, it tells [`ObjectError::Stopped`].
 #[derive(Debug)]
-pub(super) struct Completion<R> {
+pub(super) struct ReplySender<R> {
     slot: Option<Arc<Slot<R>>>,
 }
 
@@ -42,12 +42,12 @@ impl<R> Slot<R> {
     }
 }
 
-pub(super) fn pair<R>() -> (Pending<R>, Completion<R>) {
+pub(super) fn pair<R>() -> (Pending<R>, ReplySender<R>) {
     let slot = Slot::new(None);
-    (Pending { slot: Arc::clone(&slot) }, Completion { slot: Some(slot) })
+    (Pending { slot: Arc::clone(&slot) }, ReplySender { slot: Some(slot) })
 }
 
-impl<R> Completion<R> {
+impl<R> ReplySender<R> {
     pub(super) fn complete(mut self, result: Result<R, ObjectError>) {
         self.set(result);
     }
@@ -64,7 +64,7 @@ impl<R> Completion<R> {
     }
 }
 
-impl<R> Drop for Completion<R> {
+impl<R> Drop for ReplySender<R> {
     fn drop(&mut self) {
         self.set(Err(ObjectError::Stopped));
     }

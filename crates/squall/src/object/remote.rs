@@ -12,21 +12,21 @@ use squall_fabric::atomics::{AtomicUsize, Ordering};
 use squall_protocols::group::SubgroupId;
 use squall_protocols::membership::View;
 use squall_protocols::replica::{
-    ClientAction, ClientSettings, Settings, ShardClient, ShardRequest, Task, TaskOutcome,
+    ClientAction, ClientSettings, ReplicaSettings, ShardClient, ShardRequest, Task, TaskOutcome,
 };
 use squall_transports::Waker;
 use squall_transports::bootstrap::Address;
 
-use super::known::Known;
-use super::line::Line;
+use super::frame_stream::FrameStream;
+use super::known::KnownMembers;
 use super::machine::Replicated;
-use super::pending::Completion;
-use super::wire::{self, Answered, Asked};
+use super::pending::ReplySender;
+use super::wire::{self, ObjectReply, ObjectRequest};
 use super::{ObjectError, service};
 use crate::config::Config;
 use crate::inquiry;
-use crate::node::Link;
-use crate::status::Status;
+use crate::node::NodeHandle;
+use crate::status::GroupStatus;
 use crate::stream::Stream;
 
 /// Where the members of an object's shards are, and connections with them.
@@ -43,9 +43,9 @@ pub(super) struct Directory {
 /// Whence the present view is known.
 enum Source {
     /// This process is a member.
-    Member(Arc<Status>),
+    Member(Arc<GroupStatus>),
     /// Members are asked.
-    Client(Arc<Known>),
+    Client(Arc<KnownMembers>),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -55,7 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Directory {
     pub(super) fn of_member(
         config: &Arc<Config>,
-        link: &Link,
+        link: &NodeHandle,
         object: &str,
         subgroups: Vec<String>,
         timeout: Duration,
@@ -69,7 +69,7 @@ impl Directory {
         subgroups: Vec<String>,
         timeout: Duration,
     ) -> Self {
-        let known = Arc::new(Known::new(config));
+        let known = Arc::new(KnownMembers::new(config));
         Self::new(config, object, subgroups, timeout, Source::Client(known))
     }
 
@@ -84,8 +84,13 @@ impl Directory {
         Self { config, object, subgroups, timeout, source, services: Mutex::default() }
     }
 
-    pub(super) fn asked(&self, shard: usize, call: u64, request: ShardRequest) -> Asked<'_> {
-        Asked { call, object: &self.object, shard: u32::try_from(shard).expect("shards are few"), request }
+    pub(super) fn asked(&self, shard: usize, call: u64, request: ShardRequest) -> ObjectRequest<'_> {
+        ObjectRequest {
+            call,
+            object: &self.object,
+            shard: u32::try_from(shard).expect("shards are few"),
+            request,
+        }
     }
 
     /// A member that answers is in this view.
@@ -114,7 +119,7 @@ impl Directory {
     pub(super) fn follow(&self) -> Result<(), String> {
         self.refresh()?;
         let Source::Client(known) = &self.source else { return Ok(()) };
-        Known::watch(known, &self.config).map_err(|error| format!("no thread for a client: {error}"))
+        KnownMembers::watch(known, &self.config).map_err(|error| format!("no thread for a client: {error}"))
     }
 
     /// Finds out how the group is now, for a client.
@@ -140,8 +145,8 @@ impl Directory {
         let address = match &self.source {
             Source::Member(status) => inquiry::ask_service(&plan, status, node),
             Source::Client(known) => {
-                let desk = known.address(node);
-                desk.map_or(Ok(None), |desk| inquiry::ask_service_at(&plan, &desk))
+                let admission = known.address(node);
+                admission.map_or(Ok(None), |admission| inquiry::ask_service_at(&plan, &admission))
             }
         };
         let address = address.map_err(io::Error::other)?.ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -172,7 +177,7 @@ impl Directory {
 }
 
 /// Something to be done for a shard that is elsewhere.
-pub(super) struct Job {
+pub(super) struct RemoteJob {
     shard: usize,
     /// The member that is to do it, if it matters which.
     node: Option<NodeId>,
@@ -182,15 +187,15 @@ pub(super) struct Job {
 
 type Done = Box<dyn FnOnce(Result<Vec<u8>, ObjectError>) + Send>;
 
-impl Job {
-    pub(super) fn update<T: Replicated>(shard: usize, update: Vec<u8>, done: Completion<T::Reply>) -> Self {
+impl RemoteJob {
+    pub(super) fn update<T: Replicated>(shard: usize, update: Vec<u8>, done: ReplySender<T::Reply>) -> Self {
         Self { shard, node: None, task: Task::Update(update.into()), done: completing::<T>(done) }
     }
 
     pub(super) fn query_latest<T: Replicated>(
         shard: usize,
         query: Vec<u8>,
-        done: Completion<T::Reply>,
+        done: ReplySender<T::Reply>,
     ) -> Self {
         Self { shard, node: None, task: Task::Latest(query.into()), done: completing::<T>(done) }
     }
@@ -199,18 +204,18 @@ impl Job {
         shard: usize,
         node: Option<NodeId>,
         query: Vec<u8>,
-        done: Completion<T::Reply>,
+        done: ReplySender<T::Reply>,
     ) -> Self {
         Self { shard, node, task: Task::Query(query.into()), done: completing::<T>(done) }
     }
 }
 
-fn completing<T: Replicated>(completion: Completion<T::Reply>) -> Done {
+fn completing<T: Replicated>(completion: ReplySender<T::Reply>) -> Done {
     Box::new(|reply| completion.complete(reply.and_then(|reply| wire::decode_reply(&reply))))
 }
 
 /// The way to shards that are elsewhere: a thread for each shard in use, and for each member that was named.
-pub(super) struct Remote {
+pub(super) struct RemoteShards {
     directory: Arc<Directory>,
     workers: Mutex<BTreeMap<(usize, Option<NodeId>), Hatch>>,
 }
@@ -218,7 +223,7 @@ pub(super) struct Remote {
 /// Where jobs go to a worker.
 #[derive(Clone)]
 struct Hatch {
-    jobs: mpsc::SyncSender<Job>,
+    jobs: mpsc::SyncSender<RemoteJob>,
     bell: Arc<Bell>,
 }
 
@@ -231,13 +236,13 @@ struct Bell {
     waker: Mutex<Option<Waker>>,
 }
 
-impl std::fmt::Debug for Remote {
+impl std::fmt::Debug for RemoteShards {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Remote").field("object", &self.directory.object).finish_non_exhaustive()
     }
 }
 
-impl Drop for Remote {
+impl Drop for RemoteShards {
     /// Workers end when they have done what they have.
     fn drop(&mut self) {
         for hatch in std::mem::take(&mut *lock(&self.workers)).into_values() {
@@ -258,13 +263,13 @@ impl Bell {
     }
 }
 
-impl Remote {
+impl RemoteShards {
     pub(super) fn new(directory: Arc<Directory>) -> Self {
         Self { directory, workers: Mutex::default() }
     }
 
     /// Hands a job to its worker; waits while too many are before it.
-    pub(super) fn push(&self, job: Job) {
+    pub(super) fn push(&self, job: RemoteJob) {
         let hatch = lock(&self.workers)
             .entry((job.shard, job.node))
             .or_insert_with(|| {
@@ -292,11 +297,11 @@ struct Worker {
     core: ShardClient<Done>,
     /// The origin of its times.
     start: Instant,
-    jobs: mpsc::Receiver<Job>,
+    jobs: mpsc::Receiver<RemoteJob>,
     bell: Arc<Bell>,
     /// Nobody has anything to be done any more.
     is_closed: bool,
-    line: Option<(NodeId, Line)>,
+    line: Option<(NodeId, FrameStream)>,
     /// By which view's members the core goes.
     known: Option<u64>,
 }
@@ -306,7 +311,7 @@ impl Worker {
         directory: Arc<Directory>,
         shard: usize,
         node: Option<NodeId>,
-        jobs: mpsc::Receiver<Job>,
+        jobs: mpsc::Receiver<RemoteJob>,
         bell: Arc<Bell>,
     ) -> Self {
         let (silence, timeout) = (directory.silences().0, directory.timeout);
@@ -336,12 +341,12 @@ impl Worker {
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         self.core.len() < JOBS_MAX
     }
 
     fn take_jobs(&mut self) {
-        while self.has_room() && !self.is_closed {
+        while self.has_space() && !self.is_closed {
             match self.jobs.try_recv() {
                 Ok(job) => self.submit(job),
                 Err(mpsc::TryRecvError::Empty) => return,
@@ -350,7 +355,7 @@ impl Worker {
         }
     }
 
-    fn submit(&mut self, job: Job) {
+    fn submit(&mut self, job: RemoteJob) {
         // SYNC: jobs are counted after they are sent, so the count may be behind for a moment: it wraps back then.
         self.bell.jobs.fetch_sub(1, Ordering::Relaxed);
         self.core.submit(self.now(), job.done, job.task);
@@ -388,7 +393,7 @@ impl Worker {
     fn ask(&mut self, node: NodeId, call: u64, request: ShardRequest) -> io::Result<()> {
         if self.line.as_ref().is_none_or(|(other, _)| *other != node) {
             self.hang_up();
-            let mut line = Line::new(self.directory.connect(node)?);
+            let mut line = FrameStream::new(self.directory.connect(node)?);
             *lock(&self.bell.waker) = Some(line.waker());
             self.line = Some((node, line));
         }
@@ -423,13 +428,13 @@ impl Worker {
         if is_busy || patience.is_zero() {
             return;
         }
-        let (has_room, bell) = (self.has_room() && !self.is_closed, Arc::clone(&self.bell));
+        let (has_space, bell) = (self.has_space() && !self.is_closed, Arc::clone(&self.bell));
         match &mut self.line {
             Some((_, line)) => {
                 // SYNC: pairs with `Bell::ring`.
-                let _ = line.wait(patience, || has_room && bell.jobs.load(Ordering::Acquire) > 0);
+                let _ = line.wait(patience, || has_space && bell.jobs.load(Ordering::Acquire) > 0);
             }
-            None if has_room => match self.jobs.recv_timeout(patience) {
+            None if has_space => match self.jobs.recv_timeout(patience) {
                 Ok(job) => self.submit(job),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => self.is_closed = true,
@@ -443,7 +448,7 @@ impl Worker {
         match outcome {
             TaskOutcome::Reply(reply) => Ok(reply),
             TaskOutcome::ReplyTooLong(bytes) => {
-                let bytes_max = Settings::default().reply_bytes_max as u64;
+                let bytes_max = ReplicaSettings::default().reply_bytes_max as u64;
                 Err(ObjectError::ReplyTooLong { bytes, bytes_max })
             }
             TaskOutcome::Unknown(_) => Err(ObjectError::Unknown),
@@ -456,14 +461,14 @@ impl Worker {
 
 /// Sends and receives what can be sent and received now.
 fn exchange(
-    line: &mut Line,
+    line: &mut FrameStream,
     directory: &Directory,
     core: &mut ShardClient<Done>,
     start: Instant,
 ) -> io::Result<()> {
     line.pump()?;
     while let Some(frame) = line.next()? {
-        let Answered { call, view, answer } = Answered::read(frame)?;
+        let ObjectReply { call, view, answer } = ObjectReply::read(frame)?;
         directory.handle_view(view);
         core.handle_answer(squall_fabric::Instant::from_nanos(0) + start.elapsed(), call, answer);
     }

@@ -1,4 +1,4 @@
-//! Where a member answers others: queries, updates of clients, and newcomers that ask for the state.
+//! Where a member answers others: queries, updates of clients, and joiners that ask for the state.
 //!
 //! What comes is read with bounds, although whoever connects has proved the cluster's secret.
 
@@ -8,23 +8,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
-use squall_protocols::replica::{Give, Hindrance, OPEN_MAX, Position, ShardAnswer, ShardRequest, Source};
+use squall_protocols::replica::{
+    Hindrance, OPEN_MAX, ShardAnswer, ShardPosition, ShardRequest, StateReply, UpdateSource,
+};
 use squall_transports::Waker;
 use squall_transports::bootstrap::Address;
 
 use super::ObjectError;
-use super::line::Line;
+use super::frame_stream::FrameStream;
 use super::machine::{Replicated, Snapshot};
-use super::shard::{Shard, Waiter};
-use super::wire::{Answered, Asked, Chunks};
+use super::shard::{Shard, ShardWaiter};
+use super::wire::{ChunkWriter, ObjectReply, ObjectRequest};
 use crate::config::Config;
-use crate::reception::{Converse, Reception};
-use crate::stream::{Options, Stream, StreamError};
+use crate::stream::{Stream, StreamError, StreamOptions};
+use crate::stream_acceptor::{Conversation, StreamAcceptor};
 
 /// A member's answering side. Dropping it ends listening.
 #[derive(Debug)]
-pub(crate) struct Service {
-    reception: Reception,
+pub(crate) struct ObjectService {
+    reception: StreamAcceptor,
     objects: Objects,
 }
 
@@ -41,7 +43,7 @@ impl std::fmt::Debug for Objects {
 /// An object that answers.
 trait Serve: Send + Sync {
     /// Takes a request, which is answered now or later.
-    fn serve(&self, shard: usize, request: ShardRequest, caller: Caller);
+    fn serve(&self, shard: usize, request: ShardRequest, caller: RemoteCall);
 
     /// Sends the updates that were taken.
     fn flush(&self, shard: usize);
@@ -52,27 +54,27 @@ trait Serve: Send + Sync {
     /// The number of the view that this member is in.
     fn view(&self) -> u64;
 
-    fn status(&self) -> Arc<crate::status::Status>;
+    fn status(&self) -> Arc<crate::status::GroupStatus>;
 }
 
 /// What is to be said on one connection.
 struct Mailbox {
-    answers: Mutex<Vec<Answered>>,
+    answers: Mutex<Vec<ObjectReply>>,
     has_answers: AtomicBool,
     waker: Waker,
 }
 
 /// Who waits for an answer: one call of one connection.
-pub(super) struct Caller {
+pub(super) struct RemoteCall {
     mailbox: Arc<Mailbox>,
     call: u64,
     /// The view that the member is in.
-    view: Arc<crate::status::Status>,
+    view: Arc<crate::status::GroupStatus>,
 }
 
-impl Caller {
+impl RemoteCall {
     pub(super) fn answer(self, answer: ShardAnswer) {
-        let answered = Answered { call: self.call, view: self.view.view_id(), answer };
+        let answered = ObjectReply { call: self.call, view: self.view.view_id(), answer };
         self.mailbox.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answered);
         // SYNC: pairs with the load before the connection's thread waits.
         if !self.mailbox.has_answers.swap(true, Ordering::Release) {
@@ -82,7 +84,7 @@ impl Caller {
 }
 
 impl Mailbox {
-    fn take(&self) -> Vec<Answered> {
+    fn take(&self) -> Vec<ObjectReply> {
         // SYNC: before the answers are taken, so that one that comes meanwhile is seen.
         if !self.has_answers.swap(false, Ordering::Acquire) {
             return Vec::new();
@@ -91,10 +93,10 @@ impl Mailbox {
     }
 }
 
-impl Service {
+impl ObjectService {
     pub(crate) fn open(config: &Config) -> Result<Self, StreamError> {
         let objects = Objects::default();
-        let reception = Reception::open(config, &options(config), "objects", objects.clone())?;
+        let reception = StreamAcceptor::open(config, &options(config), "objects", objects.clone())?;
         Ok(Self { reception, objects })
     }
 
@@ -109,16 +111,16 @@ impl Service {
 }
 
 /// Streams of a group's objects.
-pub(super) fn options(config: &Config) -> Options {
-    let mut options = Options::new(&config.cluster, &config.secret);
+pub(super) fn options(config: &Config) -> StreamOptions {
+    let mut options = StreamOptions::new(&config.cluster, &config.secret);
     options.timeout = CONNECT_TIMEOUT;
     options
 }
 
-impl Converse for Objects {
+impl Conversation for Objects {
     /// Answers one connection until it ends or is silent for long.
     fn converse(&self, stream: Stream, is_closed: &AtomicBool) -> io::Result<()> {
-        let mut line = Line::new(stream);
+        let mut line = FrameStream::new(stream);
         let (answers, has_answers, waker) = (Mutex::default(), AtomicBool::new(false), line.waker());
         let mailbox = Arc::new(Mailbox { answers, has_answers, waker });
         let (mut heard, mut open) = (Instant::now(), 0usize);
@@ -131,21 +133,21 @@ impl Converse for Objects {
                 && let Some(frame) = line.next()?
             {
                 heard = Instant::now();
-                let Asked { call, object, shard, request } = Asked::read(frame)?;
+                let ObjectRequest { call, object, shard, request } = ObjectRequest::read(frame)?;
                 let served = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(object).cloned();
                 let Some(served) = served else {
-                    let answered = Answered { call, view: 0, answer: ShardAnswer::NotYet };
+                    let answered = ObjectReply { call, view: 0, answer: ShardAnswer::NotYet };
                     line.put(|frame| answered.write(frame))?;
                     continue;
                 };
                 let shard = shard as usize;
                 if let ShardRequest::State { since } = request {
-                    give(&mut line, call, &*served, shard, since)?;
+                    send_state(&mut line, call, &*served, shard, since)?;
                     continue;
                 }
                 open += 1;
                 let (mailbox, view) = (Arc::clone(&mailbox), served.status());
-                served.serve(shard, request, Caller { mailbox, call, view });
+                served.serve(shard, request, RemoteCall { mailbox, call, view });
                 if !touched.iter().any(|(other, number)| *number == shard && Arc::ptr_eq(other, &served)) {
                     touched.push((served, shard));
                 }
@@ -162,7 +164,7 @@ impl Converse for Objects {
             if line.unsent() >= UNSENT_MAX || open >= OPEN_MAX as usize {
                 std::thread::park_timeout(OVERLOAD_PAUSE);
             } else if !line.has_frame() {
-                // SYNC: pairs with `Caller::answer`.
+                // SYNC: pairs with `RemoteCall::answer`.
                 line.wait(TICK, || mailbox.has_answers.load(Ordering::Acquire))?;
             }
         }
@@ -171,14 +173,20 @@ impl Converse for Objects {
 }
 
 /// Sends a joiner the state, if it is here.
-fn give(line: &mut Line, call: u64, served: &dyn Serve, shard: usize, since: u64) -> io::Result<()> {
+fn send_state(
+    line: &mut FrameStream,
+    call: u64,
+    served: &dyn Serve,
+    shard: usize,
+    since: u64,
+) -> io::Result<()> {
     let (answer, snapshot) = served.state(shard, since);
-    let answered = Answered { call, view: served.view(), answer };
+    let answered = ObjectReply { call, view: served.view(), answer };
     line.put(|frame| answered.write(frame))?;
     let Some(snapshot) = snapshot else { return Ok(()) };
     let stream = line.flush()?;
     stream.set_write_timeout(Some(SILENCE_MAX));
-    let mut chunks = Chunks(stream);
+    let mut chunks = ChunkWriter(stream);
     snapshot.write(&mut chunks)?;
     chunks.end()
 }
@@ -192,19 +200,19 @@ impl<T: Replicated> Served<T> {
 }
 
 impl<T: Replicated> Serve for Served<T> {
-    fn serve(&self, shard: usize, request: ShardRequest, caller: Caller) {
+    fn serve(&self, shard: usize, request: ShardRequest, caller: RemoteCall) {
         let Some(shard) = self.shard(shard) else {
             return caller.answer(ShardAnswer::Refused(NO_SHARD.into()));
         };
         match request {
-            ShardRequest::Open => submit(shard, Source::Opening, &[], caller),
+            ShardRequest::Open => submit(shard, UpdateSource::Opening, &[], caller),
             ShardRequest::Update { session: id, number, open, update } => {
-                submit(shard, Source::Session { id, number, open }, &update, caller);
+                submit(shard, UpdateSource::Session { id, number, open }, &update, caller);
             }
-            ShardRequest::Latest { query } => submit(shard, Source::Query, &query, caller),
+            ShardRequest::Latest { query } => submit(shard, UpdateSource::Query, &query, caller),
             ShardRequest::Query { view, query } => {
                 let (now, mut core) = (shard.now(), shard.core());
-                let super::shard::Core { replica, queries, .. } = &mut *core;
+                let super::shard::ShardCore { replica, queries, .. } = &mut *core;
                 let answered = queries.ask(now, replica, caller, view, query);
                 drop(core);
                 match answered {
@@ -225,12 +233,13 @@ impl<T: Replicated> Serve for Served<T> {
 
     fn state(&self, shard: usize, since: u64) -> (ShardAnswer, Option<Snapshot>) {
         let Some(shard) = self.shard(shard) else { return (ShardAnswer::Refused(NO_SHARD.into()), None) };
-        match shard.core().replica.give(Position::start_of(since)) {
-            Give::State(gift) => {
-                let (position, sessions, bytes) = (gift.position, gift.sessions, gift.snapshot.bytes());
-                (ShardAnswer::State { position, sessions, bytes }, Some(gift.snapshot))
+        match shard.core().replica.provide_state(ShardPosition::start_of(since)) {
+            StateReply::State(snapshot) => {
+                let (position, sessions, bytes) =
+                    (snapshot.position, snapshot.sessions, snapshot.snapshot.bytes());
+                (ShardAnswer::State { position, sessions, bytes }, Some(snapshot.snapshot))
             }
-            Give::NotYet => (ShardAnswer::NotYet, None),
+            StateReply::NotYet => (ShardAnswer::NotYet, None),
         }
     }
 
@@ -238,14 +247,15 @@ impl<T: Replicated> Serve for Served<T> {
         self.shard(0).map_or(0, Shard::view_id)
     }
 
-    fn status(&self) -> Arc<crate::status::Status> {
+    fn status(&self) -> Arc<crate::status::GroupStatus> {
         Arc::clone(&self.0[0].link.status)
     }
 }
 
 /// Sends a client's update; its outcome goes to the caller.
-fn submit<T: Replicated>(shard: &Shard<T>, source: Source, update: &[u8], caller: Caller) {
-    let Err((hindrance, Waiter::Client(caller))) = shard.submit(source, update, Waiter::Client(caller))
+fn submit<T: Replicated>(shard: &Shard<T>, source: UpdateSource, update: &[u8], caller: RemoteCall) {
+    let Err((hindrance, ShardWaiter::Client(caller))) =
+        shard.submit(source, update, ShardWaiter::Client(caller))
     else {
         return;
     };

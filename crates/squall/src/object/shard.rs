@@ -11,17 +11,18 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use squall_protocols::group::SubgroupId;
 use squall_protocols::replica::{
-    Applied, Delivery, Hindrance, Origin, Outbox, Outcome, Queries, Readiness, Replica, Settings,
-    ShardAnswer, ShardView, Source, StateTransfer, StateTransferSettings,
+    AppliedReply, Hindrance, Outbox, Queries, Readiness, Replica, ReplicaSettings, ShardAnswer,
+    ShardDelivery, ShardView, StateTransfer, StateTransferSettings, UpdateOrigin, UpdateOutcome,
+    UpdateSource,
 };
 
-use super::driver::Place;
-use super::machine::{Replicated, Typed};
-use super::pending::Completion;
-use super::service::Caller;
+use super::driver::ShardSubgroup;
+use super::machine::{Replicated, TypedMachine};
+use super::pending::ReplySender;
+use super::service::RemoteCall;
 use super::{ObjectError, ObjectOptions, wire};
-use crate::application::Seat;
-use crate::node::Link;
+use crate::application::SubgroupSlot;
+use crate::node::NodeHandle;
 use crate::wait::block_on;
 
 pub(super) struct Shard<T: Replicated> {
@@ -30,13 +31,13 @@ pub(super) struct Shard<T: Replicated> {
     /// The subgroup that it lives in.
     pub(super) subgroup: String,
     pub(super) id: SubgroupId,
-    pub(super) seat: Arc<Seat>,
-    pub(super) link: Link,
+    pub(super) slot: Arc<SubgroupSlot>,
+    pub(super) link: NodeHandle,
     pub(super) options: Arc<ObjectOptions>,
-    core: Mutex<Core<T>>,
+    core: Mutex<ShardCore<T>>,
     /// The core may be ready for what it was not ready for.
     news: Condvar,
-    outbox: Mutex<Outbox<Waiter<T::Reply>>>,
+    outbox: Mutex<Outbox<ShardWaiter<T::Reply>>>,
     /// Why nothing can be sent any more.
     ended: Mutex<Option<ObjectError>>,
     /// The origin of the times of the cores.
@@ -44,19 +45,19 @@ pub(super) struct Shard<T: Replicated> {
 }
 
 /// What applies updates, and what waits for it.
-pub(super) struct Core<T: Replicated> {
-    pub(super) replica: Replica<Typed<T>>,
-    pub(super) queries: Queries<Caller>,
-    pub(super) transfer: StateTransfer<Typed<T>>,
+pub(super) struct ShardCore<T: Replicated> {
+    pub(super) replica: Replica<TypedMachine<T>>,
+    pub(super) queries: Queries<RemoteCall>,
+    pub(super) transfer: StateTransfer<TypedMachine<T>>,
 }
 
 /// Who waits for an update.
-pub(super) enum Waiter<R> {
-    Own(Completion<R>),
-    Client(Caller),
+pub(super) enum ShardWaiter<R> {
+    Own(ReplySender<R>),
+    Client(RemoteCall),
 }
 
-impl<R: DeserializeOwned> Waiter<R> {
+impl<R: DeserializeOwned> ShardWaiter<R> {
     fn fail(self, error: ObjectError) {
         match self {
             Self::Own(completion) => completion.complete(Err(error)),
@@ -68,22 +69,24 @@ impl<R: DeserializeOwned> Waiter<R> {
         }
     }
 
-    fn answer(self, answer: Applied<Option<R>>) {
+    fn answer(self, answer: AppliedReply<Option<R>>) {
         match (self, answer) {
-            (Self::Own(completion), Applied::Reply(reply)) => {
+            (Self::Own(completion), AppliedReply::Reply(reply)) => {
                 let unread = || ObjectError::Form("the members cannot read the update".into());
                 completion.complete(reply.ok_or_else(unread));
             }
-            (Self::Client(caller), Applied::Session(answer)) => caller.answer(answer.into()),
-            (Self::Own(completion), Applied::Query(reply)) => completion.complete(wire::decode_reply(&reply)),
-            (Self::Client(caller), Applied::Query(reply)) => caller.answer(ShardAnswer::Reply(reply)),
+            (Self::Client(caller), AppliedReply::Session(answer)) => caller.answer(answer.into()),
+            (Self::Own(completion), AppliedReply::Query(reply)) => {
+                completion.complete(wire::decode_reply(&reply))
+            }
+            (Self::Client(caller), AppliedReply::Query(reply)) => caller.answer(ShardAnswer::Reply(reply)),
             _ => unreachable!("the answer is of the kind of its origin"),
         }
     }
 }
 
 /// Why an update was not sent.
-pub(super) enum Refused {
+pub(super) enum RefusedUpdate {
     /// This member is not in the shard, or has no state yet: ask one that has.
     NotHere,
     Error(ObjectError),
@@ -96,20 +99,20 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 impl<T: Replicated> Shard<T> {
     pub(super) fn new(
         number: usize,
-        Place { subgroup, id, seat, message_max }: Place,
-        link: Link,
+        ShardSubgroup { subgroup, id, slot, message_max }: ShardSubgroup,
+        link: NodeHandle,
         options: Arc<ObjectOptions>,
         transfer: StateTransferSettings,
     ) -> Self {
-        let core = Core {
+        let core = ShardCore {
             // The same at all members, or their states would part.
-            replica: Replica::new(link.node, Settings::default()),
+            replica: Replica::new(link.node, ReplicaSettings::default()),
             queries: Queries::new(QUERY_PATIENCE),
             transfer: StateTransfer::new(transfer),
         };
         let (core, outbox) = (Mutex::new(core), Mutex::new(Outbox::new(message_max)));
         let (news, ended, start) = (Condvar::new(), Mutex::default(), Instant::now());
-        Self { number, subgroup, id, seat, link, options, core, news, outbox, ended, start }
+        Self { number, subgroup, id, slot, link, options, core, news, outbox, ended, start }
     }
 
     /// Now, by the clock of the cores.
@@ -117,46 +120,46 @@ impl<T: Replicated> Shard<T> {
         squall_fabric::Instant::from_nanos(0) + self.start.elapsed()
     }
 
-    pub(super) fn core(&self) -> MutexGuard<'_, Core<T>> {
+    pub(super) fn core(&self) -> MutexGuard<'_, ShardCore<T>> {
         lock(&self.core)
     }
 
     /// Sends an own update or query; waits while the window is full.
     pub(super) fn submit_own(
         &self,
-        source: Source,
+        source: UpdateSource,
         update: &[u8],
-        completion: Completion<T::Reply>,
-    ) -> Result<(), (Refused, Completion<T::Reply>)> {
-        let refused = match self.submit(source, update, Waiter::Own(completion)) {
+        completion: ReplySender<T::Reply>,
+    ) -> Result<(), (RefusedUpdate, ReplySender<T::Reply>)> {
+        let refused = match self.submit(source, update, ShardWaiter::Own(completion)) {
             Ok(()) => {
                 self.flush();
                 return Ok(());
             }
             Err(refused) => refused,
         };
-        let Waiter::Own(completion) = refused.1 else { unreachable!("it was an own one") };
+        let ShardWaiter::Own(completion) = refused.1 else { unreachable!("it was an own one") };
         let refused = match refused.0 {
             Hindrance::TooLong { bytes_max } => {
-                Refused::Error(ObjectError::TooLong { bytes: update.len(), bytes_max })
+                RefusedUpdate::Error(ObjectError::TooLong { bytes: update.len(), bytes_max })
             }
-            Hindrance::Ended => Refused::Error(self.end().unwrap_or(ObjectError::Stopped)),
-            Hindrance::NotHere | Hindrance::Full => Refused::NotHere,
+            Hindrance::Ended => RefusedUpdate::Error(self.end().unwrap_or(ObjectError::Stopped)),
+            Hindrance::NotHere | Hindrance::Full => RefusedUpdate::NotHere,
         };
         Err((refused, completion))
     }
 
-    /// Takes an update, to be sent by [`Shard::flush`]; waits while there is no room for it.
+    /// Takes an update, to be sent by [`Shard::flush`]; waits while there is no space for it.
     pub(super) fn submit(
         &self,
-        source: Source,
+        source: UpdateSource,
         update: &[u8],
-        waiter: Waiter<T::Reply>,
-    ) -> Result<(), (Hindrance, Waiter<T::Reply>)> {
+        waiter: ShardWaiter<T::Reply>,
+    ) -> Result<(), (Hindrance, ShardWaiter<T::Reply>)> {
         let mut waiter = Some(waiter);
         let mut submit =
-            || lock(&self.outbox).submit(source, update, &mut waiter, || self.seat.take_writer());
-        let result = self.with_room(&mut submit);
+            || lock(&self.outbox).submit(source, update, &mut waiter, || self.slot.take_writer());
+        let result = self.with_space(&mut submit);
         match (result, waiter) {
             (Err(hindrance), Some(waiter)) => Err((hindrance, waiter)),
             _ => Ok(()),
@@ -166,12 +169,12 @@ impl<T: Replicated> Shard<T> {
     /// Sends what was submitted; waits while the window is full.
     pub(super) fn flush(&self) {
         // What cannot be sent here any more, whoever waits for it is told by the thread that applies updates.
-        let _ = self.with_room(&mut || lock(&self.outbox).flush(|| self.seat.take_writer()));
+        let _ = self.with_space(&mut || lock(&self.outbox).flush(|| self.slot.take_writer()));
         self.link.waker.wake();
     }
 
-    /// Does something, if need be again when there may be room.
-    fn with_room(&self, act: &mut dyn FnMut() -> Result<(), Hindrance>) -> Result<(), Hindrance> {
+    /// Does something, if need be again when there may be space.
+    fn with_space(&self, act: &mut dyn FnMut() -> Result<(), Hindrance>) -> Result<(), Hindrance> {
         let mut attempt = || match act() {
             Err(Hindrance::Full) => {
                 // The old window goes ahead when nobody holds it any more.
@@ -184,7 +187,7 @@ impl<T: Replicated> Shard<T> {
             if let Some(result) = attempt() {
                 return Poll::Ready(result);
             }
-            self.link.status.room.register(context.waker());
+            self.link.status.window_space.register(context.waker());
             attempt().map_or(Poll::Pending, Poll::Ready)
         }))
     }
@@ -233,8 +236,8 @@ impl<T: Replicated> Shard<T> {
     }
 
     /// Takes a message; for the thread that applies updates, which holds the core.
-    pub(super) fn deliver(&self, core: &mut Core<T>, message: Delivery<'_>) {
-        core.replica.deliver(message, |origin: Origin, answer| {
+    pub(super) fn deliver(&self, core: &mut ShardCore<T>, message: ShardDelivery<'_>) {
+        core.replica.deliver(message, |origin: UpdateOrigin, answer| {
             let waiter = lock(&self.outbox).deliver(origin);
             waiter.answer(answer);
         });
@@ -243,7 +246,7 @@ impl<T: Replicated> Shard<T> {
     /// The next view begins.
     pub(super) fn begin_view(&self, view: ShardView, first: impl FnOnce() -> T) {
         let mut core = self.core();
-        core.replica.begin_view(view, || Typed(first()));
+        core.replica.begin_view(view, || TypedMachine(first()));
         let mut outbox = lock(&self.outbox);
         if outbox.drop_closed() {
             self.link.waker.wake();
@@ -256,13 +259,13 @@ impl<T: Replicated> Shard<T> {
         self.news.notify_all();
         left.into_iter().for_each(|waiter| waiter.fail(ObjectError::NotDelivered));
         if !stays {
-            // Who waits for room here waits for nothing.
-            self.link.status.room.notify();
+            // Who waits for space here waits for nothing.
+            self.link.status.window_space.notify();
         }
     }
 
     /// Lets this member send, if it has the state.
-    pub(super) fn permit(&self, replica: &Replica<Typed<T>>) {
+    pub(super) fn permit(&self, replica: &Replica<TypedMachine<T>>) {
         if let Some(since) = replica.may_send_since() {
             lock(&self.outbox).begin(since);
         }
@@ -279,8 +282,8 @@ impl<T: Replicated> Shard<T> {
         let outcomes = lock(&self.outbox).stop();
         for (waiter, outcome) in outcomes {
             match outcome {
-                Outcome::NotDelivered => waiter.fail(ObjectError::NotDelivered),
-                Outcome::Unknown | Outcome::Delivered(()) => waiter.fail(ObjectError::Unknown),
+                UpdateOutcome::NotDelivered => waiter.fail(ObjectError::NotDelivered),
+                UpdateOutcome::Unknown | UpdateOutcome::Delivered(()) => waiter.fail(ObjectError::Unknown),
             }
         }
         let mut core = self.core();
@@ -288,7 +291,7 @@ impl<T: Replicated> Shard<T> {
         drop(core);
         asked.into_iter().for_each(|caller| caller.answer(ShardAnswer::Failed(error.to_string())));
         self.news.notify_all();
-        self.link.status.room.notify();
+        self.link.status.window_space.notify();
     }
 }
 

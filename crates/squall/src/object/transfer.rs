@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
 use squall_protocols::replica::{
-    Arrived, AskForState, Sessions, ShardAnswer, ShardRequest, StateTransferSettings, TakeOver,
+    ArrivedState, AskForState, Sessions, ShardAnswer, ShardRequest, SnapshotOutcome, StateTransferSettings,
 };
 
-use super::line::Line;
-use super::machine::{Replicated, Typed};
+use super::frame_stream::FrameStream;
+use super::machine::{Replicated, TypedMachine};
 use super::remote::Directory;
 use super::shard::Shard;
-use super::wire::{Answered, Dechunk};
+use super::wire::{ChunkReader, ObjectReply};
 
 /// How far the transfer of a shard's state has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +45,15 @@ pub(super) fn tend<T: Replicated>(shard: &Arc<Shard<T>>, directory: &Arc<Directo
     let now = shard.now();
     let mut core = shard.core();
     let (asked, taken) = {
-        let super::shard::Core { replica, transfer, .. } = &mut *core;
-        let taken = transfer.poll_take_over(now, replica, |since| shard.seat.hold(since));
+        let super::shard::ShardCore { replica, transfer, .. } = &mut *core;
+        let taken = transfer.poll_take_over(now, replica, |since| shard.slot.hold(since));
         (transfer.poll_ask(now, replica), taken)
     };
-    if taken == Some(TakeOver::Taken) {
+    if taken == Some(SnapshotOutcome::Taken) {
         shard.permit(&core.replica);
     }
     drop(core);
-    if taken == Some(TakeOver::Taken) {
+    if taken == Some(SnapshotOutcome::Taken) {
         shard.link.status.set_state_news();
         shard.link.waker.wake();
         shard.notify();
@@ -100,11 +100,11 @@ fn fetch_from<T: Replicated>(
     shard: &Shard<T>,
     directory: &Directory,
     AskForState { node, since, silence }: AskForState,
-) -> io::Result<Arrived<Typed<T>>> {
-    let mut line = Line::new(directory.connect(node)?);
+) -> io::Result<ArrivedState<TypedMachine<T>>> {
+    let mut line = FrameStream::new(directory.connect(node)?);
     let asked = directory.asked(shard.number, 0, ShardRequest::State { since: since.view });
     line.put(|frame| asked.write(frame))?;
-    let answer = Answered::read(&line.receive(silence)?)?.answer;
+    let answer = ObjectReply::read(&line.receive(silence)?)?.answer;
     let ShardAnswer::State { position, sessions, bytes: total } = answer else {
         return Err(io::Error::other(format!("{answer:?}")));
     };
@@ -118,14 +118,14 @@ fn fetch_from<T: Replicated>(
             (shard.options.on_transfer)(transfer);
         }
     };
-    let mut source = Dechunk::new(&mut line, &mut on_bytes);
-    let machine = Typed(T::restore(&mut source.by_ref())?);
+    let mut source = ChunkReader::new(&mut line, &mut on_bytes);
+    let machine = TypedMachine(T::restore(&mut source.by_ref())?);
     source.finish()?;
     let sessions = Sessions::decode(&sessions).map_err(io::Error::other)?;
     tracing::info!(shard = shard.number, %node, bytes = transfer.bytes, "a state was received");
     transfer.is_done = true;
     (shard.options.on_transfer)(transfer);
-    Ok(Arrived { position, sessions, machine })
+    Ok(ArrivedState { position, sessions, machine })
 }
 
 const PAUSE_MIN: Duration = Duration::from_millis(2);

@@ -7,11 +7,11 @@ use serde::de::DeserializeOwned;
 use squall_protocols::replica::{ShardAnswer, ShardRequest};
 
 use super::ObjectError;
-use super::line::{first_frame, invalid};
+use super::frame_stream::{first_frame, invalid};
 
 /// A request as it is sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Asked<'a> {
+pub(super) struct ObjectRequest<'a> {
     /// By which its answer is known on this connection.
     pub(super) call: u64,
     pub(super) object: &'a str,
@@ -19,7 +19,7 @@ pub(super) struct Asked<'a> {
     pub(super) request: ShardRequest,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ObjectRequest<'a> {
     /// Appends the frame.
     pub(super) fn write(&self, frame: &mut Vec<u8>) {
         frame.extend(self.call.to_le_bytes());
@@ -49,14 +49,14 @@ impl<'a> Asked<'a> {
 
 /// An answer as it is sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answered {
+pub(super) struct ObjectReply {
     pub(super) call: u64,
     /// The view that the member is in, by which a client learns of the next one.
     pub(super) view: u64,
     pub(super) answer: ShardAnswer,
 }
 
-impl Answered {
+impl ObjectReply {
     /// Appends the frame.
     pub(super) fn write(&self, frame: &mut Vec<u8>) {
         frame.extend(self.call.to_le_bytes());
@@ -80,7 +80,7 @@ pub(super) fn encode(value: &impl Serialize) -> Result<Vec<u8>, ObjectError> {
     Ok(postcard::to_stdvec(value)?)
 }
 
-/// Reads the reply of a machine, as [`super::machine::Typed`] encodes it. Not fuzzed: its type is the application's.
+/// Reads the reply of a machine, as [`super::machine::TypedMachine`] encodes it. Not fuzzed: its type is the application's.
 pub(super) fn decode_reply<R: DeserializeOwned>(bytes: &[u8]) -> Result<R, ObjectError> {
     match bytes.split_first() {
         Some((1, reply)) => Ok(postcard::from_bytes(reply)?),
@@ -88,10 +88,10 @@ pub(super) fn decode_reply<R: DeserializeOwned>(bytes: &[u8]) -> Result<R, Objec
     }
 }
 
-/// Writes a state in chunks, each with its length; [`Chunks::end`] ends it, and without it the reader fails.
-pub(super) struct Chunks<'a, W>(pub(super) &'a mut W);
+/// Writes a state in chunks, each with its length; [`ChunkWriter::end`] ends it, and without it the reader fails.
+pub(super) struct ChunkWriter<'a, W>(pub(super) &'a mut W);
 
-impl<W: Write> Write for Chunks<'_, W> {
+impl<W: Write> Write for ChunkWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let bytes = &bytes[..bytes.len().min(CHUNK_BYTES_MAX)];
         if !bytes.is_empty() {
@@ -106,7 +106,7 @@ impl<W: Write> Write for Chunks<'_, W> {
     }
 }
 
-impl<W: Write> Chunks<'_, W> {
+impl<W: Write> ChunkWriter<'_, W> {
     pub(super) fn end(self) -> io::Result<()> {
         self.0.write_all(&0u32.to_le_bytes())
     }
@@ -115,7 +115,7 @@ impl<W: Write> Chunks<'_, W> {
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Reads a state that comes in chunks, and counts its bytes.
-pub(super) struct Dechunk<'a, R> {
+pub(super) struct ChunkReader<'a, R> {
     source: &'a mut R,
     /// Bytes left of the present chunk; none at the end.
     left: Option<usize>,
@@ -123,7 +123,7 @@ pub(super) struct Dechunk<'a, R> {
     bytes: u64,
 }
 
-impl<'a, R: Read> Dechunk<'a, R> {
+impl<'a, R: Read> ChunkReader<'a, R> {
     pub(super) fn new(source: &'a mut R, on_bytes: &'a mut dyn FnMut(u64)) -> Self {
         Self { source, left: Some(0), on_bytes, bytes: 0 }
     }
@@ -134,7 +134,7 @@ impl<'a, R: Read> Dechunk<'a, R> {
     }
 }
 
-impl<R: Read> Read for Dechunk<'_, R> {
+impl<R: Read> Read for ChunkReader<'_, R> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         if self.left == Some(0) {
             let mut length = [0; 4];
@@ -163,23 +163,23 @@ impl<R: Read> Read for Dechunk<'_, R> {
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
     let mut kinds = 0;
-    if let Ok(asked) = Asked::read(bytes) {
+    if let Ok(asked) = ObjectRequest::read(bytes) {
         let mut frame = Vec::new();
         asked.write(&mut frame);
-        assert_eq!(Asked::read(&frame).ok(), Some(asked));
+        assert_eq!(ObjectRequest::read(&frame).ok(), Some(asked));
         kinds += 1;
     }
-    if let Ok(answered) = Answered::read(bytes) {
+    if let Ok(answered) = ObjectReply::read(bytes) {
         let mut frame = Vec::new();
         answered.write(&mut frame);
-        assert_eq!(Answered::read(&frame).ok(), Some(answered));
+        assert_eq!(ObjectReply::read(&frame).ok(), Some(answered));
         kinds += 1;
     }
     if let Ok(Some(frame)) = first_frame(bytes) {
         assert_eq!(frame, &bytes[4..4 + frame.len()]);
     }
     // What follows an answer may be a state, or nothing that makes sense.
-    let _ = Dechunk::new(&mut &*bytes, &mut |_| ()).finish();
+    let _ = ChunkReader::new(&mut &*bytes, &mut |_| ()).finish();
     kinds
 }
 
@@ -192,8 +192,8 @@ mod tests {
     fn messages_survive_the_way() {
         let request = ShardRequest::Query { view: 1, query: [7; 9].into() };
         let (mut asked, mut answered) = (Vec::new(), Vec::new());
-        Asked { call: 5, object: "kv", shard: 3, request }.write(&mut asked);
-        Answered { call: 5, view: 2, answer: ShardAnswer::Reply(vec![1, 2]) }.write(&mut answered);
+        ObjectRequest { call: 5, object: "kv", shard: 3, request }.write(&mut asked);
+        ObjectReply { call: 5, view: 2, answer: ShardAnswer::Reply(vec![1, 2]) }.write(&mut answered);
         for frame in [asked, answered] {
             assert!(read_foreign(&frame) > 0, "{frame:?}");
             assert!((0..frame.len()).all(|length| read_foreign(&frame[..length]) == 0));
@@ -205,19 +205,19 @@ mod tests {
         }
     }
 
-    /// A state comes out as it went in; one that its giver did not end is an error.
+    /// A state comes out as it went in; one that its provider did not end is an error.
     #[test]
     fn states_survive_the_way() {
         let state: Vec<u8> = (0..3_000_000u32).map(|byte| byte as u8).collect();
         let mut bytes = Vec::new();
-        let mut chunks = Chunks(&mut bytes);
+        let mut chunks = ChunkWriter(&mut bytes);
         chunks.write_all(&state).unwrap();
         let unfinished = chunks.0.clone();
         chunks.end().unwrap();
         let (mut read, mut counted) = (Vec::new(), 0);
         let mut count = |bytes| counted = bytes;
-        Dechunk::new(&mut &bytes[..], &mut count).read_to_end(&mut read).unwrap();
+        ChunkReader::new(&mut &bytes[..], &mut count).read_to_end(&mut read).unwrap();
         assert!(read == state && counted == state.len() as u64);
-        assert!(Dechunk::new(&mut &unfinished[..], &mut |_| ()).finish().is_err());
+        assert!(ChunkReader::new(&mut &unfinished[..], &mut |_| ()).finish().is_err());
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-use super::blocking::Flow;
-use super::{Address, Listener, Options, Socket, StreamError};
+use super::blocking::StreamFlow;
+use super::{Address, Listener, Socket, StreamError, StreamOptions};
 
 /// A stream with [`AsyncRead`] and [`AsyncWrite`] over a [`Socket`].
 ///
@@ -23,7 +23,7 @@ use super::{Address, Listener, Options, Socket, StreamError};
 /// for anything, and what its peer has not taken may be lost.
 #[derive(Debug)]
 pub struct AsyncStream {
-    flow: Flow,
+    flow: StreamFlow,
     ready: AsyncFd<OwnedFd>,
     wakers: Arc<Wakers>,
     /// The peer rings.
@@ -70,7 +70,7 @@ impl AsyncStream {
     ///
     /// # Panics
     /// Outside a tokio runtime, or in one without input and output.
-    pub async fn connect(address: &Address, options: &Options) -> Result<Self, StreamError> {
+    pub async fn connect(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         let (address, options) = (address.clone(), suited(options));
         let call = move || Socket::connect(&address, &options);
         let socket =
@@ -90,7 +90,7 @@ impl AsyncStream {
         socket.endpoint().set_linger(Duration::ZERO);
         let fd = socket.endpoint().readiness().0.try_clone_to_owned().map_err(failed)?;
         let ready = watch(fd)?;
-        Ok(Self { flow: Flow::new(socket)?, ready, wakers: Arc::default(), waits: false })
+        Ok(Self { flow: StreamFlow::new(socket)?, ready, wakers: Arc::default(), waits: false })
     }
 
     /// The socket below.
@@ -121,7 +121,7 @@ impl AsyncStream {
         self.wakers.set(direction, context.waker());
         loop {
             self.begin();
-            if self.flow.turn() || self.flow.socket.is_closed() {
+            if self.flow.step() || self.flow.socket.is_closed() {
                 return Poll::Ready(Ok(()));
             }
             self.waits = true;
@@ -216,7 +216,7 @@ impl AsyncListener {
     ///
     /// # Panics
     /// Outside a tokio runtime, or in one without input and output.
-    pub fn bind(address: &Address, options: &Options) -> Result<Self, StreamError> {
+    pub fn bind(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         let listener = Listener::bind(address, &suited(options))?;
         let listener = watch(listener)?;
         Ok(Self { listener })
@@ -247,7 +247,7 @@ impl AsyncListener {
 }
 
 /// A sender that waits for adverts needs a clock of microseconds, which tokio has not.
-fn suited(options: &Options) -> Options {
+fn suited(options: &StreamOptions) -> StreamOptions {
     let mut options = options.clone();
     options.settings.copy_bytes_per_us = 0;
     options

@@ -4,40 +4,40 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-use squall_protocols::stream::{Failure, PostRefused, ReceiveOutcome};
+use squall_protocols::stream::{PostRefused, ReceiveOutcome, SocketFailure};
 
-use super::{Address, Buffer, Event, Options, Socket, StreamError};
+use super::{Address, Buffer, Socket, SocketEvent, StreamError, StreamOptions};
 
 /// A stream with [`Read`] and [`Write`] over a [`Socket`]; both block.
 ///
-/// Bytes are copied into and out of registered buffers, of which [`Options::buffers`] receives are always posted, so
+/// Bytes are copied into and out of registered buffers, of which [`StreamOptions::buffers`] receives are always posted, so
 /// the peer's data lands in them without the ring. A write returns when its data has left this process.
 #[derive(Debug)]
 pub struct Stream {
-    pub(super) flow: Flow,
+    pub(super) flow: StreamFlow,
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
 }
 
 /// The part that does not wait: what both kinds of streams share.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct StreamFlow {
     pub(super) socket: Socket,
     /// Buffers to be sent from.
     free: Vec<Buffer>,
     /// What has come and is not yet read: buffer, next byte, bytes.
     arrived: VecDeque<(Buffer, usize, usize)>,
     /// Nothing more will come; why, if not in order.
-    end: Option<Option<Failure>>,
+    end: Option<Option<SocketFailure>>,
     /// The connection is over; what has come can still be received.
-    closed: Option<Option<Failure>>,
+    closed: Option<Option<SocketFailure>>,
     /// Why a part of what was written may not have come to the peer.
-    unsent: Option<Failure>,
+    unsent: Option<SocketFailure>,
 }
 
-impl Flow {
+impl StreamFlow {
     pub(super) fn new(mut socket: Socket) -> Result<Self, StreamError> {
-        let Options { buffer_bytes, buffers, .. } = *socket.options();
+        let StreamOptions { buffer_bytes, buffers, .. } = *socket.options();
         let (bytes, count) = (buffer_bytes.next_multiple_of(8).max(8), buffers.max(1));
         let cut = |mut all: Buffer| -> Vec<Buffer> {
             let parts = (1..count).map(|_| {
@@ -78,16 +78,16 @@ impl Flow {
     }
 
     /// Takes one event.
-    pub(super) fn on_event(&mut self, event: Event) {
+    pub(super) fn on_event(&mut self, event: SocketEvent) {
         match event {
-            Event::Connected => {}
-            Event::Sent { buffer, outcome, .. } => {
+            SocketEvent::Connected => {}
+            SocketEvent::Sent { buffer, outcome, .. } => {
                 if let super::SendOutcome::Failed(failure) = outcome {
                     self.unsent.get_or_insert(failure);
                 }
                 self.free.push(buffer);
             }
-            Event::Received { buffer, bytes, outcome, .. } => {
+            SocketEvent::Received { buffer, bytes, outcome, .. } => {
                 if bytes > 0 {
                     self.arrived.push_back((buffer, 0, bytes));
                 }
@@ -97,14 +97,14 @@ impl Flow {
                     _ => {}
                 }
             }
-            Event::Closed { failure } => {
+            SocketEvent::Closed { failure } => {
                 self.closed = Some(failure);
             }
         }
     }
 
     /// Takes all events that are there; whether there were any.
-    pub(super) fn turn(&mut self) -> bool {
+    pub(super) fn step(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.socket.poll() {
             self.on_event(event);
@@ -187,7 +187,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`StreamError`], with what to do next.
-    pub fn connect(address: &Address, options: &Options) -> Result<Self, StreamError> {
+    pub fn connect(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         Self::new(Socket::connect(address, options)?)
     }
 
@@ -196,7 +196,7 @@ impl Stream {
     /// # Errors
     /// [`StreamError::Refused`] if the socket takes fewer posts than there are buffers.
     pub fn new(socket: Socket) -> Result<Self, StreamError> {
-        Ok(Self { flow: Flow::new(socket)?, read_timeout: None, write_timeout: None })
+        Ok(Self { flow: StreamFlow::new(socket)?, read_timeout: None, write_timeout: None })
     }
 
     /// How long a read waits for data; `None`: for ever.
@@ -204,7 +204,7 @@ impl Stream {
         self.read_timeout = timeout;
     }
 
-    /// How long a write waits for room; `None`: for ever.
+    /// How long a write waits for space; `None`: for ever.
     pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
         self.write_timeout = timeout;
     }
@@ -225,7 +225,7 @@ impl Stream {
 
     /// Moves all that can be moved now, without waiting: for who does other things for long.
     pub fn drive(&mut self) {
-        self.flow.turn();
+        self.flow.step();
     }
 
     /// Reads what is there, without waiting; `None` if nothing is, `Some(0)` at the end of the peer's stream.
@@ -233,7 +233,7 @@ impl Stream {
     /// # Errors
     /// If the connection has failed.
     pub(crate) fn try_read(&mut self, target: &mut [u8]) -> io::Result<Option<usize>> {
-        self.flow.turn();
+        self.flow.step();
         self.flow.read_now(target)
     }
 
@@ -243,7 +243,7 @@ impl Stream {
     /// # Errors
     /// If the connection has failed.
     pub(crate) fn try_write(&mut self, source: &[u8]) -> io::Result<Option<usize>> {
-        self.flow.turn();
+        self.flow.step();
         self.flow.write_now(source)
     }
 
@@ -257,7 +257,7 @@ impl Stream {
         timeout: Option<Duration>,
         is_there: impl Fn() -> bool,
     ) -> io::Result<()> {
-        if self.flow.turn() || self.flow.has_news() || is_there() {
+        if self.flow.step() || self.flow.has_news() || is_there() {
             return Ok(());
         }
         let endpoint = self.flow.socket.endpoint();
@@ -269,7 +269,7 @@ impl Stream {
             Ok(())
         };
         endpoint.end_wait();
-        self.flow.turn();
+        self.flow.step();
         waited
     }
 
@@ -287,7 +287,7 @@ impl Stream {
     fn leave(&mut self) -> io::Result<()> {
         let until = self.write_timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            self.flow.turn();
+            self.flow.step();
             if self.flow.has_left()? {
                 return Ok(());
             }
@@ -319,7 +319,7 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, source: &[u8]) -> io::Result<usize> {
         let until = self.write_timeout.map(|timeout| Instant::now() + timeout);
-        self.flow.turn();
+        self.flow.step();
         loop {
             if let Some(written) = self.flow.write_now(source)? {
                 self.leave()?;

@@ -4,16 +4,18 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use squall_fabric::{Channel, Core as _, Event, Fabric as _, Instant, NodeId, Region, Shortage};
+use squall_fabric::{Channel, Core as _, Fabric as _, FabricEvent, Instant, NodeId, Region, Shortage};
 use squall_protocols::stream as core;
-use squall_transports::Transport;
-use squall_transports::bootstrap::pair::Meeting;
+use squall_transports::TransportFabric;
+use squall_transports::bootstrap::pair::PairedStream;
 use squall_transports::runner::{Driven, Runner};
-use squall_transports::shm::{Placed, ShmFabric};
+use squall_transports::shm::{RemoteCopyCounters, ShmFabric};
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::VerbsFabric;
 
-use super::{Buffer, Completion, Failure, Options, PostRefused, ReceiveId, SendId, Statistics, StreamError};
+use super::{
+    Buffer, Completion, PostRefused, ReceiveId, SendId, SocketFailure, Statistics, StreamError, StreamOptions,
+};
 use crate::transport::AnyFabric;
 
 /// One end of a connection that posts ranges of registered memory.
@@ -32,9 +34,9 @@ pub struct Endpoint {
 #[derive(Debug)]
 struct Stack {
     fabric: AnyFabric,
-    socket: core::Socket,
+    socket: core::SocketCore,
     /// Reused; holds nothing between polls.
-    events: Vec<Event>,
+    events: Vec<FabricEvent>,
     /// When the user's wait ends.
     until: Option<Instant>,
     /// The user has posted something since the last poll.
@@ -43,12 +45,12 @@ struct Stack {
 
 /// The two ends are two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum EndpointSide {
     Listening,
     Calling,
 }
 
-impl Side {
+impl EndpointSide {
     const fn nodes(self) -> (NodeId, NodeId) {
         match self {
             Self::Listening => (NodeId(0), NodeId(1)),
@@ -58,26 +60,30 @@ impl Side {
 }
 
 impl Endpoint {
-    pub(super) fn new(meeting: Meeting, side: Side, options: &Options) -> Result<Self, StreamError> {
+    pub(super) fn new(
+        meeting: PairedStream,
+        side: EndpointSide,
+        options: &StreamOptions,
+    ) -> Result<Self, StreamError> {
         options.settings.check()?;
         let (node, peer) = side.nodes();
         let transport = StreamError::Transport;
         let mut fabric = match meeting {
-            Meeting::Shm(stream) => {
+            PairedStream::Shm(stream) => {
                 let mut fabric = ShmFabric::new(node, vec![(peer, stream)]).map_err(transport)?;
                 fabric.set_fetching(options.fetching);
                 AnyFabric::Shm(fabric)
             }
-            Meeting::Tcp(stream) => {
+            PairedStream::Tcp(stream) => {
                 AnyFabric::Tcp(TcpFabric::new(node, vec![(peer, stream)]).map_err(transport)?)
             }
-            Meeting::Verbs(stream) => {
+            PairedStream::Verbs(stream) => {
                 AnyFabric::Verbs(Box::new(VerbsFabric::new(node, vec![(peer, stream)], &options.verbs)?))
             }
         };
         let idle = fabric.idle_at_most(options.idle);
         let settings = options.settings.clone();
-        let socket = Shortage::catch(|| core::Socket::new(&mut fabric, peer, CHANNEL, settings))??;
+        let socket = Shortage::catch(|| core::SocketCore::new(&mut fabric, peer, CHANNEL, settings))??;
         let stack = Stack { fabric, socket, events: Vec::new(), until: None, has_posts: false };
         Ok(Self { stack, runner: Runner::new(idle), linger: options.linger })
     }
@@ -195,7 +201,7 @@ impl Endpoint {
         self.stack.socket.has_completion()
     }
 
-    /// How long dropping it waits for the peer, instead of [`Options::linger`].
+    /// How long dropping it waits for the peer, instead of [`StreamOptions::linger`].
     pub const fn set_linger(&mut self, linger: Duration) {
         self.linger = linger;
     }
@@ -205,13 +211,13 @@ impl Endpoint {
     pub fn statistics(&self) -> Statistics {
         let statistics = *self.stack.socket.statistics();
         let AnyFabric::Shm(fabric) = &self.stack.fabric else { return statistics };
-        let Placed { fetched_bytes, relayed_bytes } = fabric.placed();
+        let RemoteCopyCounters { fetched_bytes, relayed_bytes } = fabric.remote_copies();
         Statistics { fetched_bytes, relayed_bytes, ..statistics }
     }
 
     /// Why the connection has failed, if it has; the event comes when the peer can write no more.
     #[must_use]
-    pub fn failure(&self) -> Option<Failure> {
+    pub fn failure(&self) -> Option<SocketFailure> {
         self.stack.socket.failure()
     }
 
@@ -309,7 +315,7 @@ impl Endpoint {
 }
 
 impl Drop for Endpoint {
-    /// Ends the stream and waits for the peer to have taken it, for [`Options::linger`] at most.
+    /// Ends the stream and waits for the peer to have taken it, for [`StreamOptions::linger`] at most.
     fn drop(&mut self) {
         if self.is_closed() || self.failure().is_some() {
             return;
@@ -339,10 +345,10 @@ impl Driven for Stack {
         let (socket, events) = (&mut self.socket, &mut self.events);
         // Found out once, not at each call: what a small message costs is calls.
         match &mut self.fabric {
-            AnyFabric::Shm(fabric) => turn(fabric, socket, events, has_posts),
-            AnyFabric::Tcp(fabric) => turn(fabric, socket, events, has_posts),
-            AnyFabric::Verbs(fabric) => turn(&mut **fabric, socket, events, has_posts),
-            AnyFabric::Auto(fabric) => turn(&mut **fabric, socket, events, has_posts),
+            AnyFabric::Shm(fabric) => step(fabric, socket, events, has_posts),
+            AnyFabric::Tcp(fabric) => step(fabric, socket, events, has_posts),
+            AnyFabric::Verbs(fabric) => step(&mut **fabric, socket, events, has_posts),
+            AnyFabric::Auto(fabric) => step(&mut **fabric, socket, events, has_posts),
         }
     }
 
@@ -354,10 +360,10 @@ impl Driven for Stack {
 
 /// Moves what can be moved; returns the amount of work done.
 #[inline]
-fn turn<T: Transport>(
+fn step<T: TransportFabric>(
     fabric: &mut T,
-    socket: &mut core::Socket,
-    events: &mut Vec<Event>,
+    socket: &mut core::SocketCore,
+    events: &mut Vec<FabricEvent>,
     has_posts: bool,
 ) -> usize {
     let mut work = 0;

@@ -3,7 +3,7 @@
 use std::io;
 
 use squall_fabric::Shortage;
-use squall_protocols::stream::{Failure, PostRefused, SettingsError};
+use squall_protocols::stream::{PostRefused, SocketFailure, StreamSettingsError};
 use squall_transports::bootstrap::BootstrapError;
 use squall_transports::verbs::VerbsError;
 
@@ -16,7 +16,7 @@ pub enum StreamError {
     Connect(#[from] BootstrapError),
     /// The settings make no sense.
     #[error(transparent)]
-    Settings(#[from] SettingsError),
+    Settings(#[from] StreamSettingsError),
     /// The transport could not be set up.
     #[error("cannot set up the transport: {0}")]
     Transport(io::Error),
@@ -28,7 +28,7 @@ pub enum StreamError {
     Shortage(#[from] Shortage),
     /// The connection has failed.
     #[error(transparent)]
-    Failed(#[from] Failure),
+    Failed(#[from] SocketFailure),
     /// A buffer was not taken.
     #[error(transparent)]
     Refused(#[from] PostRefused),
@@ -57,11 +57,11 @@ impl From<StreamError> for io::Error {
     }
 }
 
-fn kind_of(failure: &Failure) -> io::ErrorKind {
+fn kind_of(failure: &SocketFailure) -> io::ErrorKind {
     match failure {
-        Failure::Broken(_) => io::ErrorKind::ConnectionReset,
-        Failure::Aborted => io::ErrorKind::ConnectionAborted,
-        Failure::Unanswered => io::ErrorKind::TimedOut,
-        Failure::Violation(_) => io::ErrorKind::InvalidData,
+        SocketFailure::Broken(_) => io::ErrorKind::ConnectionReset,
+        SocketFailure::Aborted => io::ErrorKind::ConnectionAborted,
+        SocketFailure::Unanswered => io::ErrorKind::TimedOut,
+        SocketFailure::Violation(_) => io::ErrorKind::InvalidData,
     }
 }

@@ -1,8 +1,8 @@
 //! Streams: sockets for who needs RDMA's speed without its verbs (UNH EXS).
 //!
 //! Two processes are joined by an address and a secret; on one host they share memory, else they use TCP, or RDMA if one
-//! of them asks for it ([`Transport`]). Data goes straight from the sender's memory into the receiver's when the receiver is ahead, and through a hidden ring of the
-//! receiver when it is not.
+//! of them asks for it ([`StreamTransport`]). Data goes straight from the sender's memory into the receiver's when the receiver
+//! is ahead, and through a hidden ring of the receiver when it is not.
 //!
 //! - [`Socket`] is asynchronous: post buffers to be sent and to be filled, and take events. Nothing is copied on the way
 //!   unless the receiver is late.
@@ -16,14 +16,14 @@
 //! **Ends.** [`Socket::shut_down`] ends this end's stream, and the peer sees its end behind all data. When both have
 //! done so, the socket closes. A peer that dies is noticed at once on shared memory; what it sent before can still be
 //! received. Dropping a socket ends its stream and waits a little for the peer to take what was sent
-//! ([`Options::linger`]); [`Socket::abort`] waits for nothing.
+//! ([`StreamOptions::linger`]); [`Socket::abort`] waits for nothing.
 //!
 //! ```
 //! use std::io::{Read as _, Write as _};
-//! use squall::stream::{Listener, Options, Stream};
+//! use squall::stream::{Listener, StreamOptions, Stream};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let options = Options::local("doc-streams");
+//! let options = StreamOptions::local("doc-streams");
 //! let listener = Listener::bind(&"127.0.0.1:0".parse()?, &options)?;
 //! let address = listener.address().clone();
 //! let server = std::thread::spawn(move || {
@@ -51,12 +51,12 @@ mod socket;
 pub use squall_fabric::region::Access;
 pub use squall_fabric::{Buffer, Region, RegionId};
 pub use squall_protocols::stream::{
-    Completion, Failure, Kind, Policy, PostRefused, ReceiveId, ReceiveOutcome, SendId, SendOutcome, Settings,
-    Statistics,
+    Completion, PostRefused, ReceiveId, ReceiveOutcome, SendId, SendOutcome, SocketFailure, SocketKind,
+    Statistics, StreamSettings, TransferPolicy,
 };
 pub use squall_transports::bootstrap::Address;
 pub use squall_transports::bootstrap::Secret;
-pub use squall_transports::bootstrap::pair::Choice as Transport;
+pub use squall_transports::bootstrap::pair::StreamTransport;
 pub use squall_transports::verbs::VerbsSettings;
 
 #[cfg(feature = "tokio")]
@@ -64,5 +64,5 @@ pub use asynchronous::{AsyncListener, AsyncStream};
 pub use blocking::Stream;
 pub use endpoint::{Endpoint, wait_any};
 pub use error::StreamError;
-pub use options::Options;
-pub use socket::{Event, Listener, Socket};
+pub use options::StreamOptions;
+pub use socket::{Listener, Socket, SocketEvent};

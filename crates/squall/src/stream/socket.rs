@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use squall_fabric::trusted;
-use squall_transports::bootstrap::pair::{self, Door};
+use squall_transports::bootstrap::pair::{self, PairListener};
 
-use super::endpoint::Side;
+use super::endpoint::EndpointSide;
 use super::{
-    Address, Buffer, Completion, Endpoint, Failure, Options, PostRefused, ReceiveId, ReceiveOutcome, SendId,
-    SendOutcome, Statistics, StreamError,
+    Address, Buffer, Completion, Endpoint, PostRefused, ReceiveId, ReceiveOutcome, SendId, SendOutcome,
+    SocketFailure, Statistics, StreamError, StreamOptions,
 };
 
 /// One end of a connection that moves buffers. See [`super`] for who drives it and how it ends.
@@ -18,7 +18,7 @@ use super::{
 pub struct Socket {
     // Above the buffers: their memory is the peer's to write until it is dropped.
     endpoint: Endpoint,
-    options: Options,
+    options: StreamOptions,
     /// In the order in which they were posted.
     sends: VecDeque<(SendId, Buffer)>,
     receives: VecDeque<(ReceiveId, Buffer)>,
@@ -26,7 +26,7 @@ pub struct Socket {
 
 /// Something is done; its buffer comes back.
 #[derive(Debug)]
-pub enum Event {
+pub enum SocketEvent {
     /// Both ends are there.
     Connected,
     /// A send is done.
@@ -52,29 +52,29 @@ pub enum Event {
     /// The connection is over; all buffers have come back.
     Closed {
         /// Why, if not in order.
-        failure: Option<Failure>,
+        failure: Option<SocketFailure>,
     },
 }
 
 impl Socket {
-    /// Connects to the listener at `address`; tries until it is there or [`Options::timeout`] is over. As with TCP, the
-    /// listener need not have accepted yet: [`Event::Connected`] tells when it has.
+    /// Connects to the listener at `address`; tries until it is there or [`StreamOptions::timeout`] is over. As with TCP, the
+    /// listener need not have accepted yet: [`SocketEvent::Connected`] tells when it has.
     ///
     /// # Errors
     /// [`StreamError`], with what to do next.
-    pub fn connect(address: &Address, options: &Options) -> Result<Self, StreamError> {
+    pub fn connect(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         options.check()?;
         let meeting = pair::call(address, &options.terms())?;
-        Ok(Self::over(Endpoint::new(meeting, Side::Calling, options)?, options))
+        Ok(Self::over(Endpoint::new(meeting, EndpointSide::Calling, options)?, options))
     }
 
-    fn over(endpoint: Endpoint, options: &Options) -> Self {
+    fn over(endpoint: Endpoint, options: &StreamOptions) -> Self {
         Self { endpoint, options: options.clone(), sends: VecDeque::new(), receives: VecDeque::new() }
     }
 
     /// How it was made.
     #[must_use]
-    pub const fn options(&self) -> &Options {
+    pub const fn options(&self) -> &StreamOptions {
         &self.options
     }
 
@@ -167,14 +167,14 @@ impl Socket {
 
     /// The next event, without waiting. Also moves what was posted.
     #[inline]
-    pub fn poll(&mut self) -> Option<Event> {
+    pub fn poll(&mut self) -> Option<SocketEvent> {
         let completion = self.endpoint.poll()?;
         Some(self.event(completion))
     }
 
     /// The next event, waiting for up to `timeout` (`None`: for ever). `None` if there is none: the time is over, or the
     /// connection is and nothing will ever happen.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Option<Event> {
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Option<SocketEvent> {
         let completion = self.endpoint.wait(timeout)?;
         Some(self.event(completion))
     }
@@ -206,17 +206,17 @@ impl Socket {
         self.endpoint.statistics()
     }
 
-    fn event(&mut self, completion: Completion) -> Event {
+    fn event(&mut self, completion: Completion) -> SocketEvent {
         match completion {
-            Completion::Connected => Event::Connected,
+            Completion::Connected => SocketEvent::Connected,
             Completion::Send { id, outcome } => {
-                Event::Sent { id, buffer: take(&mut self.sends, id), outcome }
+                SocketEvent::Sent { id, buffer: take(&mut self.sends, id), outcome }
             }
             Completion::Receive { id, bytes, outcome } => {
                 let bytes = usize::try_from(bytes).expect("it fits the buffer");
-                Event::Received { id, buffer: take(&mut self.receives, id), bytes, outcome }
+                SocketEvent::Received { id, buffer: take(&mut self.receives, id), bytes, outcome }
             }
-            Completion::Closed { failure } => Event::Closed { failure },
+            Completion::Closed { failure } => SocketEvent::Closed { failure },
         }
     }
 }
@@ -230,8 +230,8 @@ fn take<I: Ord + Copy>(posted: &mut VecDeque<(I, Buffer)>, id: I) -> Buffer {
 /// Where sockets connect to.
 #[derive(Debug)]
 pub struct Listener {
-    door: Door,
-    options: Options,
+    door: PairListener,
+    options: StreamOptions,
 }
 
 impl Listener {
@@ -239,9 +239,9 @@ impl Listener {
     ///
     /// # Errors
     /// [`StreamError::Connect`] if the address cannot be had.
-    pub fn bind(address: &Address, options: &Options) -> Result<Self, StreamError> {
+    pub fn bind(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         options.check()?;
-        Ok(Self { door: Door::open(address, &options.terms())?, options: options.clone() })
+        Ok(Self { door: PairListener::open(address, &options.terms())?, options: options.clone() })
     }
 
     /// Where it listens, with the port that the kernel has chosen.
@@ -268,7 +268,7 @@ impl Listener {
     /// [`StreamError`] if the system lets nobody in.
     pub fn accept_within(&self, timeout: Option<Duration>) -> Result<Option<Socket>, StreamError> {
         let Some(meeting) = self.door.accept(timeout)? else { return Ok(None) };
-        let endpoint = Endpoint::new(meeting, Side::Listening, &self.options)?;
+        let endpoint = Endpoint::new(meeting, EndpointSide::Listening, &self.options)?;
         Ok(Some(Socket::over(endpoint, &self.options)))
     }
 }

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use rustix::fd::BorrowedFd;
 
 use super::error::system;
-use super::link::Link;
-use super::message::{Answer, Request};
-use super::wire::{Until, Wire, WireError};
-use super::{Address, BootstrapError, Plan, Proof, ProofError};
+use super::link::LinkSocket;
+use super::message::{BootstrapAnswer, BootstrapRequest};
+use super::wire::{FramedSocket, FramingError, WaitLimit};
+use super::{Address, BootstrapError, BootstrapPlan, Proof, ProofError};
 use crate::Waker;
 
 /// Makes connections.
 pub(super) struct Caller<'p> {
-    pub(super) plan: &'p Plan,
+    pub(super) plan: &'p BootstrapPlan,
     pub(super) proof: &'p Proof,
     /// How long a process may take to prove the secret.
     pub(super) patience: Duration,
@@ -40,38 +40,38 @@ pub enum CallError {
 
 impl Caller<'_> {
     /// Connects, proves the secret, asks, and is accepted.
-    pub(super) fn call<S: Link>(
+    pub(super) fn call<S: LinkSocket>(
         &self,
         address: &Address,
-        request: &Request,
-        until: Until<'_>,
-    ) -> Result<Wire<S>, CallError> {
+        request: &BootstrapRequest,
+        until: WaitLimit<'_>,
+    ) -> Result<FramedSocket<S>, CallError> {
         let (wire, answer) = self.ask(address, request, until)?;
         Self::accepted(address, answer).map(|()| wire)
     }
 
     /// Whether an answer is a plain yes.
-    pub(super) fn accepted(address: &Address, answer: Answer) -> Result<(), CallError> {
+    pub(super) fn accepted(address: &Address, answer: BootstrapAnswer) -> Result<(), CallError> {
         match answer {
-            Answer::Accepted => Ok(()),
-            Answer::Refused(refusal) => {
+            BootstrapAnswer::Accepted => Ok(()),
+            BootstrapAnswer::Refused(refusal) => {
                 Err(CallError::Never(BootstrapError::Refused { address: address.clone(), refusal }))
             }
-            Answer::Wait { reason } => Err(CallError::Unheard(reason)),
-            Answer::Denied { reason } => Err(CallError::Again(reason)),
+            BootstrapAnswer::Wait { reason } => Err(CallError::Unheard(reason)),
+            BootstrapAnswer::Denied { reason } => Err(CallError::Again(reason)),
             _ => Err(CallError::Again("it gave an answer to something else".into())),
         }
     }
 
     /// Connects, proves the secret, and asks; returns the answer.
-    pub(super) fn ask<S: Link>(
+    pub(super) fn ask<S: LinkSocket>(
         &self,
         address: &Address,
-        request: &Request,
-        until: Until<'_>,
-    ) -> Result<(Wire<S>, Answer), CallError> {
+        request: &BootstrapRequest,
+        until: WaitLimit<'_>,
+    ) -> Result<(FramedSocket<S>, BootstrapAnswer), CallError> {
         let begun = Instant::now();
-        let before = Until { deadline: until.deadline.min(begun + self.patience), ..until };
+        let before = WaitLimit { deadline: until.deadline.min(begun + self.patience), ..until };
         let stream = S::connect(address, before.deadline, until.abandon).map_err(|error| {
             CallError::Unheard(match error.kind() {
                 ErrorKind::ConnectionRefused | ErrorKind::NotFound => "nobody listens there".into(),
@@ -81,10 +81,10 @@ impl Caller<'_> {
         if let Ok(Some(user)) = stream.foreign_user() {
             return Err(CallError::Unproved(BootstrapError::OtherUser { address: address.clone(), user }));
         }
-        let wire = Wire::new(stream).map_err(system("to make a socket non-blocking"));
+        let wire = FramedSocket::new(stream).map_err(system("to make a socket non-blocking"));
         let mut wire = wire.map_err(CallError::Never)?;
         wire.prove(self.proof, before).map_err(|error| self.on_proof_error(address, error))?;
-        let again = |error: WireError| CallError::Again(error.to_string());
+        let again = |error: FramingError| CallError::Again(error.to_string());
         wire.write_frame(request, until).map_err(again)?;
         let answer = wire.read_frame(until).map_err(again)?;
         Ok((wire, answer))
@@ -108,8 +108,8 @@ impl Caller<'_> {
 /// must hold nothing up. The thread ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct CallThread<S> {
-    calls: Sender<Call>,
-    outcomes: Receiver<Outcome<S>>,
+    calls: Sender<CallOrder>,
+    outcomes: Receiver<CallOutcome<S>>,
     /// Rings when there is an outcome.
     bell: Waker,
     /// Rings when a call is of no use any more.
@@ -117,26 +117,26 @@ pub(super) struct CallThread<S> {
 }
 
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct CallOrder {
     pub(super) address: Address,
-    pub(super) request: Request,
+    pub(super) request: BootstrapRequest,
     /// How long it may take to connect and to prove the secret.
     pub(super) patience: Duration,
     pub(super) until: Instant,
 }
 
-pub(super) type Outcome<S> = Result<(Wire<S>, Answer), CallError>;
+pub(super) type CallOutcome<S> = Result<(FramedSocket<S>, BootstrapAnswer), CallError>;
 
-impl<S: Link> CallThread<S> {
-    pub(super) fn begin(plan: &Plan) -> Result<Self, BootstrapError> {
+impl<S: LinkSocket> CallThread<S> {
+    pub(super) fn begin(plan: &BootstrapPlan) -> Result<Self, BootstrapError> {
         let waker = || Waker::new().map_err(system("to make a doorbell"));
         let (bell, over) = (waker()?, waker()?);
-        let ((calls, ordered), (made, outcomes)) = (channel::<Call>(), channel());
+        let ((calls, ordered), (made, outcomes)) = (channel::<CallOrder>(), channel());
         let (plan, ring, abandon) = (plan.clone(), bell.clone(), over.clone());
         let run = move || {
             let proof = plan.proof();
-            for Call { address, request, patience, until } in ordered {
-                let until = Until { deadline: until, abandon: Some(abandon.doorbell()) };
+            for CallOrder { address, request, patience, until } in ordered {
+                let until = WaitLimit { deadline: until, abandon: Some(abandon.doorbell()) };
                 let outcome = Caller { plan: &plan, proof: &proof, patience }.ask(&address, &request, until);
                 if made.send(outcome).is_err() {
                     return;
@@ -149,7 +149,7 @@ impl<S: Link> CallThread<S> {
         Ok(Self { calls, outcomes, bell, over })
     }
 
-    pub(super) fn begin_call(&self, call: Call) {
+    pub(super) fn begin_call(&self, call: CallOrder) {
         // If the thread has panicked, it has said so, and the time of the process will be over.
         let _ = self.calls.send(call);
     }
@@ -160,7 +160,7 @@ impl<S: Link> CallThread<S> {
     }
 
     /// What has come of the call, once.
-    pub(super) fn poll(&self) -> Option<Outcome<S>> {
+    pub(super) fn poll(&self) -> Option<CallOutcome<S>> {
         // First: the bell rings behind the outcome.
         self.bell.silence();
         self.outcomes.try_recv().ok()

@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 use rustix::fd::AsFd;
 use squall_fabric::NodeId;
 
+use super::admission::ANSWER_TIMEOUT;
 use super::caller::Caller;
-use super::desk::ANSWER_TIMEOUT;
 use super::error::system;
-use super::link::Link;
-use super::message::{Admittance, Answer, Refusal, Report, Request};
-use super::porter::Porter;
+use super::link::LinkSocket;
+use super::message::{AdmissionFrame, BootstrapAnswer, BootstrapRequest, LinkReport, Refusal};
+use super::pre_join_responder::PreJoinResponder;
 use super::request::{NAME_BYTES_MAX, read_address, read_members};
-use super::wire::{Until, Wire};
-use super::{Address, BootstrapError, CallError, Listener, Member, Plan, Proof};
+use super::wire::{FramedSocket, WaitLimit};
+use super::{Address, BootstrapError, BootstrapListener, BootstrapMember, BootstrapPlan, CallError, Proof};
 
 /// What a process has when all its links stand. It is a member as soon as the leader's group says so.
 #[derive(Debug)]
 pub struct Joined<S> {
     /// Our number.
     pub node: NodeId,
-    /// The group's, for [`super::Desk::open`].
+    /// The group's, for [`super::AdmissionListener::open`].
     pub session: u64,
     /// All members, without us, in the order of their numbers.
-    pub members: Vec<Member>,
+    pub members: Vec<BootstrapMember>,
     /// A blocking stream to each of them, in the same order. TCP streams have no delay set.
     pub streams: Vec<(NodeId, S)>,
 }
@@ -40,7 +40,7 @@ pub enum JoinReply {
         /// The member that has admitted us.
         leader: NodeId,
         /// All members, without us, in the order of their numbers.
-        members: Vec<Member>,
+        members: Vec<BootstrapMember>,
         /// What the leader's code has for ours.
         token: Vec<u8>,
     },
@@ -54,9 +54,9 @@ pub enum JoinReply {
 ///
 /// # Errors
 /// [`BootstrapError::Plan`] if there are none that its kind of socket reaches.
-pub fn join_contacts<S: Link>(
-    plan: &Plan,
-    listener: &Listener<S>,
+pub fn join_contacts<S: LinkSocket>(
+    plan: &BootstrapPlan,
+    listener: &BootstrapListener<S>,
     first: Option<&Address>,
 ) -> Result<Vec<Address>, BootstrapError> {
     let others = plan.contacts.iter().filter(|contact| !listener.is_at(contact));
@@ -74,27 +74,27 @@ pub fn join_contacts<S: Link>(
 /// The calls of a process that joins, one at a time.
 #[derive(Debug)]
 pub struct JoinCalls<'p, S> {
-    plan: &'p Plan,
+    plan: &'p BootstrapPlan,
     proof: &'p Proof,
-    request: Request,
+    request: BootstrapRequest,
     /// Where we listen.
     own: String,
     /// What we have been admitted with, and the connection with the leader.
-    admission: Option<(Wire<S>, Admittance, Vec<Member>)>,
-    links: BTreeMap<NodeId, Wire<S>>,
+    admission: Option<(FramedSocket<S>, AdmissionFrame, Vec<BootstrapMember>)>,
+    links: BTreeMap<NodeId, FramedSocket<S>>,
     is_reported: bool,
 }
 
-impl<S: Link> JoinCalls<'_, S> {
+impl<S: LinkSocket> JoinCalls<'_, S> {
     /// Runs `run` with the calls of a process that is reached at `listener`. Meanwhile all that come there are told that it is too
     /// early. `name` is for people to see.
     ///
     /// # Errors
     /// If the name cannot be used, or the system has no more descriptors.
     pub fn with<T>(
-        plan: &Plan,
+        plan: &BootstrapPlan,
         name: &str,
-        listener: &Listener<S>,
+        listener: &BootstrapListener<S>,
         run: impl FnOnce(&mut JoinCalls<'_, S>) -> T,
     ) -> Result<T, BootstrapError> {
         if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
@@ -104,15 +104,15 @@ impl<S: Link> JoinCalls<'_, S> {
         }
         let (proof, own) = (plan.proof(), listener.address().to_string());
         let (agreement, listen) = (plan.agreement, vec![own.clone()]);
-        let request = Request::Enter { agreement, listen, name: name.into(), rank: plan.rank };
+        let request = BootstrapRequest::Enter { agreement, listen, name: name.into(), rank: plan.rank };
         let (admission, links) = (None, BTreeMap::new());
         let mut calls = JoinCalls { plan, proof: &proof, request, own, admission, links, is_reported: false };
-        let porter = Porter::new(plan, listener, &proof)?;
+        let responder = PreJoinResponder::new(plan, listener, &proof)?;
         std::thread::scope(|scope| {
-            let serving = scope.spawn(|| porter.serve());
+            let serving = scope.spawn(|| responder.serve());
             let outcome = run(&mut calls);
-            porter.dismiss();
-            // A panic of the porter has been printed by its thread.
+            responder.dismiss();
+            // A panic of the pre-join responder has been printed by its thread.
             let _ = serving.join();
             Ok(outcome)
         })
@@ -131,22 +131,24 @@ impl<S: Link> JoinCalls<'_, S> {
         let caller = Caller { plan: self.plan, proof: self.proof, patience };
         let (wire, answer) = caller.ask::<S>(contact, &self.request, until.into())?;
         match answer {
-            Answer::Admit(admittance) => self.on_admitted(contact, wire, admittance),
-            Answer::Redirect { leader } => Ok(match read_address(&leader).filter(S::takes) {
+            BootstrapAnswer::Admit(admittance) => self.on_admitted(contact, wire, admittance),
+            BootstrapAnswer::Redirect { leader } => Ok(match read_address(&leader).filter(S::takes) {
                 Some(leader) => JoinReply::Redirect(leader),
                 None => JoinReply::Wait("it does not know the leader".into()),
             }),
-            Answer::Wait { reason } | Answer::Later { reason } => Ok(JoinReply::Wait(reason)),
-            Answer::Refused(refusal @ (Refusal::Assembling | Refusal::Complete | Refusal::OtherSession)) => {
-                Ok(JoinReply::Wait(refusal.to_string()))
+            BootstrapAnswer::Wait { reason } | BootstrapAnswer::Later { reason } => {
+                Ok(JoinReply::Wait(reason))
             }
-            Answer::Refused(refusal) => {
+            BootstrapAnswer::Refused(
+                refusal @ (Refusal::Assembling | Refusal::Complete | Refusal::OtherSession),
+            ) => Ok(JoinReply::Wait(refusal.to_string())),
+            BootstrapAnswer::Refused(refusal) => {
                 Err(CallError::Never(BootstrapError::Refused { address: contact.clone(), refusal }))
             }
-            Answer::Denied { reason } => {
+            BootstrapAnswer::Denied { reason } => {
                 Err(CallError::Never(BootstrapError::Denied { address: contact.clone(), reason }))
             }
-            Answer::Accepted | Answer::AcceptedByRdma | Answer::Status { .. } => {
+            BootstrapAnswer::Accepted | BootstrapAnswer::AcceptedByRdma | BootstrapAnswer::Status { .. } => {
                 Err(CallError::Never(nonsense(contact, "an answer to something else")))
             }
         }
@@ -155,13 +157,13 @@ impl<S: Link> JoinCalls<'_, S> {
     fn on_admitted(
         &mut self,
         contact: &Address,
-        wire: Wire<S>,
-        admittance: Admittance,
+        wire: FramedSocket<S>,
+        admittance: AdmissionFrame,
     ) -> Result<JoinReply, CallError> {
         let mut members =
             read_members(&admittance, S::takes).map_err(|what| CallError::Never(nonsense(contact, what)))?;
         // Its own word may be a wildcard, but here we have reached it.
-        let leads = |member: &&mut Member| member.node.0 == admittance.leader;
+        let leads = |member: &&mut BootstrapMember| member.node.0 == admittance.leader;
         members.iter_mut().filter(leads).for_each(|member| member.address.clone_from(contact));
         let (node, leader) = (NodeId(admittance.node), NodeId(admittance.leader));
         let reply =
@@ -175,20 +177,21 @@ impl<S: Link> JoinCalls<'_, S> {
     /// # Errors
     /// [`CallError`]; also if the leader has closed its connection meanwhile.
     pub fn link(&mut self, node: NodeId, address: &Address, until: Instant) -> Result<(), CallError> {
-        let Some((leader, Admittance { session, node: own, .. }, _)) = &mut self.admission else {
+        let Some((leader, AdmissionFrame { session, node: own, .. }, _)) = &mut self.admission else {
             return Err(CallError::Again("this process has not been admitted".into()));
         };
-        let request = Request::Hello { session: *session, node: *own, listen: self.own.clone() };
+        let request = BootstrapRequest::Hello { session: *session, node: *own, listen: self.own.clone() };
         let caller = Caller { plan: self.plan, proof: self.proof, patience: self.plan.timeout };
         let because = |cause: String| format!("no link with {node} at {address}: {cause}");
-        let call = caller.call(address, &request, Until { deadline: until, abandon: Some(leader.as_fd()) });
+        let call =
+            caller.call(address, &request, WaitLimit { deadline: until, abandon: Some(leader.as_fd()) });
         match call {
             Ok(wire) => {
                 self.links.insert(node, wire);
                 Ok(())
             }
             // It says nothing before the report, so this is the end of its connection.
-            Err(_) if !matches!(leader.poll_frame::<Answer>(), Ok(None)) => {
+            Err(_) if !matches!(leader.poll_frame::<BootstrapAnswer>(), Ok(None)) => {
                 Err(CallError::Again("the leader has closed the connection".into()))
             }
             // It is about to take links, or it has just been restarted.
@@ -209,9 +212,10 @@ impl<S: Link> JoinCalls<'_, S> {
             return Err(CallError::Again("this process has not been admitted".into()));
         };
         self.is_reported = true;
-        let answer = leader.write_frame(&Report::Connected, until).and_then(|()| leader.read_frame(until));
+        let answer =
+            leader.write_frame(&LinkReport::Connected, until).and_then(|()| leader.read_frame(until));
         match answer.map_err(|error| CallError::Again(error.to_string()))? {
-            Answer::Accepted => Ok(()),
+            BootstrapAnswer::Accepted => Ok(()),
             _ => Err(CallError::Again("the leader gave an answer to something else".into())),
         }
     }
@@ -245,16 +249,22 @@ impl<S: Link> JoinCalls<'_, S> {
 ///
 /// # Errors
 /// [`BootstrapError`], each with what to do next.
-pub fn ask<S: Link>(plan: &Plan, address: &Address, question: &[u8]) -> Result<Vec<u8>, BootstrapError> {
+pub fn ask<S: LinkSocket>(
+    plan: &BootstrapPlan,
+    address: &Address,
+    question: &[u8],
+) -> Result<Vec<u8>, BootstrapError> {
     let deadline = Instant::now() + plan.handshake_timeout + ANSWER_WITHIN;
     let proof = plan.proof();
     let caller = Caller { plan, proof: &proof, patience: plan.timeout };
     let no_answer = |cause: String| BootstrapError::NoAnswer { address: address.clone(), cause };
-    let request = Request::Status { question: question.into() };
+    let request = BootstrapRequest::Status { question: question.into() };
     match caller.ask::<S>(address, &request, deadline.into()) {
-        Ok((_, Answer::Status { bytes })) => Ok(bytes),
-        Ok((_, Answer::Wait { reason } | Answer::Denied { reason })) => Err(no_answer(reason)),
-        Ok((_, Answer::Refused(refusal))) => Err(no_answer(refusal.to_string())),
+        Ok((_, BootstrapAnswer::Status { bytes })) => Ok(bytes),
+        Ok((_, BootstrapAnswer::Wait { reason } | BootstrapAnswer::Denied { reason })) => {
+            Err(no_answer(reason))
+        }
+        Ok((_, BootstrapAnswer::Refused(refusal))) => Err(no_answer(refusal.to_string())),
         Ok(_) => Err(nonsense(address, "an answer to something else")),
         Err(CallError::Unheard(cause) | CallError::Again(cause)) => Err(no_answer(cause)),
         Err(CallError::Never(error) | CallError::Unproved(error)) => Err(error),
@@ -265,5 +275,5 @@ pub(super) fn nonsense(contact: &Address, what: &str) -> BootstrapError {
     BootstrapError::Protocol { contact: contact.clone(), what: what.into() }
 }
 
-/// How long a member may take to answer: a little more than its desk lets it think.
+/// How long a member may take to answer: a little more than its admission listener lets it think.
 pub const ANSWER_WITHIN: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(2));

@@ -14,8 +14,8 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Address;
-use super::wire::{Until, wait};
-use crate::session::{Ends, PeerStream, Session};
+use super::wire::{WaitLimit, wait};
+use crate::session::{ConnectionEnds, PeerStream, SessionKeys};
 
 mod sealed {
     pub trait Sealed {}
@@ -24,7 +24,7 @@ mod sealed {
 }
 
 /// A stream socket by which members are connected: `TcpStream` or `UnixStream`.
-pub trait Link: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 'static {
+pub trait LinkSocket: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 'static {
     /// What accepts streams of this kind.
     type Listener: AsFd + Debug + Send + Sync;
 
@@ -67,17 +67,17 @@ pub trait Link: sealed::Sealed + AsFd + Read + Write + Debug + Sized + Send + 's
 
     /// How this end sees the connection, if it is one of TCP.
     #[doc(hidden)]
-    fn ends(&self) -> io::Result<Option<Ends>>;
+    fn ends(&self) -> io::Result<Option<ConnectionEnds>>;
 
     #[doc(hidden)]
-    fn secure(self, session: Session) -> Self::Secured;
+    fn secure(self, session: SessionKeys) -> Self::Secured;
 
     /// The user who runs the peer, where the kernel vouches for it and it is not ours.
     #[doc(hidden)]
     fn foreign_user(&self) -> io::Result<Option<u32>>;
 }
 
-impl Link for TcpStream {
+impl LinkSocket for TcpStream {
     type Listener = TcpListener;
     type Secured = PeerStream;
 
@@ -105,7 +105,7 @@ impl Link for TcpStream {
     fn connect(address: &Address, deadline: Instant, abandon: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let mut last = ErrorKind::AddrNotAvailable.into();
         for address in socket_addresses(address)? {
-            match connect_tcp(address, Until { deadline, abandon }) {
+            match connect_tcp(address, WaitLimit { deadline, abandon }) {
                 Ok(stream) if is_itself(&stream)? => last = ErrorKind::ConnectionRefused.into(),
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
@@ -133,11 +133,11 @@ impl Link for TcpStream {
         self.local_addr().ok().map(|address| address.ip())
     }
 
-    fn ends(&self) -> io::Result<Option<Ends>> {
-        Ends::of(self).map(Some)
+    fn ends(&self) -> io::Result<Option<ConnectionEnds>> {
+        ConnectionEnds::of(self).map(Some)
     }
 
-    fn secure(self, session: Session) -> PeerStream {
+    fn secure(self, session: SessionKeys) -> PeerStream {
         PeerStream::new(self, session)
     }
 
@@ -146,7 +146,7 @@ impl Link for TcpStream {
     }
 }
 
-impl Link for UnixStream {
+impl LinkSocket for UnixStream {
     type Listener = UnixListener;
     type Secured = Self;
 
@@ -204,11 +204,11 @@ impl Link for UnixStream {
         None
     }
 
-    fn ends(&self) -> io::Result<Option<Ends>> {
+    fn ends(&self) -> io::Result<Option<ConnectionEnds>> {
         Ok(None)
     }
 
-    fn secure(self, session: Session) -> Self {
+    fn secure(self, session: SessionKeys) -> Self {
         assert!(!session.is_sealed(), "nothing is encrypted on Unix sockets");
         self
     }
@@ -219,7 +219,7 @@ impl Link for UnixStream {
     }
 }
 
-fn connect_tcp(address: SocketAddr, until: Until<'_>) -> io::Result<TcpStream> {
+fn connect_tcp(address: SocketAddr, until: WaitLimit<'_>) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;

@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd, BorrowedFd};
 
-use super::link::{Link, is_this_host};
+use super::link::{LinkSocket, is_this_host};
 use super::{Address, BootstrapError};
 
 /// A bound socket. It outlives the bootstrap, so that later comers can be answered.
 #[derive(Debug)]
-pub struct Listener<S: Link> {
+pub struct BootstrapListener<S: LinkSocket> {
     socket: S::Listener,
     address: Address,
     /// Removes the file of a `unix:/path` socket at the end.
     _file: Option<SocketFile>,
 }
 
-impl<S: Link> Listener<S> {
+impl<S: LinkSocket> BootstrapListener<S> {
     /// Listens at `address`. A socket file at its path that nobody listens at any more is replaced.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl<S: Link> Listener<S> {
     }
 }
 
-impl<S: Link> AsFd for Listener<S> {
+impl<S: LinkSocket> AsFd for BootstrapListener<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

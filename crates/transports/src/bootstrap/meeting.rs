@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use rustix::fd::AsFd;
 use squall_fabric::NodeId;
 
-use super::caller::{Call, CallThread, Caller};
+use super::caller::{CallOrder, CallThread, Caller};
 use super::calls::nonsense;
 use super::error::system;
-use super::link::Link;
-use super::message::{Answer, Claim, Notice, Refusal, Report, Request};
-use super::reception::{Reception, Visitor};
+use super::handshake_queue::{HandshakeQueue, ProvedVisitor};
+use super::link::LinkSocket;
+use super::message::{BootstrapAnswer, BootstrapRequest, ClaimFrame, CoordinatorNotice, LinkReport, Refusal};
 use super::request::{can_use, read_address, read_claim};
 use super::secret::random_bytes;
-use super::wire::{Wire, WireError};
-use super::{Address, BootstrapError, CallError, Listener, Plan, Progress};
+use super::wire::{FramedSocket, FramingError};
+use super::{Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, CallError};
 
 /// Where a process meets the others.
 ///
@@ -25,35 +25,35 @@ use super::{Address, BootstrapError, CallError, Listener, Plan, Progress};
 /// [`MeetingPoint::keep`] or [`MeetingPoint::discard`]. Nothing here waits but [`MeetingPoint::poll`], except that a roster may
 /// take `handshake_timeout` to be sent to a process that reads slowly.
 #[derive(Debug)]
-pub struct MeetingPoint<'p, S: Link> {
+pub struct MeetingPoint<'p, S: LinkSocket> {
     handshake_timeout: Duration,
-    reception: Reception<'p, S>,
-    guests: BTreeMap<u64, Guest<S>>,
+    queue: HandshakeQueue<'p, S>,
+    connected: BTreeMap<u64, ConnectedVisitor<S>>,
     /// How many there have been.
     visitors: u64,
     /// Processes to which a notice could not be sent.
     unheard: Vec<u64>,
-    coordinator: Option<Wire<S>>,
+    coordinator: Option<FramedSocket<S>>,
     /// Links that this process has made.
-    links: BTreeMap<NodeId, Wire<S>>,
+    links: BTreeMap<NodeId, FramedSocket<S>>,
     calls: CallThread<S>,
     /// Whom the last call was for, until its outcome is there.
-    calling: Option<(Address, Target)>,
+    calling: Option<(Address, CallTarget)>,
     /// The connection of the last call, if it has succeeded.
-    called: Option<(Target, Wire<S>)>,
+    called: Option<(CallTarget, FramedSocket<S>)>,
 }
 
 /// A process that has called this one.
 #[derive(Debug)]
-struct Guest<S> {
-    wire: Wire<S>,
+struct ConnectedVisitor<S> {
+    wire: FramedSocket<S>,
     peer: String,
     is_link: bool,
 }
 
 /// What a call is for.
 #[derive(Clone, Copy, Debug)]
-enum Target {
+enum CallTarget {
     Contact,
     Link(NodeId),
 }
@@ -66,7 +66,7 @@ pub enum MeetingEvent {
         /// Its number.
         visitor: u64,
         /// What it says.
-        claim: Claim,
+        claim: ClaimFrame,
     },
     /// A process wants to link with this one. It waits for [`MeetingPoint::take_link`] or [`MeetingPoint::answer`].
     LinkAsked {
@@ -92,7 +92,7 @@ pub enum MeetingEvent {
         peer: String,
     },
     /// The coordinator has sent a notice.
-    Noticed(Notice),
+    Noticed(CoordinatorNotice),
     /// The coordinator has sent something that cannot be read, or not used.
     Nonsense(&'static str),
     /// The connection with the coordinator has ended.
@@ -108,7 +108,7 @@ pub enum MeetingEvent {
 /// The answer to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimAnswer {
-    /// The process is gathered; the connection stays open, for [`Notice`]s.
+    /// The process is gathered; the connection stays open, for [`CoordinatorNotice`]s.
     Accepted,
     /// That contact gathers.
     Redirect(Address),
@@ -131,23 +131,23 @@ pub enum LinkSource {
     Coordinator,
 }
 
-impl<S: Link> MeetingPoint<'_, S> {
+impl<S: LinkSocket> MeetingPoint<'_, S> {
     /// Runs `run` with the connections of a process that is reached at `listener`. All connections that are left at the end are
     /// closed.
     ///
     /// # Errors
     /// If the plan cannot be followed, or the system has no more descriptors or threads.
     pub fn with<T>(
-        plan: &Plan,
-        listener: &Listener<S>,
+        plan: &BootstrapPlan,
+        listener: &BootstrapListener<S>,
         run: impl FnOnce(&mut MeetingPoint<'_, S>) -> T,
     ) -> Result<T, BootstrapError> {
         plan.check(S::takes, listener.address())?;
         let proof = plan.proof();
         let mut point = MeetingPoint {
             handshake_timeout: plan.handshake_timeout,
-            reception: Reception::new(plan, listener, &proof),
-            guests: BTreeMap::new(),
+            queue: HandshakeQueue::new(plan, listener, &proof),
+            connected: BTreeMap::new(),
             visitors: 0,
             unheard: Vec::new(),
             coordinator: None,
@@ -173,17 +173,21 @@ impl<S: Link> MeetingPoint<'_, S> {
     pub fn poll(
         &mut self,
         until: Instant,
-        on_progress: &mut dyn FnMut(Progress),
+        on_progress: &mut dyn FnMut(BootstrapProgress),
     ) -> Result<Vec<MeetingEvent>, BootstrapError> {
         let until = if self.unheard.is_empty() { until } else { Instant::now() };
-        let followers = self.guests.values().filter(|guest| !guest.is_link).map(|guest| guest.wire.as_fd());
+        let followers = self
+            .connected
+            .values()
+            .filter(|connected| !connected.is_link)
+            .map(|connected| connected.wire.as_fd());
         let coordinator = self.coordinator.iter().map(AsFd::as_fd);
         let watched: Vec<_> = followers.chain(coordinator).chain([self.calls.bell()]).collect();
-        let visitors = self.reception.poll(&watched, until, on_progress)?;
+        let visitors = self.queue.poll(&watched, until, on_progress)?;
         // A member that is lost is known before another one reports, and links that have come before the notice that ends
         // their session: so no connection is missing that is to become a link.
         let mut events: Vec<MeetingEvent> = self.poll_call().into_iter().collect();
-        self.poll_guests(&mut events);
+        self.poll_visitors(&mut events);
         events.extend(visitors.into_iter().filter_map(|visitor| self.receive(visitor, on_progress)));
         events.extend(self.poll_coordinator());
         Ok(events)
@@ -203,20 +207,20 @@ impl<S: Link> MeetingPoint<'_, S> {
         )
     }
 
-    fn poll_guests(&mut self, events: &mut Vec<MeetingEvent>) {
+    fn poll_visitors(&mut self, events: &mut Vec<MeetingEvent>) {
         let mut lost = std::mem::take(&mut self.unheard);
         let mut reports = Vec::new();
-        for (visitor, guest) in self.guests.iter_mut().filter(|(_, guest)| !guest.is_link) {
-            match guest.wire.poll_frame() {
+        for (visitor, connected) in self.connected.iter_mut().filter(|(_, connected)| !connected.is_link) {
+            match connected.wire.poll_frame() {
                 Ok(None) => {}
-                Ok(Some(Report::Linked { session })) => {
+                Ok(Some(LinkReport::Linked { session })) => {
                     reports.push(MeetingEvent::Reported { visitor: *visitor, session });
                 }
-                Ok(Some(Report::Connected)) | Err(_) => lost.push(*visitor),
+                Ok(Some(LinkReport::Connected)) | Err(_) => lost.push(*visitor),
             }
         }
         for visitor in lost {
-            if let Some(Guest { peer, .. }) = self.guests.remove(&visitor) {
+            if let Some(ConnectedVisitor { peer, .. }) = self.connected.remove(&visitor) {
                 events.push(MeetingEvent::Lost { visitor, peer });
             }
         }
@@ -225,30 +229,33 @@ impl<S: Link> MeetingPoint<'_, S> {
 
     fn receive(
         &mut self,
-        visitor: Visitor<S>,
-        on_progress: &mut dyn FnMut(Progress),
+        visitor: ProvedVisitor<S>,
+        on_progress: &mut dyn FnMut(BootstrapProgress),
     ) -> Option<MeetingEvent> {
         let number = self.visitors;
         let event = match &visitor.request {
-            Request::Join(claim) => match read_claim(claim.clone(), visitor.wire.stream()) {
+            BootstrapRequest::Join(claim) => match read_claim(claim.clone(), visitor.wire.stream()) {
                 Some(claim) => MeetingEvent::Claimed { visitor: number, claim },
                 None => {
-                    visitor.turn_away(Refusal::Unusable, on_progress);
+                    visitor.reject(Refusal::Unusable, on_progress);
                     return None;
                 }
             },
-            Request::Link { session, node } => {
+            BootstrapRequest::Link { session, node } => {
                 MeetingEvent::LinkAsked { visitor: number, session: *session, node: NodeId(*node) }
             }
-            Request::Enter { .. } | Request::Hello { .. } | Request::Status { .. } | Request::Pair { .. } => {
-                visitor.turn_away(Refusal::Assembling, on_progress);
+            BootstrapRequest::Enter { .. }
+            | BootstrapRequest::Hello { .. }
+            | BootstrapRequest::Status { .. }
+            | BootstrapRequest::Pair { .. } => {
+                visitor.reject(Refusal::Assembling, on_progress);
                 return None;
             }
         };
         self.visitors += 1;
         let is_link = matches!(event, MeetingEvent::LinkAsked { .. });
-        let Visitor { wire, peer, .. } = visitor;
-        self.guests.insert(number, Guest { wire, peer, is_link });
+        let ProvedVisitor { wire, peer, .. } = visitor;
+        self.connected.insert(number, ConnectedVisitor { wire, peer, is_link });
         Some(event)
     }
 
@@ -258,7 +265,7 @@ impl<S: Link> MeetingPoint<'_, S> {
             Ok(None) => None,
             Ok(Some(notice)) if can_use::<S>(&notice) => Some(MeetingEvent::Noticed(notice)),
             Ok(Some(_)) => Some(MeetingEvent::Nonsense("an address that cannot be used")),
-            Err(WireError::Malformed(what)) => Some(MeetingEvent::Nonsense(what)),
+            Err(FramingError::Malformed(what)) => Some(MeetingEvent::Nonsense(what)),
             Err(_) => {
                 self.coordinator = None;
                 Some(MeetingEvent::CoordinatorLost)
@@ -267,33 +274,39 @@ impl<S: Link> MeetingPoint<'_, S> {
     }
 
     /// Sends a claim to a contact, which may take `patience` to prove the secret.
-    pub fn ask(&mut self, contact: &Address, claim: Claim, patience: Duration, until: Instant) {
-        self.call(contact, Target::Contact, Request::Join(claim), patience, until);
+    pub fn ask(&mut self, contact: &Address, claim: ClaimFrame, patience: Duration, until: Instant) {
+        self.call(contact, CallTarget::Contact, BootstrapRequest::Join(claim), patience, until);
     }
 
     /// Asks a member for a link with this one, which has the rank `own` in the session.
     pub fn link(&mut self, session: u64, own: NodeId, node: NodeId, address: &Address, until: Instant) {
         let patience = until.saturating_duration_since(Instant::now());
-        self.call(address, Target::Link(node), Request::Link { session, node: own.0 }, patience, until);
+        self.call(
+            address,
+            CallTarget::Link(node),
+            BootstrapRequest::Link { session, node: own.0 },
+            patience,
+            until,
+        );
     }
 
     fn call(
         &mut self,
         address: &Address,
-        target: Target,
-        request: Request,
+        target: CallTarget,
+        request: BootstrapRequest,
         patience: Duration,
         until: Instant,
     ) {
         self.calling = Some((address.clone(), target));
-        self.calls.begin_call(Call { address: address.clone(), request, patience, until });
+        self.calls.begin_call(CallOrder { address: address.clone(), request, patience, until });
     }
 
     /// Keeps the connection of the last call: with the coordinator, or with the member that it was to link with.
     pub fn keep(&mut self) {
         match self.called.take() {
-            Some((Target::Contact, wire)) => self.coordinator = Some(wire),
-            Some((Target::Link(node), wire)) => {
+            Some((CallTarget::Contact, wire)) => self.coordinator = Some(wire),
+            Some((CallTarget::Link(node), wire)) => {
                 self.links.insert(node, wire);
             }
             None => {}
@@ -306,64 +319,74 @@ impl<S: Link> MeetingPoint<'_, S> {
     }
 
     /// Answers a claim, or refuses a link; closes the connection unless the answer is [`ClaimAnswer::Accepted`].
-    pub fn answer(&mut self, visitor: u64, answer: ClaimAnswer, on_progress: &mut dyn FnMut(Progress)) {
-        let Some(mut guest) = self.guests.remove(&visitor) else { return };
+    pub fn answer(
+        &mut self,
+        visitor: u64,
+        answer: ClaimAnswer,
+        on_progress: &mut dyn FnMut(BootstrapProgress),
+    ) {
+        let Some(mut connected) = self.connected.remove(&visitor) else { return };
         let stays = answer == ClaimAnswer::Accepted;
         let answer = match answer {
-            ClaimAnswer::Accepted => Answer::Accepted,
-            ClaimAnswer::Redirect(contact) => Answer::Redirect { leader: contact.to_string() },
-            ClaimAnswer::Later(reason) => Answer::Later { reason },
-            ClaimAnswer::Running => Answer::Refused(Refusal::Complete),
+            ClaimAnswer::Accepted => BootstrapAnswer::Accepted,
+            ClaimAnswer::Redirect(contact) => BootstrapAnswer::Redirect { leader: contact.to_string() },
+            ClaimAnswer::Later(reason) => BootstrapAnswer::Later { reason },
+            ClaimAnswer::Running => BootstrapAnswer::Refused(Refusal::Complete),
             ClaimAnswer::Refused(refusal) => {
-                on_progress(Progress::Rejected { peer: guest.peer.clone(), cause: refusal.to_string() });
-                Answer::Refused(refusal)
+                on_progress(BootstrapProgress::Rejected {
+                    peer: connected.peer.clone(),
+                    cause: refusal.to_string(),
+                });
+                BootstrapAnswer::Refused(refusal)
             }
         };
         // `poll` finds out whether a process has gone that was accepted; another one needs no answer then.
-        let _ = guest.wire.write_frame(&answer, Instant::now());
+        let _ = connected.wire.write_frame(&answer, Instant::now());
         if stays {
-            self.guests.insert(visitor, guest);
+            self.connected.insert(visitor, connected);
         }
     }
 
     /// Accepts a link.
     pub fn take_link(&mut self, visitor: u64) {
-        if let Some(guest) = self.guests.get_mut(&visitor) {
+        if let Some(connected) = self.connected.get_mut(&visitor) {
             // If it has gone, the coordinator notices.
-            let _ = guest.wire.write_frame(&Answer::Accepted, Instant::now());
+            let _ = connected.wire.write_frame(&BootstrapAnswer::Accepted, Instant::now());
         }
     }
 
     /// Sends a notice to a process that was accepted.
-    pub fn notify(&mut self, visitor: u64, notice: &Notice) {
-        let Some(guest) = self.guests.get_mut(&visitor) else { return };
+    pub fn notify(&mut self, visitor: u64, notice: &CoordinatorNotice) {
+        let Some(connected) = self.connected.get_mut(&visitor) else { return };
         // A short notice fits into the socket's buffer, if the process reads at all.
         let patience = match notice {
-            Notice::Roster { .. } => self.handshake_timeout,
-            Notice::Joined { .. } | Notice::Go | Notice::Released(_) => Duration::ZERO,
+            CoordinatorNotice::Roster { .. } => self.handshake_timeout,
+            CoordinatorNotice::Joined { .. } | CoordinatorNotice::Go | CoordinatorNotice::Released(_) => {
+                Duration::ZERO
+            }
         };
-        if guest.wire.write_frame(notice, Instant::now() + patience).is_err() {
+        if connected.wire.write_frame(notice, Instant::now() + patience).is_err() {
             self.unheard.push(visitor);
         }
     }
 
     /// Closes the connection with a process that was accepted.
     pub fn close(&mut self, visitor: u64) {
-        self.guests.remove(&visitor);
+        self.connected.remove(&visitor);
     }
 
     /// Reports to the coordinator that all links of a session stand.
     pub fn report(&mut self, session: u64) {
         if let Some(coordinator) = &mut self.coordinator {
             // If it has gone, `poll` finds out.
-            let _ = coordinator.write_frame(&Report::Linked { session }, Instant::now());
+            let _ = coordinator.write_frame(&LinkReport::Linked { session }, Instant::now());
         }
     }
 
     /// Closes all links, also those that were only asked for.
     pub fn close_links(&mut self) {
         self.links.clear();
-        self.guests.retain(|_, guest| !guest.is_link);
+        self.connected.retain(|_, connected| !connected.is_link);
     }
 
     /// Closes the connection with the coordinator, and all links: they are of its session.
@@ -385,7 +408,9 @@ impl<S: Link> MeetingPoint<'_, S> {
     ) -> Result<Vec<(NodeId, S::Secured)>, BootstrapError> {
         let stream = |(node, source)| {
             let wire = match source {
-                LinkSource::Visitor(visitor) => self.guests.remove(&visitor).map(|guest| guest.wire),
+                LinkSource::Visitor(visitor) => {
+                    self.connected.remove(&visitor).map(|connected| connected.wire)
+                }
                 LinkSource::Called => self.links.remove(&node),
                 LinkSource::Coordinator => self.coordinator.take(),
             };
@@ -397,34 +422,34 @@ impl<S: Link> MeetingPoint<'_, S> {
 }
 
 /// What an answer means to a process that has called; an error if the connection is of no use.
-fn read_answer<S: Link>(
+fn read_answer<S: LinkSocket>(
     address: &Address,
-    target: Target,
-    answer: Answer,
+    target: CallTarget,
+    answer: BootstrapAnswer,
 ) -> Result<MeetingEvent, CallError> {
-    if let Target::Link(_) = target {
+    if let CallTarget::Link(_) = target {
         return Caller::accepted(address, answer).map(|()| MeetingEvent::Linked);
     }
     Ok(MeetingEvent::Answered(match answer {
-        Answer::Accepted => ClaimAnswer::Accepted,
-        Answer::Redirect { leader } => match read_address(&leader).filter(S::takes) {
+        BootstrapAnswer::Accepted => ClaimAnswer::Accepted,
+        BootstrapAnswer::Redirect { leader } => match read_address(&leader).filter(S::takes) {
             Some(contact) => ClaimAnswer::Redirect(contact),
             None => ClaimAnswer::Later("it names an address that cannot be used".into()),
         },
-        Answer::Later { reason } => ClaimAnswer::Later(reason),
-        // Only the desk of a group that runs gives these.
-        Answer::Refused(Refusal::Complete) | Answer::Wait { .. } | Answer::Denied { .. } => {
-            ClaimAnswer::Running
-        }
-        Answer::Refused(
+        BootstrapAnswer::Later { reason } => ClaimAnswer::Later(reason),
+        // Only the admission listener of a group that runs gives these.
+        BootstrapAnswer::Refused(Refusal::Complete)
+        | BootstrapAnswer::Wait { .. }
+        | BootstrapAnswer::Denied { .. } => ClaimAnswer::Running,
+        BootstrapAnswer::Refused(
             refusal @ (Refusal::MemberCount { .. }
             | Refusal::Agreement
             | Refusal::Contacts
             | Refusal::RankTaken { .. }
             | Refusal::RankOutOfRange { .. }),
         ) => return Err(CallError::Never(BootstrapError::Refused { address: address.clone(), refusal })),
-        Answer::Refused(refusal) => ClaimAnswer::Later(refusal.to_string()),
-        Answer::Admit(_) | Answer::Status { .. } | Answer::AcceptedByRdma => {
+        BootstrapAnswer::Refused(refusal) => ClaimAnswer::Later(refusal.to_string()),
+        BootstrapAnswer::Admit(_) | BootstrapAnswer::Status { .. } | BootstrapAnswer::AcceptedByRdma => {
             return Err(CallError::Never(nonsense(address, "an answer to something else")));
         }
     }))

@@ -8,9 +8,9 @@ use super::Address;
 
 /// The first message of who has connected.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Request {
+pub(super) enum BootstrapRequest {
     /// To a contact: let me be one of the first members.
-    Join(Claim),
+    Join(ClaimFrame),
     /// To a member of lower rank: this connection is the link between us.
     Link { session: u64, node: u32 },
     /// To any member of a group that runs: take me in.
@@ -20,12 +20,12 @@ pub(super) enum Request {
     /// To any member: how are you?
     Status { question: Vec<u8> },
     /// To a process outside any group: let us be two.
-    Pair { wish: Wish },
+    Pair { wish: PairWish },
 }
 
 /// What a process says of itself that wants to be one of the first members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct ClaimFrame {
     /// The number of members that it expects.
     pub members: u32,
     /// The rank that it wants.
@@ -40,7 +40,7 @@ pub struct Claim {
 
 /// What a caller of [`super::pair`] would have this connection become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Wish {
+pub(super) enum PairWish {
     /// What moves the data.
     Stream,
     /// The control stream of two RDMA devices.
@@ -53,7 +53,7 @@ pub(super) enum Wish {
 
 /// The answer to a request.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum BootstrapAnswer {
     Accepted,
     Refused(Refusal),
     /// Ask the leader instead.
@@ -73,7 +73,7 @@ pub(super) enum Answer {
         reason: String,
     },
     /// You are in, as far as links go.
-    Admit(Admittance),
+    Admit(AdmissionFrame),
     /// What was asked for.
     Status {
         bytes: Vec<u8>,
@@ -84,7 +84,7 @@ pub(super) enum Answer {
 
 /// What who is admitted has to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Admittance {
+pub(super) struct AdmissionFrame {
     pub(super) session: u64,
     pub(super) node: u32,
     pub(super) leader: u32,
@@ -95,7 +95,7 @@ pub(super) struct Admittance {
 
 /// What a coordinator sends to a process that it has gathered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Notice {
+pub enum CoordinatorNotice {
     /// How many processes have been gathered, the coordinator included. Also a sign of life.
     Joined {
         /// The number.
@@ -115,12 +115,12 @@ pub enum Notice {
     /// All links stand. What follows on the connection belongs to the members.
     Go,
     /// The roster, if there was one, is void.
-    Released(Release),
+    Released(ReleaseFrame),
 }
 
 /// Why a process is released.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Release {
+pub enum ReleaseFrame {
     /// The coordinator follows this contact.
     Redirect(Address),
     /// This member was lost; the coordinator gathers again, and those that it releases stay with it.
@@ -140,7 +140,7 @@ pub enum Release {
 
 /// What a member reports to the coordinator, or a joiner to the leader, when its links stand.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Report {
+pub(super) enum LinkReport {
     /// Those of the roster with this name.
     Linked {
         session: u64,

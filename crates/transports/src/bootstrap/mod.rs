@@ -1,36 +1,37 @@
 //! Bootstrap: how processes find and trust each other (Derecho §2.2 begins with it; views, joins and leaves build upon it).
 //!
-//! **Law.** Every process binds a [`Listener`] and has a [`Plan`]. How the first members meet is decided by a core
-//! (`squall_protocols::assembly`), which the crate `squall` drives; the sockets are here, in a [`MeetingPoint`]:
+//! **Law.** Every process binds a [`BootstrapListener`] and has a [`BootstrapPlan`]. How the first members meet is decided by a
+//! core (`squall_protocols::assembly`), which the crate `squall` drives; the sockets are here, in a [`MeetingPoint`]:
 //!
-//! 1. A process connects to a contact, proves the secret ([`Proof`]) and sends its [`Claim`]. A contact that accepts it keeps the
-//!    connection, over which it sends [`Notice`]s: how many it has gathered, and then the roster.
+//! 1. A process connects to a contact, proves the secret ([`Proof`]) and sends its [`ClaimFrame`]. A contact that accepts it
+//!    keeps the connection, over which it sends [`CoordinatorNotice`]s: how many it has gathered, and then the roster.
 //! 2. A member connects to others of the roster, proves the secret and names the session. These connections and the one with
 //!    the coordinator become the links, when the coordinator has said go.
 //!
 //! Nothing that comes from a socket is parsed before the proof, frames are bounded, every wait has a deadline,
-//! and at most `Plan::unauthenticated_max` connections wait for their proof. So a port scanner, a silent client
+//! and at most `BootstrapPlan::unauthenticated_max` connections wait for their proof. So a port scanner, a silent client
 //! or a wrong secret costs a closed connection and nothing else. Over Unix sockets the peer's user must be ours.
 //!
-//! A group that runs is joined at the [`desk`] of any member, by [`JoinCalls`]. A process that starts cannot know whether it is
-//! one of the first, or one that has died and comes again: it sends its claim, and a desk answers that the group runs.
+//! A group that runs is joined at the [`admission`] of any member, by [`JoinCalls`]. A process that starts cannot know whether
+//! it is one of the first, or one that has died and comes again: it sends its claim, and an admission listener answers that the
+//! group runs.
 //!
 //! All frames travel in the encrypted records of a session ([`crate::session`]), on every kind of socket: a relay that passes the
 //! proof on can neither read nor write them. After the bootstrap the streams carry nothing of it any more: not a byte is read
 //! beyond its last frame. What follows is encrypted if the session says so ([`Encryption`]).
 
 mod address;
+pub mod admission;
 mod caller;
 mod calls;
-pub mod desk;
 mod error;
+mod handshake_queue;
 mod link;
 mod listener;
 mod meeting;
 mod message;
 pub mod pair;
-mod porter;
-mod reception;
+mod pre_join_responder;
 mod request;
 mod secret;
 #[cfg(test)]
@@ -43,14 +44,14 @@ use sha2::{Digest as _, Sha256};
 use squall_fabric::NodeId;
 
 pub use self::address::{ADDRESS_BYTES_MAX, Address, AddressError};
+pub use self::admission::{Admission, AdmissionEvent, AdmissionEvents, AdmissionListener, Asker, JoinInfo};
 pub use self::caller::CallError;
 pub use self::calls::{ANSWER_WITHIN, JoinCalls, JoinReply, Joined, ask, join_contacts};
-pub use self::desk::{Admission, Asker, Desk, DeskEvent, DeskEvents, JoinInfo};
 pub use self::error::BootstrapError;
-pub use self::link::Link;
-pub use self::listener::Listener;
+pub use self::link::LinkSocket;
+pub use self::listener::BootstrapListener;
 pub use self::meeting::{ClaimAnswer, LinkSource, MeetingEvent, MeetingPoint};
-pub use self::message::{Claim, Notice, Refusal, Release};
+pub use self::message::{ClaimFrame, CoordinatorNotice, Refusal, ReleaseFrame};
 #[doc(hidden)]
 pub use self::request::read_foreign;
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretTooShort};
@@ -61,7 +62,7 @@ pub const MEMBERS_MAX: usize = 512;
 
 /// What all members have agreed on beforehand, and what this one wants.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct BootstrapPlan {
     /// The cluster's name, the same everywhere.
     pub cluster: String,
     /// The cluster's secret, the same everywhere.
@@ -85,7 +86,7 @@ pub struct Plan {
     pub encryption: Encryption,
 }
 
-impl Plan {
+impl BootstrapPlan {
     /// A plan with the usual limits: a minute in all, two seconds per handshake, 64 connections without proof.
     #[must_use]
     pub fn new(cluster: &str, secret: &Secret, members: u32) -> Self {
@@ -133,7 +134,7 @@ impl Plan {
 
 /// A member of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct BootstrapMember {
     /// Its rank.
     pub node: NodeId,
     /// Where it listens.
@@ -143,7 +144,7 @@ pub struct Member {
 /// What happens meanwhile, for people to see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Progress {
+pub enum BootstrapProgress {
     /// This process listens and begins.
     Listening {
         /// Where, with the port that the kernel has chosen.

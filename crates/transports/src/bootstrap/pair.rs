@@ -1,8 +1,8 @@
 //! Two processes without a group: one listens, others connect, one connection each.
 //!
-//! **Law.** A [`Door`] listens at an address; [`call`] connects to it. Both ends prove the secret to each other as
+//! **Law.** A [`PairListener`] listens at an address; [`call`] connects to it. Both ends prove the secret to each other as
 //! members of a group do, before anything else is read, and at most so many connections wait for their proof. What
-//! comes out is a [`Meeting`]: a Unix socket if both are on one host and of one user, else a TCP stream, which carries
+//! comes out is a [`PairedStream`]: a Unix socket if both are on one host and of one user, else a TCP stream, which carries
 //! nothing of the bootstrap any more. It carries the data, or is the control stream of two RDMA devices.
 //!
 //! **RDMA** is used if one end asks for it and the other may: a door that leaves the choice open looks for a device when
@@ -29,24 +29,24 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::caller::{CallError, Caller};
 use super::error::system;
-use super::link::{Link, is_this_host};
+use super::link::{LinkSocket, is_this_host};
 
-use super::message::{Answer, Refusal, Request, Wish};
-use super::reception::{Reception, Visitor};
-use super::{Address, BootstrapError, Listener, Plan, Progress, Proof, Secret};
+use super::handshake_queue::{HandshakeQueue, ProvedVisitor};
+use super::message::{BootstrapAnswer, BootstrapRequest, PairWish, Refusal};
+use super::{Address, BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, Proof, Secret};
 use crate::session::{Encryption, PeerStream};
 use crate::verbs::VerbsSettings;
 use rdma::local_address;
 
 /// Who may meet, and how long it may take.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct PairTerms {
     /// The name of what the two belong to, the same at both ends.
     pub cluster: String,
     /// The same at both ends.
     pub secret: Secret,
     /// How the ends may be joined.
-    pub choice: Choice,
+    pub choice: StreamTransport,
     /// This end's RDMA device.
     pub verbs: VerbsSettings,
     /// The bytes of memory that this end will lock for an RDMA device: they are tried before RDMA is chosen.
@@ -63,7 +63,7 @@ pub struct Terms {
 
 /// How two ends may be joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
+pub enum StreamTransport {
     /// By shared memory if both are on one host and of one user, else by RDMA if both have it on the network by which
     /// they meet or the other end asks for it, else by TCP.
     #[default]
@@ -76,19 +76,19 @@ pub enum Choice {
     Verbs,
 }
 
-impl Choice {
+impl StreamTransport {
     /// Whether an end may go by shared memory.
     const fn may_share(self) -> bool {
         matches!(self, Self::Auto | Self::Shm)
     }
 
     /// What a caller with this choice asks for at a TCP address; `would_use_rdma` is asked where it matters.
-    fn wish(self, would_use_rdma: impl FnOnce() -> bool) -> Wish {
+    fn wish(self, would_use_rdma: impl FnOnce() -> bool) -> PairWish {
         match self {
-            Self::Auto if would_use_rdma() => Wish::RdmaIfYouToo,
-            Self::Auto => Wish::Any,
-            Self::Shm | Self::Tcp => Wish::Stream,
-            Self::Verbs => Wish::Rdma,
+            Self::Auto if would_use_rdma() => PairWish::RdmaIfYouToo,
+            Self::Auto => PairWish::Any,
+            Self::Shm | Self::Tcp => PairWish::Stream,
+            Self::Verbs => PairWish::Rdma,
         }
     }
 
@@ -96,24 +96,26 @@ impl Choice {
     /// `would_use_rdma` for callers that do not insist on it.
     fn answer(
         self,
-        wish: Wish,
+        wish: PairWish,
         has_rdma: impl FnOnce() -> bool,
         would_use_rdma: impl FnOnce() -> bool,
-    ) -> Answer {
+    ) -> BootstrapAnswer {
         match (self, wish) {
-            (Self::Verbs, Wish::Rdma | Wish::Any | Wish::RdmaIfYouToo) => Answer::AcceptedByRdma,
-            (Self::Verbs, Wish::Stream) => Answer::Refused(Refusal::RdmaOnly),
-            (Self::Auto, Wish::Rdma) if has_rdma() => Answer::AcceptedByRdma,
-            (Self::Auto, Wish::RdmaIfYouToo) if would_use_rdma() => Answer::AcceptedByRdma,
-            (_, Wish::Rdma) => Answer::Refused(Refusal::NoRdma),
-            (_, Wish::Stream | Wish::Any | Wish::RdmaIfYouToo) => Answer::Accepted,
+            (Self::Verbs, PairWish::Rdma | PairWish::Any | PairWish::RdmaIfYouToo) => {
+                BootstrapAnswer::AcceptedByRdma
+            }
+            (Self::Verbs, PairWish::Stream) => BootstrapAnswer::Refused(Refusal::RdmaOnly),
+            (Self::Auto, PairWish::Rdma) if has_rdma() => BootstrapAnswer::AcceptedByRdma,
+            (Self::Auto, PairWish::RdmaIfYouToo) if would_use_rdma() => BootstrapAnswer::AcceptedByRdma,
+            (_, PairWish::Rdma) => BootstrapAnswer::Refused(Refusal::NoRdma),
+            (_, PairWish::Stream | PairWish::Any | PairWish::RdmaIfYouToo) => BootstrapAnswer::Accepted,
         }
     }
 }
 
 /// A connection whose ends trust each other.
 #[derive(Debug)]
-pub enum Meeting {
+pub enum PairedStream {
     /// Both are on this host, and of one user.
     Shm(UnixStream),
     /// Wherever the peer is.
@@ -123,32 +125,32 @@ pub enum Meeting {
 }
 
 /// A stream over which two have met.
-trait Meet: Link {
+trait Meet: LinkSocket {
     /// What it becomes; none if the peer asks for what such a stream cannot be.
-    fn meet(secured: Self::Secured, by_rdma: bool) -> Option<Meeting>;
+    fn meet(secured: Self::Secured, by_rdma: bool) -> Option<PairedStream>;
 }
 
 impl Meet for UnixStream {
-    fn meet(secured: Self, by_rdma: bool) -> Option<Meeting> {
-        (!by_rdma).then_some(Meeting::Shm(secured))
+    fn meet(secured: Self, by_rdma: bool) -> Option<PairedStream> {
+        (!by_rdma).then_some(PairedStream::Shm(secured))
     }
 }
 
 impl Meet for TcpStream {
-    fn meet(secured: PeerStream, by_rdma: bool) -> Option<Meeting> {
-        Some(if by_rdma { Meeting::Verbs(secured) } else { Meeting::Tcp(secured) })
+    fn meet(secured: PeerStream, by_rdma: bool) -> Option<PairedStream> {
+        Some(if by_rdma { PairedStream::Verbs(secured) } else { PairedStream::Tcp(secured) })
     }
 }
 
-impl Terms {
-    /// Terms with the limits of [`Plan::new`], and ten seconds for a caller.
+impl PairTerms {
+    /// Terms with the limits of [`BootstrapPlan::new`], and ten seconds for a caller.
     #[must_use]
     pub fn new(cluster: &str, secret: &Secret) -> Self {
-        let plan = Plan::new(cluster, secret, 2);
+        let plan = BootstrapPlan::new(cluster, secret, 2);
         Self {
             cluster: cluster.into(),
             secret: secret.clone(),
-            choice: Choice::Auto,
+            choice: StreamTransport::Auto,
             verbs: VerbsSettings::default(),
             locked_bytes: 0,
             timeout: Duration::from_secs(10),
@@ -158,8 +160,8 @@ impl Terms {
         }
     }
 
-    fn plan(&self) -> Plan {
-        let mut plan = Plan::new(&self.cluster, &self.secret, 2);
+    fn plan(&self) -> BootstrapPlan {
+        let mut plan = BootstrapPlan::new(&self.cluster, &self.secret, 2);
         (plan.timeout, plan.handshake_timeout) = (self.timeout, self.handshake_timeout);
         plan.unauthenticated_max = self.unauthenticated_max;
         plan
@@ -172,10 +174,10 @@ impl Terms {
 
 /// Where callers are received; a thread for each kind of socket checks their proofs.
 #[derive(Debug)]
-pub struct Door {
+pub struct PairListener {
     address: Address,
     /// One thread at a time waits here.
-    arrivals: Mutex<Receiver<Result<Meeting, BootstrapError>>>,
+    arrivals: Mutex<Receiver<Result<PairedStream, BootstrapError>>>,
     shared: Arc<Bells>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -189,12 +191,12 @@ struct Bells {
     closing: OwnedFd,
 }
 
-impl Door {
+impl PairListener {
     /// Listens at `address`: `host:port`, or `unix:…` for this host only.
     ///
     /// # Errors
     /// [`BootstrapError`] if the address cannot be had or does not suit the terms.
-    pub fn open(address: &Address, terms: &Terms) -> Result<Self, BootstrapError> {
+    pub fn open(address: &Address, terms: &PairTerms) -> Result<Self, BootstrapError> {
         let bell = |flags| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | flags);
         let no_bell = |error: rustix::io::Errno| system("a file descriptor")(error.into());
         let shared = Arc::new(Bells {
@@ -210,7 +212,7 @@ impl Door {
             if terms.unauthenticated_max == 0 {
                 return Err(BootstrapError::Plan("let `unauthenticated_max` be at least 1".into()));
             }
-            let listener = Listener::<TcpStream>::bind(address)?;
+            let listener = BootstrapListener::<TcpStream>::bind(address)?;
             door.address = listener.address().clone();
             if terms.choice.may_share() {
                 twin = twins(&door.address).into_iter().next_back();
@@ -220,7 +222,7 @@ impl Door {
             return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
         }
         if let Some(twin) = twin {
-            let listener = Listener::<UnixStream>::bind(&twin)?;
+            let listener = BootstrapListener::<UnixStream>::bind(&twin)?;
             door.spawn(listener, terms, serve(&door))?;
         }
         Ok(door)
@@ -228,8 +230,8 @@ impl Door {
 
     fn spawn<S: Meet>(
         &mut self,
-        listener: Listener<S>,
-        terms: &Terms,
+        listener: BootstrapListener<S>,
+        terms: &PairTerms,
         reporter: Reporter,
     ) -> Result<(), BootstrapError> {
         let terms = terms.clone();
@@ -249,7 +251,7 @@ impl Door {
     ///
     /// # Errors
     /// If the system lets nobody in any more.
-    pub fn accept(&self, timeout: Option<Duration>) -> Result<Option<Meeting>, BootstrapError> {
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<Option<PairedStream>, BootstrapError> {
         let arrivals = match (timeout, self.arrivals.try_lock()) {
             (_, Ok(arrivals)) => arrivals,
             // Who waits already takes what comes.
@@ -278,13 +280,13 @@ impl Door {
 }
 
 /// Readable while callers wait to be accepted.
-impl AsFd for Door {
+impl AsFd for PairListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.arrival.as_fd()
     }
 }
 
-impl Drop for Door {
+impl Drop for PairListener {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.shared.closing, &1u64.to_ne_bytes());
         for thread in self.threads.drain(..) {
@@ -295,19 +297,19 @@ impl Drop for Door {
 
 /// What a door's thread needs.
 struct Reporter {
-    sender: SyncSender<Result<Meeting, BootstrapError>>,
+    sender: SyncSender<Result<PairedStream, BootstrapError>>,
     bells: Arc<Bells>,
 }
 
 impl Reporter {
     /// Receives callers until the door closes.
-    fn receive<S: Meet>(&self, listener: &Listener<S>, terms: &Terms) {
+    fn receive<S: Meet>(&self, listener: &BootstrapListener<S>, terms: &PairTerms) {
         let (plan, proof) = (terms.plan(), terms.proof());
-        let mut reception = Reception::new(&plan, listener, &proof);
-        let mut log = |progress: Progress| tracing::debug!(?progress, "a caller");
+        let mut queue = HandshakeQueue::new(&plan, listener, &proof);
+        let mut log = |progress: BootstrapProgress| tracing::debug!(?progress, "a caller");
         loop {
             let closing = [self.bells.closing.as_fd()];
-            let visitors = reception.poll(&closing, Instant::now() + PATIENCE, &mut log);
+            let visitors = queue.poll(&closing, Instant::now() + PATIENCE, &mut log);
             if rustix::io::read(&self.bells.closing, &mut [0; 8]).is_ok() {
                 // For the other thread.
                 let _ = rustix::io::write(&self.bells.closing, &1u64.to_ne_bytes());
@@ -315,7 +317,7 @@ impl Reporter {
             }
             match visitors {
                 Ok(visitors) => {
-                    visitors.into_iter().for_each(|visitor| self.welcome(visitor, terms, &mut log))
+                    visitors.into_iter().for_each(|visitor| self.answer_visitor(visitor, terms, &mut log))
                 }
                 Err(error) => {
                     self.report(Err(error));
@@ -326,26 +328,31 @@ impl Reporter {
         }
     }
 
-    fn welcome<S: Meet>(&self, mut visitor: Visitor<S>, terms: &Terms, log: &mut dyn FnMut(Progress)) {
-        let Request::Pair { wish } = visitor.request else {
-            visitor.turn_away(Refusal::Unusable, log);
+    fn answer_visitor<S: Meet>(
+        &self,
+        mut visitor: ProvedVisitor<S>,
+        terms: &PairTerms,
+        log: &mut dyn FnMut(BootstrapProgress),
+    ) {
+        let BootstrapRequest::Pair { wish } = visitor.request else {
+            visitor.reject(Refusal::Unusable, log);
             return;
         };
         let local = visitor.wire.stream().local_ip();
         let answer = terms.choice.answer(wish, || terms.has_rdma(), || terms.would_use_rdma(local));
-        if let Answer::Refused(refusal) = answer {
-            visitor.turn_away(refusal, log);
+        if let BootstrapAnswer::Refused(refusal) = answer {
+            visitor.reject(refusal, log);
             return;
         }
         if visitor.wire.write_frame(&answer, Instant::now()).is_ok()
             && let Ok(stream) = visitor.wire.into_stream()
-            && let Some(meeting) = S::meet(stream, answer == Answer::AcceptedByRdma)
+            && let Some(meeting) = S::meet(stream, answer == BootstrapAnswer::AcceptedByRdma)
         {
             self.report(Ok(meeting));
         }
     }
 
-    fn report(&self, arrival: Result<Meeting, BootstrapError>) {
+    fn report(&self, arrival: Result<PairedStream, BootstrapError>) {
         // Who finds the queue full is disconnected, and may call again.
         if self.sender.try_send(arrival).is_ok() {
             let _ = rustix::io::write(&self.bells.arrival, &1u64.to_ne_bytes());
@@ -357,7 +364,7 @@ impl Reporter {
 ///
 /// # Errors
 /// [`BootstrapError`], with what to do next.
-pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError> {
+pub fn call(address: &Address, terms: &PairTerms) -> Result<PairedStream, BootstrapError> {
     let (plan, proof) = (terms.plan(), terms.proof());
     let deadline = Instant::now() + plan.timeout;
     let caller = Caller { plan: &plan, proof: &proof, patience: plan.timeout };
@@ -365,7 +372,7 @@ pub fn call(address: &Address, terms: &Terms) -> Result<Meeting, BootstrapError>
         return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
     }
     let twins = match terms.choice {
-        Choice::Tcp | Choice::Verbs => Vec::new(),
+        StreamTransport::Tcp | StreamTransport::Verbs => Vec::new(),
         _ if address.is_unix() => vec![address.clone()],
         _ => twins(address),
     };
@@ -398,13 +405,13 @@ impl Caller<'_> {
         &self,
         address: &Address,
         twins: &[Address],
-        choice: Choice,
-        wish: &mut dyn FnMut() -> Wish,
-    ) -> Result<Meeting, CallError> {
-        let by_tcp = choice != Choice::Shm && !address.is_unix();
+        choice: StreamTransport,
+        wish: &mut dyn FnMut() -> PairWish,
+    ) -> Result<PairedStream, CallError> {
+        let by_tcp = choice != StreamTransport::Shm && !address.is_unix();
         let mut cause = format!("{address} is not on this host, and shared memory is asked for");
         for twin in twins {
-            match self.try_door::<UnixStream>(twin, Wish::Stream) {
+            match self.try_door::<UnixStream>(twin, PairWish::Stream) {
                 Ok(meeting) => return Ok(meeting),
                 // A socket of somebody else, or of nobody: what listens at the port may be ours all the same.
                 Err(CallError::Unproved(_)) if by_tcp => {}
@@ -418,12 +425,12 @@ impl Caller<'_> {
         self.try_door::<TcpStream>(address, wish())
     }
 
-    fn try_door<S: Meet>(&self, address: &Address, wish: Wish) -> Result<Meeting, CallError> {
+    fn try_door<S: Meet>(&self, address: &Address, wish: PairWish) -> Result<PairedStream, CallError> {
         let wait = (self.plan.handshake_timeout * PATIENCE_FACTOR).min(self.plan.timeout);
         let (wire, answer) =
-            self.ask::<S>(address, &Request::Pair { wish }, (Instant::now() + wait).into())?;
+            self.ask::<S>(address, &BootstrapRequest::Pair { wish }, (Instant::now() + wait).into())?;
         let by_rdma = match answer {
-            Answer::AcceptedByRdma => true,
+            BootstrapAnswer::AcceptedByRdma => true,
             answer => Self::accepted(address, answer).map(|()| false)?,
         };
         let stream = wire.into_stream();

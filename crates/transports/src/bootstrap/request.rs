@@ -4,20 +4,23 @@ use std::net::IpAddr;
 
 use squall_fabric::NodeId;
 
-use super::desk::{JoinInfo, STATUS_BYTES_MAX, TOKEN_BYTES_MAX};
-use super::link::Link;
-use super::message::{Admittance, Answer, Claim, Notice, Refusal, Release, Report, Request};
+use super::admission::{JoinInfo, STATUS_BYTES_MAX, TOKEN_BYTES_MAX};
+use super::link::LinkSocket;
+use super::message::{
+    AdmissionFrame, BootstrapAnswer, BootstrapRequest, ClaimFrame, CoordinatorNotice, LinkReport, Refusal,
+    ReleaseFrame,
+};
 use super::wire::FRAME_BYTES_MAX;
-use super::{ADDRESS_BYTES_MAX, Address, MEMBERS_MAX, Member};
+use super::{ADDRESS_BYTES_MAX, Address, BootstrapMember, MEMBERS_MAX};
 
 /// Who asks to join, as a request says it.
-pub(super) fn join_info<S: Link>(
-    request: &Request,
+pub(super) fn join_info<S: LinkSocket>(
+    request: &BootstrapRequest,
     agreement: &[u8; 32],
     stream: &S,
     peer: &str,
 ) -> Result<JoinInfo, Refusal> {
-    let Request::Enter { agreement: theirs, listen, name, rank } = request else {
+    let BootstrapRequest::Enter { agreement: theirs, listen, name, rank } = request else {
         return Err(Refusal::Unusable);
     };
     if theirs != agreement {
@@ -30,7 +33,7 @@ pub(super) fn join_info<S: Link>(
 
 /// Reads the address at which a process that links with this one listens; `None` if it cannot be used.
 /// Fuzzed as `bootstrap`.
-pub(super) fn read_listen<S: Link>(listen: &str, stream: &S) -> Option<Address> {
+pub(super) fn read_listen<S: LinkSocket>(listen: &str, stream: &S) -> Option<Address> {
     read_address(listen).filter(S::takes).map(|address| seen_from_here(address, stream))
 }
 
@@ -45,32 +48,32 @@ fn read_entry(listen: &[String], name: &str) -> Option<(String, Vec<Address>)> {
 }
 
 /// A claim, if it can be used: with the address at which its sender is reached from here.
-pub(super) fn read_claim<S: Link>(claim: Claim, stream: &S) -> Option<Claim> {
+pub(super) fn read_claim<S: LinkSocket>(claim: ClaimFrame, stream: &S) -> Option<ClaimFrame> {
     let takes_all = |all: &[Address]| all.iter().all(S::takes);
     let is_place = |(place, all): &(u32, Vec<Address>)| (*place as usize) < all.len() && takes_all(all);
     if !S::takes(&claim.listen) || !claim.contact.as_ref().is_none_or(is_place) {
         return None;
     }
-    Some(Claim { listen: seen_from_here(claim.listen, stream), ..claim })
+    Some(ClaimFrame { listen: seen_from_here(claim.listen, stream), ..claim })
 }
 
 /// Whether all addresses of a notice can be used.
-pub(super) fn can_use<S: Link>(notice: &Notice) -> bool {
+pub(super) fn can_use<S: LinkSocket>(notice: &CoordinatorNotice) -> bool {
     match notice {
-        Notice::Roster { listen, .. } => listen.iter().all(S::takes),
-        Notice::Released(
-            Release::Redirect(address)
-            | Release::Running(address)
-            | Release::MemberLost { listen: address, .. },
+        CoordinatorNotice::Roster { listen, .. } => listen.iter().all(S::takes),
+        CoordinatorNotice::Released(
+            ReleaseFrame::Redirect(address)
+            | ReleaseFrame::Running(address)
+            | ReleaseFrame::MemberLost { listen: address, .. },
         ) => S::takes(address),
-        Notice::Joined { .. } | Notice::Go | Notice::Released(Release::Complete | Release::Unready(_)) => {
-            true
-        }
+        CoordinatorNotice::Joined { .. }
+        | CoordinatorNotice::Go
+        | CoordinatorNotice::Released(ReleaseFrame::Complete | ReleaseFrame::Unready(_)) => true,
     }
 }
 
 /// A process that listens at all addresses of its host is reached at the one that its packets come from.
-fn seen_from_here<S: Link>(listen: Address, stream: &S) -> Address {
+fn seen_from_here<S: LinkSocket>(listen: Address, stream: &S) -> Address {
     match (&listen, stream.peer_ip()) {
         (Address::Tcp { host, port }, Some(ip))
             if host.parse::<IpAddr>().is_ok_and(|host| host.is_unspecified()) =>
@@ -88,15 +91,15 @@ pub(super) fn read_address(text: &str) -> Option<Address> {
 
 /// Returns the members of an admittance in the order of their numbers, or what is wrong with it. Fuzzed as `bootstrap`.
 pub(super) fn read_members(
-    admittance: &Admittance,
+    admittance: &AdmissionFrame,
     takes: fn(&Address) -> bool,
-) -> Result<Vec<Member>, &'static str> {
+) -> Result<Vec<BootstrapMember>, &'static str> {
     if admittance.members.len() >= MEMBERS_MAX || admittance.token.len() > TOKEN_BYTES_MAX {
         return Err("an admission that is too long");
     }
     let member = |(node, listen): &(u32, String)| {
         let address = read_address(listen).filter(takes)?;
-        Some(Member { node: NodeId(*node), address })
+        Some(BootstrapMember { node: NodeId(*node), address })
     };
     let members: Option<Vec<_>> = admittance.members.iter().map(member).collect();
     let mut members = members.ok_or("an admission with an unusable address")?;
@@ -127,20 +130,20 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
     if bytes.len() > FRAME_BYTES_MAX {
         return 0;
     }
-    let request: Option<Request> = again(bytes);
-    if let Some(Request::Enter { listen, name, .. }) = &request
+    let request: Option<BootstrapRequest> = again(bytes);
+    if let Some(BootstrapRequest::Enter { listen, name, .. }) = &request
         && let Some((_, addresses)) = read_entry(listen, name)
     {
         assert!(!addresses.is_empty() && addresses.len() <= ADDRESSES_MAX);
     }
-    let answer: Option<Answer> = again(bytes);
-    if let Some(Answer::Admit(admittance)) = &answer
+    let answer: Option<BootstrapAnswer> = again(bytes);
+    if let Some(BootstrapAnswer::Admit(admittance)) = &answer
         && let Ok(members) = read_members(admittance, |_| true)
     {
         assert!(members.iter().any(|member| member.node.0 == admittance.leader));
     }
-    let report: Option<Report> = again(bytes);
-    let notice: Option<Notice> = again(bytes);
+    let report: Option<LinkReport> = again(bytes);
+    let notice: Option<CoordinatorNotice> = again(bytes);
     [request.is_some(), answer.is_some(), report.is_some(), notice.is_some()].map(usize::from).iter().sum()
 }
 

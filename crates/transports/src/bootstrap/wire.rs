@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::link::Link;
+use super::link::LinkSocket;
 use super::{Proof, ProofError};
-use crate::session::Session;
+use crate::session::SessionKeys;
 
 /// The longest frame: a roster of [`super::MEMBERS_MAX`] members with the longest addresses fits.
 pub(super) const FRAME_BYTES_MAX: usize = 1 << 18;
@@ -24,7 +24,7 @@ const _: () = assert!(super::MEMBERS_MAX * (super::ADDRESS_BYTES_MAX + 16) < FRA
 
 /// Why a connection is of no more use.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum WireError {
+pub(super) enum FramingError {
     #[error("the other end closed the connection")]
     Closed,
     #[error("the other end took too long")]
@@ -37,7 +37,7 @@ pub(super) enum WireError {
     Io(io::Error),
 }
 
-impl From<io::Error> for WireError {
+impl From<io::Error> for FramingError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Self::Closed,
@@ -47,27 +47,27 @@ impl From<io::Error> for WireError {
     }
 }
 
-impl From<WireError> for io::Error {
-    fn from(error: WireError) -> Self {
+impl From<FramingError> for io::Error {
+    fn from(error: FramingError) -> Self {
         match error {
-            WireError::Closed => Self::new(ErrorKind::UnexpectedEof, WireError::Closed.to_string()),
-            WireError::Late => Self::new(ErrorKind::TimedOut, WireError::Late.to_string()),
-            WireError::Abandoned => Self::other(WireError::Abandoned.to_string()),
-            WireError::Malformed(what) => Self::new(ErrorKind::InvalidData, what),
-            WireError::Io(error) => error,
+            FramingError::Closed => Self::new(ErrorKind::UnexpectedEof, FramingError::Closed.to_string()),
+            FramingError::Late => Self::new(ErrorKind::TimedOut, FramingError::Late.to_string()),
+            FramingError::Abandoned => Self::other(FramingError::Abandoned.to_string()),
+            FramingError::Malformed(what) => Self::new(ErrorKind::InvalidData, what),
+            FramingError::Io(error) => error,
         }
     }
 }
 
 /// How long to wait for the other end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Until<'w> {
+pub(super) struct WaitLimit<'w> {
     pub(super) deadline: Instant,
     /// When this can be read, waiting makes no sense any more.
     pub(super) abandon: Option<BorrowedFd<'w>>,
 }
 
-impl From<Instant> for Until<'_> {
+impl From<Instant> for WaitLimit<'_> {
     fn from(deadline: Instant) -> Self {
         Self { deadline, abandon: None }
     }
@@ -75,29 +75,30 @@ impl From<Instant> for Until<'_> {
 
 /// A socket and the part of a message that has come so far.
 ///
-/// Until [`Wire::begin`] it carries the messages of the handshake as they are, then frames in the records of the session.
+/// Until [`FramedSocket::begin`] it carries the messages of the handshake as they are, then frames in the records of the
+/// session.
 #[derive(Debug)]
-pub(super) struct Wire<S> {
+pub(super) struct FramedSocket<S> {
     stream: S,
-    session: Option<Session>,
+    session: Option<SessionKeys>,
     /// Never longer than the message that is being read.
     inbound: Vec<u8>,
 }
 
-impl<S: Link> Wire<S> {
+impl<S: LinkSocket> FramedSocket<S> {
     pub(super) fn new(stream: S) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, session: None, inbound: Vec::new() })
     }
 
     /// All that follows is under the keys of a session.
-    pub(super) fn begin(&mut self, session: Session) {
+    pub(super) fn begin(&mut self, session: SessionKeys) {
         assert!(self.inbound.is_empty() && self.session.is_none(), "a session begins behind the handshake");
         self.session = Some(session);
     }
 
     /// Proves the secret to the peer and demands its proof; all that follows is under the keys of their session.
-    pub(super) fn prove(&mut self, proof: &Proof, until: Until<'_>) -> Result<(), ProofError> {
+    pub(super) fn prove(&mut self, proof: &Proof, until: WaitLimit<'_>) -> Result<(), ProofError> {
         let ends = self.stream.ends()?;
         let session = proof.prove(&mut self.waiting(until), ends)?;
         self.begin(session);
@@ -125,7 +126,7 @@ impl<S: Link> Wire<S> {
     }
 
     /// A message of exactly `N` bytes, if all of it is there.
-    pub(super) fn poll_exact<const N: usize>(&mut self) -> Result<Option<[u8; N]>, WireError> {
+    pub(super) fn poll_exact<const N: usize>(&mut self) -> Result<Option<[u8; N]>, FramingError> {
         if !self.fill(N)? {
             return Ok(None);
         }
@@ -140,22 +141,23 @@ impl<S: Link> Wire<S> {
     }
 
     /// Reads a frame, if all of it is there. Its message is fuzzed as one of the bootstrap. Fuzzed as `bootstrap`.
-    pub(super) fn poll_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
+    pub(super) fn poll_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FramingError> {
         if self.inbound.len() < 4 && !self.fill(4)? {
             return Ok(None);
         }
         let length = *self.inbound.first_chunk().expect("filled to 4 bytes");
         let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
         if length > FRAME_BYTES_MAX {
-            return Err(WireError::Malformed("a frame that is too long"));
+            return Err(FramingError::Malformed("a frame that is too long"));
         }
         if !self.fill(4 + length)? {
             return Ok(None);
         }
         let message = postcard::take_from_bytes(&self.inbound[4..]);
-        let (message, rest) = message.map_err(|_| WireError::Malformed("a message that cannot be read"))?;
+        let (message, rest) =
+            message.map_err(|_| FramingError::Malformed("a message that cannot be read"))?;
         if !rest.is_empty() || self.session.as_ref().is_some_and(|session| session.records.holds_input()) {
-            return Err(WireError::Malformed("a message with something behind it"));
+            return Err(FramingError::Malformed("a message with something behind it"));
         }
         self.inbound.clear();
         Ok(Some(message))
@@ -164,8 +166,8 @@ impl<S: Link> Wire<S> {
     /// Waits for a frame.
     pub(super) fn read_frame<'w, T: DeserializeOwned>(
         &mut self,
-        until: impl Into<Until<'w>>,
-    ) -> Result<T, WireError> {
+        until: impl Into<WaitLimit<'w>>,
+    ) -> Result<T, FramingError> {
         let until = until.into();
         loop {
             if let Some(message) = self.poll_frame()? {
@@ -178,16 +180,16 @@ impl<S: Link> Wire<S> {
     pub(super) fn write_frame<'w>(
         &mut self,
         message: &impl Serialize,
-        until: impl Into<Until<'w>>,
-    ) -> Result<(), WireError> {
+        until: impl Into<WaitLimit<'w>>,
+    ) -> Result<(), FramingError> {
         let body = postcard::to_stdvec(message).expect("messages serialise");
         assert!(body.len() <= FRAME_BYTES_MAX, "a frame of {} bytes", body.len());
         let length = u32::try_from(body.len()).expect("checked above");
         let frame = [&length.to_le_bytes(), &body[..]].concat();
         let Self { stream, session, .. } = self;
-        let mut waiting = Waiting { stream, until: until.into() };
+        let mut waiting = DeadlineSocket { stream, until: until.into() };
         match session {
-            Some(Session { records, .. }) => {
+            Some(SessionKeys { records, .. }) => {
                 records.seal(&frame);
                 Ok(records.flush(&mut waiting)?)
             }
@@ -196,17 +198,17 @@ impl<S: Link> Wire<S> {
     }
 
     /// A `Read` and `Write` that blocks.
-    pub(super) fn waiting<'w>(&'w mut self, until: Until<'w>) -> Waiting<'w, S> {
-        Waiting { stream: &mut self.stream, until }
+    pub(super) fn waiting<'w>(&'w mut self, until: WaitLimit<'w>) -> DeadlineSocket<'w, S> {
+        DeadlineSocket { stream: &mut self.stream, until }
     }
 
     /// Reads until `inbound` holds `bytes` bytes, and not one more; whether it does.
-    fn fill(&mut self, bytes: usize) -> Result<bool, WireError> {
+    fn fill(&mut self, bytes: usize) -> Result<bool, FramingError> {
         let mut chunk = [0; 4096];
         while self.inbound.len() < bytes {
             let most = (bytes - self.inbound.len()).min(chunk.len());
             match self.read(&mut chunk[..most]) {
-                Ok(0) => return Err(WireError::Closed),
+                Ok(0) => return Err(FramingError::Closed),
                 Ok(read) => self.inbound.extend_from_slice(&chunk[..read]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -219,25 +221,25 @@ impl<S: Link> Wire<S> {
     /// The next bytes of the messages, none of which is shown before it is verified.
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         match &mut self.session {
-            Some(Session { records, .. }) => records.read(&mut self.stream, target),
+            Some(SessionKeys { records, .. }) => records.read(&mut self.stream, target),
             None => self.stream.read(target),
         }
     }
 }
 
-impl<S: AsFd> AsFd for Wire<S> {
+impl<S: AsFd> AsFd for FramedSocket<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
 /// A non-blocking socket as a blocking one with a deadline for all of it, however slowly the bytes trickle.
-pub(super) struct Waiting<'w, S> {
+pub(super) struct DeadlineSocket<'w, S> {
     stream: &'w mut S,
-    until: Until<'w>,
+    until: WaitLimit<'w>,
 }
 
-impl<S: Link> Read for Waiting<'_, S> {
+impl<S: LinkSocket> Read for DeadlineSocket<'_, S> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.stream.read(target) {
@@ -250,7 +252,7 @@ impl<S: Link> Read for Waiting<'_, S> {
     }
 }
 
-impl<S: Link> Write for Waiting<'_, S> {
+impl<S: LinkSocket> Write for DeadlineSocket<'_, S> {
     fn write(&mut self, source: &[u8]) -> io::Result<usize> {
         loop {
             match self.stream.write(source) {
@@ -267,10 +269,10 @@ impl<S: Link> Write for Waiting<'_, S> {
     }
 }
 
-pub(super) fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: Until<'_>) -> Result<(), WireError> {
+pub(super) fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: WaitLimit<'_>) -> Result<(), FramingError> {
     let left = until.deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        return Err(WireError::Late);
+        return Err(FramingError::Late);
     }
     let fds = [
         Some(PollFd::from_borrowed_fd(fd, flags)),
@@ -279,7 +281,7 @@ pub(super) fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: Until<'_>) -> Re
     let mut fds: Vec<_> = fds.into_iter().flatten().collect();
     poll_for(&mut fds, left)?;
     let abandoned = fds.get(1).is_some_and(|abandon| !abandon.revents().is_empty());
-    if abandoned { Err(WireError::Abandoned) } else { Ok(()) }
+    if abandoned { Err(FramingError::Abandoned) } else { Ok(()) }
 }
 
 /// Waits until one of `fds` is ready, a signal comes, or `timeout` is over.

@@ -3,26 +3,26 @@
 use std::ops::Range;
 
 use squall_fabric::{
-    Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId, PostError,
-    Region, Shortage, Token, Write,
+    Capabilities, Channel, ConnId, Fabric, FabricEvent, Grant, Instant, MirrorId, MirrorKey, NodeId,
+    PostError, Region, Shortage, Token, Write,
 };
 
-use super::joining::View;
-use super::{ALL_WAYS, CompositeFabric, Mirror, WAYS, Way, named, split};
+use super::joining::CompositeAttachment;
+use super::{ALL_TRANSPORTS, CompositeFabric, Mirror, PeerTransport, TRANSPORTS, named, split};
 
-/// Calls the same method of the part that `$way` names.
+/// Calls the same method of the part that `$transport` names.
 macro_rules! part {
-    ($self:expr, $way:expr, $part:ident => $call:expr) => {
-        match $way {
-            Way::Shm => {
+    ($self:expr, $transport:expr, $part:ident => $call:expr) => {
+        match $transport {
+            PeerTransport::Shm => {
                 let $part = &mut $self.shm;
                 $call
             }
-            Way::Verbs => {
+            PeerTransport::Verbs => {
                 let $part = $self.verbs.as_mut().expect($crate::composite::fabric::NO_PART);
                 $call
             }
-            Way::Tcp => {
+            PeerTransport::Tcp => {
                 let $part = $self.tcp.as_mut().expect($crate::composite::fabric::NO_PART);
                 $call
             }
@@ -45,8 +45,11 @@ impl Fabric for CompositeFabric {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let is_used = |way| self.choices.iter().any(|choice| choice.way == way);
-        Capabilities { one_sided_progress: !is_used(Way::Tcp), early_sight: is_used(Way::Shm) }
+        let is_used = |transport| self.choices.iter().any(|choice| choice.transport == transport);
+        Capabilities {
+            one_sided_progress: !is_used(PeerTransport::Tcp),
+            early_sight: is_used(PeerTransport::Shm),
+        }
     }
 
     fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
@@ -68,35 +71,35 @@ impl Fabric for CompositeFabric {
     }
 
     fn open(&mut self, peer: NodeId, channel: Channel) -> ConnId {
-        let way = self.way_to(peer);
-        named(part!(self, way, part => part.open(peer, channel)), way)
+        let transport = self.transport_to(peer);
+        named(part!(self, transport, part => part.open(peer, channel)), transport)
     }
 
     fn close(&mut self, conn: ConnId) {
-        let (way, conn) = split(conn);
-        part!(self, way, part => part.close(conn));
+        let (transport, conn) = split(conn);
+        part!(self, transport, part => part.close(conn));
     }
 
     fn grant(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
-        let way = self.way_to(peer);
-        part!(self, way, part => part.grant(region, range, peer))
+        let transport = self.transport_to(peer);
+        part!(self, transport, part => part.grant(region, range, peer))
     }
 
     fn revoke(&mut self, grant: &Grant) {
         // With a peer that was removed its grants went, and any part answers so; but on shared memory it may be in the
         // middle of a write.
-        let way = self.way_if_met(grant.peer).unwrap_or(Way::Shm);
-        part!(self, way, part => part.revoke(grant));
+        let transport = self.transport_if_met(grant.peer).unwrap_or(PeerTransport::Shm);
+        part!(self, transport, part => part.revoke(grant));
     }
 
     fn write(&mut self, conn: ConnId, write: Write<'_>) -> Result<(), PostError> {
-        let (way, conn) = split(conn);
-        part!(self, way, part => part.write(conn, write))
+        let (transport, conn) = split(conn);
+        part!(self, transport, part => part.write(conn, write))
     }
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
-        let (way, conn) = split(conn);
-        part!(self, way, part => part.send(conn, bytes, signal))
+        let (transport, conn) = split(conn);
+        part!(self, transport, part => part.send(conn, bytes, signal))
     }
 
     fn post_receive(
@@ -106,20 +109,22 @@ impl Fabric for CompositeFabric {
         range: Range<usize>,
         token: Token,
     ) -> Result<(), PostError> {
-        let (way, conn) = split(conn);
-        part!(self, way, part => part.post_receive(conn, region, range, token))
+        let (transport, conn) = split(conn);
+        part!(self, transport, part => part.post_receive(conn, region, range, token))
     }
 
     fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
-        let awaited = readers.iter().copied().filter(|reader| self.way_if_met(*reader).is_none());
+        let awaited = readers.iter().copied().filter(|reader| self.transport_if_met(*reader).is_none());
         let awaited: Vec<_> = awaited.collect();
-        let mut ids = [None; WAYS];
-        for way in ALL_WAYS {
-            let theirs = readers.iter().copied().filter(|reader| self.way_if_met(*reader) == Some(way));
+        let mut ids = [None; TRANSPORTS];
+        for transport in ALL_TRANSPORTS {
+            let theirs =
+                readers.iter().copied().filter(|reader| self.transport_if_met(*reader) == Some(transport));
             let mut theirs: Vec<_> = theirs.collect();
             if !theirs.is_empty() {
                 theirs.extend(&awaited);
-                ids[way as usize] = Some(part!(self, way, part => part.publish(key, region, &theirs)));
+                ids[transport as usize] =
+                    Some(part!(self, transport, part => part.publish(key, region, &theirs)));
             }
         }
         let region = (!awaited.is_empty()).then(|| region.clone());
@@ -127,19 +132,21 @@ impl Fabric for CompositeFabric {
     }
 
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
-        self.sweep_views();
-        let Some(way) = self.way_if_met(owner) else { return self.await_view(owner, key, words) };
-        let view = part!(self, way, part => part.attach(owner, key, words));
+        self.sweep_attachments();
+        let Some(transport) = self.transport_if_met(owner) else {
+            return self.await_attachment(owner, key, words);
+        };
+        let attachment = part!(self, transport, part => part.attach(owner, key, words));
         // One that was attached before stays what it is.
-        self.views
-            .entry(view.pointer(0).as_ptr().addr())
+        self.attachments
+            .entry(attachment.pointer(0).as_ptr().addr())
             .and_modify(|known| {
-                if let View::Of(before) = known {
-                    *before = way;
+                if let CompositeAttachment::Of(before) = known {
+                    *before = transport;
                 }
             })
-            .or_insert(View::Of(way));
-        view
+            .or_insert(CompositeAttachment::Of(transport));
+        attachment
     }
 
     #[inline]
@@ -184,22 +191,22 @@ impl Fabric for CompositeFabric {
         }
     }
 
-    fn freeze(&mut self, view: &Region) {
-        self.freeze_view(view);
+    fn freeze(&mut self, attachment: &Region) {
+        self.freeze_attachment(attachment);
     }
 
     fn retire(&mut self, mirror: MirrorId) {
         let ids = self.mirrors.remove(mirror.0);
         let ids = ids.unwrap_or_else(|| panic!("{mirror:?} is not published by this node"));
-        for (way, id) in ALL_WAYS.into_iter().zip(ids.ids) {
+        for (transport, id) in ALL_TRANSPORTS.into_iter().zip(ids.ids) {
             if let Some(id) = id {
-                part!(self, way, part => part.retire(id));
+                part!(self, transport, part => part.retire(id));
             }
         }
     }
 
     #[inline]
-    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         let mut work = 0;
         if !self.meetings.is_empty() {
             work += self.poll_meetings();
@@ -208,12 +215,12 @@ impl Fabric for CompositeFabric {
             work += 1;
             sink(event);
         }
-        work += self.shm.poll(&mut |event| sink(translate(event, Way::Shm)));
+        work += self.shm.poll(&mut |event| sink(translate(event, PeerTransport::Shm)));
         if let Some(part) = &mut self.verbs {
-            work += part.poll(&mut |event| sink(translate(event, Way::Verbs)));
+            work += part.poll(&mut |event| sink(translate(event, PeerTransport::Verbs)));
         }
         if let Some(part) = &mut self.tcp {
-            work += part.poll(&mut |event| sink(translate(event, Way::Tcp)));
+            work += part.poll(&mut |event| sink(translate(event, PeerTransport::Tcp)));
         }
         self.move_regions();
         work
@@ -226,7 +233,7 @@ impl CompositeFabric {
     /// # Panics
     /// If it is not published here.
     #[inline]
-    fn mirror(&self, mirror: MirrorId) -> [Option<MirrorId>; WAYS] {
+    fn mirror(&self, mirror: MirrorId) -> [Option<MirrorId>; TRANSPORTS] {
         let mirror_of = self.mirrors.at(mirror.0);
         mirror_of.unwrap_or_else(|| panic!("{mirror:?} is not published by this node")).ids
     }
@@ -245,16 +252,22 @@ impl CompositeFabric {
 }
 
 /// An event of a part, with the connection as this fabric names it.
-fn translate(event: Event, way: Way) -> Event {
+fn translate(event: FabricEvent, transport: PeerTransport) -> FabricEvent {
     match event {
-        Event::Connected { conn, peer } => Event::Connected { conn: named(conn, way), peer },
-        Event::Done { conn, token } => Event::Done { conn: named(conn, way), token },
-        Event::Arrived { conn, token, immediate } => {
-            Event::Arrived { conn: named(conn, way), token, immediate }
+        FabricEvent::Connected { conn, peer } => {
+            FabricEvent::Connected { conn: named(conn, transport), peer }
         }
-        Event::Received { conn, token, length } => Event::Received { conn: named(conn, way), token, length },
-        Event::Refused { conn } => Event::Refused { conn: named(conn, way) },
-        Event::Broken { conn, reason } => Event::Broken { conn: named(conn, way), reason },
-        other @ (Event::Attached { .. } | Event::Revoked { .. } | Event::PeerLost { .. }) => other,
+        FabricEvent::Done { conn, token } => FabricEvent::Done { conn: named(conn, transport), token },
+        FabricEvent::Arrived { conn, token, immediate } => {
+            FabricEvent::Arrived { conn: named(conn, transport), token, immediate }
+        }
+        FabricEvent::Received { conn, token, length } => {
+            FabricEvent::Received { conn: named(conn, transport), token, length }
+        }
+        FabricEvent::Refused { conn } => FabricEvent::Refused { conn: named(conn, transport) },
+        FabricEvent::Broken { conn, reason } => FabricEvent::Broken { conn: named(conn, transport), reason },
+        other @ (FabricEvent::Attached { .. }
+        | FabricEvent::Revoked { .. }
+        | FabricEvent::PeerLost { .. }) => other,
     }
 }

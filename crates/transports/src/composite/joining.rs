@@ -1,6 +1,6 @@
 //! Peers that come later, and peers that are removed (Derecho §3.3: each view has its own members).
 //!
-//! A newcomer meets this node while everything else goes on, and is a peer when both have agreed on their way: then its part
+//! A joiner meets this node while everything else goes on, and is a peer when both have agreed on their way: then its part
 //! takes it in. Until then it waits like any node that is no peer yet [M5]. What is *published* for it waits in the parts
 //! that have a mirror of that key, each of which may be its way. What is *attached* from it is memory of the part for
 //! shared memory, which gets the owner's pages if that is the way, and is lent to another part to be filled if it is not.
@@ -12,40 +12,40 @@ use rustix::event::epoll;
 use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 use squall_fabric::region::Access;
-use squall_fabric::{BreakReason, Event, Fabric as _, MirrorKey, NodeId, Region};
+use squall_fabric::{BreakReason, Fabric as _, FabricEvent, MirrorKey, NodeId, Region};
 
 use super::fabric::{NO_PART, part};
-use super::means::{Choice, Network, Offer, Way};
-use super::meeting::Met;
-use super::{ALL_WAYS, CompositeError, CompositeFabric};
+use super::meeting::MetPeer;
+use super::transport_choice::{PeerTransport, RdmaNetwork, TransportChoice, TransportOffer};
+use super::{ALL_TRANSPORTS, CompositeError, CompositeFabric};
 use crate::Sleeper as _;
 use crate::session::PeerStream;
 use crate::tcp::TcpFabric;
 use crate::verbs::VerbsFabric;
 
-/// What holds a view that was attached before the way to its owner was known.
+/// What holds an attachment that was attached before the way to its owner was known.
 #[derive(Debug)]
-pub(super) struct Handle {
+pub(super) struct AttachmentHandle {
     /// As the part for shared memory has it.
     region: Region,
 }
 
-/// What is known of a view.
+/// What is known of an attachment.
 #[derive(Debug)]
-pub(super) enum View {
-    /// A part's own. Views that are gone leave this, of which the next one at the address takes the place.
-    Of(Way),
+pub(super) enum CompositeAttachment {
+    /// A part's own. Attachments that are gone leave this, of which the next one at the address takes the place.
+    Of(PeerTransport),
     /// Waits for its owner, or was shown to it by shared memory.
-    Awaited(NodeId, MirrorKey, Weak<Handle>),
+    Awaited(NodeId, MirrorKey, Weak<AttachmentHandle>),
     /// Lent to a part, which calls it so.
-    Lent(Way, Region, Weak<Handle>),
+    Lent(PeerTransport, Region, Weak<AttachmentHandle>),
 }
 
 impl CompositeFabric {
     /// Takes a further peer in, by a connected stream whose other end has been authenticated and which nothing but this
     /// fabric uses from now on; the other end does the same, or begins with it. Does not wait: they meet in the calls of
     /// `poll`. If the peer is dead, does not answer or speaks another protocol, one of these says so
-    /// ([`Event::PeerLost`]). A connection can be opened and a right granted once it is among the
+    /// ([`FabricEvent::PeerLost`]). A connection can be opened and a right granted once it is among the
     /// [`choices`](Self::choices), which it is when it has attached a mirror or published one that is seen here. A host's
     /// next incarnation is another node: numbers are never used again.
     ///
@@ -54,7 +54,7 @@ impl CompositeFabric {
     /// changed then.
     pub fn add_peer(&mut self, node: NodeId, stream: impl Into<PeerStream>) -> io::Result<()> {
         let stream = stream.into();
-        if node == self.node || self.way_if_met(node).is_some() || self.meetings.is_with(node) {
+        if node == self.node || self.transport_if_met(node).is_some() || self.meetings.is_with(node) {
             let text = format!("{node} is there already: give each process a number of its own");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
@@ -69,36 +69,36 @@ impl CompositeFabric {
         for mirror in self.mirrors.iter_mut() {
             mirror.stop_waiting_for(node);
         }
-        for way in ALL_WAYS {
-            self.forget_at(way, node);
+        for transport in ALL_TRANSPORTS {
+            self.forget_at(transport, node);
         }
-        self.events.retain(|event| !matches!(event, Event::PeerLost { peer, .. } if *peer == node));
+        self.events.retain(|event| !matches!(event, FabricEvent::PeerLost { peer, .. } if *peer == node));
     }
 
     /// A part forgets a node.
-    fn forget_at(&mut self, way: Way, node: NodeId) {
-        match way {
-            Way::Shm => self.shm.remove_peer(node),
-            Way::Verbs => self.verbs.iter_mut().for_each(|part| part.remove_peer(node)),
-            Way::Tcp => self.tcp.iter_mut().for_each(|part| part.remove_peer(node)),
+    fn forget_at(&mut self, transport: PeerTransport, node: NodeId) {
+        match transport {
+            PeerTransport::Shm => self.shm.remove_peer(node),
+            PeerTransport::Verbs => self.verbs.iter_mut().for_each(|part| part.remove_peer(node)),
+            PeerTransport::Tcp => self.tcp.iter_mut().for_each(|part| part.remove_peer(node)),
         }
     }
 
     /// What this node says to the peer behind `stream`.
-    fn offer(&mut self, stream: &PeerStream) -> io::Result<Offer> {
+    fn offer(&mut self, stream: &PeerStream) -> io::Result<TransportOffer> {
         let wanted = self.settings.verbs.as_ref();
         let is_named = wanted.is_some_and(|settings| settings.device.is_some());
         let address = stream.local_addr()?.ip();
         let device = self.device.as_ref().ok().map(|device| device.summary());
         let network =
             device.filter(|device| is_named || !device.ethernet || device.has(address)).map(|device| {
-                if device.ethernet { Network::Ethernet } else { Network::InfiniBand(device.subnet()) }
+                if device.ethernet { RdmaNetwork::Ethernet } else { RdmaNetwork::InfiniBand(device.subnet()) }
             });
-        let sharing =
-            self.choices.iter().filter(|choice| choice.way == Way::Shm).count() + self.meetings.len();
+        let sharing = self.choices.iter().filter(|choice| choice.transport == PeerTransport::Shm).count()
+            + self.meetings.len();
         let shares = self.settings.shm && sharing < SHARING_PEERS_MAX;
         let socket = if shares { Some(self.meetings.rendezvous()?) } else { None };
-        Ok(Offer { host: host()?, user: geteuid().as_raw(), socket, network })
+        Ok(TransportOffer { host: host()?, user: geteuid().as_raw(), socket, network })
     }
 
     /// Goes on with the meetings; returns how many are over.
@@ -115,7 +115,7 @@ impl CompositeFabric {
                 CompositeError::Nonsense { .. } => BreakReason::Protocol,
                 _ => BreakReason::Unreachable,
             };
-            self.events.push_back(Event::PeerLost { peer, reason });
+            self.events.push_back(FabricEvent::PeerLost { peer, reason });
         }
         met
     }
@@ -134,28 +134,28 @@ impl CompositeFabric {
     }
 
     /// A peer has met this node: its part takes it in, with what has waited for it.
-    fn take_in(&mut self, met: Met) -> Result<(), CompositeError> {
-        let Met { peer, way, reason, stream, socket } = met;
-        tracing::info!(peer = peer.0, "reached by {way}: {reason}");
-        self.begin_part(way)?;
-        self.settle_views(peer, way);
-        self.settle_mirrors(peer, way);
-        for other in ALL_WAYS.into_iter().filter(|other| *other != way) {
+    fn take_in(&mut self, met: MetPeer) -> Result<(), CompositeError> {
+        let MetPeer { peer, transport, reason, stream, socket } = met;
+        tracing::info!(peer = peer.0, "reached by {transport}: {reason}");
+        self.begin_part(transport)?;
+        self.settle_attachments(peer, transport);
+        self.settle_mirrors(peer, transport);
+        for other in ALL_TRANSPORTS.into_iter().filter(|other| *other != transport) {
             self.forget_at(other, peer);
         }
-        match (way, socket) {
-            (Way::Shm, Some(socket)) => self.shm.add_peer(peer, socket)?,
-            (Way::Verbs, _) => self.verbs.as_mut().expect(NO_PART).add_peer(peer, stream)?,
+        match (transport, socket) {
+            (PeerTransport::Shm, Some(socket)) => self.shm.add_peer(peer, socket)?,
+            (PeerTransport::Verbs, _) => self.verbs.as_mut().expect(NO_PART).add_peer(peer, stream)?,
             _ => self.tcp.as_mut().expect(NO_PART).add_peer(peer, stream)?,
         }
         let place = self.choices.partition_point(|choice| choice.peer < peer);
-        self.choices.insert(place, Choice { peer, way, reason });
+        self.choices.insert(place, TransportChoice { peer, transport, reason });
         Ok(())
     }
 
     /// Makes the part for a way, unless it is there.
-    fn begin_part(&mut self, way: Way) -> Result<(), CompositeError> {
-        if way == Way::Verbs && self.verbs.is_none() {
+    fn begin_part(&mut self, transport: PeerTransport) -> Result<(), CompositeError> {
+        if transport == PeerTransport::Verbs && self.verbs.is_none() {
             let device = self.device.as_ref().expect("a network was offered");
             let mut part = Box::new(VerbsFabric::on(device, self.node, self.waker.clone())?);
             part.adopt_others();
@@ -163,7 +163,7 @@ impl CompositeFabric {
             self.verbs = Some(part);
             self.shm.hold_moves();
         }
-        if way == Way::Tcp && self.tcp.is_none() {
+        if transport == PeerTransport::Tcp && self.tcp.is_none() {
             let part = TcpFabric::with_waker(self.node, Vec::new(), self.waker.clone())?;
             self.watch(part.bell())?;
             self.tcp = Some(part);
@@ -176,92 +176,94 @@ impl CompositeFabric {
         Ok(epoll::add(&self.bells, bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
     }
 
-    /// A view of a mirror of a node that has not met this one.
-    pub(super) fn await_view(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
+    /// An attachment of a mirror of a node that has not met this one.
+    pub(super) fn await_attachment(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
         let region = self.shm.attach(owner, key, words);
         let address = region.pointer(0).as_ptr().addr();
-        let handle = match self.views.get(&address) {
-            Some(View::Awaited(.., handle)) => handle.upgrade(),
+        let handle = match self.attachments.get(&address) {
+            Some(CompositeAttachment::Awaited(.., handle)) => handle.upgrade(),
             _ => None,
         };
-        let handle = handle.unwrap_or_else(|| Arc::new(Handle { region: region.clone() }));
-        self.views.insert(address, View::Awaited(owner, key, Arc::downgrade(&handle)));
-        // SAFETY: the view's own memory, which the handle keeps.
+        let handle = handle.unwrap_or_else(|| Arc::new(AttachmentHandle { region: region.clone() }));
+        self.attachments.insert(address, CompositeAttachment::Awaited(owner, key, Arc::downgrade(&handle)));
+        // SAFETY: the attachment's own memory, which the handle keeps.
         unsafe { Region::from_raw(region.id(), region.pointer(0), words, Access::ReadOnly, handle) }
     }
 
-    /// Lends the views of a peer's mirrors to its part, unless that has them.
-    fn settle_views(&mut self, peer: NodeId, way: Way) {
-        if way == Way::Shm {
+    /// Lends the attachments of a peer's mirrors to its part, unless that has them.
+    fn settle_attachments(&mut self, peer: NodeId, transport: PeerTransport) {
+        if transport == PeerTransport::Shm {
             return;
         }
         let mut lent = Vec::new();
-        for (address, view) in &self.views {
-            let View::Awaited(owner, key, handle) = view else { continue };
+        for (address, attachment) in &self.attachments {
+            let CompositeAttachment::Awaited(owner, key, handle) = attachment else { continue };
             if *owner == peer
-                && let Some(memory) = self.shm.lend_view(peer, *key)
+                && let Some(memory) = self.shm.lend_attachment(peer, *key)
             {
                 lent.push((*address, *key, memory, handle.clone()));
             }
         }
         for (address, key, memory, handle) in lent {
-            let region = match way {
-                Way::Verbs => self.verbs.as_mut().expect(NO_PART).attach_over(peer, key, &memory),
-                Way::Tcp | Way::Shm => self.tcp.as_mut().expect(NO_PART).attach_over(peer, key, &memory),
+            let region = match transport {
+                PeerTransport::Verbs => self.verbs.as_mut().expect(NO_PART).attach_over(peer, key, &memory),
+                PeerTransport::Tcp | PeerTransport::Shm => {
+                    self.tcp.as_mut().expect(NO_PART).attach_over(peer, key, &memory)
+                }
             };
-            self.views.insert(address, View::Lent(way, region, handle));
+            self.attachments.insert(address, CompositeAttachment::Lent(transport, region, handle));
         }
     }
 
     /// Shows a peer, by its part, what was published for it before.
-    fn settle_mirrors(&mut self, peer: NodeId, way: Way) {
+    fn settle_mirrors(&mut self, peer: NodeId, transport: PeerTransport) {
         let names: Vec<u32> = self.mirrors.names().collect();
         for name in names {
             let mirror = self.mirrors.at_mut(name).expect("just named");
             let Some((key, region)) = mirror.waiting_for(peer) else { continue };
             // A part that has a mirror of this key was told of all who may come.
-            if mirror.ids[way as usize].is_none() {
+            if mirror.ids[transport as usize].is_none() {
                 let readers = mirror.awaited.clone();
-                let id = part!(self, way, part => part.publish(key, &region, &readers));
-                self.mirrors.at_mut(name).expect("as before").ids[way as usize] = Some(id);
+                let id = part!(self, transport, part => part.publish(key, &region, &readers));
+                self.mirrors.at_mut(name).expect("as before").ids[transport as usize] = Some(id);
             }
             self.mirrors.at_mut(name).expect("as before").stop_waiting_for(peer);
         }
     }
 
     /// Lets go what was lent for views that nobody holds any more [M6].
-    pub(super) fn sweep_views(&mut self) {
-        self.views.retain(|_, view| match view {
-            View::Of(_) => true,
-            View::Awaited(.., handle) => handle.strong_count() > 0,
-            View::Lent(way, _, handle) => {
+    pub(super) fn sweep_attachments(&mut self) {
+        self.attachments.retain(|_, attachment| match attachment {
+            CompositeAttachment::Of(_) => true,
+            CompositeAttachment::Awaited(.., handle) => handle.strong_count() > 0,
+            CompositeAttachment::Lent(transport, _, handle) => {
                 if handle.strong_count() == 0 {
                     // Whoever has attached it since holds it by the part.
-                    *view = View::Of(*way);
+                    *attachment = CompositeAttachment::Of(*transport);
                 }
                 true
             }
         });
     }
 
-    /// Stops a view [M3].
+    /// Stops an attachment [M3].
     ///
     /// # Panics
     /// If it is none.
-    pub(super) fn freeze_view(&mut self, view: &Region) {
-        match self.views.get(&view.pointer(0).as_ptr().addr()) {
-            None => panic!("{view:?} is not a view of a mirror"),
-            Some(View::Of(way)) => {
-                let way = *way;
-                part!(self, way, part => part.freeze(view));
+    pub(super) fn freeze_attachment(&mut self, attachment: &Region) {
+        match self.attachments.get(&attachment.pointer(0).as_ptr().addr()) {
+            None => panic!("{attachment:?} is not an attachment of a mirror"),
+            Some(CompositeAttachment::Of(transport)) => {
+                let transport = *transport;
+                part!(self, transport, part => part.freeze(attachment));
             }
-            Some(View::Awaited(.., handle)) => match handle.upgrade() {
+            Some(CompositeAttachment::Awaited(.., handle)) => match handle.upgrade() {
                 Some(handle) => self.shm.freeze(&handle.region),
-                None => self.shm.freeze(view),
+                None => self.shm.freeze(attachment),
             },
-            Some(View::Lent(way, region, _)) => {
-                let (way, region) = (*way, region.clone());
-                part!(self, way, part => part.freeze(&region));
+            Some(CompositeAttachment::Lent(transport, region, _)) => {
+                let (transport, region) = (*transport, region.clone());
+                part!(self, transport, part => part.freeze(&region));
             }
         }
     }

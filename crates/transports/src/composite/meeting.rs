@@ -1,6 +1,6 @@
 //! The meeting: over the stream by which the bootstrap joined them, each pair of nodes agrees on its way.
 //!
-//! 1. Both send an [`Offer`], which names a Unix socket.
+//! 1. Both send an [`TransportOffer`], which names a Unix socket.
 //! 2. Where both run on one host under one user, the lower node connects to the socket of the higher, proves itself by the
 //!    key of the offer, and tells over the stream whether that went well: network namespaces may lie between.
 //! 3. Who does not share memory uses RDMA if both offered devices of one network, and else TCP.
@@ -21,7 +21,7 @@ use rustix::process::geteuid;
 use squall_fabric::NodeId;
 
 use super::CompositeError;
-use super::means::{OFFER_BYTES, Offer, Rendezvous, Way};
+use super::transport_choice::{OFFER_BYTES, PeerTransport, Rendezvous, TransportOffer};
 use crate::session::PeerStream;
 
 /// The meetings of a node that are under way.
@@ -36,9 +36,9 @@ pub(super) struct Meetings {
 }
 
 /// A pair that has met.
-pub(super) struct Met {
+pub(super) struct MetPeer {
     pub(super) peer: NodeId,
-    pub(super) way: Way,
+    pub(super) transport: PeerTransport,
     pub(super) reason: String,
     pub(super) stream: PeerStream,
     /// Stands if both share memory.
@@ -76,7 +76,12 @@ impl Meetings {
     }
 
     /// Begins a meeting. Afterwards the stream does not block.
-    pub(super) fn begin(&mut self, peer: NodeId, mut stream: PeerStream, ours: Offer) -> io::Result<()> {
+    pub(super) fn begin(
+        &mut self,
+        peer: NodeId,
+        mut stream: PeerStream,
+        ours: TransportOffer,
+    ) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         watch(&self.bell, &stream)?;
         // The buffer of the socket is empty, so it takes this; if the peer has gone, reading shows it.
@@ -95,7 +100,10 @@ impl Meetings {
     }
 
     /// Does what can be done now; returns who has met, and with whom it failed.
-    pub(super) fn advance(&mut self, no_device: Option<&str>) -> Vec<Result<Met, (NodeId, CompositeError)>> {
+    pub(super) fn advance(
+        &mut self,
+        no_device: Option<&str>,
+    ) -> Vec<Result<MetPeer, (NodeId, CompositeError)>> {
         if let Some(reception) = &mut self.reception {
             reception.receive(&self.bell);
         }
@@ -104,11 +112,11 @@ impl Meetings {
             match meeting.advance(self.node, self.reception.as_mut()) {
                 Ok(None) => self.meetings.push(meeting),
                 Ok(Some(socket)) => {
-                    let (way, reason) = meeting.choose(socket.is_some(), no_device);
+                    let (transport, reason) = meeting.choose(socket.is_some(), no_device);
                     // It goes elsewhere. An error means that it is not watched.
                     let _ = epoll::delete(&self.bell, &meeting.stream);
                     let Meeting { peer, stream, .. } = meeting;
-                    over.push(Ok(Met { peer, way, reason, stream, socket }));
+                    over.push(Ok(MetPeer { peer, transport, reason, stream, socket }));
                 }
                 Err(error) => over.push(Err((meeting.peer, error))),
             }
@@ -137,8 +145,8 @@ impl Meetings {
 struct Meeting {
     peer: NodeId,
     stream: PeerStream,
-    ours: Offer,
-    theirs: Option<Offer>,
+    ours: TransportOffer,
+    theirs: Option<TransportOffer>,
     stage: Stage,
     input: Input<OFFER_BYTES>,
     deadline: Instant,
@@ -149,7 +157,7 @@ struct Meeting {
 enum Stage {
     /// What the peer has.
     Offer,
-    /// Room in the queue of the higher node's socket.
+    /// Space in the queue of the higher node's socket.
     Calling,
     /// The lower node's word whether it has reached ours.
     Verdict,
@@ -167,7 +175,7 @@ impl Meeting {
         if self.stage == Stage::Offer {
             let Some(bytes) = self.read::<OFFER_BYTES>()? else { return Ok(None) };
             let peer = self.peer;
-            let theirs = Offer::from_bytes(&bytes);
+            let theirs = TransportOffer::from_bytes(&bytes);
             let theirs = theirs.map_err(|what| CompositeError::Nonsense { peer, what })?;
             let shares = self.ours.may_share_memory(&theirs);
             self.theirs = Some(theirs);
@@ -218,10 +226,10 @@ impl Meeting {
         Err(CompositeError::Silent { peer: self.peer, cause: ErrorKind::TimedOut.into() })
     }
 
-    fn choose(&self, has_socket: bool, no_device: Option<&str>) -> (Way, String) {
+    fn choose(&self, has_socket: bool, no_device: Option<&str>) -> (PeerTransport, String) {
         let theirs = self.theirs.as_ref().expect("they have met");
         if has_socket {
-            return (Way::Shm, "it runs on this host under the same user".into());
+            return (PeerTransport::Shm, "it runs on this host under the same user".into());
         }
         let why_no_memory = if self.ours.host != theirs.host {
             "it runs on another host"
@@ -233,7 +241,7 @@ impl Meeting {
             "shared memory is switched off"
         };
         if self.ours.shares_network(theirs) {
-            return (Way::Verbs, format!("{why_no_memory}; both have RDMA devices on one network"));
+            return (PeerTransport::Verbs, format!("{why_no_memory}; both have RDMA devices on one network"));
         }
         let why_no_rdma = match (no_device, &self.ours.network, &theirs.network) {
             (Some(why), ..) => why,
@@ -241,7 +249,7 @@ impl Meeting {
             (None, Some(_), None) => "it has no RDMA device on the network by which they met",
             (None, Some(_), Some(_)) => "its RDMA device is on another network",
         };
-        (Way::Tcp, format!("{why_no_memory}; {why_no_rdma}"))
+        (PeerTransport::Tcp, format!("{why_no_memory}; {why_no_rdma}"))
     }
 }
 
@@ -360,7 +368,7 @@ fn watch(bell: &OwnedFd, socket: &impl AsFd) -> io::Result<()> {
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Who has connected has also written.
 const GREETING_PATIENCE: Duration = Duration::from_secs(2);
-/// Between calls to a socket that has no room.
+/// Between calls to a socket that has no space.
 const CALL_AGAIN: Duration = Duration::from_millis(5);
 /// A node's number and the key.
 const CALL_BYTES: usize = 4 + 32;

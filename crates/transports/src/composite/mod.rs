@@ -9,7 +9,7 @@
 //! The members meet over TCP; then each pair agrees on its way (`meeting`), when it begins or when a peer comes later
 //! (`joining`). A way is chosen once: if it breaks, the peer is lost, as on any transport.
 //!
-//! **Law.** As [`squall_fabric::Fabric`] and [`crate::Transport`] say.
+//! **Law.** As [`squall_fabric::Fabric`] and [`crate::TransportFabric`] say.
 //!
 //! # How the axioms are kept
 //! - All of a peer's connections and mirrors go by one part, which keeps the axioms. Between connections nothing is
@@ -26,9 +26,9 @@
 mod error;
 mod fabric;
 mod joining;
-mod means;
 mod meeting;
 mod park;
+mod transport_choice;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -36,19 +36,19 @@ use std::net::IpAddr;
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd as _, OwnedFd};
-use squall_fabric::{ConnId, Event, MirrorId, MirrorKey, NodeId, Region};
+use squall_fabric::{ConnId, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 
 pub use self::error::CompositeError;
-pub use self::means::{Choice, CompositeSettings, Way};
+pub use self::transport_choice::{CompositeSettings, PeerTransport, TransportChoice};
 #[doc(hidden)]
-pub use self::means::{Network, OFFER_BYTES, Offer, Rendezvous};
+pub use self::transport_choice::{OFFER_BYTES, RdmaNetwork, Rendezvous, TransportOffer};
 
-use self::joining::View;
+use self::joining::CompositeAttachment;
 use self::meeting::Meetings;
 use crate::clock::Clock;
 use crate::session::PeerStream;
 use crate::shm::ShmFabric;
-use crate::slots::Slots;
+use crate::slot_map::SlotMap;
 use crate::tcp::TcpFabric;
 use crate::verbs::{TriedDevice, VerbsFabric};
 use crate::{Sleeper as _, Waker, wait_readable};
@@ -60,19 +60,19 @@ pub struct CompositeFabric {
     /// What peers are offered, or why there is none.
     device: Result<TriedDevice, String>,
     /// In order of their nodes.
-    choices: Vec<Choice>,
+    choices: Vec<TransportChoice>,
     /// With nodes that are no peers yet.
     meetings: Meetings,
     /// What the next poll yields first.
-    events: VecDeque<Event>,
+    events: VecDeque<FabricEvent>,
     shm: ShmFabric,
     /// Made for the first peer by this way.
     verbs: Option<Box<VerbsFabric>>,
     /// As above.
     tcp: Option<TcpFabric>,
-    mirrors: Slots<Mirror>,
+    mirrors: SlotMap<Mirror>,
     /// By the address of their first word.
-    views: BTreeMap<usize, View>,
+    attachments: BTreeMap<usize, CompositeAttachment>,
     waker: Waker,
     /// Readable when the bell of a part is, or that of the meetings.
     bells: OwnedFd,
@@ -84,7 +84,7 @@ pub struct CompositeFabric {
 struct Mirror {
     key: MirrorKey,
     /// What each part calls it, if it has a reader there. Each has been told of all that were awaited then.
-    ids: [Option<MirrorId>; WAYS],
+    ids: [Option<MirrorId>; TRANSPORTS],
     /// Readers that are no peers yet, and what they will be shown.
     awaited: Vec<NodeId>,
     region: Option<Region>,
@@ -152,8 +152,8 @@ impl CompositeFabric {
             shm,
             verbs: None,
             tcp: None,
-            mirrors: Slots::default(),
-            views: BTreeMap::new(),
+            mirrors: SlotMap::default(),
+            attachments: BTreeMap::new(),
             waker,
             bells,
             clock: Clock::start(),
@@ -168,7 +168,7 @@ impl CompositeFabric {
 
     /// How each peer is reached, and why so, in order of their nodes.
     #[must_use]
-    pub fn choices(&self) -> &[Choice] {
+    pub fn choices(&self) -> &[TransportChoice] {
         &self.choices
     }
 
@@ -190,16 +190,17 @@ impl CompositeFabric {
     ///
     /// # Panics
     /// If it is not a peer.
-    fn way_to(&self, peer: NodeId) -> Way {
-        let way = self.way_if_met(peer);
-        way.unwrap_or_else(|| panic!("{peer} is not a peer of {}: add it first, and let it come", self.node))
+    fn transport_to(&self, peer: NodeId) -> PeerTransport {
+        let transport = self.transport_if_met(peer);
+        transport
+            .unwrap_or_else(|| panic!("{peer} is not a peer of {}: add it first, and let it come", self.node))
     }
 
     /// The way to `node`, if it is a peer.
     #[inline]
-    fn way_if_met(&self, node: NodeId) -> Option<Way> {
+    fn transport_if_met(&self, node: NodeId) -> Option<PeerTransport> {
         let place = self.choices.binary_search_by_key(&node, |choice| choice.peer);
-        place.ok().map(|place| self.choices[place].way)
+        place.ok().map(|place| self.choices[place].transport)
     }
 }
 
@@ -220,25 +221,26 @@ impl fmt::Debug for CompositeFabric {
 }
 
 /// The connection `conn` of a part, as this fabric names it.
-fn named(conn: ConnId, way: Way) -> ConnId {
-    assert!(conn.0 >> (64 - WAY_BITS) == 0, "{conn:?} of {way:?} has no room for its part");
-    ConnId(conn.0 << WAY_BITS | way as u64)
+fn named(conn: ConnId, transport: PeerTransport) -> ConnId {
+    assert!(conn.0 >> (64 - TRANSPORT_BITS) == 0, "{conn:?} of {transport:?} has no space for its part");
+    ConnId(conn.0 << TRANSPORT_BITS | transport as u64)
 }
 
 /// The part of a connection, and what it is called there.
-fn split(conn: ConnId) -> (Way, ConnId) {
-    let way = match conn.0 & ((1 << WAY_BITS) - 1) {
-        0 => Way::Shm,
-        1 => Way::Verbs,
-        2 => Way::Tcp,
+fn split(conn: ConnId) -> (PeerTransport, ConnId) {
+    let transport = match conn.0 & ((1 << TRANSPORT_BITS) - 1) {
+        0 => PeerTransport::Shm,
+        1 => PeerTransport::Verbs,
+        2 => PeerTransport::Tcp,
         _ => panic!("{conn:?} was never opened here"),
     };
-    (way, ConnId(conn.0 >> WAY_BITS))
+    (transport, ConnId(conn.0 >> TRANSPORT_BITS))
 }
 
-const ALL_WAYS: [Way; WAYS] = [Way::Shm, Way::Verbs, Way::Tcp];
-const WAYS: usize = 3;
-const WAY_BITS: u32 = 2;
+const ALL_TRANSPORTS: [PeerTransport; TRANSPORTS] =
+    [PeerTransport::Shm, PeerTransport::Verbs, PeerTransport::Tcp];
+const TRANSPORTS: usize = 3;
+const TRANSPORT_BITS: u32 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -246,9 +248,9 @@ mod tests {
 
     #[test]
     fn connections_keep_their_part() {
-        for way in [Way::Shm, Way::Verbs, Way::Tcp] {
+        for transport in [PeerTransport::Shm, PeerTransport::Verbs, PeerTransport::Tcp] {
             let conn = ConnId(7 << 32 | 9);
-            assert_eq!(split(named(conn, way)), (way, conn));
+            assert_eq!(split(named(conn, transport)), (transport, conn));
         }
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use squall_fabric::Duration;
 
 use super::CompositeFabric;
-use crate::{Sleeper, Transport, Waker};
+use crate::{Sleeper, TransportFabric, Waker};
 
 impl CompositeFabric {
     /// The parts that are there.
@@ -35,9 +35,9 @@ impl CompositeFabric {
     }
 }
 
-impl Transport for CompositeFabric {
+impl TransportFabric for CompositeFabric {
     fn prepare_park(&mut self) {
-        self.sleepers().for_each(Transport::prepare_park);
+        self.sleepers().for_each(TransportFabric::prepare_park);
     }
 
     fn park(&mut self, timeout: Option<Duration>) {
@@ -56,15 +56,15 @@ impl Transport for CompositeFabric {
     }
 
     fn unpark(&mut self) {
-        self.sleepers().for_each(Transport::unpark);
+        self.sleepers().for_each(TransportFabric::unpark);
     }
 
     fn yielded(&mut self) {
-        self.sleepers().for_each(Transport::yielded);
+        self.sleepers().for_each(TransportFabric::yielded);
     }
 
     fn flush(&mut self) {
-        self.sleepers().for_each(Transport::flush);
+        self.sleepers().for_each(TransportFabric::flush);
     }
 
     fn readiness(&self) -> (BorrowedFd<'_>, Option<Duration>) {

@@ -17,12 +17,12 @@ pub enum Encryption {
 
 /// The two ends of a TCP connection as one of them sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct ConnectionEnds {
     own: SocketAddr,
     peer: SocketAddr,
 }
 
-impl Ends {
+impl ConnectionEnds {
     /// Both addresses. (An IPv4 address is one, however the socket writes it.)
     #[must_use]
     pub const fn new(own: SocketAddr, peer: SocketAddr) -> Self {
@@ -50,12 +50,12 @@ impl Ends {
 
 /// What an end says about itself in the handshake: where it believes the ends are (nothing on a Unix socket), and its wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct EncryptionWish {
     pub(super) encryption: Encryption,
-    pub(super) ends: Option<Ends>,
+    pub(super) ends: Option<ConnectionEnds>,
 }
 
-impl Wish {
+impl EncryptionWish {
     /// Whether this end alone insists on encryption.
     pub(super) fn insists(&self) -> bool {
         let Some(ends) = &self.ends else { return false };
@@ -81,7 +81,7 @@ impl Wish {
             Encryption::On => 1,
             Encryption::Always => 2,
         };
-        if let Some(Ends { own, peer }) = self.ends {
+        if let Some(ConnectionEnds { own, peer }) = self.ends {
             bytes[1] = 1;
             bytes[2..2 + ADDRESS_BYTES].copy_from_slice(&address_bytes(own));
             bytes[2 + ADDRESS_BYTES..].copy_from_slice(&address_bytes(peer));
@@ -101,7 +101,7 @@ impl Wish {
             0 => None,
             1 => {
                 let (own, peer) = bytes[2..].split_at(ADDRESS_BYTES);
-                Some(Ends { own: read_address(own), peer: read_address(peer) })
+                Some(ConnectionEnds { own: read_address(own), peer: read_address(peer) })
             }
             _ => return None,
         };
@@ -137,15 +137,15 @@ pub(super) const WISH_BYTES: usize = 2 + 2 * ADDRESS_BYTES;
 mod tests {
     use super::*;
 
-    fn wish(encryption: Encryption, own: &str, peer: &str) -> Wish {
-        let ends = Ends::new(own.parse().unwrap(), peer.parse().unwrap());
-        Wish { encryption, ends: Some(ends) }
+    fn wish(encryption: Encryption, own: &str, peer: &str) -> EncryptionWish {
+        let ends = ConnectionEnds::new(own.parse().unwrap(), peer.parse().unwrap());
+        EncryptionWish { encryption, ends: Some(ends) }
     }
 
     /// What both ends settle; they must say the same.
-    fn settled(ours: Wish, theirs: Wish) -> bool {
+    fn settled(ours: EncryptionWish, theirs: EncryptionWish) -> bool {
         assert_eq!(ours.settle(&theirs), theirs.settle(&ours));
-        let read = Wish::from_bytes(&ours.to_bytes()).unwrap();
+        let read = EncryptionWish::from_bytes(&ours.to_bytes()).unwrap();
         assert_eq!(read, ours);
         ours.settle(&theirs)
     }
@@ -189,7 +189,7 @@ mod tests {
         assert!(settled(caller(On), called(On)));
         assert!(settled(caller(On), called(Off)) && settled(caller(Off), called(On)));
         assert!(!settled(caller(Off), called(Off)), "as both wish");
-        let by_unix = Wish { encryption: On, ends: None };
+        let by_unix = EncryptionWish { encryption: On, ends: None };
         assert!(settled(by_unix, called(On)), "one end is on a Unix socket, the other is not");
         assert!(!settled(by_unix, by_unix));
     }

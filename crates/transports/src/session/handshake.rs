@@ -26,8 +26,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use snow::HandshakeState;
 
-use super::Session;
-use super::ends::{Encryption, Ends, WISH_BYTES, Wish};
+use super::SessionKeys;
+use super::ends::{ConnectionEnds, Encryption, EncryptionWish, WISH_BYTES};
 use crate::bootstrap::Secret;
 
 /// The protocol that this build speaks.
@@ -137,8 +137,8 @@ impl Proof {
     /// # Panics
     /// If the kernel gives no random bytes.
     #[must_use]
-    pub fn initiate(&self, ends: Option<Ends>) -> (Initiator, [u8; HELLO_BYTES]) {
-        let wish = Wish { encryption: self.encryption, ends };
+    pub fn initiate(&self, ends: Option<ConnectionEnds>) -> (Initiator, [u8; HELLO_BYTES]) {
+        let wish = EncryptionWish { encryption: self.encryption, ends };
         let mut state = self.handshake(true);
         let mut hello = [0; HELLO_BYTES];
         hello[..8].copy_from_slice(&MAGIC);
@@ -177,9 +177,9 @@ impl Proof {
     /// If the kernel gives no random bytes.
     pub fn respond(
         &self,
-        ends: Option<Ends>,
+        ends: Option<ConnectionEnds>,
         hello: &[u8; HELLO_BYTES],
-    ) -> Result<(Session, [u8; ANSWER_BYTES]), Rejection> {
+    ) -> Result<(SessionKeys, [u8; ANSWER_BYTES]), Rejection> {
         let (head, rest) = hello.split_first_chunk().expect(SIZES);
         Self::check_head(head)?;
         let (digest, message) = rest.split_at(DIGEST_BYTES);
@@ -190,15 +190,16 @@ impl Proof {
         let mut state = self.handshake(false);
         let mut wish = [0; WISH_BYTES + TAG_BYTES];
         let read = state.read_message(message, &mut wish).map_err(|_| stranger())?;
-        let theirs = wish[..read].try_into().ok().and_then(Wish::from_bytes).ok_or_else(stranger)?;
-        let is_sealed = Wish { encryption: self.encryption, ends }.settle(&theirs);
+        let theirs =
+            wish[..read].try_into().ok().and_then(EncryptionWish::from_bytes).ok_or_else(stranger)?;
+        let is_sealed = EncryptionWish { encryption: self.encryption, ends }.settle(&theirs);
         let mut answer = [0; ANSWER_BYTES];
         answer[..ANSWER_HEAD_BYTES].copy_from_slice(&answer_head(GO_ON));
         let message = &mut answer[ANSWER_HEAD_BYTES..];
         let written = state.write_message(&[u8::from(is_sealed)], message).expect(SIZES);
         assert_eq!(written, message.len(), "{SIZES}");
         let keys = state.into_transport_mode().expect("two messages are the whole handshake");
-        Ok((Session::new(keys, is_sealed), answer))
+        Ok((SessionKeys::new(keys, is_sealed), answer))
     }
 
     /// Proves the secret to the peer behind `stream` and demands its proof; the peer runs [`Proof::demand`].
@@ -206,7 +207,11 @@ impl Proof {
     ///
     /// # Errors
     /// [`ProofError`]; close the connection then.
-    pub fn prove(&self, stream: &mut (impl Read + Write), ends: Option<Ends>) -> Result<Session, ProofError> {
+    pub fn prove(
+        &self,
+        stream: &mut (impl Read + Write),
+        ends: Option<ConnectionEnds>,
+    ) -> Result<SessionKeys, ProofError> {
         let (initiator, hello) = self.initiate(ends);
         stream.write_all(&hello)?;
         let mut answer = [0; ANSWER_BYTES];
@@ -228,8 +233,8 @@ impl Proof {
     pub fn demand(
         &self,
         stream: &mut (impl Read + Write),
-        ends: Option<Ends>,
-    ) -> Result<Session, ProofError> {
+        ends: Option<ConnectionEnds>,
+    ) -> Result<SessionKeys, ProofError> {
         let mut hello = [0; HELLO_BYTES];
         let (head, rest) = hello.split_first_chunk_mut().expect(SIZES);
         stream.read_exact(head)?;
@@ -277,7 +282,7 @@ impl Proof {
 /// The initiator between its hello and the answer.
 pub struct Initiator {
     state: HandshakeState,
-    wish: Wish,
+    wish: EncryptionWish,
 }
 
 impl Initiator {
@@ -285,7 +290,7 @@ impl Initiator {
     ///
     /// # Errors
     /// [`ProofError`]; all but [`ProofError::Secret`] are what anybody could have said.
-    pub fn on_answer(mut self, answer: &[u8; ANSWER_BYTES]) -> Result<Session, ProofError> {
+    pub fn on_answer(mut self, answer: &[u8; ANSWER_BYTES]) -> Result<SessionKeys, ProofError> {
         let (head, message) = answer.split_at(ANSWER_HEAD_BYTES);
         check_answer_head(head)?;
         let mut outcome = [0; 1 + TAG_BYTES];
@@ -297,7 +302,7 @@ impl Initiator {
             _ => return Err(ProofError::Secret),
         };
         let keys = self.state.into_transport_mode().expect("two messages are the whole handshake");
-        Ok(Session::new(keys, is_sealed))
+        Ok(SessionKeys::new(keys, is_sealed))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use snow::TransportState;
 
 /// Keys that one thread has, or that a thread for each direction has.
-pub(super) enum Keys {
+pub(super) enum RecordKeys {
     Own(TransportState),
     Shared(Arc<Mutex<TransportState>>),
 }
@@ -13,7 +13,7 @@ pub(super) enum Keys {
 /// A key of AES-GCM should not encrypt more than 2^34 blocks of 16 bytes; so many records have at most 2^31.
 const REKEY_RECORDS: u64 = 1 << 20;
 
-impl Keys {
+impl RecordKeys {
     /// The same keys twice. Each direction must be used by one of them only.
     pub(super) fn shared(self) -> (Self, Self) {
         let keys = match self {
@@ -23,7 +23,7 @@ impl Keys {
         (Self::Shared(Arc::clone(&keys)), Self::Shared(keys))
     }
 
-    /// Encrypts the next record into `sealed`, which has room for the tag, too; returns its length.
+    /// Encrypts the next record into `sealed`, which has space for the tag, too; returns its length.
     pub(super) fn seal(&mut self, plain: &[u8], sealed: &mut [u8]) -> usize {
         self.with(|keys| {
             if is_due(keys.sending_nonce()) {

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 
-use super::keys::Keys;
+use super::keys::RecordKeys;
 
 /// The most bytes of plain text in a record. More would be encrypted hardly faster, and the receiver would wait longer before
 /// it can begin to decrypt.
@@ -22,12 +22,12 @@ const WHOLE_BYTES_MAX: usize = HEADER_BYTES + SEALED_BYTES_MAX;
 /// What a reader needs beside the plain text of a record for it to be opened without an allocation.
 pub(crate) const OPENING_BYTES: usize = SEALED_BYTES_MAX;
 
-/// The room for what one read of many records yields.
+/// The space for what one read of many records yields.
 pub(crate) const INBOUND_BYTES: usize = 256 << 10;
 
 /// The keys of one session, records that have not come whole, and records that the socket has not taken.
 pub(crate) struct Records {
-    keys: Keys,
+    keys: RecordKeys,
     /// `inbound[start..end]` has come and is not opened.
     inbound: Vec<u8>,
     start: usize,
@@ -56,7 +56,7 @@ impl From<BadRecord> for io::Error {
 }
 
 impl Records {
-    pub(super) const fn new(keys: Keys) -> Self {
+    pub(super) const fn new(keys: RecordKeys) -> Self {
         Self {
             keys,
             inbound: Vec::new(),
@@ -118,7 +118,7 @@ impl Records {
     }
 
     /// Where bytes of the socket are to be stored: many, or `most` at most.
-    pub(crate) fn room(&mut self, most: usize) -> &mut [u8] {
+    pub(crate) fn free_space(&mut self, most: usize) -> &mut [u8] {
         if self.inbound.len() < INBOUND_BYTES.min(most.max(WHOLE_BYTES_MAX)) {
             self.inbound.resize(INBOUND_BYTES.min(most.max(WHOLE_BYTES_MAX)), 0);
         }
@@ -130,10 +130,10 @@ impl Records {
         &mut self.inbound[self.end..end]
     }
 
-    /// The first `received` bytes of [`Records::room`] have been stored.
+    /// The first `received` bytes of [`Records::free_space`] have been stored.
     pub(crate) fn on_received(&mut self, received: usize) {
         self.end += received;
-        assert!(self.end <= self.inbound.len(), "more was received than there was room for");
+        assert!(self.end <= self.inbound.len(), "more was received than there was space for");
     }
 
     /// How many bytes are still missing of the length of the next record, or of the record; 0 if it is whole.
@@ -147,7 +147,7 @@ impl Records {
         Ok((HEADER_BYTES + length).saturating_sub(there.len()))
     }
 
-    /// Opens the next record into `target`, which has room for [`OPENING_BYTES`]. Returns the bytes of its plain text; `None`
+    /// Opens the next record into `target`, which has space for [`OPENING_BYTES`]. Returns the bytes of its plain text; `None`
     /// if it has not come whole. Fuzzed as `records`.
     pub(crate) fn open(&mut self, target: &mut [u8]) -> Result<Option<usize>, BadRecord> {
         if self.is_broken {
@@ -195,7 +195,7 @@ impl Records {
             if missing == 0 {
                 break;
             }
-            match stream.read(self.room(missing))? {
+            match stream.read(self.free_space(missing))? {
                 0 if self.start == self.end => return Ok(false),
                 0 => return Err(io::Error::new(ErrorKind::UnexpectedEof, "it ended inside a record")),
                 received => self.on_received(received),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::fd::{AsFd, BorrowedFd};
 
-use super::{Records, Session};
+use super::{Records, SessionKeys};
 
 /// A TCP stream to a peer. What is written travels in records if the session wants it, else as it is.
 ///
@@ -28,7 +28,7 @@ impl From<TcpStream> for PeerStream {
 impl PeerStream {
     /// A stream and the session of both its ends.
     #[must_use]
-    pub fn new(stream: TcpStream, session: Session) -> Self {
+    pub fn new(stream: TcpStream, session: SessionKeys) -> Self {
         let records = session.is_sealed().then_some(session.records);
         Self { stream, records }
     }
@@ -129,14 +129,14 @@ impl AsFd for PeerStream {
     }
 }
 
-/// One direction of a stream, all whose bytes travel in records; of [`Session::halves`].
+/// One direction of a stream, all whose bytes travel in records; of [`SessionKeys::halves`].
 #[derive(Debug)]
-pub struct Sealed<S> {
+pub struct SealedHalf<S> {
     stream: S,
     records: Records,
 }
 
-impl<S> Sealed<S> {
+impl<S> SealedHalf<S> {
     pub(super) const fn new(stream: S, records: Records) -> Self {
         Self { stream, records }
     }
@@ -146,19 +146,19 @@ impl<S> Sealed<S> {
         &self.stream
     }
 
-    /// As [`Sealed::stream`], for its time-outs; whoever reads or writes there breaks the session.
+    /// As [`SealedHalf::stream`], for its time-outs; whoever reads or writes there breaks the session.
     pub const fn stream_mut(&mut self) -> &mut S {
         &mut self.stream
     }
 }
 
-impl<S: Read> Read for Sealed<S> {
+impl<S: Read> Read for SealedHalf<S> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         self.records.read(&mut self.stream, target)
     }
 }
 
-impl<S: Write> Write for Sealed<S> {
+impl<S: Write> Write for SealedHalf<S> {
     fn write(&mut self, source: &[u8]) -> io::Result<usize> {
         self.records.write(&mut self.stream, source)
     }

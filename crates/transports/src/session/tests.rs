@@ -13,7 +13,7 @@ fn proof(secret: &str, cluster: &str, purpose: &str) -> Proof {
     Proof::new(&Secret::new(format!("{secret}, sixteen bytes or more")).unwrap(), cluster, purpose)
 }
 
-type Outcome = Result<Session, ProofError>;
+type Outcome = Result<SessionKeys, ProofError>;
 
 /// Runs both ends over a socket; what each concludes.
 fn meet(initiator: &Proof, responder: &Proof) -> (Outcome, Outcome) {
@@ -25,7 +25,7 @@ fn meet(initiator: &Proof, responder: &Proof) -> (Outcome, Outcome) {
 }
 
 /// Two sessions that go together.
-fn sessions() -> (Session, Session) {
+fn sessions() -> (SessionKeys, SessionKeys) {
     let proof = proof("a", "c", "p");
     let (initiator, hello) = proof.initiate(None);
     let (responder, answer) = proof.respond(None, &hello).unwrap();
@@ -40,11 +40,11 @@ fn streams(encryption: Encryption) -> (PeerStream, PeerStream) {
     let proof = proof("a", "c", "p").with_encryption(encryption);
     std::thread::scope(|scope| {
         let responding = scope.spawn(|| {
-            let ends = Ends::of(&far).unwrap();
+            let ends = ConnectionEnds::of(&far).unwrap();
             let session = proof.demand(&mut far, Some(ends)).unwrap();
             PeerStream::new(far, session)
         });
-        let ends = Ends::of(&near).unwrap();
+        let ends = ConnectionEnds::of(&near).unwrap();
         let session = proof.prove(&mut near, Some(ends)).unwrap();
         (PeerStream::new(near, session), responding.join().unwrap())
     })
@@ -144,7 +144,7 @@ fn each_connection_has_keys_of_its_own() {
 /// What two ends settle about their data holds for both, and cannot be altered on the way.
 #[test]
 fn nobody_on_the_way_talks_the_ends_out_of_encryption() {
-    let at = |own: &str, peer: &str| Some(Ends::new(own.parse().unwrap(), peer.parse().unwrap()));
+    let at = |own: &str, peer: &str| Some(ConnectionEnds::new(own.parse().unwrap(), peer.parse().unwrap()));
     let proof = proof("a", "c", "p");
     let (near, far) = (at("192.0.2.1:5", "192.0.2.2:7"), at("192.0.2.2:7", "192.0.2.1:5"));
     for place in 0..HELLO_BYTES {
@@ -183,7 +183,7 @@ fn a_relay_of_the_handshake_gets_nothing_but_a_closed_connection() {
     {
         let relay = Relay::start(attack);
         // Both ends are on the loopback, where data are not encrypted; but the relay lies between.
-        let ends = Ends::of(&relay.near).unwrap();
+        let ends = ConnectionEnds::of(&relay.near).unwrap();
         let mut near = relay.near;
         let session = proof("a", "c", "p").prove(&mut near, Some(ends)).unwrap();
         let mut near = PeerStream::new(near, session);
@@ -229,7 +229,7 @@ impl Relay {
         let near = TcpStream::connect(stranger.local_addr().unwrap()).unwrap();
         let far = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let ends = Ends::of(&stream).unwrap();
+            let ends = ConnectionEnds::of(&stream).unwrap();
             let session = proof("a", "c", "p").demand(&mut stream, Some(ends)).unwrap();
             let (mut stream, mut heard) = (PeerStream::new(stream, session), Vec::new());
             let outcome = stream.read_to_end(&mut heard);
@@ -319,7 +319,7 @@ proptest! {
         let mut target = vec![0; OPENING_BYTES];
         let mut failed = false;
         'all: for piece in altered.chunks(piece) {
-            other.records.room(piece.len())[..piece.len()].copy_from_slice(piece);
+            other.records.free_space(piece.len())[..piece.len()].copy_from_slice(piece);
             other.records.on_received(piece.len());
             loop {
                 match other.records.open(&mut target) {

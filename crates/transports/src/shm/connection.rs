@@ -3,34 +3,36 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use squall_fabric::{Channel, ConnId, Event, Grant, PostError, Region, Shelf, Source, Token, Write};
+use squall_fabric::{
+    Channel, ConnId, FabricEvent, Grant, PostError, Region, RegionSlab, Token, Write, WriteSource,
+};
 
-use super::ring::{Incoming, Outgoing, Post};
-use super::wire::Violation;
+use super::ring::{IncomingRing, OutgoingRing, RingPost};
+use super::wire::ShmViolation;
 
 /// One incarnation of a connection.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ShmConnection {
     pub(super) id: ConnId,
     pub(super) link: usize,
     pub(super) channel: Channel,
     /// The how-manyeth opening of the channel it is.
     pub(super) index: u64,
-    pub(super) outgoing: Outgoing,
+    pub(super) outgoing: OutgoingRing,
     /// Writes that the peer has to place and has not, as far as this end has looked, and what is done only after them.
     /// Behind `outgoing`, whose end keeps the peer from using these sources.
-    pub(super) placing: VecDeque<Placing>,
+    pub(super) remote_copies: VecDeque<RemoteCopy>,
     /// Words placed of the peer's request at the front of its ring.
     pub(super) fetched: usize,
     /// The peer's ring; `None` until connected.
-    pub(super) incoming: Option<Incoming>,
+    pub(super) incoming: Option<IncomingRing>,
     receives: VecDeque<Receive>,
     /// The regions of the receives.
-    regions: Shelf,
+    regions: RegionSlab,
     /// Receives posted ever.
     receives_posted: u64,
     /// Posts that wait because the first of them found no receive; they keep their order [F1].
-    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<WaitingPost>,
     /// When the first of them began to wait, in nanoseconds.
     pub(super) waiting_since: u64,
 }
@@ -46,7 +48,7 @@ struct Receive {
 
 /// A post that waits.
 #[derive(Debug)]
-pub(super) enum Waiting {
+pub(super) enum WaitingPost {
     Write(WaitingWrite),
     Send { bytes: Box<[u8]>, signal: Option<Token> },
 }
@@ -69,7 +71,7 @@ enum WaitingSource {
 
 /// A write that the peer has to place, or a post behind one.
 #[derive(Debug)]
-pub(super) struct Placing {
+pub(super) struct RemoteCopy {
     /// It is done when the peer has consumed the ring up to here.
     pub(super) end: u64,
     pub(super) signal: Option<Token>,
@@ -79,27 +81,27 @@ pub(super) struct Placing {
 
 /// What became of the peer's posts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Drained {
+pub(super) enum DrainOutcome {
     All,
     /// A send was longer than its receive: the connection breaks.
     TooLong,
     /// All before a write that this node has to place.
-    UntilPlace,
+    UntilRemoteCopy,
 }
 
-impl Connection {
+impl ShmConnection {
     pub(super) fn new(id: ConnId, link: usize, channel: Channel, index: u64) -> std::io::Result<Self> {
         Ok(Self {
             id,
             link,
             channel,
             index,
-            outgoing: Outgoing::new()?,
-            placing: VecDeque::new(),
+            outgoing: OutgoingRing::new()?,
+            remote_copies: VecDeque::new(),
             fetched: 0,
             incoming: None,
             receives: VecDeque::new(),
-            regions: Shelf::default(),
+            regions: RegionSlab::default(),
             receives_posted: 0,
             waiting: VecDeque::new(),
             waiting_since: 0,
@@ -125,36 +127,36 @@ impl Connection {
 
     /// Takes all that the peer has posted, and yields an event for each post.
     #[inline]
-    pub(super) fn drain(&mut self, mut sink: impl FnMut(Event)) -> Result<Drained, Violation> {
-        let Some(incoming) = &mut self.incoming else { return Ok(Drained::All) };
+    pub(super) fn drain(&mut self, mut sink: impl FnMut(FabricEvent)) -> Result<DrainOutcome, ShmViolation> {
+        let Some(incoming) = &mut self.incoming else { return Ok(DrainOutcome::All) };
         while let Some(post) = incoming.front()? {
-            if matches!(post, Post::Place { .. }) {
-                return Ok(Drained::UntilPlace);
+            if matches!(post, RingPost::RemoteCopy { .. }) {
+                return Ok(DrainOutcome::UntilRemoteCopy);
             }
             let Some(&Receive { region, ref range, token }) = self.receives.front() else {
-                return Err(Violation("a post for which there is no receive"));
+                return Err(ShmViolation("a post for which there is no receive"));
             };
             let conn = self.id;
             let event = match post {
-                Post::Send { bytes } if bytes > range.len() * 8 => return Ok(Drained::TooLong),
-                Post::Send { bytes } => {
+                RingPost::Send { bytes } if bytes > range.len() * 8 => return Ok(DrainOutcome::TooLong),
+                RingPost::Send { bytes } => {
                     incoming.copy_to(bytes.div_ceil(8), self.regions.at(region), range.start);
-                    Event::Received { conn, token, length: bytes }
+                    FabricEvent::Received { conn, token, length: bytes }
                 }
-                Post::Immediate(immediate) => Event::Arrived { conn, token, immediate },
-                Post::Place { .. } => unreachable!("left above"),
+                RingPost::Immediate(immediate) => FabricEvent::Arrived { conn, token, immediate },
+                RingPost::RemoteCopy { .. } => unreachable!("left above"),
             };
             self.receives.pop_front();
             incoming.consume(post, &self.outgoing);
             self.regions.take(region);
             sink(event);
         }
-        Ok(Drained::All)
+        Ok(DrainOutcome::All)
     }
 
     /// The peer's write at the front is placed: the event for it, if it has an immediate.
-    pub(super) fn on_placed(&mut self, post: Post) -> Option<Event> {
-        let (Some(incoming), Post::Place { immediate, .. }) = (&mut self.incoming, post) else {
+    pub(super) fn on_copied(&mut self, post: RingPost) -> Option<FabricEvent> {
+        let (Some(incoming), RingPost::RemoteCopy { immediate, .. }) = (&mut self.incoming, post) else {
             unreachable!("a request that has come")
         };
         self.fetched = 0;
@@ -162,7 +164,7 @@ impl Connection {
         let immediate = immediate?;
         let Receive { region, token, .. } = self.receives.pop_front().expect("checked before it was placed");
         self.regions.take(region);
-        Some(Event::Arrived { conn: self.id, token, immediate })
+        Some(FabricEvent::Arrived { conn: self.id, token, immediate })
     }
 
     /// Whether a receive is posted here.
@@ -171,7 +173,7 @@ impl Connection {
     }
 
     /// Lets a post wait behind others.
-    pub(super) fn wait(&mut self, post: Waiting, now_ns: u64) -> Result<(), PostError> {
+    pub(super) fn wait(&mut self, post: WaitingPost, now_ns: u64) -> Result<(), PostError> {
         if self.waiting.len() >= WAITING_MAX {
             return Err(PostError::Full);
         }
@@ -186,8 +188,8 @@ impl Connection {
 impl WaitingWrite {
     pub(super) fn new(write: &Write<'_>) -> Self {
         let source = match &write.source {
-            Source::Region(region, range) => WaitingSource::Region((*region).clone(), range.clone()),
-            Source::Value(words) => WaitingSource::Value((*words).into()),
+            WriteSource::Region(region, range) => WaitingSource::Region((*region).clone(), range.clone()),
+            WriteSource::Value(words) => WaitingSource::Value((*words).into()),
         };
         let Write { grant, offset, immediate, signal, .. } = *write;
         Self { source, grant: *grant, offset, immediate, signal }
@@ -204,8 +206,8 @@ impl WaitingWrite {
 
     pub(super) fn as_write(&self) -> Write<'_> {
         let source = match &self.source {
-            WaitingSource::Region(region, range) => Source::Region(region, range.clone()),
-            WaitingSource::Value(words) => Source::Value(words),
+            WaitingSource::Region(region, range) => WriteSource::Region(region, range.clone()),
+            WaitingSource::Value(words) => WriteSource::Value(words),
         };
         let Self { grant, offset, immediate, signal, .. } = self;
         Write { source, grant, offset: *offset, immediate: *immediate, signal: *signal }
@@ -214,7 +216,7 @@ impl WaitingWrite {
 
 /// All connections of a node, by the number in their name.
 #[derive(Debug, Default)]
-pub(super) struct Connections {
+pub(super) struct ShmConnections {
     slots: Vec<Slot>,
     free: Vec<usize>,
 }
@@ -223,10 +225,10 @@ pub(super) struct Connections {
 struct Slot {
     /// Incarnations that this slot has had.
     generation: u32,
-    connection: Option<Connection>,
+    connection: Option<ShmConnection>,
 }
 
-impl Connections {
+impl ShmConnections {
     /// A name that no connection has had.
     pub(super) fn reserve(&mut self) -> ConnId {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -237,13 +239,13 @@ impl Connections {
         ConnId(u64::from(self.slots[index].generation) << 32 | index as u64)
     }
 
-    pub(super) fn insert(&mut self, connection: Connection) -> usize {
+    pub(super) fn insert(&mut self, connection: ShmConnection) -> usize {
         let index = Self::index(connection.id);
         self.slots[index].connection = Some(connection);
         index
     }
 
-    pub(super) fn remove(&mut self, index: usize) -> Option<Connection> {
+    pub(super) fn remove(&mut self, index: usize) -> Option<ShmConnection> {
         let connection = self.slots[index].connection.take()?;
         self.free.push(index);
         Some(connection)
@@ -258,12 +260,12 @@ impl Connections {
     #[inline]
     pub(super) fn has_post(&self, index: usize) -> bool {
         let connection = self.slots.get(index).and_then(|slot| slot.connection.as_ref());
-        connection.and_then(|connection| connection.incoming.as_ref()).is_some_and(Incoming::has_post)
+        connection.and_then(|connection| connection.incoming.as_ref()).is_some_and(IncomingRing::has_post)
     }
 
     /// The connection at `index`, if it still is.
     #[inline]
-    pub(super) fn at(&mut self, index: usize) -> Option<&mut Connection> {
+    pub(super) fn at(&mut self, index: usize) -> Option<&mut ShmConnection> {
         self.slots[index].connection.as_mut()
     }
 

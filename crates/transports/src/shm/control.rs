@@ -1,15 +1,15 @@
 //! The control path: what the sockets bring, and peers that are lost.
 
 use rustix::fd::{BorrowedFd, OwnedFd};
-use squall_fabric::{BreakReason, Channel, Event, Grant, MirrorKey, NodeId, RegionId};
+use squall_fabric::{BreakReason, Channel, FabricEvent, Grant, MirrorKey, NodeId, RegionId};
 
 use super::ShmFabric;
-use super::connection::Drained;
-use super::link::Life;
-use super::placing::Going;
-use super::ring::Incoming;
-use super::socket::{Fill, Gone};
-use super::wire::{Message, Violation};
+use super::connection::DrainOutcome;
+use super::link::PeerLiveness;
+use super::remote_copy::ServeOutcome;
+use super::ring::IncomingRing;
+use super::socket::{PeerGone, ReadOutcome};
+use super::wire::{ShmMessage, ShmViolation};
 
 impl ShmFabric {
     /// Looks at the sockets and at what only time resolves; returns how many messages came.
@@ -40,9 +40,9 @@ impl ShmFabric {
         let mut messages = 0;
         for _ in 0..READS_MAX {
             match self.read_once(link, &mut messages) {
-                Ok(Fill::Some) => {}
-                Ok(Fill::Empty) => break,
-                Ok(Fill::End) => {
+                Ok(ReadOutcome::Some) => {}
+                Ok(ReadOutcome::Empty) => break,
+                Ok(ReadOutcome::End) => {
                     self.lose(link, BreakReason::PeerClosed);
                     break;
                 }
@@ -55,9 +55,9 @@ impl ShmFabric {
         messages
     }
 
-    fn read_once(&mut self, link: usize, messages: &mut usize) -> Result<Fill, Violation> {
+    fn read_once(&mut self, link: usize, messages: &mut usize) -> Result<ReadOutcome, ShmViolation> {
         if !self.links[link].is_up() {
-            return Ok(Fill::Empty);
+            return Ok(ReadOutcome::Empty);
         }
         let fill = self.links[link].socket.fill()?;
         while let Some((message, file)) = self.links[link].socket.next()? {
@@ -70,56 +70,56 @@ impl ShmFabric {
     fn handle_message(
         &mut self,
         link: usize,
-        message: Message,
+        message: ShmMessage,
         file: Option<OwnedFd>,
-    ) -> Result<(), Violation> {
-        let greeting = self.links[link].life == Life::Greeting;
+    ) -> Result<(), ShmViolation> {
+        let hello = self.links[link].life == PeerLiveness::AwaitingHello;
         match (message, file) {
-            (Message::Hello { node, witness }, Some(file)) if greeting => {
+            (ShmMessage::Hello { node, witness }, Some(file)) if hello => {
                 self.on_hello(link, NodeId(node), &file)?;
                 self.on_witness(link, &witness);
                 return Ok(());
             }
-            _ if greeting => return Err(Violation("something before its greeting")),
-            (Message::Doorbell, _) => self.parking.on_doorbell(),
-            (Message::Open { channel, index }, Some(file)) => {
-                self.on_open(link, Channel(channel), index, Incoming::new(&file)?)?;
+            _ if hello => return Err(ShmViolation("something before its greeting")),
+            (ShmMessage::Doorbell, _) => self.parking.on_doorbell(),
+            (ShmMessage::Open { channel, index }, Some(file)) => {
+                self.on_open(link, Channel(channel), index, IncomingRing::new(&file)?)?;
             }
-            (Message::Close { channel, index, reason }, _) => {
+            (ShmMessage::Close { channel, index, reason }, _) => {
                 self.on_close(link, Channel(channel), index, reason)?;
             }
-            (Message::Mirror { key, words }, Some(file)) => {
+            (ShmMessage::Mirror { key, words }, Some(file)) => {
                 self.on_mirror(link, MirrorKey(key), words, file)?;
             }
-            (Message::Refused { channel, index }, _) => self.on_refused(link, channel, index)?,
-            (Message::Attached { key }, _) => self.on_attached(link, MirrorKey(key))?,
-            (Message::Retire { key }, _) => self.on_retire(link, MirrorKey(key)),
-            (Message::Retired { key }, _) => self.on_retired(link, MirrorKey(key))?,
-            (Message::Granted { key, region, first, words, moves }, Some(file)) => {
+            (ShmMessage::Refused { channel, index }, _) => self.on_refused(link, channel, index)?,
+            (ShmMessage::Attached { key }, _) => self.on_attached(link, MirrorKey(key))?,
+            (ShmMessage::Retire { key }, _) => self.on_retire(link, MirrorKey(key)),
+            (ShmMessage::Retired { key }, _) => self.on_retired(link, MirrorKey(key))?,
+            (ShmMessage::Granted { key, region, first, words, moves }, Some(file)) => {
                 let (owner, peer, region) = (self.links[link].peer, self.node, RegionId(region));
                 let grant = Grant { owner, peer, region, first, words, key };
-                self.links[link].taken.on_granted(grant, moves, &file)?;
+                self.links[link].received.on_granted(grant, moves, &file)?;
             }
-            (Message::Withdrawn { key }, _) => self.links[link].taken.on_withdrawn(key),
-            _ => return Err(Violation("a greeting in the middle")),
+            (ShmMessage::Withdrawn { key }, _) => self.links[link].received.on_withdrawn(key),
+            _ => return Err(ShmViolation("a greeting in the middle")),
         }
         Ok(())
     }
 
-    fn on_hello(&mut self, link: usize, node: NodeId, file: &OwnedFd) -> Result<(), Violation> {
+    fn on_hello(&mut self, link: usize, node: NodeId, file: &OwnedFd) -> Result<(), ShmViolation> {
         if node != self.links[link].peer {
-            return Err(Violation("the name of another node"));
+            return Err(ShmViolation("the name of another node"));
         }
-        self.links[link].on_greeting(file)
+        self.links[link].on_hello(file)
     }
 
     /// Takes what the peer has posted on all connections of a link; returns how much was done. What is left for the next poll
     /// counts, too.
     #[inline]
-    pub(super) fn drain_link(&mut self, link: usize, sink: &mut dyn FnMut(Event)) -> usize {
+    pub(super) fn drain_link(&mut self, link: usize, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         let mut work = 0;
-        for turn in (0..self.links[link].connections.len()).rev() {
-            let Some(&slot) = self.links[link].connections.get(turn) else { continue };
+        for place in (0..self.links[link].connections.len()).rev() {
+            let Some(&slot) = self.links[link].connections.get(place) else { continue };
             let drained = self.drain_slot(slot, &mut |event| {
                 work += 1;
                 sink(event);
@@ -137,15 +137,15 @@ impl ShmFabric {
 
     /// As [`ShmFabric::drain_link`], of one connection.
     #[inline]
-    fn drain_slot(&mut self, slot: usize, sink: &mut impl FnMut(Event)) -> Result<bool, Violation> {
+    fn drain_slot(&mut self, slot: usize, sink: &mut impl FnMut(FabricEvent)) -> Result<bool, ShmViolation> {
         while let Some(connection) = self.connections.at(slot) {
             match connection.drain(&mut *sink)? {
-                Drained::All => break,
-                Drained::TooLong => self.break_connection(slot, BreakReason::Protocol),
-                Drained::UntilPlace => match self.serve_requests(slot, sink)? {
-                    Going::On => {}
-                    Going::Over => break,
-                    Going::Later => return Ok(false),
+                DrainOutcome::All => break,
+                DrainOutcome::TooLong => self.break_connection(slot, BreakReason::Protocol),
+                DrainOutcome::UntilRemoteCopy => match self.serve_requests(slot, sink)? {
+                    ServeOutcome::On => {}
+                    ServeOutcome::Over => break,
+                    ServeOutcome::Later => return Ok(false),
                 },
             }
         }
@@ -154,16 +154,16 @@ impl ShmFabric {
 
     /// Takes what the peer has posted before it ended the connection, up to the first write that this node would have to
     /// place: its words are the peer's own again.
-    pub(super) fn drain_connection(&mut self, slot: usize) -> Result<(), Violation> {
+    pub(super) fn drain_connection(&mut self, slot: usize) -> Result<(), ShmViolation> {
         let Some(connection) = self.connections.at(slot) else { return Ok(()) };
-        if connection.drain(|event| self.events.push(event))? == Drained::TooLong {
+        if connection.drain(|event| self.events.push(event))? == DrainOutcome::TooLong {
             self.break_connection(slot, BreakReason::Protocol);
         }
         Ok(())
     }
 
-    /// Sends a control message, or keeps it until the peer has room.
-    pub(super) fn tell(&mut self, link: usize, message: Message, file: Option<BorrowedFd<'_>>) {
+    /// Sends a control message, or keeps it until the peer has space.
+    pub(super) fn send_message(&mut self, link: usize, message: ShmMessage, file: Option<BorrowedFd<'_>>) {
         if self.links[link].is_up() {
             let sent = self.links[link].socket.send(message, file);
             self.on_sent(link, sent);
@@ -171,21 +171,21 @@ impl ShmFabric {
     }
 
     /// A peer that takes no messages is lost, but only in the next poll: what it has sent is read before.
-    fn on_sent(&mut self, link: usize, sent: Result<(), Gone>) {
-        if sent == Err(Gone) {
+    fn on_sent(&mut self, link: usize, sent: Result<(), PeerGone>) {
+        if sent == Err(PeerGone) {
             self.unheard.push((link, BreakReason::Unreachable));
             self.pace.hurry();
         }
     }
 
     /// Parts with a peer that broke the protocol.
-    pub(super) fn disconnect(&mut self, link: usize, violation: Violation) {
+    pub(super) fn disconnect(&mut self, link: usize, violation: ShmViolation) {
         let peer = self.links[link].peer;
         tracing::warn!(%peer, "disconnected, it broke the protocol of shared memory: {violation}");
         self.lose(link, BreakReason::Protocol);
     }
 
-    /// A peer is lost: its connections break, its views stay.
+    /// A peer is lost: its connections break, its attachments stay.
     fn lose(&mut self, link: usize, reason: BreakReason) {
         if !self.links[link].is_up() {
             return;
@@ -197,14 +197,14 @@ impl ShmFabric {
             }
         }
         let gone = reason == BreakReason::PeerClosed;
-        self.links[link].life = if gone { Life::Gone } else { Life::Lost };
+        self.links[link].life = if gone { PeerLiveness::Gone } else { PeerLiveness::Lost };
         for slot in std::mem::take(&mut self.links[link].connections) {
             if let Some(conn) = self.connections.at(slot).map(|connection| connection.id) {
-                self.end(slot, Event::Broken { conn, reason });
+                self.end(slot, FabricEvent::Broken { conn, reason });
             }
         }
         let peer = self.links[link].peer;
-        self.events.push(Event::PeerLost { peer, reason });
+        self.events.push(FabricEvent::PeerLost { peer, reason });
         self.links[link].offers.clear();
         self.links[link].published.clear();
         self.parking.forget(&self.links[link].socket);

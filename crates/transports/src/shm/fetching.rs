@@ -14,7 +14,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use squall_fabric::Region;
 
-use super::wire::Witness;
+use super::wire::ProbeWord;
 
 /// The memory of a peer that this process may read.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl PeerMemory {
     ///
     /// # Errors
     /// If the kernel does not let us, or the process is not the one that knows the word.
-    pub(super) fn of(witness: &Witness) -> io::Result<Self> {
+    pub(super) fn of(witness: &ProbeWord) -> io::Result<Self> {
         let unknown = || io::Error::new(io::ErrorKind::NotFound, "no such process in this namespace");
         let pid = libc::pid_t::try_from(witness.pid).map_err(|_| unknown())?;
         let process = pidfd_open(Pid::from_raw(pid).ok_or_else(unknown)?, PidfdFlags::empty())?;
@@ -79,9 +79,9 @@ impl PeerMemory {
 
 /// A word of this process that its peers can try to read.
 #[derive(Debug)]
-pub(super) struct OwnWitness(Region);
+pub(super) struct OwnProbeWord(Region);
 
-impl OwnWitness {
+impl OwnProbeWord {
     pub(super) fn new() -> Self {
         let mut word = [0; 8];
         // Without it peers do not find what they look for, which is no harm.
@@ -91,9 +91,9 @@ impl OwnWitness {
         Self(region)
     }
 
-    pub(super) fn shown(&self) -> Witness {
+    pub(super) fn shown(&self) -> ProbeWord {
         let address = self.0.pointer(0).as_ptr().addr() as u64;
-        Witness { pid: std::process::id(), address, word: self.0.load(0) }
+        ProbeWord { pid: std::process::id(), address, word: self.0.load(0) }
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn words_of_a_process_are_fetched() {
-        let own = OwnWitness::new();
+        let own = OwnProbeWord::new();
         let memory = PeerMemory::of(&own.shown()).expect("a process may read itself");
         let [source, target] = [0, 1].map(|_| Region::heap(super::super::memory::INTERNAL, 5000));
         (0..5000).for_each(|word| source.store(word, 7 * word as u64));
@@ -117,11 +117,11 @@ mod tests {
 
     #[test]
     fn another_word_is_another_process() {
-        let own = OwnWitness::new();
+        let own = OwnProbeWord::new();
         let witness = own.shown();
-        assert!(PeerMemory::of(&Witness { word: witness.word ^ 1, ..witness }).is_err());
-        assert!(PeerMemory::of(&Witness { pid: 0, ..witness }).is_err());
-        assert!(PeerMemory::of(&Witness { pid: u32::MAX, ..witness }).is_err());
+        assert!(PeerMemory::of(&ProbeWord { word: witness.word ^ 1, ..witness }).is_err());
+        assert!(PeerMemory::of(&ProbeWord { pid: 0, ..witness }).is_err());
+        assert!(PeerMemory::of(&ProbeWord { pid: u32::MAX, ..witness }).is_err());
     }
 
     /// The number of a process that has ended says nothing any more.

@@ -1,4 +1,4 @@
-//! Freezing a view: from then on its words never change for this reader [M3].
+//! Freezing an attachment: from then on its words never change for this reader [M3].
 //!
 //! The owner may be alive and storing, and its stores cannot be held up. So the words are copied until the copy
 //! is *consistent*, then the copy takes the place of the owner's pages, at the same addresses.
@@ -8,11 +8,11 @@
 //! instant (guards are monotone, so it had that value all the time), what it guards was stored before the guard,
 //! and was read again after the instant, so it is as new as the guard says, or newer.
 //!
-//! Reading a large view twice takes milliseconds, in which a living owner always stores something: a heartbeat,
+//! Reading a large attachment twice takes milliseconds, in which a living owner always stores something: a heartbeat,
 //! a counter of another subgroup. So words that change are read in a *hot* set of their own: the instant lies
 //! between two equal readings of the hot words, which are few and take less than a microsecond; the cold words
 //! are compared once before and once after. A cold word that has changed becomes hot, and the cold words are
-//! compared again. The window rule ends this: who has frozen a view acknowledges nothing more, so that its owner
+//! compared again. The window rule ends this: who has frozen an attachment acknowledges nothing more, so that its owner
 //! runs out of slots.
 
 use std::sync::{Arc, PoisonError};
@@ -22,27 +22,27 @@ use squall_fabric::Region;
 use squall_fabric::atomics::{AtomicU64, Ordering};
 
 use super::ShmFabric;
-use super::mirrors::{View, ViewState};
+use super::mirrors::{AttachmentState, ShmAttachment};
 use crate::shortage;
 
 impl ShmFabric {
-    pub(super) fn freeze_view(&mut self, region: &Region) {
-        let view: Arc<View> =
-            region.memory().clone().downcast().unwrap_or_else(|_| panic!("{region:?} is not a view"));
-        let mut state = view.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if *state == ViewState::Attached {
-            let twin = view.mapping.private_twin();
+    pub(super) fn freeze_attachment(&mut self, region: &Region) {
+        let attachment: Arc<ShmAttachment> =
+            region.memory().clone().downcast().unwrap_or_else(|_| panic!("{region:?} is not an attachment"));
+        let mut state = attachment.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state == AttachmentState::Attached {
+            let twin = attachment.mapping.private_twin();
             let twin =
                 twin.unwrap_or_else(|error| shortage::shortage("memory to freeze a row", &error).unwind());
-            if !copy_consistently(view.mapping.words(), twin.words(), FREEZE_MAX) {
+            if !copy_consistently(attachment.mapping.words(), twin.words(), FREEZE_MAX) {
                 tracing::warn!(
                     view = ?region,
-                    "the owner of a frozen view stores into it without a pause: a guard may be newer than its words"
+                    "the owner of a frozen attachment stores into it without a pause: a guard may be newer than its words"
                 );
             }
-            view.mapping.replace_by(twin).expect("a range of our own is moved");
+            attachment.mapping.replace_by(twin).expect("a range of our own is moved");
         }
-        *state = ViewState::Frozen;
+        *state = AttachmentState::Frozen;
     }
 }
 
@@ -92,7 +92,7 @@ fn settle(
     patience: Duration,
 ) -> bool {
     loop {
-        for _ in 0..SETTLE_TURNS {
+        for _ in 0..SETTLE_READS {
             for word in hot {
                 // SYNC: pairs with the owner's releasing stores, and keeps the readings in order.
                 copy[*word].store(source[*word].load(Ordering::Acquire), Ordering::Relaxed);
@@ -113,7 +113,7 @@ fn settle(
 /// An owner that keeps the window rule is done long before.
 const FREEZE_MAX: Duration = Duration::from_millis(100);
 /// Looks at the clock are dear beside a reading of a few words.
-const SETTLE_TURNS: usize = 64;
+const SETTLE_READS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_view_is_copied() {
+    fn a_quiet_attachment_is_copied() {
         let (source, copy) = (words(5000), words(5000));
         (0..5000).for_each(|word| source[word].store(word as u64, Ordering::Relaxed));
         assert!(copy_consistently(&source, &copy, FREEZE_MAX));
         assert!((0..5000).all(|word| copy[word].load(Ordering::Relaxed) == word as u64));
     }
 
-    /// A living owner with a heartbeat and a window of slots at both ends of the view: no guard is newer than
+    /// A living owner with a heartbeat and a window of slots at both ends of the attachment: no guard is newer than
     /// what it guards, whether it lies before or behind, and chains of guards hold too.
     #[test]
     fn a_guard_is_never_newer_than_what_it_guards() {

@@ -15,33 +15,33 @@ use squall_fabric::{Grant, NodeId, Region};
 
 use super::ShmFabric;
 use super::link::GRANTS_MAX;
-use super::memory::{Segment, map_peer_file};
-use super::placing::GivenAdopted;
-use super::wire::{Message, Violation};
-use crate::adopted::Adopted;
+use super::memory::{ShmSegment, map_peer_file};
+use super::remote_copy::AdoptedGrants;
+use super::wire::{ShmMessage, ShmViolation};
+use crate::adopted::AdoptedMemory;
 
 /// The grants that this node gave to one peer, by slot.
 #[derive(Debug, Default)]
-pub(super) struct Given {
-    grants: Vec<Option<GivenGrant>>,
+pub(super) struct IssuedGrants {
+    grants: Vec<Option<IssuedGrant>>,
     /// Over memory that the peer cannot map.
-    pub(super) adopted: GivenAdopted,
+    pub(super) adopted: AdoptedGrants,
 }
 
 /// A grant that this node gave.
 #[derive(Debug)]
-pub(super) struct GivenGrant {
+pub(super) struct IssuedGrant {
     pub(super) grant: Grant,
-    pub(super) segment: Arc<Segment>,
+    pub(super) segment: Arc<ShmSegment>,
     /// How often the region has moved since.
     pub(super) moves: u16,
-    pub(super) state: GivenState,
+    pub(super) state: IssuedState,
     /// It is taken back because the peer was removed; nobody has asked to be told.
     pub(super) silent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GivenState {
+pub(super) enum IssuedState {
     /// The peer may write.
     Valid,
     /// The owner has revoked it, but a write may be under way.
@@ -53,13 +53,13 @@ pub(super) enum GivenState {
 
 /// The grants that one peer gave to this node, by slot.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
-    grants: Vec<Option<TakenGrant>>,
+pub(super) struct ReceivedGrants {
+    grants: Vec<Option<ReceivedGrant>>,
 }
 
 /// A grant that this node may use.
 #[derive(Debug)]
-pub(super) struct TakenGrant {
+pub(super) struct ReceivedGrant {
     pub(super) grant: Grant,
     /// The granted range, mapped here.
     pub(super) target: Region,
@@ -67,7 +67,7 @@ pub(super) struct TakenGrant {
     pub(super) validity: u64,
 }
 
-impl Given {
+impl IssuedGrants {
     /// A slot that holds no grant.
     fn vacancy(&mut self) -> usize {
         if let Some(slot) = self.grants.iter().position(Option::is_none) {
@@ -78,8 +78,8 @@ impl Given {
         self.grants.len() - 1
     }
 
-    pub(super) fn insert(&mut self, slot: usize, given: GivenGrant) {
-        self.grants[slot] = Some(given);
+    pub(super) fn insert(&mut self, slot: usize, issued: IssuedGrant) {
+        self.grants[slot] = Some(issued);
     }
 
     pub(super) fn remove(&mut self, slot: usize) {
@@ -89,33 +89,34 @@ impl Given {
     /// The slot of exactly this grant.
     pub(super) fn find(&self, grant: &Grant) -> Option<usize> {
         let slot = slot_of(grant.key);
-        let given = self.grants.get(slot)?.as_ref()?;
-        (given.grant == *grant).then_some(slot)
+        let issued = self.grants.get(slot)?.as_ref()?;
+        (issued.grant == *grant).then_some(slot)
     }
 
-    pub(super) fn at(&mut self, slot: usize) -> Option<&mut GivenGrant> {
+    pub(super) fn at(&mut self, slot: usize) -> Option<&mut IssuedGrant> {
         self.grants.get_mut(slot)?.as_mut()
     }
 
     /// The slots that hold grants.
     pub(super) fn slots(&self) -> Vec<usize> {
         let slots = self.grants.iter().enumerate();
-        slots.filter(|(_, given)| given.is_some()).map(|(slot, _)| slot).collect()
+        slots.filter(|(_, issued)| issued.is_some()).map(|(slot, _)| slot).collect()
     }
 
     /// The slots whose grants are over `segment` and valid.
-    pub(super) fn valid_over(&self, segment: &Arc<Segment>) -> Vec<usize> {
-        let over =
-            |given: &GivenGrant| given.state == GivenState::Valid && Arc::ptr_eq(&given.segment, segment);
+    pub(super) fn valid_over(&self, segment: &Arc<ShmSegment>) -> Vec<usize> {
+        let over = |issued: &IssuedGrant| {
+            issued.state == IssuedState::Valid && Arc::ptr_eq(&issued.segment, segment)
+        };
         let slots = self.grants.iter().enumerate();
-        slots.filter(|(_, given)| given.as_ref().is_some_and(over)).map(|(slot, _)| slot).collect()
+        slots.filter(|(_, issued)| issued.as_ref().is_some_and(over)).map(|(slot, _)| slot).collect()
     }
 }
 
-impl Taken {
+impl ReceivedGrants {
     /// The grant, if the peer has given exactly it.
     #[inline]
-    pub(super) fn find(&self, grant: &Grant) -> Option<&TakenGrant> {
+    pub(super) fn find(&self, grant: &Grant) -> Option<&ReceivedGrant> {
         self.at(slot_of(grant.key)).filter(|taken| taken.grant == *grant)
     }
 
@@ -125,21 +126,26 @@ impl Taken {
     }
 
     #[inline]
-    fn at(&self, slot: usize) -> Option<&TakenGrant> {
+    fn at(&self, slot: usize) -> Option<&ReceivedGrant> {
         self.grants.get(slot)?.as_ref()
     }
 
     /// The peer has given a grant, or moved its region.
-    pub(super) fn on_granted(&mut self, grant: Grant, moves: u16, file: &OwnedFd) -> Result<(), Violation> {
+    pub(super) fn on_granted(
+        &mut self,
+        grant: Grant,
+        moves: u16,
+        file: &OwnedFd,
+    ) -> Result<(), ShmViolation> {
         let slot = slot_of(grant.key);
         if slot >= GRANTS_MAX {
-            return Err(Violation("more grants than there can be"));
+            return Err(ShmViolation("more grants than there can be"));
         }
         let target = map_peer_file(file, grant.first, grant.words, Access::ReadWrite)?;
         if self.grants.len() <= slot {
             self.grants.resize_with(slot + 1, || None);
         }
-        self.grants[slot] = Some(TakenGrant { grant, target, validity: validity(grant.key, moves) });
+        self.grants[slot] = Some(ReceivedGrant { grant, target, validity: validity(grant.key, moves) });
         Ok(())
     }
 
@@ -153,27 +159,27 @@ impl Taken {
 
 impl ShmFabric {
     /// Gives `peer` the right to write `range` of `region`.
-    pub(super) fn give(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
-        if Adopted::is_behind(region) {
-            return self.give_adopted(region, range, peer);
+    pub(super) fn issue(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+        if AdoptedMemory::is_behind(region) {
+            return self.issue_adopted(region, range, peer);
         }
         region.check(&range);
         let segment = self.own_segment(region);
         segment.seal_for_writers().expect("files can be sealed");
         let link = self.link_to(peer);
-        let slot = self.links[link].given.vacancy();
-        self.grants_given += 1;
+        let slot = self.links[link].issued.vacancy();
+        self.grants_issued += 1;
         let grant = Grant {
             owner: self.node,
             peer,
             region: region.id(),
             first: range.start as u64,
             words: range.len() as u64,
-            key: self.grants_given << SLOT_BITS | slot as u64,
+            key: self.grants_issued << SLOT_BITS | slot as u64,
         };
         let moving = self.is_moving(&segment);
-        let given = GivenGrant { grant, segment, moves: 0, state: GivenState::Valid, silent: false };
-        self.links[link].given.insert(slot, given);
+        let issued = IssuedGrant { grant, segment, moves: 0, state: IssuedState::Valid, silent: false };
+        self.links[link].issued.insert(slot, issued);
         self.links[link].set_validity(slot, validity(grant.key, 0));
         if !moving {
             // Else the end of the move announces it, with the new pages.
@@ -184,27 +190,27 @@ impl ShmFabric {
 
     /// Hands the file of a grant to its peer, for the first time or after a move.
     pub(super) fn announce_grant(&mut self, link: usize, slot: usize) {
-        let Some(given) = self.links[link].given.at(slot) else { return };
-        let Grant { key, region, first, words, .. } = given.grant;
-        let message = Message::Granted { key, region: region.0, first, words, moves: given.moves };
-        let segment = given.segment.clone();
+        let Some(issued) = self.links[link].issued.at(slot) else { return };
+        let Grant { key, region, first, words, .. } = issued.grant;
+        let message = ShmMessage::Granted { key, region: region.0, first, words, moves: issued.moves };
+        let segment = issued.segment.clone();
         let file = segment.file();
-        self.tell(link, message, Some(file.as_fd()));
+        self.send_message(link, message, Some(file.as_fd()));
     }
 
     /// The segment behind a region of this node.
-    pub(super) fn own_segment(&self, region: &Region) -> Arc<Segment> {
+    pub(super) fn own_segment(&self, region: &Region) -> Arc<ShmSegment> {
         assert_own(region);
-        Segment::of(region).expect("it has one")
+        ShmSegment::of(region).expect("it has one")
     }
 }
 
 /// A region of this node.
 #[inline]
 pub(super) fn assert_own(region: &Region) {
-    assert!(region.access() == Access::ReadWrite, "{region:?} is a view of another node's mirror");
-    assert!(!Adopted::is_behind(region), "{region:?} is adopted: others cannot map it");
-    assert!(Segment::is_behind(region), "{region:?} was not registered with this fabric");
+    assert!(region.access() == Access::ReadWrite, "{region:?} is an attachment of another node's mirror");
+    assert!(!AdoptedMemory::is_behind(region), "{region:?} is adopted: others cannot map it");
+    assert!(ShmSegment::is_behind(region), "{region:?} was not registered with this fabric");
 }
 
 /// The word that says that a grant is valid and how often its region has moved.

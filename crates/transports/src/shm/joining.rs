@@ -10,21 +10,21 @@ use std::os::unix::net::UnixStream;
 use std::sync::Weak;
 
 use rustix::fd::AsFd;
-use squall_fabric::{Event, MirrorKey, NodeId};
+use squall_fabric::{FabricEvent, MirrorKey, NodeId};
 
 use super::ShmFabric;
-use super::link::{Life, Link};
-use super::mirrors::View;
+use super::link::{PeerLiveness, ShmLink};
+use super::mirrors::ShmAttachment;
 use super::peers::PEERS_MAX;
-use super::wire::Message;
+use super::wire::ShmMessage;
 
-/// Views of mirrors whose owners are no peers yet.
-pub(super) type AwaitedViews = BTreeMap<NodeId, BTreeMap<MirrorKey, Weak<View>>>;
+/// Attachments of mirrors whose owners are no peers yet.
+pub(super) type AwaitedAttachments = BTreeMap<NodeId, BTreeMap<MirrorKey, Weak<ShmAttachment>>>;
 
 impl ShmFabric {
     /// Takes a further peer in, by a connected stream socket whose other end is the peer's process; both ends have
     /// proved to each other who they are. Does not wait for the peer: if it is dead already, the next `poll` says so
-    /// ([`Event::PeerLost`]). A host's next incarnation is another node: numbers are never used again.
+    /// ([`FabricEvent::PeerLost`]). A host's next incarnation is another node: numbers are never used again.
     ///
     /// # Errors
     /// If the node is this one or a peer already, runs as another user, or is one too many; or if memory or file
@@ -34,7 +34,7 @@ impl ShmFabric {
         if node == self.node || self.links.find(node).is_some() {
             return Err(invalid(format!("{node} is there already: give each process a number of its own")));
         }
-        let Some(number) = self.links.insert(Link::new(node, stream)?) else {
+        let Some(number) = self.links.insert(ShmLink::new(node, stream)?) else {
             let text = format!("more than {PEERS_MAX} peers on one host: use tcp, or remove some");
             return Err(invalid(text));
         };
@@ -45,14 +45,14 @@ impl ShmFabric {
         self.parking.mark(&self.links[number]);
         let segment = self.links[number].segment().clone();
         let file = segment.file();
-        self.tell(
+        self.send_message(
             number,
-            Message::Hello { node: self.node.0, witness: self.witness.shown() },
+            ShmMessage::Hello { node: self.node.0, witness: self.witness.shown() },
             Some(file.as_fd()),
         );
         drop(file);
-        if let Some(views) = self.awaited_views.remove(&node) {
-            self.links[number].views = views;
+        if let Some(attachments) = self.awaited_attachments.remove(&node) {
+            self.links[number].attachments = attachments;
         }
         self.publish_awaited(number);
         self.pace.enliven();
@@ -61,12 +61,12 @@ impl ShmFabric {
 
     /// Parts with a peer deliberately: the connection is closed, connections and grants end, and what the peer held
     /// is given back. Nothing tells of it; what already waits to be yielded about its connections may still come.
-    /// Views of its mirrors stay readable [M4] and its stores into them may still be seen, unless they are frozen. Of a
+    /// Attachments of its mirrors stay readable [M4] and its stores into them may still be seen, unless they are frozen. Of a
     /// node that is no peer, what waits for it is forgotten.
     ///
     /// Grants to the peer are revoked; who revokes one of them is answered as always [F9].
     pub fn remove_peer(&mut self, node: NodeId) {
-        self.awaited_views.remove(&node);
+        self.awaited_attachments.remove(&node);
         self.forget_awaited(node);
         let Some(number) = self.links.find(node) else { return };
         // What was stored for it, if it sleeps.
@@ -75,20 +75,20 @@ impl ShmFabric {
             self.end_silently(slot);
         }
         self.events.retain(|event| match event {
-            Event::PeerLost { peer, .. } | Event::Attached { reader: peer, .. } => *peer != node,
-            Event::Connected { peer, .. } => *peer != node,
+            FabricEvent::PeerLost { peer, .. } | FabricEvent::Attached { reader: peer, .. } => *peer != node,
+            FabricEvent::Connected { peer, .. } => *peer != node,
             _ => true,
         });
         self.unheard.retain(|(link, _)| *link != number);
         self.mirrors.iter_mut().for_each(|mirror| mirror.forget_reader(number));
         let link = &mut self.links[number];
         if link.is_up() {
-            link.life = Life::Lost;
+            link.life = PeerLiveness::Lost;
             self.parking.forget(&link.socket);
             link.socket.shut_down();
         }
         link.remove();
-        let slots = link.given.slots();
+        let slots = link.issued.slots();
         if slots.is_empty() {
             self.end_removed(number);
         }
@@ -100,7 +100,7 @@ impl ShmFabric {
 
     /// Gives the number of a removed link back, once none of its peer's writes can be under way.
     pub(super) fn end_removed(&mut self, number: usize) {
-        if self.links[number].removed && self.links[number].given.slots().is_empty() {
+        if self.links[number].removed && self.links[number].issued.slots().is_empty() {
             self.links.remove(number);
             self.to_ring.remove(number);
             self.doubtful.remove(number);

@@ -15,22 +15,22 @@ use squall_fabric::region::Access;
 use squall_fabric::{Channel, MirrorKey, NodeId, Region};
 
 use super::fetching::PeerMemory;
-use super::grants::{Given, Taken};
-use super::memory::{INTERNAL, Segment, map_peer_file};
-use super::mirrors::View;
-use super::ring::Incoming;
-use super::socket::Socket;
-use super::wire::Violation;
+use super::grants::{IssuedGrants, ReceivedGrants};
+use super::memory::{INTERNAL, ShmSegment, map_peer_file};
+use super::mirrors::ShmAttachment;
+use super::ring::IncomingRing;
+use super::socket::UnixSocket;
+use super::wire::ShmViolation;
 
 /// All that joins this node to one peer.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ShmLink {
     pub(super) peer: NodeId,
-    pub(super) socket: Socket,
-    pub(super) life: Life,
+    pub(super) socket: UnixSocket,
+    pub(super) life: PeerLiveness,
     /// This node has parted with the peer, but a write of it may be under way: only grants are left.
     pub(super) removed: bool,
-    own_segment: Arc<Segment>,
+    own_segment: Arc<ShmSegment>,
     /// What this node tells the peer.
     own: Region,
     /// What the peer tells this node; `None` before its greeting.
@@ -49,24 +49,24 @@ pub(super) struct Link {
     rung: u64,
     /// Connections that are open here, connected or not.
     pub(super) connections: Vec<usize>,
-    pub(super) channels: BTreeMap<Channel, Opened>,
+    pub(super) channels: BTreeMap<Channel, ChannelOpenings>,
     /// Grants that this node gave to the peer.
-    pub(super) given: Given,
+    pub(super) issued: IssuedGrants,
     /// Grants that the peer gave to this node.
-    pub(super) taken: Taken,
+    pub(super) received: ReceivedGrants,
     /// Mirrors that this node has published for the peer and the peer has not attached.
-    pub(super) published: BTreeMap<MirrorKey, Publication>,
+    pub(super) published: BTreeMap<MirrorKey, PublicationState>,
     /// Mirrors of the peer that this node has attached and still uses.
-    pub(super) views: BTreeMap<MirrorKey, Weak<View>>,
+    pub(super) attachments: BTreeMap<MirrorKey, Weak<ShmAttachment>>,
     /// Mirrors that the peer has published and this node has not attached.
-    pub(super) offers: BTreeMap<MirrorKey, Offer>,
+    pub(super) offers: BTreeMap<MirrorKey, MirrorOffer>,
 }
 
 /// What can be expected of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum PeerLiveness {
     /// It has not greeted yet.
-    Greeting,
+    AwaitingHello,
     /// It has greeted.
     Up,
     /// It was disconnected, but may live and store.
@@ -78,7 +78,7 @@ pub(super) enum Life {
 /// How often a channel was opened. The k-th opening of one end pairs with the k-th of the other, so that both
 /// agree which incarnations belong together whatever crosses on the way.
 #[derive(Debug, Default)]
-pub(super) struct Opened {
+pub(super) struct ChannelOpenings {
     /// Openings of this end.
     pub(super) here: u64,
     /// The connection of the last one, as long as it is open.
@@ -86,12 +86,12 @@ pub(super) struct Opened {
     /// Openings of the peer.
     pub(super) there: u64,
     /// The ring of its last one, as long as this end has not opened as often and the peer has not closed.
-    pub(super) ring: Option<Incoming>,
+    pub(super) ring: Option<IncomingRing>,
 }
 
 /// What has become of a mirror that the peer has not attached, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Publication {
+pub(super) enum PublicationState {
     Offered,
     /// The peer knows, or will. Until it says so, it may have attached the mirror before it heard.
     Retired,
@@ -99,19 +99,19 @@ pub(super) enum Publication {
 
 /// A mirror that is published for this node.
 #[derive(Debug)]
-pub(super) struct Offer {
+pub(super) struct MirrorOffer {
     pub(super) words: u64,
     pub(super) file: OwnedFd,
 }
 
-impl Link {
+impl ShmLink {
     pub(super) fn new(peer: NodeId, stream: UnixStream) -> io::Result<Self> {
-        let own_segment = Segment::new(PAGE_WORDS)?;
+        let own_segment = ShmSegment::new(PAGE_WORDS)?;
         own_segment.seal_for_readers()?;
         Ok(Self {
             peer,
-            socket: Socket::new(stream)?,
-            life: Life::Greeting,
+            socket: UnixSocket::new(stream)?,
+            life: PeerLiveness::AwaitingHello,
             removed: false,
             own: own_segment.region(INTERNAL, PAGE_WORDS),
             own_segment,
@@ -124,38 +124,38 @@ impl Link {
             rung: 0,
             connections: Vec::new(),
             channels: BTreeMap::new(),
-            given: Given::default(),
-            taken: Taken::default(),
+            issued: IssuedGrants::default(),
+            received: ReceivedGrants::default(),
             published: BTreeMap::new(),
-            views: BTreeMap::new(),
+            attachments: BTreeMap::new(),
             offers: BTreeMap::new(),
         })
     }
 
-    pub(super) fn segment(&self) -> &Arc<Segment> {
+    pub(super) fn segment(&self) -> &Arc<ShmSegment> {
         &self.own_segment
     }
 
     /// Whether the peer takes messages.
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.life, Life::Greeting | Life::Up)
+        matches!(self.life, PeerLiveness::AwaitingHello | PeerLiveness::Up)
     }
 
     /// Forgets everything but the grants, under which a write may be under way.
     pub(super) fn remove(&mut self) {
         self.removed = true;
         self.channels.clear();
-        self.taken = Taken::default();
-        self.given.adopted.clear();
+        self.received = ReceivedGrants::default();
+        self.issued.adopted.clear();
         self.published.clear();
-        self.views.clear();
+        self.attachments.clear();
         self.offers.clear();
     }
 
     /// The peer has greeted.
-    pub(super) fn on_greeting(&mut self, file: &OwnedFd) -> Result<(), Violation> {
+    pub(super) fn on_hello(&mut self, file: &OwnedFd) -> Result<(), ShmViolation> {
         self.theirs = Some(map_peer_file(file, 0, PAGE_WORDS as u64, Access::ReadOnly)?);
-        self.life = Life::Up;
+        self.life = PeerLiveness::Up;
         Ok(())
     }
 
@@ -167,7 +167,7 @@ impl Link {
         let found = posts != self.posts_seen || self.look_again;
         self.posts_seen = posts;
         self.look_again = false;
-        found && self.life == Life::Up
+        found && self.life == PeerLiveness::Up
     }
 
     /// Tells the peer that something was posted.
@@ -219,7 +219,7 @@ impl Link {
     /// The peer's write under grant `slot` that is under way, if there is one: a number to compare later.
     pub(super) fn write_under_way(&self, slot: usize) -> Option<u64> {
         let writing = self.theirs.as_ref()?.load(WRITING);
-        (self.life != Life::Gone && writing & 0xffff == slot as u64 + 1).then_some(writing)
+        (self.life != PeerLiveness::Gone && writing & 0xffff == slot as u64 + 1).then_some(writing)
     }
 
     /// Sets the word that says whether and where grant `slot` is valid.

@@ -5,20 +5,20 @@ use std::ops::{Index, IndexMut};
 
 use squall_fabric::NodeId;
 
-use super::link::Link;
+use super::link::ShmLink;
 use super::peers::{PEERS_MAX, PeerSet};
 
 /// All links; a number without a link is free.
 #[derive(Debug, Default)]
-pub(super) struct Links {
+pub(super) struct ShmLinks {
     /// At most [`PEERS_MAX`].
-    slots: Vec<Option<Link>>,
+    slots: Vec<Option<ShmLink>>,
     taken: PeerSet,
 }
 
-impl Links {
+impl ShmLinks {
     /// Gives a link the lowest free number, unless there are as many as can be.
-    pub(super) fn insert(&mut self, link: Link) -> Option<usize> {
+    pub(super) fn insert(&mut self, link: ShmLink) -> Option<usize> {
         let number = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if number == PEERS_MAX {
             return None;
@@ -32,7 +32,7 @@ impl Links {
     }
 
     /// Takes a link out.
-    pub(super) fn remove(&mut self, number: usize) -> Option<Link> {
+    pub(super) fn remove(&mut self, number: usize) -> Option<ShmLink> {
         self.taken.remove(number);
         self.slots[number].take()
     }
@@ -47,7 +47,7 @@ impl Links {
         self.position(|link| link.peer == peer && link.removed)
     }
 
-    fn position(&self, matches: impl Fn(&Link) -> bool) -> Option<usize> {
+    fn position(&self, matches: impl Fn(&ShmLink) -> bool) -> Option<usize> {
         self.slots.iter().position(|link| link.as_ref().is_some_and(&matches))
     }
 
@@ -65,7 +65,7 @@ impl Links {
     /// Whether there is such a link and its peer has posted something since the last call.
     #[inline]
     pub(super) fn take_posts(&mut self, number: usize) -> bool {
-        self.slots[number].as_mut().is_some_and(Link::take_posts)
+        self.slots[number].as_mut().is_some_and(ShmLink::take_posts)
     }
 
     /// The only connection of a link, if it has just one: what comes is for that.
@@ -82,23 +82,23 @@ impl Links {
         self.slots[number].as_ref()?.write_under_way(slot)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Link> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ShmLink> {
         self.slots.iter().flatten()
     }
 }
 
-impl Index<usize> for Links {
-    type Output = Link;
+impl Index<usize> for ShmLinks {
+    type Output = ShmLink;
 
     #[inline]
-    fn index(&self, number: usize) -> &Link {
+    fn index(&self, number: usize) -> &ShmLink {
         self.slots[number].as_ref().expect("whoever keeps a number forgets it when the link is removed")
     }
 }
 
-impl IndexMut<usize> for Links {
+impl IndexMut<usize> for ShmLinks {
     #[inline]
-    fn index_mut(&mut self, number: usize) -> &mut Link {
+    fn index_mut(&mut self, number: usize) -> &mut ShmLink {
         self.slots[number].as_mut().expect("whoever keeps a number forgets it when the link is removed")
     }
 }

@@ -17,15 +17,15 @@ use squall_fabric::atomics::{AtomicU64, Ordering};
 use squall_fabric::region::Access;
 use squall_fabric::{Region, RegionId};
 
-use super::wire::Violation;
+use super::wire::ShmViolation;
 use crate::pages::{HUGE_PAGE_BYTES, MANY_BYTES, Pages};
 use crate::shortage;
 
 /// A range of addresses of this process, over which files are mapped.
 #[derive(Debug)]
-pub(super) struct Mapping(Arc<Pages>);
+pub(super) struct FileMapping(Arc<Pages>);
 
-impl Mapping {
+impl FileMapping {
     /// Reserves read-only zero pages for at least `bytes`, so that offset `offset` of a file can lie at their
     /// beginning in huge pages.
     pub(super) fn reserve(bytes: usize, offset: u64) -> io::Result<Self> {
@@ -121,16 +121,16 @@ impl Mapping {
 
 /// Memory of this process that it can show to others: a mapping and the file behind it.
 #[derive(Debug)]
-pub(super) struct Segment {
-    mapping: Mapping,
+pub(super) struct ShmSegment {
+    mapping: FileMapping,
     file: Mutex<OwnedFd>,
 }
 
-impl Segment {
+impl ShmSegment {
     /// `words` zeroed words.
     pub(super) fn new(words: usize) -> io::Result<Arc<Self>> {
         let bytes = words.checked_mul(8).ok_or(Errno::NOMEM)?;
-        let mapping = Mapping::reserve(bytes, 0)?;
+        let mapping = FileMapping::reserve(bytes, 0)?;
         let file = new_file(mapping.bytes())?;
         mapping.place(file.as_fd(), 0, Access::ReadWrite)?;
         Ok(Arc::new(Self { mapping, file: Mutex::new(file) }))
@@ -200,7 +200,7 @@ impl Segment {
     pub(super) fn move_to_new_pages(&self) -> io::Result<()> {
         let mut file = self.file();
         let new_file = new_file(self.mapping.bytes())?;
-        let copy = Mapping::reserve(self.mapping.bytes(), 0)?;
+        let copy = FileMapping::reserve(self.mapping.bytes(), 0)?;
         copy.place(new_file.as_fd(), 0, Access::ReadWrite)?;
         for (old, new) in self.mapping.words().iter().zip(copy.words()) {
             new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -219,22 +219,22 @@ pub(super) fn map_peer_file(
     first: u64,
     words: u64,
     access: Access,
-) -> Result<Region, Violation> {
+) -> Result<Region, ShmViolation> {
     check_peer_file(file, first, words)?;
     let page_words = rustix::param::page_size() as u64 / 8;
     let skip = first % page_words;
     let offset = (first - skip) * 8;
     let bytes =
-        usize::try_from((skip + words) * 8).map_err(|_| Violation("a file beyond the address space"))?;
+        usize::try_from((skip + words) * 8).map_err(|_| ShmViolation("a file beyond the address space"))?;
     let map = || {
-        let mapping = Mapping::reserve(bytes, offset)?;
+        let mapping = FileMapping::reserve(bytes, offset)?;
         mapping.place(file.as_fd(), offset, access)?;
         Ok(mapping)
     };
     let mapping = map().map_err(|error: io::Error| match shortage::is_shortage(&error) {
         // It is not the peer's fault.
         true => shortage::shortage(&format!("memory for {bytes} bytes of a peer's"), &error).unwind(),
-        false => Violation("a file that cannot be mapped"),
+        false => ShmViolation("a file that cannot be mapped"),
     })?;
     let (skip, words) = (skip as usize, words as usize);
     // SAFETY: `skip` words lie inside the mapping, see `bytes` above.
@@ -244,18 +244,19 @@ pub(super) fn map_peer_file(
 }
 
 /// Whether words `first..first + words` of a peer's file can be mapped and will stay.
-pub(super) fn check_peer_file(file: &OwnedFd, first: u64, words: u64) -> Result<(), Violation> {
-    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| Violation("a file that cannot be sealed"))?;
+pub(super) fn check_peer_file(file: &OwnedFd, first: u64, words: u64) -> Result<(), ShmViolation> {
+    let seals =
+        rustix::fs::fcntl_get_seals(file).map_err(|_| ShmViolation("a file that cannot be sealed"))?;
     if !seals.contains(SealFlags::SHRINK) {
-        return Err(Violation("a file that could shrink"));
+        return Err(ShmViolation("a file that could shrink"));
     }
     let end = first.checked_add(words).and_then(|end| end.checked_mul(8));
-    let end = end.ok_or(Violation("a range beyond the address space"))?;
-    let size = rustix::fs::fstat(file).map_err(|_| Violation("a file without size"))?.st_size;
+    let end = end.ok_or(ShmViolation("a range beyond the address space"))?;
+    let size = rustix::fs::fstat(file).map_err(|_| ShmViolation("a file without size"))?.st_size;
     if u64::try_from(size).is_ok_and(|size| end <= size) {
         Ok(())
     } else {
-        Err(Violation("a file that is smaller than announced"))
+        Err(ShmViolation("a file that is smaller than announced"))
     }
 }
 

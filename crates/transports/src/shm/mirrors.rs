@@ -1,8 +1,8 @@
 //! Mirrors: readers map the owner's pages, so that one store serves all of them and a push moves nothing [M1–M6].
 //!
 //! The owner seals the file of the region, so that nobody can map it for writing any more, and hands it to each
-//! reader. A view exists from `attach` on: zero pages at first, the owner's pages over them when the file has
-//! come. Both ends are done with the file then: what keeps pages are the owner's region and the readers' views, each for
+//! reader. An attachment exists from `attach` on: zero pages at first, the owner's pages over them when the file has
+//! come. Both ends are done with the file then: what keeps pages are the owner's region and the readers' attachments, each for
 //! itself, so that a retired mirror takes nothing of its own [M6]. Readers see words as soon as they are stored [M2]; a push only remembers whom to ring if it is parked.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,27 +10,27 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use squall_fabric::region::Access;
-use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region, RegionId};
+use squall_fabric::{FabricEvent, MirrorId, MirrorKey, NodeId, Region, RegionId};
 
 use super::ShmFabric;
-use super::link::{Offer, Publication};
-use super::memory::{Mapping, Segment, check_peer_file};
+use super::link::{MirrorOffer, PublicationState};
+use super::memory::{FileMapping, ShmSegment, check_peer_file};
 use super::peers::PeerSet;
-use super::wire::{Message, Violation};
+use super::wire::{ShmMessage, ShmViolation};
 use crate::shortage;
 
 /// A mirror of this node.
 #[derive(Debug)]
-pub(super) struct Mirror {
+pub(super) struct ShmMirror {
     key: MirrorKey,
     words: usize,
     readers: PeerSet,
     /// Readers that are no peers yet, and what they will be shown; without any, only the owner holds it.
     awaited: Vec<NodeId>,
-    segment: Option<Arc<Segment>>,
+    segment: Option<Arc<ShmSegment>>,
 }
 
-impl Mirror {
+impl ShmMirror {
     /// The link is over.
     pub(super) fn forget_reader(&mut self, link: usize) {
         self.readers.remove(link);
@@ -53,16 +53,16 @@ impl Mirror {
 
 /// A mirror of another node, as it is seen here. Lives as long as a region over it.
 #[derive(Debug)]
-pub(super) struct View {
+pub(super) struct ShmAttachment {
     id: RegionId,
     words: usize,
-    pub(super) mapping: Mapping,
-    /// Locked by the fabric only; reading a view takes no lock.
-    pub(super) state: Mutex<ViewState>,
+    pub(super) mapping: FileMapping,
+    /// Locked by the fabric only; reading an attachment takes no lock.
+    pub(super) state: Mutex<AttachmentState>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ViewState {
+pub(super) enum AttachmentState {
     /// Zero pages.
     Reserved,
     /// The owner's pages.
@@ -73,39 +73,39 @@ pub(super) enum ViewState {
     Lent,
 }
 
-impl View {
+impl ShmAttachment {
     fn new(id: RegionId, words: usize) -> std::io::Result<Arc<Self>> {
         let bytes = words.checked_mul(8).ok_or(Errno::NOMEM)?;
-        let mapping = Mapping::reserve(bytes, 0)?;
-        Ok(Arc::new(Self { id, words, mapping, state: Mutex::new(ViewState::Reserved) }))
+        let mapping = FileMapping::reserve(bytes, 0)?;
+        Ok(Arc::new(Self { id, words, mapping, state: Mutex::new(AttachmentState::Reserved) }))
     }
 
     fn region(self: &Arc<Self>) -> Region {
         let base = self.mapping.first_word();
-        // SAFETY: mapped for reading for as long as the view lives, whatever is mapped over it.
+        // SAFETY: mapped for reading for as long as the attachment lives, whatever is mapped over it.
         unsafe { Region::from_raw(self.id, base, self.words, Access::ReadOnly, self.clone()) }
     }
 
-    /// Maps the owner's pages, unless the view is frozen.
-    fn map(&self, offer: &Offer) -> Result<(), Violation> {
+    /// Maps the owner's pages, unless the attachment is frozen.
+    fn map(&self, offer: &MirrorOffer) -> Result<(), ShmViolation> {
         if offer.words != self.words as u64 {
-            return Err(Violation("a mirror of another size than its reader expects"));
+            return Err(ShmViolation("a mirror of another size than its reader expects"));
         }
         check_peer_file(&offer.file, 0, offer.words)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match *state {
-            ViewState::Frozen | ViewState::Lent => return Ok(()),
-            ViewState::Attached => return Err(Violation("a mirror that is published twice")),
-            ViewState::Reserved => {}
+            AttachmentState::Frozen | AttachmentState::Lent => return Ok(()),
+            AttachmentState::Attached => return Err(ShmViolation("a mirror that is published twice")),
+            AttachmentState::Reserved => {}
         }
         self.mapping.place(offer.file.as_fd(), 0, Access::ReadOnly).map_err(|error| {
             match shortage::is_shortage(&error) {
                 // It is not the peer's fault.
                 true => shortage::of_memory(self.words, &error).unwind(),
-                false => Violation("a mirror that cannot be mapped"),
+                false => ShmViolation("a mirror that cannot be mapped"),
             }
         })?;
-        *state = ViewState::Attached;
+        *state = AttachmentState::Attached;
         Ok(())
     }
 }
@@ -116,7 +116,7 @@ impl ShmFabric {
         segment.seal_for_readers().expect("files can be sealed");
         let words = region.words();
         let mut mirror =
-            Mirror { key, words, readers: PeerSet::default(), awaited: Vec::new(), segment: None };
+            ShmMirror { key, words, readers: PeerSet::default(), awaited: Vec::new(), segment: None };
         for reader in readers {
             match self.links.find(*reader) {
                 Some(link) => {
@@ -132,12 +132,12 @@ impl ShmFabric {
     }
 
     /// Hands the file of a mirror to a reader.
-    fn offer(&mut self, link: usize, key: MirrorKey, words: usize, segment: &Segment) {
+    fn offer(&mut self, link: usize, key: MirrorKey, words: usize, segment: &ShmSegment) {
         if self.links[link].is_up() {
-            let before = self.links[link].published.insert(key, Publication::Offered);
+            let before = self.links[link].published.insert(key, PublicationState::Offered);
             assert!(before.is_none(), "{key:?} is published for {} already", self.links[link].peer);
-            let message = Message::Mirror { key: key.0, words: words as u64 };
-            self.tell(link, message, Some(segment.file().as_fd()));
+            let message = ShmMessage::Mirror { key: key.0, words: words as u64 };
+            self.send_message(link, message, Some(segment.file().as_fd()));
         }
     }
 
@@ -169,14 +169,15 @@ impl ShmFabric {
 
     pub(super) fn retire_mirror(&mut self, id: MirrorId) {
         let mirror = self.mirrors.remove(id.0);
-        let Mirror { key, readers, .. } =
+        let ShmMirror { key, readers, .. } =
             mirror.expect("a mirror that this node has published and not retired");
-        self.events.retain(|event| !matches!(event, Event::Attached { key: other, .. } if *other == key));
+        self.events
+            .retain(|event| !matches!(event, FabricEvent::Attached { key: other, .. } if *other == key));
         for link in readers {
             // Who has attached keeps its pages, and need not know.
             if let Some(publication) = self.links[link].published.get_mut(&key) {
-                *publication = Publication::Retired;
-                self.tell(link, Message::Retire { key: key.0 }, None);
+                *publication = PublicationState::Retired;
+                self.send_message(link, ShmMessage::Retire { key: key.0 }, None);
             }
         }
     }
@@ -184,64 +185,69 @@ impl ShmFabric {
     /// The peer has retired a mirror that this node had not attached, as far as the peer knew.
     pub(super) fn on_retire(&mut self, link: usize, key: MirrorKey) {
         if self.links[link].offers.remove(&key).is_some() {
-            self.tell(link, Message::Retired { key: key.0 }, None);
+            self.send_message(link, ShmMessage::Retired { key: key.0 }, None);
         }
     }
 
     /// The peer has not attached a mirror that this node has retired.
-    pub(super) fn on_retired(&mut self, link: usize, key: MirrorKey) -> Result<(), Violation> {
+    pub(super) fn on_retired(&mut self, link: usize, key: MirrorKey) -> Result<(), ShmViolation> {
         match self.links[link].published.remove(&key) {
-            Some(Publication::Retired) => Ok(()),
-            _ => Err(Violation("it gave up what was not retired")),
+            Some(PublicationState::Retired) => Ok(()),
+            _ => Err(ShmViolation("it gave up what was not retired")),
         }
     }
 
     pub(super) fn attach_mirror(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
         let link = self.links.find(owner);
         let id = self.next_region_id();
-        let views = match link {
-            Some(link) => &mut self.links[link].views,
+        let attachments = match link {
+            Some(link) => &mut self.links[link].attachments,
             None => {
-                self.awaited_views.retain(|_, views| views.values().any(|view| view.strong_count() > 0));
-                self.awaited_views.entry(owner).or_default()
+                self.awaited_attachments.retain(|_, attachments| {
+                    attachments.values().any(|attachment| attachment.strong_count() > 0)
+                });
+                self.awaited_attachments.entry(owner).or_default()
             }
         };
-        if let Some(view) = views.get(&key).and_then(Weak::upgrade) {
-            assert_eq!(view.words, words, "{key:?} of {owner} is attached with another size");
-            return view.region();
+        if let Some(attachment) = attachments.get(&key).and_then(Weak::upgrade) {
+            assert_eq!(attachment.words, words, "{key:?} of {owner} is attached with another size");
+            return attachment.region();
         }
         self.pace.enliven();
-        let view = View::new(id, words).unwrap_or_else(|error| shortage::of_memory(words, &error).unwind());
-        views.retain(|_, view| view.strong_count() > 0);
-        views.insert(key, Arc::downgrade(&view));
-        let region = view.region();
+        let attachment =
+            ShmAttachment::new(id, words).unwrap_or_else(|error| shortage::of_memory(words, &error).unwind());
+        attachments.retain(|_, attachment| attachment.strong_count() > 0);
+        attachments.insert(key, Arc::downgrade(&attachment));
+        let region = attachment.region();
         if let Some(link) = link
             && let Some(offer) = self.links[link].offers.remove(&key)
-            && let Err(violation) = self.map_view(link, key, &view, &offer)
+            && let Err(violation) = self.map_attachment(link, key, &attachment, &offer)
         {
             self.disconnect(link, violation);
         }
         region
     }
 
-    /// The memory of a view whose owner will be a peer of another fabric of this node, which is to fill it; none if nobody
-    /// holds the view, or it is frozen.
+    /// The memory of an attachment whose owner will be a peer of another fabric of this node, which is to fill it; none if
+    /// nobody holds the attachment, or it is frozen.
     ///
     /// # Panics
     /// If the memory cannot be had.
-    pub(crate) fn lend_view(&mut self, owner: NodeId, key: MirrorKey) -> Option<Region> {
-        let view = self.awaited_views.get_mut(&owner)?.remove(&key)?.upgrade()?;
-        let mut state = view.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if *state != ViewState::Reserved {
+    pub(crate) fn lend_attachment(&mut self, owner: NodeId, key: MirrorKey) -> Option<Region> {
+        let attachment = self.awaited_attachments.get_mut(&owner)?.remove(&key)?.upgrade()?;
+        let mut state = attachment.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state != AttachmentState::Reserved {
             return None;
         }
-        let made = view.mapping.make_private();
-        made.unwrap_or_else(|error| shortage::of_memory(view.words, &error).unwind());
-        *state = ViewState::Lent;
+        let made = attachment.mapping.make_private();
+        made.unwrap_or_else(|error| shortage::of_memory(attachment.words, &error).unwind());
+        *state = AttachmentState::Lent;
         drop(state);
-        let base = view.mapping.first_word();
-        // SAFETY: mapped for reading and writing for as long as the view lives.
-        Some(unsafe { Region::from_raw(view.id, base, view.words, Access::ReadWrite, view.clone()) })
+        let base = attachment.mapping.first_word();
+        // SAFETY: mapped for reading and writing for as long as the attachment lives.
+        Some(unsafe {
+            Region::from_raw(attachment.id, base, attachment.words, Access::ReadWrite, attachment.clone())
+        })
     }
 
     /// The peer has published a mirror for this node.
@@ -251,33 +257,33 @@ impl ShmFabric {
         key: MirrorKey,
         words: u64,
         file: OwnedFd,
-    ) -> Result<(), Violation> {
-        let offer = Offer { words, file };
+    ) -> Result<(), ShmViolation> {
+        let offer = MirrorOffer { words, file };
         self.pace.enliven();
-        if let Some(view) = self.live_view(link, key) {
-            return self.map_view(link, key, &view, &offer);
+        if let Some(attachment) = self.live_attachment(link, key) {
+            return self.map_attachment(link, key, &attachment, &offer);
         }
         let offers = &mut self.links[link].offers;
         if offers.len() == OFFERS_MAX {
-            return Err(Violation("more mirrors than anybody attaches"));
+            return Err(ShmViolation("more mirrors than anybody attaches"));
         }
         if offers.insert(key, offer).is_some() {
-            return Err(Violation("a mirror that is published twice"));
+            return Err(ShmViolation("a mirror that is published twice"));
         }
         Ok(())
     }
 
     /// The peer has attached a mirror of this node.
-    pub(super) fn on_attached(&mut self, link: usize, key: MirrorKey) -> Result<(), Violation> {
+    pub(super) fn on_attached(&mut self, link: usize, key: MirrorKey) -> Result<(), ShmViolation> {
         match self.links[link].published.remove(&key) {
-            Some(Publication::Offered) => {
+            Some(PublicationState::Offered) => {
                 self.pace.enliven();
                 let reader = self.links[link].peer;
-                self.events.push(Event::Attached { key, reader });
+                self.events.push(FabricEvent::Attached { key, reader });
             }
             // It attached before it heard.
-            Some(Publication::Retired) => {}
-            None => return Err(Violation("it attached what was not published for it")),
+            Some(PublicationState::Retired) => {}
+            None => return Err(ShmViolation("it attached what was not published for it")),
         }
         Ok(())
     }
@@ -291,14 +297,20 @@ impl ShmFabric {
         self.to_ring.union(&mirror.readers);
     }
 
-    fn map_view(&mut self, link: usize, key: MirrorKey, view: &View, offer: &Offer) -> Result<(), Violation> {
-        view.map(offer)?;
-        self.tell(link, Message::Attached { key: key.0 }, None);
+    fn map_attachment(
+        &mut self,
+        link: usize,
+        key: MirrorKey,
+        attachment: &ShmAttachment,
+        offer: &MirrorOffer,
+    ) -> Result<(), ShmViolation> {
+        attachment.map(offer)?;
+        self.send_message(link, ShmMessage::Attached { key: key.0 }, None);
         Ok(())
     }
 
-    fn live_view(&self, link: usize, key: MirrorKey) -> Option<Arc<View>> {
-        self.links[link].views.get(&key)?.upgrade()
+    fn live_attachment(&self, link: usize, key: MirrorKey) -> Option<Arc<ShmAttachment>> {
+        self.links[link].attachments.get(&key)?.upgrade()
     }
 }
 
@@ -308,16 +320,16 @@ const OFFERS_MAX: usize = 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::memory::Segment;
+    use crate::shm::memory::ShmSegment;
 
     /// Whoever has the file of a mirror can map it for reading only, and cannot write it otherwise.
     #[test]
     fn a_reader_cannot_write_a_mirror() {
-        let segment = Segment::new(1000).expect("memory");
+        let segment = ShmSegment::new(1000).expect("memory");
         let region = segment.region(RegionId(1), 1000);
         segment.seal_for_readers().expect("sealed");
         let file = segment.file().try_clone().expect("a file as a reader gets it");
-        let intruder = Mapping::reserve(8000, 0).expect("addresses");
+        let intruder = FileMapping::reserve(8000, 0).expect("addresses");
         assert!(intruder.place(file.as_fd(), 0, Access::ReadWrite).is_err(), "mapped for writing");
         assert!(rustix::io::pwrite(&file, &[1; 8], 0).is_err(), "written by system call");
         assert!(rustix::fs::ftruncate(&file, 0).is_err(), "shrunk");
@@ -331,7 +343,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "cannot be a mirror too")]
     fn a_granted_region_is_no_mirror() {
-        let segment = Segment::new(1).expect("memory");
+        let segment = ShmSegment::new(1).expect("memory");
         segment.seal_for_writers().expect("sealed");
         let _ = segment.seal_for_readers();
     }

@@ -10,7 +10,7 @@
 //! | mirrors | readers map the owner's pages read-only | `mirrors`, `freeze` |
 //! | one-sided writes | stores into the owner's pages, between two looks at the grant | `writes`, `grants` |
 //! | revocation | a cleared word and a wait; other pages if the writer is stopped | `revocation` |
-//! | writes into the user's own memory | its owner fetches and places them | `placing`, `fetching` |
+//! | writes into the user's own memory | its owner fetches and places them | `remote_copy`, `fetching` |
 //! | sends, immediates | a ring per direction, only for posts that have a receive | `ring`, `connection` |
 //! | wake-ups | a mark in shared memory, a byte on the socket | `park` |
 //! | peers that come and go | awaited mirrors, revoked grants, numbers used again | `joining`, `links` |
@@ -22,21 +22,21 @@
 
 mod connection;
 mod control;
+mod event_queue;
 mod fetching;
 mod freeze;
 mod grants;
 #[cfg(test)]
-mod intruder;
+mod intruder_tests;
 mod joining;
 mod link;
 mod links;
 mod memory;
 mod mirrors;
-mod news;
 mod opening;
 mod park;
 mod peers;
-mod placing;
+mod remote_copy;
 mod revocation;
 mod ring;
 mod socket;
@@ -48,45 +48,45 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 
-use squall_fabric::copy::Strategies;
+use squall_fabric::copy::CopyStrategies;
 use squall_fabric::{
-    BreakReason, Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId,
-    PostError, Region, RegionId, Shortage, Token, Write,
+    BreakReason, Capabilities, Channel, ConnId, Fabric, FabricEvent, Grant, Instant, MirrorId, MirrorKey,
+    NodeId, PostError, Region, RegionId, Shortage, Token, Write,
 };
 
-use self::connection::Connections;
+use self::connection::ShmConnections;
 use self::grants::assert_own;
-pub use self::placing::Placed;
+pub use self::remote_copy::RemoteCopyCounters;
 
-use self::fetching::OwnWitness;
-use self::joining::AwaitedViews;
-use self::links::Links;
-use self::memory::Segment;
-use self::mirrors::Mirror;
-use self::news::News;
-use self::park::{Pace, Parking};
+use self::event_queue::EventQueue;
+use self::fetching::OwnProbeWord;
+use self::joining::AwaitedAttachments;
+use self::links::ShmLinks;
+use self::memory::ShmSegment;
+use self::mirrors::ShmMirror;
+use self::park::{PollPace, ShmParking};
 use self::peers::PeerSet;
-use self::placing::FETCHED_WORDS_MIN;
-use self::revocation::{Move, Revocation};
+use self::remote_copy::FETCHED_WORDS_MIN;
+use self::revocation::{RegionMove, Revocation};
 use crate::Waker;
-use crate::adopted::{self, Adopted};
+use crate::adopted::{self, AdoptedMemory};
 use crate::clock::Clock;
 use crate::shortage;
-use crate::slots::Slots;
+use crate::slot_map::SlotMap;
 
 /// One node's access to the nodes of the same host.
 ///
-/// **Law.** As [`Fabric`] and [`crate::Transport`] say. In particular stores that peers shall see are followed by a
+/// **Law.** As [`Fabric`] and [`crate::TransportFabric`] say. In particular stores that peers shall see are followed by a
 /// `poll` (or `prepare_park`) of the same thread before it sleeps: that is where parked peers are rung.
 pub struct ShmFabric {
     node: NodeId,
     clock: Clock,
-    links: Links,
-    connections: Connections,
-    mirrors: Slots<Mirror>,
-    awaited_views: AwaitedViews,
+    links: ShmLinks,
+    connections: ShmConnections,
+    mirrors: SlotMap<ShmMirror>,
+    awaited_attachments: AwaitedAttachments,
     /// What the next poll yields.
-    events: News,
+    events: EventQueue,
     /// Peers for which something was stored since the last look at their marks.
     to_ring: PeerSet,
     /// Peers whose marks were looked at since the last fence.
@@ -96,27 +96,27 @@ pub struct ShmFabric {
     /// Connections with posts that wait for a receive, or behind writes that their peer has to place.
     waiting: Vec<usize>,
     /// Connections with writes that their peer has to place.
-    placing: Vec<usize>,
-    placed: Placed,
+    remote_copies: Vec<usize>,
+    copied: RemoteCopyCounters,
     /// How long writes are copied.
-    strategies: Strategies,
+    strategies: CopyStrategies,
     /// Whether peers' memory is read where the kernel lets us.
     fetches: bool,
     /// From how many words on peers fetch this node's words.
     fetched_words_min: usize,
-    witness: OwnWitness,
+    witness: OwnProbeWord,
     revocations: Vec<Revocation>,
-    moves: Vec<Move>,
+    moves: Vec<RegionMove>,
     /// Moves wait for [`ShmFabric::release_moves`]: a device writes the regions, too.
     holds_moves: bool,
-    parking: Parking,
-    pace: Pace,
+    parking: ShmParking,
+    pace: PollPace,
     /// Peers that take no more messages.
     unheard: Vec<(usize, BreakReason)>,
     /// Scratch space of `poll_control`.
     ready: Vec<usize>,
     regions: u64,
-    grants_given: u64,
+    grants_issued: u64,
 }
 
 impl ShmFabric {
@@ -138,30 +138,30 @@ impl ShmFabric {
         let mut fabric = Self {
             node,
             clock: Clock::start(),
-            links: Links::default(),
-            connections: Connections::default(),
-            mirrors: Slots::default(),
-            awaited_views: AwaitedViews::default(),
-            events: News::new(),
+            links: ShmLinks::default(),
+            connections: ShmConnections::default(),
+            mirrors: SlotMap::default(),
+            awaited_attachments: AwaitedAttachments::default(),
+            events: EventQueue::new(),
             to_ring: PeerSet::default(),
             doubtful: PeerSet::default(),
             looks: 0,
             waiting: Vec::new(),
-            placing: Vec::new(),
-            placed: Placed::default(),
-            strategies: Strategies::default(),
+            remote_copies: Vec::new(),
+            copied: RemoteCopyCounters::default(),
+            strategies: CopyStrategies::default(),
             fetches: true,
             fetched_words_min: FETCHED_WORDS_MIN,
-            witness: OwnWitness::new(),
+            witness: OwnProbeWord::new(),
             revocations: Vec::new(),
             moves: Vec::new(),
             holds_moves: false,
-            parking: Parking::new(waker)?,
-            pace: Pace::new(),
+            parking: ShmParking::new(waker)?,
+            pace: PollPace::new(),
             unheard: Vec::new(),
             ready: Vec::new(),
             regions: 0,
-            grants_given: 0,
+            grants_issued: 0,
         };
         for (peer, stream) in peers {
             fabric.add_peer(peer, stream)?;
@@ -172,7 +172,7 @@ impl ShmFabric {
     /// Whether posts wait here for a receive of their peer, or for their peer to place them.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty() || !self.placing.is_empty()
+        !self.waiting.is_empty() || !self.remote_copies.is_empty()
     }
 
     /// The number of the link to `peer`.
@@ -191,7 +191,7 @@ impl ShmFabric {
 
     /// Yields the events that wait; returns their number.
     #[inline]
-    fn yield_events(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+    fn yield_events(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         if self.events.is_empty() {
             return 0;
         }
@@ -226,18 +226,18 @@ impl Fabric for ShmFabric {
     }
 
     fn try_register(&mut self, words: usize) -> Result<Region, Shortage> {
-        let segment = Segment::new(words).map_err(|error| shortage::of_memory(words, &error))?;
+        let segment = ShmSegment::new(words).map_err(|error| shortage::of_memory(words, &error))?;
         Ok(segment.region(self.next_region_id(), words))
     }
 
     fn adopt(&mut self, memory: &Region) -> Region {
         adopted::gather_pages(memory);
         let number = self.next_region_id();
-        Adopted::region(memory, number.0)
+        AdoptedMemory::region(memory, number.0)
     }
 
     fn release(&mut self, region: &Region) {
-        // Grants and posts hold it, and the shelf of a connection after the last of its receives.
+        // Grants and posts hold it, and the region slab of a connection after the last of its receives.
         self.connections.forget(region);
     }
 
@@ -250,7 +250,7 @@ impl Fabric for ShmFabric {
     }
 
     fn grant(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
-        self.give(region, range, peer)
+        self.issue(region, range, peer)
     }
 
     fn revoke(&mut self, grant: &Grant) {
@@ -273,7 +273,7 @@ impl Fabric for ShmFabric {
         token: Token,
     ) -> Result<(), PostError> {
         region.check(&range);
-        if !Adopted::is_behind(region) {
+        if !AdoptedMemory::is_behind(region) {
             assert_own(region);
         }
         let index = self.connections.find(conn).ok_or(PostError::NotConnected)?;
@@ -308,8 +308,8 @@ impl Fabric for ShmFabric {
         self.push_words(mirror, words.end);
     }
 
-    fn freeze(&mut self, view: &Region) {
-        self.freeze_view(view);
+    fn freeze(&mut self, attachment: &Region) {
+        self.freeze_attachment(attachment);
     }
 
     fn retire(&mut self, mirror: MirrorId) {
@@ -317,7 +317,7 @@ impl Fabric for ShmFabric {
     }
 
     #[inline]
-    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         // What this node did comes first.
         let mut work = self.yield_events(sink);
         for link in 0..self.links.bound() {
@@ -329,8 +329,8 @@ impl Fabric for ShmFabric {
                 work += self.drain_link(link, sink);
             }
         }
-        if !self.placing.is_empty() {
-            self.collect_placed();
+        if !self.remote_copies.is_empty() {
+            self.collect_copied();
         }
         if !self.waiting.is_empty() {
             self.retry_waiting();

@@ -1,12 +1,12 @@
 //! Connections open and end: both ends open a channel, either may close it, and what breaks it breaks it for both.
 
 use rustix::fd::AsFd;
-use squall_fabric::{BreakReason, Channel, ConnId, Event, NodeId};
+use squall_fabric::{BreakReason, Channel, ConnId, FabricEvent, NodeId};
 
 use super::ShmFabric;
-use super::connection::Connection;
-use super::ring::Incoming;
-use super::wire::{Message, Violation};
+use super::connection::ShmConnection;
+use super::ring::IncomingRing;
+use super::wire::{ShmMessage, ShmViolation};
 use crate::shortage;
 
 impl ShmFabric {
@@ -21,10 +21,10 @@ impl ShmFabric {
         let ended = opened.there >= index && ring.is_none();
         if !self.links[link].is_up() {
             self.connections.release(id);
-            self.events.push(Event::Broken { conn: id, reason: BreakReason::PeerClosed });
+            self.events.push(FabricEvent::Broken { conn: id, reason: BreakReason::PeerClosed });
             return id;
         }
-        let connection = Connection::new(id, link, channel, index);
+        let connection = ShmConnection::new(id, link, channel, index);
         let connection =
             connection.unwrap_or_else(|error| shortage::shortage("memory for a connection", &error).unwind());
         let slot = self.connections.insert(connection);
@@ -33,9 +33,9 @@ impl ShmFabric {
         let connection = self.connections.at(slot).expect("inserted");
         let segment = connection.outgoing.segment().clone();
         let file = segment.file();
-        self.tell(link, Message::Open { channel: channel.0, index }, Some(file.as_fd()));
+        self.send_message(link, ShmMessage::Open { channel: channel.0, index }, Some(file.as_fd()));
         if ended {
-            self.end(slot, Event::Broken { conn: id, reason: BreakReason::PeerClosed });
+            self.end(slot, FabricEvent::Broken { conn: id, reason: BreakReason::PeerClosed });
         } else if let Some(ring) = ring {
             self.connect(slot, ring);
         }
@@ -47,15 +47,15 @@ impl ShmFabric {
         link: usize,
         channel: Channel,
         index: u64,
-        ring: Incoming,
-    ) -> Result<(), Violation> {
+        ring: IncomingRing,
+    ) -> Result<(), ShmViolation> {
         let channels = &mut self.links[link].channels;
         if channels.len() >= CHANNELS_MAX && !channels.contains_key(&channel) {
-            return Err(Violation("more channels than anybody uses"));
+            return Err(ShmViolation("more channels than anybody uses"));
         }
         let opened = channels.entry(channel).or_default();
         if opened.there.checked_add(1) != Some(index) {
-            return Err(Violation("an opening out of turn"));
+            return Err(ShmViolation("an opening out of turn"));
         }
         opened.there = index;
         if opened.here < index {
@@ -66,13 +66,13 @@ impl ShmFabric {
         Ok(())
     }
 
-    fn connect(&mut self, slot: usize, ring: Incoming) {
+    fn connect(&mut self, slot: usize, ring: IncomingRing) {
         let connection = self.connections.at(slot).expect("it is open");
         connection.incoming = Some(ring);
         let (conn, link) = (connection.id, connection.link);
         // The peer may have posted already.
         self.links[link].look_again = true;
-        self.events.push(Event::Connected { conn, peer: self.links[link].peer });
+        self.events.push(FabricEvent::Connected { conn, peer: self.links[link].peer });
     }
 
     pub(super) fn on_close(
@@ -81,12 +81,12 @@ impl ShmFabric {
         channel: Channel,
         index: u64,
         reason: BreakReason,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ShmViolation> {
         let Some(slot) = self.end_of_peer(link, channel.0, index)? else { return Ok(()) };
         // What the peer posted before it closed has arrived.
         self.drain_connection(slot)?;
         if let Some(connection) = self.connections.at(slot) {
-            let event = Event::Broken { conn: connection.id, reason };
+            let event = FabricEvent::Broken { conn: connection.id, reason };
             self.end(slot, event);
         }
         Ok(())
@@ -98,9 +98,10 @@ impl ShmFabric {
         link: usize,
         channel: u32,
         index: u64,
-    ) -> Result<Option<usize>, Violation> {
+    ) -> Result<Option<usize>, ShmViolation> {
         let opened = self.links[link].channels.get_mut(&Channel(channel));
-        let opened = opened.filter(|opened| opened.there == index).ok_or(Violation("a close out of turn"))?;
+        let opened =
+            opened.filter(|opened| opened.there == index).ok_or(ShmViolation("a close out of turn"))?;
         opened.ring = None;
         Ok(opened.connection.filter(|_| opened.here == index))
     }
@@ -108,7 +109,7 @@ impl ShmFabric {
     /// Ends a connection from this side and tells the peer.
     pub(super) fn close_connection(&mut self, conn: ConnId) {
         if let Some(slot) = self.connections.find(conn) {
-            self.tell_closed(slot, BreakReason::PeerClosed);
+            self.send_closed(slot, BreakReason::PeerClosed);
             self.remove(slot);
         }
     }
@@ -116,15 +117,15 @@ impl ShmFabric {
     /// A write on the connection was refused [F10].
     pub(super) fn refuse(&mut self, slot: usize) {
         let Some(conn) = self.connections.at(slot).map(|connection| connection.id) else { return };
-        self.tell_closed(slot, BreakReason::Refused);
-        self.end(slot, Event::Refused { conn });
+        self.send_closed(slot, BreakReason::Refused);
+        self.end(slot, FabricEvent::Refused { conn });
     }
 
     /// Breaks a connection from this side, for both ends.
     pub(super) fn break_connection(&mut self, slot: usize, reason: BreakReason) {
         let Some(conn) = self.connections.at(slot).map(|connection| connection.id) else { return };
-        self.tell_closed(slot, reason);
-        self.end(slot, Event::Broken { conn, reason });
+        self.send_closed(slot, reason);
+        self.end(slot, FabricEvent::Broken { conn, reason });
     }
 
     /// Breaks the connections whose posts have waited too long for a receive [F7].
@@ -132,20 +133,21 @@ impl ShmFabric {
         let now_ns = self.now_ns();
         for slot in self.waiting.clone() {
             // What the peer has to place first waits for its poll, however long that takes [F12].
-            let connection = self.connections.at(slot).filter(|connection| connection.placing.is_empty());
+            let connection =
+                self.connections.at(slot).filter(|connection| connection.remote_copies.is_empty());
             if connection.is_some_and(|waiting| now_ns - waiting.waiting_since > RECEIVER_NOT_READY_NS) {
                 self.break_connection(slot, BreakReason::ReceiverNotReady);
             }
         }
     }
 
-    fn tell_closed(&mut self, slot: usize, reason: BreakReason) {
+    fn send_closed(&mut self, slot: usize, reason: BreakReason) {
         let Some(connection) = self.connections.at(slot) else { return };
-        let Connection { link, channel, index, .. } = *connection;
-        self.tell(link, Message::Close { channel: channel.0, index, reason }, None);
+        let ShmConnection { link, channel, index, .. } = *connection;
+        self.send_message(link, ShmMessage::Close { channel: channel.0, index, reason }, None);
     }
 
-    pub(super) fn end(&mut self, slot: usize, event: Event) {
+    pub(super) fn end(&mut self, slot: usize, event: FabricEvent) {
         self.events.push(event);
         self.remove(slot);
     }
@@ -163,7 +165,7 @@ impl ShmFabric {
             opened.connection = None;
         }
         self.waiting.retain(|other| *other != slot);
-        self.placing.retain(|other| *other != slot);
+        self.remote_copies.retain(|other| *other != slot);
     }
 }
 

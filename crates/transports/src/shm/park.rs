@@ -17,14 +17,14 @@ use rustix::time::Timespec;
 use squall_fabric::atomics::{Ordering, fence};
 
 use super::ShmFabric;
-use super::link::Link;
-use super::links::Links;
+use super::link::ShmLink;
+use super::links::ShmLinks;
 use crate::barrier;
-use crate::{Sleeper, Transport, Waker};
+use crate::{Sleeper, TransportFabric, Waker};
 
 /// What a node waits on when it is parked.
 #[derive(Debug)]
-pub(super) struct Parking {
+pub(super) struct ShmParking {
     epoll: OwnedFd,
     waker: Waker,
     /// Parkings ever; each has its own mark.
@@ -35,7 +35,7 @@ pub(super) struct Parking {
     rung: bool,
 }
 
-impl Parking {
+impl ShmParking {
     pub(super) fn new(waker: Waker) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, waker.doorbell(), epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)?;
@@ -49,11 +49,11 @@ impl Parking {
     }
 
     /// Tells a new link whether this node is parked.
-    pub(super) fn mark(&self, link: &Link) {
+    pub(super) fn mark(&self, link: &ShmLink) {
         link.mark_parked(self.count, self.marked);
     }
 
-    fn mark_all(&mut self, links: &Links, parked: bool) {
+    fn mark_all(&mut self, links: &ShmLinks, parked: bool) {
         self.marked = parked;
         links.iter().for_each(|link| self.mark(link));
     }
@@ -86,7 +86,7 @@ impl Parking {
     }
 }
 
-impl Transport for ShmFabric {
+impl TransportFabric for ShmFabric {
     fn prepare_park(&mut self) {
         self.ring_sleepers();
         self.parking.count += 1;
@@ -198,7 +198,7 @@ impl ShmFabric {
 /// looks at the clock only every so many polls: as many as it makes in about that time. While peers show each other
 /// mirrors everybody waits for these messages, so it looks more often for a moment: a view begins by three of them in turn.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct PollPace {
     /// Polls until the next look at the clock: 1 <= countdown <= interval.
     countdown: u32,
     interval: u32,
@@ -211,7 +211,7 @@ pub(super) struct Pace {
     lively_until: Instant,
 }
 
-impl Pace {
+impl PollPace {
     pub(super) fn new() -> Self {
         let now = Instant::now();
         Self { countdown: 1, interval: 1, looked_at: now, checked_at: now, hurried: true, lively_until: now }
@@ -281,11 +281,11 @@ const LOOKS_MAX: u32 = 32;
 mod tests {
     use super::*;
 
-    /// Polls that were short say nothing of those between which others have the processor: a newcomer that had spun for
+    /// Polls that were short say nothing of those between which others have the processor: a joiner that had spun for
     /// a while let the group wait for 20 ms.
     #[test]
     fn who_yields_looks_at_the_clock() {
-        let mut pace = Pace::new();
+        let mut pace = PollPace::new();
         (0..100 * INTERVAL_MAX).for_each(|_| _ = pace.is_due());
         std::thread::sleep(CONTROL_PERIOD);
         pace.look_at_clock();
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn who_expects_messages_looks_often() {
-        let mut pace = Pace::new();
+        let mut pace = PollPace::new();
         (0..100 * INTERVAL_MAX).for_each(|_| _ = pace.is_due());
         pace.enliven();
         std::thread::sleep(LIVELY_PERIOD);

@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use squall_fabric::atomics::{AtomicU64, Ordering, fence};
-use squall_fabric::{Event, Grant};
+use squall_fabric::{FabricEvent, Grant};
 
 use super::ShmFabric;
-use super::grants::{GivenState, validity};
-use super::memory::Segment;
-use super::placing::is_adopted;
-use super::wire::Message;
+use super::grants::{IssuedState, validity};
+use super::memory::ShmSegment;
+use super::remote_copy::is_adopted;
+use super::wire::ShmMessage;
 
 /// A revocation that waits for the end of a write.
 #[derive(Debug)]
@@ -35,13 +35,13 @@ pub(super) struct Revocation {
     /// The mark of the write, if there was one when it was looked for.
     mark: Option<u64>,
     since_ns: u64,
-    segment: Arc<Segment>,
+    segment: Arc<ShmSegment>,
 }
 
 /// A region on its way to other pages.
 #[derive(Debug)]
-pub(super) struct Move {
-    segment: Arc<Segment>,
+pub(super) struct RegionMove {
+    segment: Arc<ShmSegment>,
     /// Other grants over the region, until their writes are looked for: link, slot.
     others: Vec<(usize, usize)>,
     /// Writes of others that were under way: link, slot, mark.
@@ -51,7 +51,7 @@ pub(super) struct Move {
     held: bool,
 }
 
-impl Move {
+impl RegionMove {
     /// A link is over: none of its writes is under way.
     pub(super) fn forget(&mut self, link: usize) {
         self.others.retain(|(other, _)| *other != link);
@@ -66,18 +66,18 @@ impl ShmFabric {
             return self.take_back_adopted(grant);
         }
         let Some(link) = self.links.find(grant.peer) else { return self.take_back_from_removed(grant) };
-        let slot = self.links[link].given.find(grant);
+        let slot = self.links[link].issued.find(grant);
         let slot = slot.unwrap_or_else(|| panic!("{grant:?} was not given, or was revoked before"));
-        let given = self.links[link].given.at(slot).expect("found");
-        assert!(given.state != GivenState::Revoking, "{grant:?} was revoked before");
+        let issued = self.links[link].issued.at(slot).expect("found");
+        assert!(issued.state != IssuedState::Revoking, "{grant:?} was revoked before");
         self.begin_revocation(link, slot);
     }
 
     /// Takes a grant of a removed peer back.
     pub(super) fn take_back_silently(&mut self, link: usize, slot: usize) {
-        let given = self.links[link].given.at(slot).expect("a slot with a grant");
-        if given.state != GivenState::Revoking {
-            given.silent = true;
+        let issued = self.links[link].issued.at(slot).expect("a slot with a grant");
+        if issued.state != IssuedState::Revoking {
+            issued.silent = true;
             self.begin_revocation(link, slot);
         }
     }
@@ -85,17 +85,17 @@ impl ShmFabric {
     /// The removal of the peer has taken the grant back, or is about to.
     fn take_back_from_removed(&mut self, grant: &Grant) {
         let link = self.links.find_removed(grant.peer);
-        let found = link.and_then(|link| Some((link, self.links[link].given.find(grant)?)));
+        let found = link.and_then(|link| Some((link, self.links[link].issued.find(grant)?)));
         match found {
-            Some((link, slot)) => self.links[link].given.at(slot).expect("found").silent = false,
-            None => self.events.push(Event::Revoked { grant: *grant }),
+            Some((link, slot)) => self.links[link].issued.at(slot).expect("found").silent = false,
+            None => self.events.push(FabricEvent::Revoked { grant: *grant }),
         }
     }
 
     fn begin_revocation(&mut self, link: usize, slot: usize) {
-        let given = self.links[link].given.at(slot).expect("a slot with a grant");
-        given.state = GivenState::Revoking;
-        let (grant, segment) = (given.grant, given.segment.clone());
+        let issued = self.links[link].issued.at(slot).expect("a slot with a grant");
+        issued.state = IssuedState::Revoking;
+        let (grant, segment) = (issued.grant, issued.segment.clone());
         self.links[link].set_validity(slot, 0);
         // SYNC: the cleared word is visible from now on.
         fence(Ordering::SeqCst);
@@ -130,18 +130,18 @@ impl ShmFabric {
     }
 
     /// Whether a region is on its way to other pages.
-    pub(super) fn is_moving(&self, segment: &Arc<Segment>) -> bool {
+    pub(super) fn is_moving(&self, segment: &Arc<ShmSegment>) -> bool {
         self.moves.iter().any(|under_way| Arc::ptr_eq(&under_way.segment, segment))
     }
 
     /// Keeps new writes out of a region.
-    fn begin_move(&mut self, segment: Arc<Segment>) {
+    fn begin_move(&mut self, segment: Arc<ShmSegment>) {
         let mut others = Vec::new();
         for link in self.links.numbers() {
-            for slot in self.links[link].given.valid_over(&segment) {
-                let given = self.links[link].given.at(slot).expect("it is valid");
-                given.moves = given.moves.wrapping_add(1);
-                let word = validity(given.grant.key, given.moves);
+            for slot in self.links[link].issued.valid_over(&segment) {
+                let issued = self.links[link].issued.at(slot).expect("it is valid");
+                issued.moves = issued.moves.wrapping_add(1);
+                let word = validity(issued.grant.key, issued.moves);
                 self.links[link].set_validity(slot, word);
                 others.push((link, slot));
             }
@@ -149,7 +149,7 @@ impl ShmFabric {
         // SYNC: the new words are visible from now on.
         fence(Ordering::SeqCst);
         let since_ns = self.now_ns();
-        self.moves.push(Move { segment, others, under_way: Vec::new(), since_ns, held: false });
+        self.moves.push(RegionMove { segment, others, under_way: Vec::new(), since_ns, held: false });
     }
 
     /// From now on regions move only by [`ShmFabric::release_moves`].
@@ -175,7 +175,7 @@ impl ShmFabric {
         self.holds_moves = true;
     }
 
-    fn poll_move(&mut self, mut under_way: Move) {
+    fn poll_move(&mut self, mut under_way: RegionMove) {
         if under_way.held && self.holds_moves {
             self.moves.push(under_way);
             return;
@@ -195,14 +195,14 @@ impl ShmFabric {
             return;
         }
         if self.holds_moves {
-            self.moves.push(Move { held: true, ..under_way });
+            self.moves.push(RegionMove { held: true, ..under_way });
             return;
         }
         let has_stopped_writers = !under_way.under_way.is_empty();
         for (link, slot, _) in under_way.under_way.drain(..) {
             self.links[link].set_validity(slot, 0);
-            if let Some(given) = self.links[link].given.at(slot) {
-                given.state = GivenState::Withdrawn;
+            if let Some(issued) = self.links[link].issued.at(slot) {
+                issued.state = IssuedState::Withdrawn;
             }
         }
         if has_stopped_writers {
@@ -219,9 +219,9 @@ impl ShmFabric {
     }
 
     /// The region has moved: its revocations are done, the other grants follow.
-    fn finish_move(&mut self, segment: &Arc<Segment>) {
+    fn finish_move(&mut self, segment: &Arc<ShmSegment>) {
         for link in self.links.numbers() {
-            for slot in self.links[link].given.valid_over(segment) {
+            for slot in self.links[link].issued.valid_over(segment) {
                 self.announce_grant(link, slot);
             }
         }
@@ -235,11 +235,11 @@ impl ShmFabric {
     }
 
     fn finish_revocation(&mut self, link: usize, slot: usize, grant: Grant) {
-        let silent = self.links[link].given.at(slot).is_some_and(|given| given.silent);
-        self.links[link].given.remove(slot);
-        self.tell(link, Message::Withdrawn { key: grant.key }, None);
+        let silent = self.links[link].issued.at(slot).is_some_and(|issued| issued.silent);
+        self.links[link].issued.remove(slot);
+        self.send_message(link, ShmMessage::Withdrawn { key: grant.key }, None);
         if !silent {
-            self.events.push(Event::Revoked { grant });
+            self.events.push(FabricEvent::Revoked { grant });
         }
         self.end_removed(link);
     }

@@ -3,7 +3,7 @@
 //! Each end of a connection owns one page range that it alone writes and the other reads: the ring of its posts, how
 //! far it has consumed the other's ring, and how many receives it has posted. An end posts nothing that has no receive
 //! waiting at the other, so a ring never stalls; what must wait waits at its sender. A write that its reader has to place
-//! (`placing`) needs a receive only if it has an immediate.
+//! (`remote_copy`) needs a receive only if it has an immediate.
 //!
 //! **Announcement.** A post's header, which is never 0, announces it: the word behind a post is cleared before its
 //! header is stored with release, so who finds a header finds either 0 or the next header behind the post. So a reader
@@ -14,25 +14,25 @@ use std::sync::Arc;
 use rustix::fd::OwnedFd;
 use squall_fabric::atomics::{Ordering, fence};
 use squall_fabric::region::Access;
-use squall_fabric::{Region, SEND_BYTES_MAX, Source};
+use squall_fabric::{Region, SEND_BYTES_MAX, WriteSource};
 
-use super::memory::{INTERNAL, Segment, map_peer_file};
-use super::wire::Violation;
+use super::memory::{INTERNAL, ShmSegment, map_peer_file};
+use super::wire::ShmViolation;
 
 /// What one post carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Post {
+pub(super) enum RingPost {
     /// A two-sided send of so many bytes.
     Send { bytes: usize },
     /// The immediate value of a write that has been placed.
     Immediate(u32),
     /// A write that the reader has to place: a request, and this many words of it, unless the reader fetches them.
-    Place { inline: usize, immediate: Option<u32> },
+    RemoteCopy { inline: usize, immediate: Option<u32> },
 }
 
-/// What a [`Post::Place`] asks for.
+/// What a [`RingPost::RemoteCopy`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct RemoteCopyRequest {
     /// Of the grant: key, region, first word, words.
     pub(super) grant: [u64; 4],
     /// Where to write, counted from the beginning of the granted range.
@@ -44,8 +44,8 @@ pub(super) struct Request {
 
 /// The end's own page range and what it has posted.
 #[derive(Debug)]
-pub(super) struct Outgoing {
-    segment: Arc<Segment>,
+pub(super) struct OutgoingRing {
+    segment: Arc<ShmSegment>,
     page: Region,
     /// Words posted ever: head_seen <= tail < head_seen + RING_WORDS. The word at `tail` is 0.
     tail: u64,
@@ -59,52 +59,52 @@ pub(super) struct Outgoing {
 
 /// The peer's page range and what has been consumed of its ring.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct IncomingRing {
     page: Region,
     /// Words consumed ever: head <= tail of the peer.
     head: u64,
 }
 
-impl Outgoing {
+impl OutgoingRing {
     pub(super) fn new() -> std::io::Result<Self> {
-        let segment = Segment::new(PAGE_WORDS)?;
+        let segment = ShmSegment::new(PAGE_WORDS)?;
         segment.seal_for_readers()?;
         let page = segment.region(INTERNAL, PAGE_WORDS);
         Ok(Self { segment, page, tail: 0, head_seen: 0, posts: 0, receives_seen: 0 })
     }
 
     /// The file to be handed to the peer.
-    pub(super) fn segment(&self) -> &Arc<Segment> {
+    pub(super) fn segment(&self) -> &Arc<ShmSegment> {
         &self.segment
     }
 
     /// Whether a receive waits at the peer for one more post.
     #[inline]
-    pub(super) fn has_receive(&mut self, peer: &Incoming) -> bool {
+    pub(super) fn has_receive(&mut self, peer: &IncomingRing) -> bool {
         if self.posts == self.receives_seen {
             self.receives_seen = peer.page.load(RECEIVES).max(self.receives_seen);
         }
         self.posts < self.receives_seen
     }
 
-    /// Whether there is room for `post`.
+    /// Whether there is space for `post`.
     #[inline]
-    pub(super) fn has_room(&mut self, peer: &Incoming, post: Post) -> Result<bool, Violation> {
+    pub(super) fn has_space(&mut self, peer: &IncomingRing, post: RingPost) -> Result<bool, ShmViolation> {
         // One more for the cleared word behind it.
         let needed = self.tail + post.words() + 1;
         if needed > self.head_seen + RING_WORDS {
             let head = peer.page.load(HEAD);
             if head < self.head_seen || head > self.tail {
-                return Err(Violation("it has consumed posts that were never made"));
+                return Err(ShmViolation("it has consumed posts that were never made"));
             }
             self.head_seen = head;
         }
         Ok(needed <= self.head_seen + RING_WORDS)
     }
 
-    /// Posts, after `has_receive` and `has_room`; `bytes` are those of a send, else none.
+    /// Posts, after `has_receive` and `has_space`; `bytes` are those of a send, else none.
     #[inline]
-    pub(super) fn post(&mut self, post: Post, bytes: &[u8]) {
+    pub(super) fn post(&mut self, post: RingPost, bytes: &[u8]) {
         let begin = RING + place(self.tail);
         self.page.store_relaxed(RING + place(self.tail + post.words()), 0);
         if !bytes.is_empty() {
@@ -114,48 +114,52 @@ impl Outgoing {
         }
         self.tail += post.words();
         self.posts += u64::from(post.needs_receive());
-        // SYNC: pairs with the acquiring load in `Incoming::front`.
+        // SYNC: pairs with the acquiring load in `IncomingRing::front`.
         self.page.store(begin, post.header());
     }
 
-    /// Posts a request to place a write, with `inline` words of `source` from its word `skip`; after `has_room`, and
+    /// Posts a request to place a write, with `inline` words of `source` from its word `skip`; after `has_space`, and
     /// `has_receive` if it has an immediate. Returns the count of words at which it ends.
     pub(super) fn post_request(
         &mut self,
-        post: Post,
-        request: &Request,
-        source: &Source<'_>,
+        post: RingPost,
+        request: &RemoteCopyRequest,
+        source: &WriteSource<'_>,
         skip: usize,
     ) -> u64 {
-        let Post::Place { inline, .. } = post else { unreachable!("a request") };
-        self.put(self.tail + 1, &Source::Value(&request.to_words()), 0, REQUEST_WORDS);
+        let RingPost::RemoteCopy { inline, .. } = post else { unreachable!("a request") };
+        self.put(self.tail + 1, &WriteSource::Value(&request.to_words()), 0, REQUEST_WORDS);
         self.put(self.tail + 1 + REQUEST_WORDS as u64, source, skip, inline);
         self.post(post, &[]);
         self.tail
     }
 
     /// Stores words of `source` behind the ring's word number `at`.
-    fn put(&self, at: u64, source: &Source<'_>, skip: usize, words: usize) {
+    fn put(&self, at: u64, source: &WriteSource<'_>, skip: usize, words: usize) {
         let begin = place(at);
         let until_wrap = words.min(RING_SIZE - begin);
         for (to, from, words) in
             [(RING + begin, skip, until_wrap), (RING, skip + until_wrap, words - until_wrap)]
         {
             match source {
-                Source::Region(region, range) => {
+                WriteSource::Region(region, range) => {
                     let from = range.start + from;
                     self.page.copy_words_wide(to, region, from..from + words);
                 }
-                Source::Value(value) => self.page.copy_in(to, &value[from..from + words]),
+                WriteSource::Value(value) => self.page.copy_in(to, &value[from..from + words]),
             }
         }
     }
 
     /// Up to which of the words posted ever the peer has consumed: what it had to place there is placed.
-    pub(super) fn consumed(&self, peer: &Incoming) -> Result<u64, Violation> {
-        // SYNC: pairs with the releasing store in `Incoming::consume`.
+    pub(super) fn consumed(&self, peer: &IncomingRing) -> Result<u64, ShmViolation> {
+        // SYNC: pairs with the releasing store in `IncomingRing::consume`.
         let head = peer.page.load(HEAD);
-        if head > self.tail { Err(Violation("it has consumed posts that were never made")) } else { Ok(head) }
+        if head > self.tail {
+            Err(ShmViolation("it has consumed posts that were never made"))
+        } else {
+            Ok(head)
+        }
     }
 
     /// Tells the peer how many receives have been posted here.
@@ -165,9 +169,9 @@ impl Outgoing {
     }
 }
 
-impl Incoming {
+impl IncomingRing {
     /// Takes over the peer's page range.
-    pub(super) fn new(file: &OwnedFd) -> Result<Self, Violation> {
+    pub(super) fn new(file: &OwnedFd) -> Result<Self, ShmViolation> {
         Ok(Self { page: map_peer_file(file, 0, PAGE_WORDS as u64, Access::ReadOnly)?, head: 0 })
     }
 
@@ -180,10 +184,10 @@ impl Incoming {
     /// The next post, if there is one. A peer that lies about its length shows its own words only, at most as many as
     /// the longest send has.
     #[inline]
-    pub(super) fn front(&self) -> Result<Option<Post>, Violation> {
-        // Loaded once: what is checked is what is used. SYNC: pairs with the releasing store in `Outgoing::post`.
+    pub(super) fn front(&self) -> Result<Option<RingPost>, ShmViolation> {
+        // Loaded once: what is checked is what is used. SYNC: pairs with the releasing store in `OutgoingRing::post`.
         let header = self.page.load(RING + place(self.head));
-        if header == 0 { Ok(None) } else { Post::from_header(header).map(Some) }
+        if header == 0 { Ok(None) } else { RingPost::from_header(header).map(Some) }
     }
 
     /// Copies the words of the send at the front to `target`.
@@ -192,9 +196,9 @@ impl Incoming {
     }
 
     /// What the request at the front asks for.
-    pub(super) fn request(&self) -> Request {
+    pub(super) fn request(&self) -> RemoteCopyRequest {
         let word = |i: u64| self.page.load_relaxed(RING + place(self.head + 1 + i));
-        Request::from_words([0, 1, 2, 3, 4, 5, 6].map(word))
+        RemoteCopyRequest::from_words([0, 1, 2, 3, 4, 5, 6].map(word))
     }
 
     /// Copies the words that came with the request at the front to `target`.
@@ -204,7 +208,7 @@ impl Incoming {
 
     /// Whether the peer has ended the connection: its memory may hold anything.
     pub(super) fn has_ended(&self) -> bool {
-        // SYNC: pairs with the fence in `Outgoing::drop`: who has read what its user stored later sees this, too.
+        // SYNC: pairs with the fence in `OutgoingRing::drop`: who has read what its user stored later sees this, too.
         fence(Ordering::Acquire);
         self.page.load(ENDED) != 0
     }
@@ -216,15 +220,15 @@ impl Incoming {
         target.copy_words_wide(first + until_wrap, &self.page, RING..RING + words - until_wrap);
     }
 
-    /// Gives the room of the front post back to the peer.
+    /// Gives the space of the front post back to the peer.
     #[inline]
-    pub(super) fn consume(&mut self, post: Post, own: &Outgoing) {
+    pub(super) fn consume(&mut self, post: RingPost, own: &OutgoingRing) {
         self.head += post.words();
         own.page.store(HEAD, self.head);
     }
 }
 
-impl Drop for Outgoing {
+impl Drop for OutgoingRing {
     /// What the peer still has to fetch is not to be shown to its user: from now on this one's memory is its own.
     fn drop(&mut self) {
         self.page.store(ENDED, 1);
@@ -232,7 +236,7 @@ impl Drop for Outgoing {
     }
 }
 
-impl Request {
+impl RemoteCopyRequest {
     const fn to_words(self) -> [u64; REQUEST_WORDS] {
         let [key, region, first, words] = self.grant;
         [key, region, first, words, self.offset, self.words, self.address]
@@ -244,10 +248,10 @@ impl Request {
     }
 }
 
-impl Post {
+impl RingPost {
     /// Whether it consumes a receive.
     const fn needs_receive(self) -> bool {
-        !matches!(self, Self::Place { immediate: None, .. })
+        !matches!(self, Self::RemoteCopy { immediate: None, .. })
     }
 
     /// The words that it takes in the ring.
@@ -256,7 +260,7 @@ impl Post {
         match self {
             Self::Send { bytes } => 1 + bytes.div_ceil(8) as u64,
             Self::Immediate(_) => 1,
-            Self::Place { inline, .. } => (1 + REQUEST_WORDS + inline) as u64,
+            Self::RemoteCopy { inline, .. } => (1 + REQUEST_WORDS + inline) as u64,
         }
     }
 
@@ -264,30 +268,31 @@ impl Post {
         match self {
             Self::Send { bytes } => (bytes as u64) << 8 | SEND,
             Self::Immediate(value) => (value as u64) << 8 | IMMEDIATE,
-            Self::Place { inline, immediate: None } => (inline as u64) << 40 | PLACE,
-            Self::Place { inline, immediate: Some(value) } => {
-                (inline as u64) << 40 | (value as u64) << 8 | PLACE_AND_TELL
+            Self::RemoteCopy { inline, immediate: None } => (inline as u64) << 40 | REMOTE_COPY,
+            Self::RemoteCopy { inline, immediate: Some(value) } => {
+                (inline as u64) << 40 | (value as u64) << 8 | REMOTE_COPY_WITH_IMMEDIATE
             }
         }
     }
 
-    fn from_header(header: u64) -> Result<Self, Violation> {
+    fn from_header(header: u64) -> Result<Self, ShmViolation> {
         let value = header >> 8;
         match header & 0xff {
             SEND if value <= SEND_BYTES_MAX as u64 => Ok(Self::Send { bytes: value as usize }),
             IMMEDIATE => match u32::try_from(value) {
                 Ok(value) => Ok(Self::Immediate(value)),
-                Err(_) => Err(Violation("an immediate of more than 32 bits")),
+                Err(_) => Err(ShmViolation("an immediate of more than 32 bits")),
             },
-            kind @ (PLACE | PLACE_AND_TELL) => {
+            kind @ (REMOTE_COPY | REMOTE_COPY_WITH_IMMEDIATE) => {
                 let inline = (value >> 32) as usize;
                 if inline > INLINE_WORDS_MAX {
-                    return Err(Violation("a request with more words than there can be"));
+                    return Err(ShmViolation("a request with more words than there can be"));
                 }
-                let immediate = (kind == PLACE_AND_TELL).then_some((value & u64::from(u32::MAX)) as u32);
-                Ok(Self::Place { inline, immediate })
+                let immediate =
+                    (kind == REMOTE_COPY_WITH_IMMEDIATE).then_some((value & u64::from(u32::MAX)) as u32);
+                Ok(Self::RemoteCopy { inline, immediate })
             }
-            _ => Err(Violation("an unknown kind of post")),
+            _ => Err(ShmViolation("an unknown kind of post")),
         }
     }
 }
@@ -305,7 +310,7 @@ const ENDED: usize = 8;
 /// Receives posted ever.
 pub(super) const RECEIVES: usize = 16;
 pub(super) const RING: usize = 32;
-/// Room for the longest send and as much again.
+/// Space for the longest send and as much again.
 const RING_SIZE: usize = 2 * SEND_BYTES_MAX / 8;
 const RING_WORDS: u64 = RING_SIZE as u64;
 pub(super) const PAGE_WORDS: usize = RING + RING_SIZE;
@@ -313,8 +318,8 @@ const _: () = assert!(RING_SIZE > 2 + SEND_BYTES_MAX / 8, "the longest send fits
 
 pub(super) const SEND: u64 = 1;
 pub(super) const IMMEDIATE: u64 = 2;
-pub(super) const PLACE: u64 = 3;
-pub(super) const PLACE_AND_TELL: u64 = 4;
+pub(super) const REMOTE_COPY: u64 = 3;
+pub(super) const REMOTE_COPY_WITH_IMMEDIATE: u64 = 4;
 const REQUEST_WORDS: usize = 7;
 /// The most words that come with one request: some of them fit the ring, so that one is copied in while another is
 /// copied out.

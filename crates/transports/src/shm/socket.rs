@@ -12,24 +12,24 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-use super::wire::{Frame, Message, Violation};
+use super::wire::{ShmFrame, ShmMessage, ShmViolation};
 use crate::shortage::shortage;
 
 /// A connected Unix stream socket, never blocking.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(super) struct UnixSocket {
     stream: UnixStream,
     /// What has come and is not yet a whole message; below one frame and one read.
     inbox: Vec<u8>,
     /// Files that have come and whose message is not yet whole.
     files: VecDeque<OwnedFd>,
-    /// What the peer has no room for yet, in order.
+    /// What the peer has no space for yet, in order.
     outbox: VecDeque<Waiting>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    frame: Frame,
+    frame: ShmFrame,
     /// 0 <= sent < length of the frame; the file travels with the first byte.
     sent: usize,
     file: Option<OwnedFd>,
@@ -37,11 +37,11 @@ struct Waiting {
 
 /// The peer's end is closed, or its process is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gone;
+pub(super) struct PeerGone;
 
 /// What one read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fill {
+pub(super) enum ReadOutcome {
     /// Bytes.
     Some,
     /// Nothing is there now.
@@ -50,7 +50,7 @@ pub(super) enum Fill {
     End,
 }
 
-impl Socket {
+impl UnixSocket {
     /// Takes over a connected socket whose other end is a process of the same user.
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         let peer = rustix::net::sockopt::socket_peercred(&stream)?;
@@ -70,8 +70,8 @@ impl Socket {
         Ok(Self { stream, inbox: Vec::new(), files: VecDeque::new(), outbox: VecDeque::new() })
     }
 
-    /// Sends a message, or keeps it until the peer has room for it.
-    pub(super) fn send(&mut self, message: Message, file: Option<BorrowedFd<'_>>) -> Result<(), Gone> {
+    /// Sends a message, or keeps it until the peer has space for it.
+    pub(super) fn send(&mut self, message: ShmMessage, file: Option<BorrowedFd<'_>>) -> Result<(), PeerGone> {
         debug_assert_eq!(message.has_file(), file.is_some(), "{message:?}");
         let frame = message.encode();
         if self.outbox.is_empty() {
@@ -82,19 +82,19 @@ impl Socket {
                     return Ok(());
                 }
                 Err(error) if is_full(error) => {}
-                Err(_) => return Err(Gone),
+                Err(_) => return Err(PeerGone),
             }
         }
         if self.outbox.len() == OUTBOX_MAX {
-            return Err(Gone);
+            return Err(PeerGone);
         }
-        let file = file.map(|file| file.try_clone_to_owned()).transpose().map_err(|_| Gone)?;
+        let file = file.map(|file| file.try_clone_to_owned()).transpose().map_err(|_| PeerGone)?;
         self.outbox.push_back(Waiting { frame, sent: 0, file });
         Ok(())
     }
 
-    /// Sends what waits, as far as there is room.
-    pub(super) fn flush(&mut self) -> Result<(), Gone> {
+    /// Sends what waits, as far as there is space.
+    pub(super) fn flush(&mut self) -> Result<(), PeerGone> {
         while let Some(waiting) = self.outbox.pop_front() {
             let bytes = &waiting.frame.bytes()[waiting.sent..];
             match self.send_now(bytes, waiting.file.as_ref().map(AsFd::as_fd)) {
@@ -108,21 +108,21 @@ impl Socket {
                     self.outbox.push_front(waiting);
                     return Ok(());
                 }
-                Err(_) => return Err(Gone),
+                Err(_) => return Err(PeerGone),
             }
         }
         Ok(())
     }
 
-    /// Whether something waits for room.
+    /// Whether something waits for space.
     pub(super) fn is_full(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// Wakes the peer. If there is no room, the peer has something to read and wakes anyway.
+    /// Wakes the peer. If there is no space, the peer has something to read and wakes anyway.
     pub(super) fn ring(&self) {
         if self.outbox.is_empty() {
-            let _ = self.send_now(Message::Doorbell.encode().bytes(), None);
+            let _ = self.send_now(ShmMessage::Doorbell.encode().bytes(), None);
         }
     }
 
@@ -131,7 +131,7 @@ impl Socket {
     /// # Panics
     ///
     /// Unwinds with a [`Shortage`](squall_fabric::Shortage) if this process has reached its limit of descriptors.
-    pub(super) fn fill(&mut self) -> Result<Fill, Violation> {
+    pub(super) fn fill(&mut self) -> Result<ReadOutcome, ShmViolation> {
         let mut bytes = [0; READ_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_READ))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -139,8 +139,8 @@ impl Socket {
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = match rustix::net::recvmsg(&self.stream, &mut iov, &mut control, flags) {
             Ok(received) => received,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Fill::Empty),
-            Err(_) => return Ok(Fill::End),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(ReadOutcome::Empty),
+            Err(_) => return Ok(ReadOutcome::End),
         };
         let waiting = self.files.len();
         for message in control.drain() {
@@ -154,23 +154,23 @@ impl Socket {
             shortage("descriptor for memory that a peer shares", &Errno::MFILE.into()).unwind();
         }
         if cut || self.files.len() > FILES_WAITING_MAX {
-            return Err(Violation("more files than messages"));
+            return Err(ShmViolation("more files than messages"));
         }
         if received.bytes == 0 {
-            return Ok(Fill::End);
+            return Ok(ReadOutcome::End);
         }
         self.inbox.extend_from_slice(&bytes[..received.bytes]);
-        Ok(Fill::Some)
+        Ok(ReadOutcome::Some)
     }
 
     /// The next whole message, with its file if it has one.
-    pub(super) fn next(&mut self) -> Result<Option<(Message, Option<OwnedFd>)>, Violation> {
-        let Some((message, length)) = Message::decode(&self.inbox)? else { return Ok(None) };
+    pub(super) fn next(&mut self) -> Result<Option<(ShmMessage, Option<OwnedFd>)>, ShmViolation> {
+        let Some((message, length)) = ShmMessage::decode(&self.inbox)? else { return Ok(None) };
         self.inbox.drain(..length);
         if !message.has_file() {
             return Ok(Some((message, None)));
         }
-        let file = self.files.pop_front().ok_or(Violation("a message without its file"))?;
+        let file = self.files.pop_front().ok_or(ShmViolation("a message without its file"))?;
         Ok(Some((message, Some(file))))
     }
 
@@ -191,13 +191,13 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for UnixSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
-/// No room now; with files, also that too many files are under way (the kernel's limit per user).
+/// No space now; with files, also that too many files are under way (the kernel's limit per user).
 fn is_full(error: Errno) -> bool {
     matches!(error, Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM)
 }
@@ -213,29 +213,29 @@ const FILES_WAITING_MAX: usize = 8;
 mod tests {
     use super::*;
 
-    fn pair() -> (Socket, UnixStream) {
+    fn pair() -> (UnixSocket, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
-        (Socket::new(ours).expect("same user"), theirs)
+        (UnixSocket::new(ours).expect("same user"), theirs)
     }
 
     /// More messages with files than the kernel takes at once: none is lost, none changes places.
     #[test]
-    fn messages_wait_for_room_in_order() {
+    fn messages_wait_for_space_in_order() {
         const MESSAGES: u64 = 2000;
         let (mut sender, theirs) = pair();
-        let mut receiver = Socket::new(theirs).expect("same user");
+        let mut receiver = UnixSocket::new(theirs).expect("same user");
         let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
         for key in 0..MESSAGES {
-            sender.send(Message::Mirror { key, words: 1 }, Some(file.as_fd())).expect("open");
-            sender.send(Message::Attached { key }, None).expect("open");
+            sender.send(ShmMessage::Mirror { key, words: 1 }, Some(file.as_fd())).expect("open");
+            sender.send(ShmMessage::Attached { key }, None).expect("open");
         }
         assert!(sender.is_full(), "more than the socket holds");
         let mut keys = Vec::new();
-        while receiver.fill().expect("no violation") == Fill::Some {
+        while receiver.fill().expect("no violation") == ReadOutcome::Some {
             while let Some((message, file)) = receiver.next().expect("no violation") {
                 match message {
-                    Message::Mirror { key, .. } => assert!(file.is_some(), "file of {key}"),
-                    Message::Attached { key } => keys.push(key),
+                    ShmMessage::Mirror { key, .. } => assert!(file.is_some(), "file of {key}"),
+                    ShmMessage::Attached { key } => keys.push(key),
                     other => panic!("{other:?}"),
                 }
             }
@@ -247,11 +247,14 @@ mod tests {
     #[test]
     fn the_end_is_seen_behind_the_last_message() {
         let (mut receiver, theirs) = pair();
-        Socket::new(theirs).expect("same user").send(Message::Attached { key: 1 }, None).expect("open");
-        assert_eq!(receiver.fill(), Ok(Fill::Some));
+        UnixSocket::new(theirs)
+            .expect("same user")
+            .send(ShmMessage::Attached { key: 1 }, None)
+            .expect("open");
+        assert_eq!(receiver.fill(), Ok(ReadOutcome::Some));
         let message = receiver.next().expect("no violation").map(|(message, _)| message);
-        assert_eq!(message, Some(Message::Attached { key: 1 }));
-        assert_eq!(receiver.fill(), Ok(Fill::End));
+        assert_eq!(message, Some(ShmMessage::Attached { key: 1 }));
+        assert_eq!(receiver.fill(), Ok(ReadOutcome::End));
     }
 
     /// That is no shortage of this process.
@@ -263,18 +266,18 @@ mod tests {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * FILES_PER_READ))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&files)), "space");
-        let frame = Message::Mirror { key: 1, words: 1 }.encode();
+        let frame = ShmMessage::Mirror { key: 1, words: 1 }.encode();
         rustix::net::sendmsg(&theirs, &[IoSlice::new(frame.bytes())], &mut control, SendFlags::empty())
             .expect("sent");
-        assert_eq!(receiver.fill(), Err(Violation("more files than messages")));
+        assert_eq!(receiver.fill(), Err(ShmViolation("more files than messages")));
     }
 
     #[test]
     fn a_message_without_its_file_is_a_violation() {
         use std::io::Write as _;
         let (mut receiver, mut theirs) = pair();
-        theirs.write_all(Message::Mirror { key: 1, words: 1 }.encode().bytes()).expect("room");
-        assert_eq!(receiver.fill(), Ok(Fill::Some));
-        assert_eq!(receiver.next().map(|_| ()), Err(Violation("a message without its file")));
+        theirs.write_all(ShmMessage::Mirror { key: 1, words: 1 }.encode().bytes()).expect("space");
+        assert_eq!(receiver.fill(), Ok(ReadOutcome::Some));
+        assert_eq!(receiver.next().map(|_| ()), Err(ShmViolation("a message without its file")));
     }
 }

@@ -9,9 +9,9 @@ use squall_fabric::BreakReason;
 
 /// How a peer broke the protocol; it is disconnected and the log says this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Violation(pub(super) &'static str);
+pub(super) struct ShmViolation(pub(super) &'static str);
 
-impl fmt::Display for Violation {
+impl fmt::Display for ShmViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
@@ -19,14 +19,14 @@ impl fmt::Display for Violation {
 
 /// What one end of a link tells the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum ShmMessage {
     /// You are parked, and there is something for you.
     Doorbell,
     /// The first message: who I am, and the file of my link page for you.
     Hello {
         node: u32,
         /// Where to try whether you may read my memory.
-        witness: Witness,
+        witness: ProbeWord,
     },
     /// I have opened `channel` for the `index`-th time (from 1); with the file of my ring.
     Open { channel: u32, index: u64 },
@@ -52,25 +52,25 @@ pub(super) enum Message {
 
 /// A word in a process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Witness {
+pub(super) struct ProbeWord {
     pub(super) pid: u32,
     pub(super) address: u64,
     /// What it holds: nobody guesses it.
     pub(super) word: u64,
 }
 
-impl Message {
+impl ShmMessage {
     /// Whether a file comes with it.
     pub(super) const fn has_file(&self) -> bool {
         matches!(self, Self::Hello { .. } | Self::Open { .. } | Self::Mirror { .. } | Self::Granted { .. })
     }
 
     /// The message as it travels.
-    pub(super) fn encode(&self) -> Frame {
-        let frame = Frame::new(self.kind());
+    pub(super) fn encode(&self) -> ShmFrame {
+        let frame = ShmFrame::new(self.kind());
         match *self {
             Self::Doorbell => frame,
-            Self::Hello { node, witness: Witness { pid, address, word } } => {
+            Self::Hello { node, witness: ProbeWord { pid, address, word } } => {
                 let frame = frame.u64(MAGIC).u16(VERSION).u32(node);
                 frame.u32(pid).u64(address).u64(word)
             }
@@ -89,9 +89,10 @@ impl Message {
 
     /// Reads one message from the beginning of `bytes`: the message and its length, or `None` if it is not
     /// complete yet. Fuzzed as `shm`.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, ShmViolation> {
         let Some((&kind, body)) = bytes.split_first() else { return Ok(None) };
-        let length = *BODY_BYTES.get(usize::from(kind)).ok_or(Violation("a message of an unknown kind"))?;
+        let length =
+            *BODY_BYTES.get(usize::from(kind)).ok_or(ShmViolation("a message of an unknown kind"))?;
         if body.len() < length {
             return Ok(None);
         }
@@ -118,15 +119,15 @@ impl Message {
         Ok(Some((message, 1 + length)))
     }
 
-    fn decode_hello(body: &mut Body<'_>) -> Result<Self, Violation> {
+    fn decode_hello(body: &mut Body<'_>) -> Result<Self, ShmViolation> {
         if body.u64() != MAGIC {
-            return Err(Violation("a greeting that is not ours"));
+            return Err(ShmViolation("a greeting that is not ours"));
         }
         if body.u16() != VERSION {
-            return Err(Violation("another version of this transport"));
+            return Err(ShmViolation("another version of this transport"));
         }
         let node = body.u32();
-        let witness = Witness { pid: body.u32(), address: body.u64(), word: body.u64() };
+        let witness = ProbeWord { pid: body.u32(), address: body.u64(), word: body.u64() };
         Ok(Self::Hello { node, witness })
     }
 
@@ -149,12 +150,12 @@ impl Message {
 
 /// A message as it travels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
+pub(super) struct ShmFrame {
     bytes: [u8; FRAME_BYTES_MAX],
     length: usize,
 }
 
-impl Frame {
+impl ShmFrame {
     const fn new(kind: u8) -> Self {
         let mut bytes = [0; FRAME_BYTES_MAX];
         bytes[0] = kind;
@@ -220,7 +221,7 @@ const fn reason_code(reason: BreakReason) -> u8 {
     }
 }
 
-fn reason_of(code: u8) -> Result<BreakReason, Violation> {
+fn reason_of(code: u8) -> Result<BreakReason, ShmViolation> {
     Ok(match code {
         0 => BreakReason::PeerClosed,
         1 => BreakReason::Unreachable,
@@ -228,7 +229,7 @@ fn reason_of(code: u8) -> Result<BreakReason, Violation> {
         3 => BreakReason::Refused,
         4 => BreakReason::Protocol,
         5 => BreakReason::Shortage,
-        _ => return Err(Violation("an unknown reason of a close")),
+        _ => return Err(ShmViolation("an unknown reason of a close")),
     })
 }
 
@@ -243,18 +244,18 @@ const VERSION: u16 = 5;
 mod tests {
     use super::*;
 
-    const ALL: [Message; 11] = [
-        Message::Doorbell,
-        Message::Hello { node: 7, witness: Witness { pid: 1, address: 2, word: 3 } },
-        Message::Open { channel: 1, index: u64::MAX },
-        Message::Close { channel: u32::MAX, index: 2, reason: BreakReason::Refused },
-        Message::Mirror { key: 3, words: 4 },
-        Message::Attached { key: 5 },
-        Message::Granted { key: 6, region: 7, first: 8, words: 9, moves: 10 },
-        Message::Withdrawn { key: 11 },
-        Message::Retire { key: 12 },
-        Message::Retired { key: 13 },
-        Message::Refused { channel: 14, index: 15 },
+    const ALL: [ShmMessage; 11] = [
+        ShmMessage::Doorbell,
+        ShmMessage::Hello { node: 7, witness: ProbeWord { pid: 1, address: 2, word: 3 } },
+        ShmMessage::Open { channel: 1, index: u64::MAX },
+        ShmMessage::Close { channel: u32::MAX, index: 2, reason: BreakReason::Refused },
+        ShmMessage::Mirror { key: 3, words: 4 },
+        ShmMessage::Attached { key: 5 },
+        ShmMessage::Granted { key: 6, region: 7, first: 8, words: 9, moves: 10 },
+        ShmMessage::Withdrawn { key: 11 },
+        ShmMessage::Retire { key: 12 },
+        ShmMessage::Retired { key: 13 },
+        ShmMessage::Refused { channel: 14, index: 15 },
     ];
 
     #[test]
@@ -264,9 +265,9 @@ mod tests {
         for message in ALL {
             let length = message.encode().bytes().len();
             for cut in 0..length {
-                assert_eq!(Message::decode(&stream[at..at + cut]), Ok(None), "{message:?} cut at {cut}");
+                assert_eq!(ShmMessage::decode(&stream[at..at + cut]), Ok(None), "{message:?} cut at {cut}");
             }
-            assert_eq!(Message::decode(&stream[at..]), Ok(Some((message, length))));
+            assert_eq!(ShmMessage::decode(&stream[at..]), Ok(Some((message, length))));
             at += length;
         }
     }
@@ -283,15 +284,15 @@ mod tests {
                     bytes.push((state >> 33) as u8);
                 }
                 state = state.wrapping_add(1);
-                if let Ok(Some((_, length))) = Message::decode(&bytes) {
+                if let Ok(Some((_, length))) = ShmMessage::decode(&bytes) {
                     assert!(length <= bytes.len());
                 }
             }
         }
-        assert_eq!(Message::decode(&[11]), Err(Violation("a message of an unknown kind")));
+        assert_eq!(ShmMessage::decode(&[11]), Err(ShmViolation("a message of an unknown kind")));
         assert_eq!(
-            Message::decode(b"\x01GET / HTTP/1.1\r\nHost: nobody.invalid\r\n\r\n"),
-            Err(Violation("a greeting that is not ours"))
+            ShmMessage::decode(b"\x01GET / HTTP/1.1\r\nHost: nobody.invalid\r\n\r\n"),
+            Err(ShmViolation("a greeting that is not ours"))
         );
     }
 }

@@ -4,22 +4,22 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use squall_fabric::region::Access;
-use squall_fabric::{Channel, ConnId, Event, Instant, PostError, Region, Token};
+use squall_fabric::{Channel, ConnId, FabricEvent, Instant, PostError, Region, Token};
 
-use super::frame::{Frame, Violation, WriteFrame};
+use super::frame::{TcpFrame, TcpViolation, WriteFrame};
 
 /// One end of a connection.
 ///
 /// It is connected when each end has paired its own number with the other's and knows that the other has done
 /// the same. `accepted` implies `partner`.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct TcpConnection {
     pub(super) channel: Channel,
     /// The peer's number for the incarnation that this one is paired with.
     pub(super) partner: Option<u32>,
     /// The peer has paired its end with this one.
     pub(super) accepted: bool,
-    receives: VecDeque<Receive>,
+    receives: VecDeque<TcpReceive>,
     /// Tokens of signalled posts that are not acknowledged, in post order.
     signals: VecDeque<Token>,
     /// How many signalled posts of this end the peer has acknowledged.
@@ -36,7 +36,7 @@ pub(super) struct Connection {
 
 /// Memory that waits for one incoming send, or for one write with immediate.
 #[derive(Debug)]
-pub(super) struct Receive {
+pub(super) struct TcpReceive {
     pub(super) region: Region,
     pub(super) range: Range<usize>,
     pub(super) token: Token,
@@ -45,19 +45,19 @@ pub(super) struct Receive {
 /// A post of the peer that waits for a posted receive.
 #[derive(Debug)]
 pub(super) struct StalledPost {
-    pub(super) post: Post,
+    pub(super) post: TcpPost,
     /// Complete when it has as many words as the post.
     pub(super) payload: Vec<u64>,
 }
 
 /// A post of the peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Post {
+pub(super) enum TcpPost {
     Write(WriteFrame),
     Send { connection: u32, length: u32, signal: bool },
 }
 
-impl Connection {
+impl TcpConnection {
     pub(super) fn new(channel: Channel) -> Self {
         Self {
             channel,
@@ -78,7 +78,7 @@ impl Connection {
         self.partner.filter(|_| self.accepted).ok_or(PostError::NotConnected)
     }
 
-    /// A post is queued if there is room.
+    /// A post is queued if there is space.
     pub(super) fn on_post(&mut self, signal: Option<Token>) -> Result<(), PostError> {
         if self.signals.len() >= SIGNALS_MAX {
             return Err(PostError::Full);
@@ -98,16 +98,19 @@ impl Connection {
         token: Token,
     ) -> Result<(), PostError> {
         region.check(&range);
-        assert!(region.access() == Access::ReadWrite, "a view of another node's mirror receives nothing");
+        assert!(
+            region.access() == Access::ReadWrite,
+            "an attachment of another node's mirror receives nothing"
+        );
         if self.receives.len() >= RECEIVES_MAX {
             return Err(PostError::Full);
         }
-        self.receives.push_back(Receive { region: region.clone(), range, token });
+        self.receives.push_back(TcpReceive { region: region.clone(), range, token });
         Ok(())
     }
 
     /// Takes the oldest receive.
-    pub(super) fn take_receive(&mut self) -> Option<Receive> {
+    pub(super) fn take_receive(&mut self) -> Option<TcpReceive> {
         self.receives.pop_front()
     }
 
@@ -116,13 +119,13 @@ impl Connection {
         &mut self,
         conn: ConnId,
         count: u64,
-        events: &mut VecDeque<Event>,
-    ) -> Result<(), Violation> {
+        events: &mut VecDeque<FabricEvent>,
+    ) -> Result<(), TcpViolation> {
         let placed = count.checked_sub(self.acknowledged).and_then(|placed| usize::try_from(placed).ok());
         let placed = placed.filter(|placed| *placed <= self.signals.len());
-        let placed = placed.ok_or(Violation("an acknowledgement of posts that were not signalled"))?;
+        let placed = placed.ok_or(TcpViolation("an acknowledgement of posts that were not signalled"))?;
         self.acknowledged = count;
-        events.extend(self.signals.drain(..placed).map(|token| Event::Done { conn, token }));
+        events.extend(self.signals.drain(..placed).map(|token| FabricEvent::Done { conn, token }));
         Ok(())
     }
 
@@ -134,18 +137,18 @@ impl Connection {
     }
 
     /// The acknowledgement to be sent.
-    pub(super) fn take_ack(&mut self) -> Option<Frame> {
+    pub(super) fn take_ack(&mut self) -> Option<TcpFrame> {
         self.ack_due = false;
-        self.partner.map(|connection| Frame::Ack { connection, count: self.placed })
+        self.partner.map(|connection| TcpFrame::Ack { connection, count: self.placed })
     }
 
     /// Whether an incoming post has to wait.
-    pub(super) fn must_stall(&self, post: &Post) -> bool {
+    pub(super) fn must_stall(&self, post: &TcpPost) -> bool {
         !self.stalled.is_empty() || self.lacks_receive(post)
     }
 
     /// Lets a post wait; its payload follows.
-    pub(super) fn stall(&mut self, post: Post, now: Instant) {
+    pub(super) fn stall(&mut self, post: TcpPost, now: Instant) {
         if self.stalled.is_empty() {
             self.stalled_since = now;
         }
@@ -177,16 +180,16 @@ impl Connection {
         self.stalled.iter().map(|stalled| stalled.post.stalled_words()).sum()
     }
 
-    fn lacks_receive(&self, post: &Post) -> bool {
+    fn lacks_receive(&self, post: &TcpPost) -> bool {
         let needed = match post {
-            Post::Write(frame) => frame.immediate.is_some(),
-            Post::Send { .. } => true,
+            TcpPost::Write(frame) => frame.immediate.is_some(),
+            TcpPost::Send { .. } => true,
         };
         needed && self.receives.is_empty()
     }
 }
 
-impl Post {
+impl TcpPost {
     /// The receiver's connection.
     pub(super) fn connection(&self) -> u32 {
         match *self {

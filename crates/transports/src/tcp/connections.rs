@@ -8,19 +8,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use squall_fabric::{BreakReason, Channel, Event, Instant, NodeId};
+use squall_fabric::{BreakReason, Channel, FabricEvent, Instant, NodeId};
 
-use super::connection::{Connection, Post, StalledPost, conn_id};
-use super::frame::{CloseReason, Frame, Violation};
-use super::output::Output;
+use super::connection::{StalledPost, TcpConnection, TcpPost, conn_id};
+use super::frame::{TcpCloseReason, TcpFrame, TcpViolation};
+use super::output::OutputQueue;
 
 /// The connections with one peer.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(super) struct TcpConnections {
     /// The peer's place and name.
     peer: usize,
     node: NodeId,
-    live: BTreeMap<u32, Connection>,
+    live: BTreeMap<u32, TcpConnection>,
     /// The live connection of each channel.
     by_channel: BTreeMap<Channel, u32>,
     /// What the peer has opened and is not paired.
@@ -34,7 +34,7 @@ pub(super) struct Connections {
     pub(super) stalled_words: usize,
 }
 
-impl Connections {
+impl TcpConnections {
     /// The next connections are numbered from `next` on.
     pub(super) fn new(peer: usize, node: NodeId, next: u32) -> Self {
         Self {
@@ -71,12 +71,12 @@ impl Connections {
     ///
     /// # Panics
     /// If it is open.
-    pub(super) fn open(&mut self, channel: Channel, output: &mut Output) -> u32 {
+    pub(super) fn open(&mut self, channel: Channel, output: &mut OutputQueue) -> u32 {
         let number = self.number();
         let before = self.by_channel.insert(channel, number);
         assert!(before.is_none(), "{channel:?} to {} is open already", self.node);
-        self.live.insert(number, Connection::new(channel));
-        output.push_frame(Frame::Open { number, channel: channel.0 });
+        self.live.insert(number, TcpConnection::new(channel));
+        output.push_frame(TcpFrame::Open { number, channel: channel.0 });
         if let Some(partner) = self.offers.remove(&channel) {
             self.pair(number, partner, output);
         }
@@ -87,20 +87,20 @@ impl Connections {
     ///
     /// # Panics
     /// If it never was.
-    pub(super) fn live(&mut self, number: u32) -> Option<&mut Connection> {
+    pub(super) fn live(&mut self, number: u32) -> Option<&mut TcpConnection> {
         assert!(number < self.next, "connection {number} to {} was never opened", self.node);
         self.live.get_mut(&number)
     }
 
     /// The connection to which the peer addresses a frame; `None` if it has ended: the frame crossed its
     /// `Close` and is dropped.
-    pub(super) fn addressed(&mut self, number: u32) -> Result<Option<&mut Connection>, Violation> {
+    pub(super) fn addressed(&mut self, number: u32) -> Result<Option<&mut TcpConnection>, TcpViolation> {
         if number >= self.next {
-            return Err(Violation("a frame for a connection that was never opened"));
+            return Err(TcpViolation("a frame for a connection that was never opened"));
         }
         match self.live.get_mut(&number) {
             Some(connection) if !connection.accepted => {
-                Err(Violation("a frame for a connection that is not connected"))
+                Err(TcpViolation("a frame for a connection that is not connected"))
             }
             connection => Ok(connection),
         }
@@ -111,28 +111,28 @@ impl Connections {
         &mut self,
         theirs: u32,
         channel: Channel,
-        output: &mut Output,
-    ) -> Result<(), Violation> {
+        output: &mut OutputQueue,
+    ) -> Result<(), TcpViolation> {
         let ours = self.by_channel.get(&channel).copied();
         if let Some(number) = ours {
             if self.live[&number].partner.is_some() {
-                return Err(Violation("a channel opened twice"));
+                return Err(TcpViolation("a channel opened twice"));
             }
             self.pair(number, theirs, output);
             return Ok(());
         }
         if self.offers.len() >= OFFERS_MAX {
-            return Err(Violation("too many channels opened"));
+            return Err(TcpViolation("too many channels opened"));
         }
         match self.offers.insert(channel, theirs) {
             None => Ok(()),
-            Some(_) => Err(Violation("a channel opened twice")),
+            Some(_) => Err(TcpViolation("a channel opened twice")),
         }
     }
 
-    fn pair(&mut self, number: u32, partner: u32, output: &mut Output) {
+    fn pair(&mut self, number: u32, partner: u32, output: &mut OutputQueue) {
         self.live.get_mut(&number).expect("open").partner = Some(partner);
-        output.push_frame(Frame::Accept { partner, number });
+        output.push_frame(TcpFrame::Accept { partner, number });
     }
 
     /// The peer has paired its connection `theirs` with `number`.
@@ -140,17 +140,17 @@ impl Connections {
         &mut self,
         number: u32,
         theirs: u32,
-        events: &mut VecDeque<Event>,
-    ) -> Result<(), Violation> {
+        events: &mut VecDeque<FabricEvent>,
+    ) -> Result<(), TcpViolation> {
         if number >= self.next {
-            return Err(Violation("a connection accepted that was never opened"));
+            return Err(TcpViolation("a connection accepted that was never opened"));
         }
         let Some(connection) = self.live.get_mut(&number) else { return Ok(()) };
         if connection.partner != Some(theirs) || connection.accepted {
-            return Err(Violation("a connection accepted that was not offered"));
+            return Err(TcpViolation("a connection accepted that was not offered"));
         }
         connection.accepted = true;
-        events.push_back(Event::Connected { conn: conn_id(self.peer, number), peer: self.node });
+        events.push_back(FabricEvent::Connected { conn: conn_id(self.peer, number), peer: self.node });
         Ok(())
     }
 
@@ -158,9 +158,9 @@ impl Connections {
     pub(super) fn on_close(
         &mut self,
         theirs: u32,
-        reason: CloseReason,
-        output: &mut Output,
-        events: &mut VecDeque<Event>,
+        reason: TcpCloseReason,
+        output: &mut OutputQueue,
+        events: &mut VecDeque<FabricEvent>,
     ) -> Option<u32> {
         self.offers.retain(|_, offer| *offer != theirs);
         let (&number, connection) =
@@ -171,41 +171,41 @@ impl Connections {
             return None;
         }
         let conn = conn_id(self.peer, number);
-        if reason == CloseReason::Refused {
-            events.push_back(Event::Refused { conn });
+        if reason == TcpCloseReason::Refused {
+            events.push_back(FabricEvent::Refused { conn });
         }
-        events.push_back(Event::Broken { conn, reason: reason.into() });
-        self.end(number, CloseReason::Closed, output);
+        events.push_back(FabricEvent::Broken { conn, reason: reason.into() });
+        self.end(number, TcpCloseReason::Closed, output);
         Some(number)
     }
 
     /// Ends a live connection and tells the peer.
-    pub(super) fn end(&mut self, number: u32, reason: CloseReason, output: &mut Output) {
+    pub(super) fn end(&mut self, number: u32, reason: TcpCloseReason, output: &mut OutputQueue) {
         let Some(connection) = self.live.remove(&number) else { return };
         self.by_channel.remove(&connection.channel);
         self.acks_due.retain(|due| *due != number);
         self.stalled.retain(|stalled| *stalled != number);
         self.stalled_words -= connection.stalled_words();
-        output.push_frame(Frame::Close { number, reason });
+        output.push_frame(TcpFrame::Close { number, reason });
     }
 
     /// Ends a live connection, tells the peer and this node.
     pub(super) fn break_off(
         &mut self,
         number: u32,
-        reason: CloseReason,
-        output: &mut Output,
-        events: &mut VecDeque<Event>,
+        reason: TcpCloseReason,
+        output: &mut OutputQueue,
+        events: &mut VecDeque<FabricEvent>,
     ) {
-        events.push_back(Event::Broken { conn: conn_id(self.peer, number), reason: reason.into() });
+        events.push_back(FabricEvent::Broken { conn: conn_id(self.peer, number), reason: reason.into() });
         self.end(number, reason, output);
     }
 
     /// The peer is gone: every connection breaks.
-    pub(super) fn lose(&mut self, reason: BreakReason, events: &mut VecDeque<Event>) {
+    pub(super) fn lose(&mut self, reason: BreakReason, events: &mut VecDeque<FabricEvent>) {
         let numbers = std::mem::take(&mut self.live).into_keys();
         let peer = self.peer;
-        events.extend(numbers.map(|number| Event::Broken { conn: conn_id(peer, number), reason }));
+        events.extend(numbers.map(|number| FabricEvent::Broken { conn: conn_id(peer, number), reason }));
         self.by_channel.clear();
         self.offers.clear();
         self.acks_due.clear();
@@ -244,9 +244,9 @@ impl Connections {
     }
 
     /// Queues the acknowledgements that are due.
-    pub(super) fn flush_acks(&mut self, output: &mut Output) {
+    pub(super) fn flush_acks(&mut self, output: &mut OutputQueue) {
         for number in self.acks_due.drain(..) {
-            if let Some(ack) = self.live.get_mut(&number).and_then(Connection::take_ack) {
+            if let Some(ack) = self.live.get_mut(&number).and_then(TcpConnection::take_ack) {
                 output.push_answer(ack);
             }
         }
@@ -254,7 +254,7 @@ impl Connections {
 
     /// Lets a post wait for a receive; returns whether there is memory for it.
     #[must_use]
-    pub(super) fn stall(&mut self, post: Post, now: Instant) -> bool {
+    pub(super) fn stall(&mut self, post: TcpPost, now: Instant) -> bool {
         let number = post.connection();
         if self.stalled_words + post.stalled_words() > STALLED_WORDS_MAX {
             return false;

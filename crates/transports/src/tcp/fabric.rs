@@ -4,17 +4,17 @@ use std::ops::Range;
 
 use squall_fabric::region::Access;
 use squall_fabric::{
-    Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId, PostError,
-    Region, SEND_BYTES_MAX, Shortage, Source, Token, Write,
+    Capabilities, Channel, ConnId, Fabric, FabricEvent, Grant, Instant, MirrorId, MirrorKey, NodeId,
+    PostError, Region, SEND_BYTES_MAX, Shortage, Token, Write, WriteSource,
 };
 
 use super::TcpFabric;
+use super::attachments::is_attachment;
 use super::connection::{conn_id, split_conn_id};
-use super::frame::{CloseReason, Frame, WriteFrame};
+use super::frame::{TcpCloseReason, TcpFrame, WriteFrame};
 use super::memory;
-use super::mirror::Subscriber;
-use super::peer::{Loss, Peer};
-use super::views::is_view;
+use super::mirror::MirrorSubscriber;
+use super::peer::{TcpLoss, TcpPeer};
 
 impl Fabric for TcpFabric {
     fn node(&self) -> NodeId {
@@ -47,7 +47,7 @@ impl Fabric for TcpFabric {
         let peer = &mut self.peers[place];
         if let Some(reason) = peer.lost {
             let conn = conn_id(place, peer.connections.number());
-            self.local.events.push_back(Event::Broken { conn, reason });
+            self.local.events.push_back(FabricEvent::Broken { conn, reason });
             return conn;
         }
         conn_id(place, peer.connections.open(channel, &mut peer.output))
@@ -56,31 +56,31 @@ impl Fabric for TcpFabric {
     fn close(&mut self, conn: ConnId) {
         let (peer, number) = self.locate(conn);
         if peer.connections.live(number).is_some() {
-            peer.connections.end(number, CloseReason::Closed, &mut peer.output);
+            peer.connections.end(number, TcpCloseReason::Closed, &mut peer.output);
             peer.input.cancel(number);
         }
     }
 
     fn grant(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
-        self.local.grants.give(region, range, peer)
+        self.local.grants.issue(region, range, peer)
     }
 
     fn revoke(&mut self, grant: &Grant) {
         // Idempotent: who revokes twice is answered twice.
         self.local.grants.revoke(grant);
-        self.local.events.push_back(Event::Revoked { grant: *grant });
+        self.local.events.push_back(FabricEvent::Revoked { grant: *grant });
     }
 
     fn write(&mut self, conn: ConnId, write: Write<'_>) -> Result<(), PostError> {
         match &write.source {
-            Source::Region(region, range) => region.check(range),
-            Source::Value(words) => {
-                assert!(words.len() <= Source::VALUE_WORDS_MAX, "{} words by value", words.len())
+            WriteSource::Region(region, range) => region.check(range),
+            WriteSource::Value(words) => {
+                assert!(words.len() <= WriteSource::VALUE_WORDS_MAX, "{} words by value", words.len())
             }
         }
         let words = u32::try_from(write.source.words()).expect("a write of less than 32 GiB");
         let frame = |connection| {
-            Frame::Write(WriteFrame {
+            TcpFrame::Write(WriteFrame {
                 connection,
                 key: write.grant.key,
                 region: write.grant.region.0,
@@ -91,15 +91,15 @@ impl Fabric for TcpFabric {
             })
         };
         self.post(conn, write.signal, frame, |peer| match &write.source {
-            Source::Region(region, range) => peer.output.push_range(region, range.clone()),
-            Source::Value(words) => peer.output.push_words(words),
+            WriteSource::Region(region, range) => peer.output.push_range(region, range.clone()),
+            WriteSource::Value(words) => peer.output.push_words(words),
         })
     }
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
         assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes", bytes.len());
         let length = u32::try_from(bytes.len()).expect("checked above");
-        let frame = |connection| Frame::Send { connection, length, signal: signal.is_some() };
+        let frame = |connection| TcpFrame::Send { connection, length, signal: signal.is_some() };
         self.post(conn, signal, frame, |peer| peer.output.push_bytes(bytes))
     }
 
@@ -119,24 +119,24 @@ impl Fabric for TcpFabric {
         let id = self.local.mirrors.publish(key, region, readers);
         for peer in self.peers.iter_mut().filter(|peer| peer.lost.is_none()) {
             if let Err(violation) = peer.subscribe(key, &mut self.local) {
-                peer.lose(&Loss::Violation(violation), &mut self.local);
+                peer.lose(&TcpLoss::Violation(violation), &mut self.local);
             }
         }
         id
     }
 
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
-        self.sweep_views();
+        self.sweep_attachments();
         let id = self.region_id();
         let allocate = |words| memory::allocate(id, words).unwrap_or_else(|shortage| shortage.unwind());
         let Some(&place) = self.places.get(&owner) else {
-            let views = self.awaited_views.entry(owner).or_default();
-            return views.attach(key, words, &self.ended_views, allocate).0;
+            let attachments = self.awaited_attachments.entry(owner).or_default();
+            return attachments.attach(key, words, &self.ended_attachments, allocate).0;
         };
         let peer = &mut self.peers[place];
-        let (region, new) = peer.views.attach(key, words, &self.ended_views, allocate);
-        if let Some(view) = new.filter(|_| peer.lost.is_none()) {
-            peer.output.push_frame(Frame::Attach { view, key: key.0, words: words as u64 });
+        let (region, new) = peer.attachments.attach(key, words, &self.ended_attachments, allocate);
+        if let Some(attachment) = new.filter(|_| peer.lost.is_none()) {
+            peer.output.push_frame(TcpFrame::Attach { attachment, key: key.0, words: words as u64 });
             self.local.counters.frames_sent += 1;
         }
         region
@@ -149,9 +149,9 @@ impl Fabric for TcpFabric {
             return;
         }
         let mut overrun = false;
-        for &Subscriber { peer, view } in &mirror.subscribers {
+        for &MirrorSubscriber { peer, attachment } in &mirror.subscribers {
             let output = &mut self.peers[peer].output;
-            output.push_mirror(view, &mirror.region, range.clone());
+            output.push_mirror(attachment, &mirror.region, range.clone());
             overrun |= output.is_overrun();
         }
         self.local.counters.frames_sent += mirror.subscribers.len() as u64;
@@ -165,9 +165,9 @@ impl Fabric for TcpFabric {
         let value = mirror.region.load(word);
         let word = u32::try_from(word).expect("mirrors are checked when they are published");
         let mut overrun = false;
-        for &Subscriber { peer, view } in &mirror.subscribers {
+        for &MirrorSubscriber { peer, attachment } in &mirror.subscribers {
             let output = &mut self.peers[peer].output;
-            if output.push_mirror_word(view, word, value) {
+            if output.push_mirror_word(attachment, word, value) {
                 self.local.counters.frames_sent += 1;
                 overrun |= output.is_overrun();
             } else {
@@ -179,22 +179,24 @@ impl Fabric for TcpFabric {
         }
     }
 
-    fn freeze(&mut self, view: &Region) {
-        assert!(is_view(view), "{view:?} is not a view of a mirror");
-        // The view of a peer that was removed is frozen already.
-        let peers = self.peers.iter_mut().map(|peer| &mut peer.views);
-        let _ = peers.chain(self.awaited_views.values_mut()).any(|views| views.freeze(view));
+    fn freeze(&mut self, attachment: &Region) {
+        assert!(is_attachment(attachment), "{attachment:?} is not an attachment of a mirror");
+        // The attachment of a peer that was removed is frozen already.
+        let peers = self.peers.iter_mut().map(|peer| &mut peer.attachments);
+        let _ = peers
+            .chain(self.awaited_attachments.values_mut())
+            .any(|attachments| attachments.freeze(attachment));
     }
 
     fn retire(&mut self, mirror: MirrorId) {
         let retired = self.local.mirrors.retire(mirror);
         let events = &mut self.local.events;
-        events.retain(|event| !matches!(event, Event::Attached { key, .. } if *key == retired));
+        events.retain(|event| !matches!(event, FabricEvent::Attached { key, .. } if *key == retired));
     }
 
-    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         let frames_before = self.local.counters.frames_received;
-        self.sweep_views();
+        self.sweep_attachments();
         let mut work = self.poll_output();
         if self.peers.iter().any(|peer| !peer.readable && peer.lost.is_none()) {
             self.local.counters.poll_calls += 1;
@@ -204,7 +206,7 @@ impl Fabric for TcpFabric {
             if peer.readable {
                 match peer.poll_input(&mut self.buffer, &mut self.local) {
                     // It asks and asks, and does not take the answers.
-                    Ok(_) if peer.output.is_overrun() => peer.lose(&Loss::Overrun, &mut self.local),
+                    Ok(_) if peer.output.is_overrun() => peer.lose(&TcpLoss::Overrun, &mut self.local),
                     Ok(received) => work += usize::from(received > 0),
                     Err(loss) => peer.lose(&loss, &mut self.local),
                 }
@@ -222,7 +224,7 @@ impl Fabric for TcpFabric {
 
 impl TcpFabric {
     /// The peer of a connection, and the connection's number there.
-    fn locate(&mut self, conn: ConnId) -> (&mut Peer, u32) {
+    fn locate(&mut self, conn: ConnId) -> (&mut TcpPeer, u32) {
         let (place, number) = split_conn_id(conn);
         let peer = self.peers.get_mut(place).unwrap_or_else(|| panic!("{conn:?} was never opened here"));
         (peer, number)
@@ -233,8 +235,8 @@ impl TcpFabric {
         &mut self,
         conn: ConnId,
         signal: Option<Token>,
-        frame: impl FnOnce(u32) -> Frame,
-        payload: impl FnOnce(&mut Peer),
+        frame: impl FnOnce(u32) -> TcpFrame,
+        payload: impl FnOnce(&mut TcpPeer),
     ) -> Result<(), PostError> {
         let (peer, number) = self.locate(conn);
         let full = peer.output.is_full();
@@ -254,7 +256,7 @@ impl TcpFabric {
     #[cold]
     fn lose_overrun(&mut self) {
         for peer in self.peers.iter_mut().filter(|peer| peer.output.is_overrun()) {
-            peer.lose(&Loss::Overrun, &mut self.local);
+            peer.lose(&TcpLoss::Overrun, &mut self.local);
         }
     }
 }

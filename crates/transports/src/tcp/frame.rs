@@ -11,9 +11,9 @@ pub(super) const HEADER_WORDS_MAX: usize = 5;
 
 /// One frame without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Frame {
-    /// Words of a mirror for the receiver's view `view`; the payload follows.
-    Mirror { view: u32, first: u32, words: u32 },
+pub(super) enum TcpFrame {
+    /// Words of a mirror for the receiver's attachment `attachment`; the payload follows.
+    Mirror { attachment: u32, first: u32, words: u32 },
     /// A one-sided write; the payload follows.
     Write(WriteFrame),
     /// A two-sided send; the payload follows, padded to whole words.
@@ -25,15 +25,15 @@ pub(super) enum Frame {
     /// The sender pairs its connection `number` with the receiver's `partner`.
     Accept { partner: u32, number: u32 },
     /// The sender's connection `number` is dead.
-    Close { number: u32, reason: CloseReason },
-    /// The sender wants the mirror `key` of `words` words as its view `view`.
-    Attach { view: u32, key: u64, words: u64 },
+    Close { number: u32, reason: TcpCloseReason },
+    /// The sender wants the mirror `key` of `words` words as its attachment `attachment`.
+    Attach { attachment: u32, key: u64, words: u64 },
     /// The sender disconnects; nothing follows.
     Goodbye,
-    /// The sender has dropped its view `view` of the mirror `key`.
-    Detach { view: u32, key: u64 },
-    /// The sender will push nothing more to the receiver's view `view`, which was dropped.
-    Detached { view: u32 },
+    /// The sender has dropped its attachment `attachment` of the mirror `key`.
+    Detach { attachment: u32, key: u64 },
+    /// The sender will push nothing more to the receiver's attachment `attachment`, which was dropped.
+    Detached { attachment: u32 },
 }
 
 /// The header of a one-sided write.
@@ -51,41 +51,41 @@ pub(super) struct WriteFrame {
 
 /// Why a connection is dead, as the end that ended it tells the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CloseReason {
+pub(super) enum TcpCloseReason {
     Closed = 1,
     Refused = 2,
     ReceiverNotReady = 3,
     Protocol = 4,
 }
 
-impl From<CloseReason> for BreakReason {
-    fn from(reason: CloseReason) -> Self {
+impl From<TcpCloseReason> for BreakReason {
+    fn from(reason: TcpCloseReason) -> Self {
         match reason {
-            CloseReason::Closed => Self::PeerClosed,
-            CloseReason::Refused => Self::Refused,
-            CloseReason::ReceiverNotReady => Self::ReceiverNotReady,
-            CloseReason::Protocol => Self::Protocol,
+            TcpCloseReason::Closed => Self::PeerClosed,
+            TcpCloseReason::Refused => Self::Refused,
+            TcpCloseReason::ReceiverNotReady => Self::ReceiverNotReady,
+            TcpCloseReason::Protocol => Self::Protocol,
         }
     }
 }
 
 /// How a peer broke the transport protocol, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Violation(pub(super) &'static str);
+pub(super) struct TcpViolation(pub(super) &'static str);
 
 /// The header of a mirror frame, which is the one that matters for speed.
 #[inline]
-pub(super) fn mirror_header(view: u32, first: u32, words: u32) -> [u64; HEADER_WORDS] {
-    [head(MIRROR, 0, view), pair(first, words)]
+pub(super) fn mirror_header(attachment: u32, first: u32, words: u32) -> [u64; HEADER_WORDS] {
+    [head(MIRROR, 0, attachment), pair(first, words)]
 }
 
-impl Frame {
+impl TcpFrame {
     /// The header, and how many of its words are used.
     pub(super) fn encode(self) -> ([u64; HEADER_WORDS_MAX], usize) {
         let short = |first, second| ([first, second, 0, 0, 0], HEADER_WORDS);
         match self {
-            Self::Mirror { view, first, words } => {
-                let [head, tail] = mirror_header(view, first, words);
+            Self::Mirror { attachment, first, words } => {
+                let [head, tail] = mirror_header(attachment, first, words);
                 short(head, tail)
             }
             Self::Write(write) => {
@@ -101,25 +101,28 @@ impl Frame {
             Self::Open { number, channel } => short(head(OPEN, 0, number), pair(channel, 0)),
             Self::Accept { partner, number } => short(head(ACCEPT, 0, partner), pair(number, 0)),
             Self::Close { number, reason } => short(head(CLOSE, 0, number), pair(reason as u32, 0)),
-            Self::Attach { view, key, words } => ([head(ATTACH, 0, view), 0, key, words, 0], 4),
+            Self::Attach { attachment, key, words } => ([head(ATTACH, 0, attachment), 0, key, words, 0], 4),
             Self::Goodbye => short(head(GOODBYE, 0, 0), 0),
-            Self::Detach { view, key } => short(head(DETACH, 0, view), key),
-            Self::Detached { view } => short(head(DETACHED, 0, view), 0),
+            Self::Detach { attachment, key } => short(head(DETACH, 0, attachment), key),
+            Self::Detached { attachment } => short(head(DETACHED, 0, attachment), 0),
         }
     }
 
     /// Reads the frame that begins at the first of `words`: the frame and the length of its header in words, or `None` if
     /// the header is not complete yet. Fuzzed as `tcp`.
     #[inline]
-    pub(super) fn parse(words: &[u64]) -> Result<Option<(Self, usize)>, Violation> {
+    pub(super) fn parse(words: &[u64]) -> Result<Option<(Self, usize)>, TcpViolation> {
         let &[head, tail, ref more @ ..] = words else { return Ok(None) };
         let [kind, flags, reserved @ ..] = low(head).to_le_bytes();
         let id = high(head);
         if reserved != [0, 0] {
-            return Err(Violation("a header with reserved bytes that are not zero"));
+            return Err(TcpViolation("a header with reserved bytes that are not zero"));
         }
         if kind == MIRROR && flags == 0 {
-            return Ok(Some((Self::Mirror { view: id, first: low(tail), words: high(tail) }, HEADER_WORDS)));
+            return Ok(Some((
+                Self::Mirror { attachment: id, first: low(tail), words: high(tail) },
+                HEADER_WORDS,
+            )));
         }
         Self::parse_other(kind, flags, id, tail, more)
     }
@@ -130,14 +133,14 @@ impl Frame {
         id: u32,
         tail: u64,
         more: &[u64],
-    ) -> Result<Option<(Self, usize)>, Violation> {
+    ) -> Result<Option<(Self, usize)>, TcpViolation> {
         let allowed = match kind {
             WRITE => SIGNAL | IMMEDIATE,
             SEND => SIGNAL,
             _ => 0,
         };
         if flags & !allowed != 0 {
-            return Err(Violation("a header with flags that its kind does not have"));
+            return Err(TcpViolation("a header with flags that its kind does not have"));
         }
         let signal = flags & SIGNAL != 0;
         let frame = match (kind, high(tail)) {
@@ -149,32 +152,32 @@ impl Frame {
             }
             (ATTACH, _) => {
                 let &[key, words, ..] = more else { return Ok(None) };
-                return Ok(Some((Self::Attach { view: id, key, words }, 4)));
+                return Ok(Some((Self::Attach { attachment: id, key, words }, 4)));
             }
             (ACK, _) => Self::Ack { connection: id, count: tail },
             (SEND, 0) if low(tail) as usize > SEND_BYTES_MAX => {
-                return Err(Violation("a send that is longer than any may be"));
+                return Err(TcpViolation("a send that is longer than any may be"));
             }
             (SEND, 0) => Self::Send { connection: id, length: low(tail), signal },
             (OPEN, 0) => Self::Open { number: id, channel: low(tail) },
             (ACCEPT, 0) => Self::Accept { partner: id, number: low(tail) },
             (CLOSE, 0) => Self::Close { number: id, reason: close_reason(low(tail))? },
             (GOODBYE, 0) => Self::Goodbye,
-            (DETACH, _) => Self::Detach { view: id, key: tail },
-            (DETACHED, 0) => Self::Detached { view: id },
-            _ => return Err(Violation("a header of unknown kind")),
+            (DETACH, _) => Self::Detach { attachment: id, key: tail },
+            (DETACHED, 0) => Self::Detached { attachment: id },
+            _ => return Err(TcpViolation("a header of unknown kind")),
         };
         Ok(Some((frame, HEADER_WORDS)))
     }
 }
 
-fn close_reason(code: u32) -> Result<CloseReason, Violation> {
+fn close_reason(code: u32) -> Result<TcpCloseReason, TcpViolation> {
     Ok(match code {
-        1 => CloseReason::Closed,
-        2 => CloseReason::Refused,
-        3 => CloseReason::ReceiverNotReady,
-        4 => CloseReason::Protocol,
-        _ => return Err(Violation("a close with an unknown reason")),
+        1 => TcpCloseReason::Closed,
+        2 => TcpCloseReason::Refused,
+        3 => TcpCloseReason::ReceiverNotReady,
+        4 => TcpCloseReason::Protocol,
+        _ => return Err(TcpViolation("a close with an unknown reason")),
     })
 }
 
@@ -223,7 +226,7 @@ const _: () = assert!(cfg!(target_endian = "little"), "the wire format is little
 mod tests {
     use super::*;
 
-    fn frames() -> Vec<Frame> {
+    fn frames() -> Vec<TcpFrame> {
         let write = WriteFrame {
             connection: 7,
             key: u64::MAX,
@@ -234,18 +237,18 @@ mod tests {
             signal: true,
         };
         vec![
-            Frame::Mirror { view: 1, first: 2, words: u32::MAX },
-            Frame::Write(write),
-            Frame::Write(WriteFrame { immediate: None, signal: false, ..write }),
-            Frame::Send { connection: 1, length: 9, signal: true },
-            Frame::Ack { connection: 1, count: u64::MAX - 1 },
-            Frame::Open { number: u32::MAX, channel: 5 },
-            Frame::Accept { partner: 4, number: 3 },
-            Frame::Close { number: 2, reason: CloseReason::Protocol },
-            Frame::Attach { view: 1, key: 2, words: 3 },
-            Frame::Goodbye,
-            Frame::Detach { view: 1, key: u64::MAX },
-            Frame::Detached { view: 2 },
+            TcpFrame::Mirror { attachment: 1, first: 2, words: u32::MAX },
+            TcpFrame::Write(write),
+            TcpFrame::Write(WriteFrame { immediate: None, signal: false, ..write }),
+            TcpFrame::Send { connection: 1, length: 9, signal: true },
+            TcpFrame::Ack { connection: 1, count: u64::MAX - 1 },
+            TcpFrame::Open { number: u32::MAX, channel: 5 },
+            TcpFrame::Accept { partner: 4, number: 3 },
+            TcpFrame::Close { number: 2, reason: TcpCloseReason::Protocol },
+            TcpFrame::Attach { attachment: 1, key: 2, words: 3 },
+            TcpFrame::Goodbye,
+            TcpFrame::Detach { attachment: 1, key: u64::MAX },
+            TcpFrame::Detached { attachment: 2 },
         ]
     }
 
@@ -253,11 +256,14 @@ mod tests {
     fn what_is_encoded_is_parsed() {
         for frame in frames() {
             let (words, count) = frame.encode();
-            assert_eq!(Frame::parse(&words[..count]), Ok(Some((frame, count))));
+            assert_eq!(TcpFrame::parse(&words[..count]), Ok(Some((frame, count))));
             // What follows belongs to the payload or to the next frame.
-            assert_eq!(Frame::parse(&[&words[..count], &[u64::MAX; 3]].concat()), Ok(Some((frame, count))));
+            assert_eq!(
+                TcpFrame::parse(&[&words[..count], &[u64::MAX; 3]].concat()),
+                Ok(Some((frame, count)))
+            );
             for less in 0..count {
-                assert_eq!(Frame::parse(&words[..less]), Ok(None), "{less} words of {frame:?}");
+                assert_eq!(TcpFrame::parse(&words[..less]), Ok(None), "{less} words of {frame:?}");
             }
         }
     }
@@ -274,9 +280,9 @@ mod tests {
             (OPEN, 0, 1 << 32),
             (CLOSE, 0, 5),
         ] {
-            let parsed = Frame::parse(&[head(kind, flags, 0), tail, 0, 0, 0]);
+            let parsed = TcpFrame::parse(&[head(kind, flags, 0), tail, 0, 0, 0]);
             assert!(parsed.is_err(), "kind {kind}, flags {flags}, tail {tail}: {parsed:?}");
         }
-        assert!(Frame::parse(&[head(MIRROR, 0, 0) | 1 << 16, 0]).is_err());
+        assert!(TcpFrame::parse(&[head(MIRROR, 0, 0) | 1 << 16, 0]).is_err());
     }
 }

@@ -10,24 +10,24 @@ use super::frame::WriteFrame;
 
 /// The grants of one node, by key.
 #[derive(Debug)]
-pub(super) struct Grants {
+pub(super) struct TcpGrants {
     owner: NodeId,
-    given: BTreeMap<u64, Given>,
+    issued: BTreeMap<u64, Issued>,
     /// Keys are never used twice. They begin with the owner's number, so that a grant which is presented to
     /// another owner by mistake is refused there.
     next_key: u64,
 }
 
 #[derive(Debug)]
-struct Given {
+struct Issued {
     region: Region,
     range: Range<usize>,
     peer: NodeId,
 }
 
-impl Grants {
+impl TcpGrants {
     pub(super) fn new(owner: NodeId) -> Self {
-        Self { owner, given: BTreeMap::new(), next_key: u64::from(owner.0) << 32 | 1 }
+        Self { owner, issued: BTreeMap::new(), next_key: u64::from(owner.0) << 32 | 1 }
     }
 
     /// The node that gives.
@@ -39,39 +39,39 @@ impl Grants {
     ///
     /// # Panics
     /// If the range lies outside the region, or this process may not store there.
-    pub(super) fn give(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+    pub(super) fn issue(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
         region.check(&range);
         assert!(
             region.access() == squall_fabric::region::Access::ReadWrite,
-            "a view of another node's mirror cannot be granted"
+            "an attachment of another node's mirror cannot be granted"
         );
         let key = self.next_key;
         self.next_key += 1;
-        self.given.insert(key, Given { region: region.clone(), range: range.clone(), peer });
+        self.issued.insert(key, Issued { region: region.clone(), range: range.clone(), peer });
         let (first, words) = (range.start as u64, range.len() as u64);
         Grant { owner: self.owner, peer, region: region.id(), first, words, key }
     }
 
     /// Takes a grant back; returns whether it was valid.
     pub(super) fn revoke(&mut self, grant: &Grant) -> bool {
-        self.given.remove(&grant.key).is_some()
+        self.issued.remove(&grant.key).is_some()
     }
 
     /// Takes all grants of a peer back.
     pub(super) fn revoke_all(&mut self, peer: NodeId) {
-        self.given.retain(|_, given| given.peer != peer);
+        self.issued.retain(|_, issued| issued.peer != peer);
     }
 
     /// The region that `peer` may write with this frame, and the first word; `None` if it may not [F10].
     pub(super) fn target(&self, frame: &WriteFrame, peer: NodeId) -> Option<(&Region, usize)> {
-        let given = self.given.get(&frame.key)?;
+        let issued = self.issued.get(&frame.key)?;
         let first = usize::try_from(frame.first).ok()?;
         let end = first.checked_add(frame.words as usize)?;
-        let valid = given.peer == peer
-            && given.region.id().0 == frame.region
-            && given.range.start <= first
-            && end <= given.range.end;
-        valid.then_some((&given.region, first))
+        let valid = issued.peer == peer
+            && issued.region.id().0 == frame.region
+            && issued.range.start <= first
+            && end <= issued.range.end;
+        valid.then_some((&issued.region, first))
     }
 }
 
@@ -82,9 +82,9 @@ mod tests {
 
     #[test]
     fn a_frame_must_name_the_grant_and_stay_inside() {
-        let mut grants = Grants::new(NodeId(7));
+        let mut grants = TcpGrants::new(NodeId(7));
         let region = Region::heap(RegionId(5), 64);
-        let grant = grants.give(&region, 8..16, NodeId(1));
+        let grant = grants.issue(&region, 8..16, NodeId(1));
         let frame = WriteFrame {
             connection: 0,
             key: grant.key,

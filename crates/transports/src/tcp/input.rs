@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use squall_fabric::Region;
 use squall_fabric::atomics::{AtomicU64, Ordering, fence};
 
-use super::connection::Receive;
+use super::connection::TcpReceive;
 use super::frame::{HEADER_WORDS_MAX, WriteFrame};
 
 /// Where all streams are read to.
@@ -20,48 +20,48 @@ pub(super) struct ReceiveBuffer {
 
 /// What is left of one stream between two reads.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct StreamInput {
     /// Received and not used: an incomplete header, or an incomplete word of a payload.
     rest: [u8; 8 * HEADER_WORDS_MAX],
     /// `rest_length < rest.len()`
     rest_length: usize,
     /// The frame of which payload is still to come.
-    pub(super) payload: Option<Payload>,
+    pub(super) payload: Option<FramePayload>,
     /// The last payload was long, so that the next may be.
     pub(super) expects_long: bool,
 }
 
 /// A frame of which the header is done.
 #[derive(Debug)]
-pub(super) struct Payload {
-    pub(super) target: Target,
+pub(super) struct FramePayload {
+    pub(super) target: PayloadTarget,
     /// Words that are still to come.
     pub(super) words: usize,
 }
 
 /// Where a payload goes.
 #[derive(Debug)]
-pub(super) enum Target {
-    /// Words of a view, from `next` on.
-    View { view: u32, next: u32 },
+pub(super) enum PayloadTarget {
+    /// Words of an attachment, from `next` on.
+    Attachment { attachment: u32, next: u32 },
     /// Words under a grant, which is looked up again for each part; `frame` says what is still to be written.
     Grant { frame: WriteFrame },
     /// The memory of a posted receive, from word `next` of it on.
-    Receive { connection: u32, receive: Receive, next: usize, length: u32, signal: bool },
+    Receive { connection: u32, receive: TcpReceive, next: usize, length: u32, signal: bool },
     /// The last stalled post of a connection.
     Stall { connection: u32 },
     /// Nowhere: the connection has ended.
     Discard,
 }
 
-impl Target {
+impl PayloadTarget {
     /// The connection that the payload belongs to.
     pub(super) fn connection(&self) -> Option<u32> {
         match *self {
             Self::Grant { frame: WriteFrame { connection, .. } }
             | Self::Receive { connection, .. }
             | Self::Stall { connection } => Some(connection),
-            Self::View { .. } | Self::Discard => None,
+            Self::Attachment { .. } | Self::Discard => None,
         }
     }
 }
@@ -83,27 +83,27 @@ impl ReceiveBuffer {
     }
 }
 
-impl Input {
+impl StreamInput {
     /// The beginning of a stream.
     pub(super) fn new() -> Self {
         Self { rest: [0; 8 * HEADER_WORDS_MAX], rest_length: 0, payload: None, expects_long: false }
     }
 
     /// A payload of so many words is to come.
-    pub(super) fn expect(&mut self, target: Target, words: usize) {
-        self.payload = Some(Payload { target, words });
+    pub(super) fn expect(&mut self, target: PayloadTarget, words: usize) {
+        self.payload = Some(FramePayload { target, words });
         self.expects_long = 8 * words >= LONG_BYTES_MIN;
     }
 
-    /// How much to read into the buffer if it has room for `room` bytes. Behind a long payload mostly comes another, which
+    /// How much to read into the buffer if it has space for `space` bytes. Behind a long payload mostly comes another, which
     /// goes straight where it belongs if only its header is read first.
-    pub(super) fn wanted(&self, room: usize) -> usize {
+    pub(super) fn wanted(&self, space: usize) -> usize {
         let payload = self.payload.as_ref().map_or(0, |payload| 8 * payload.words);
-        if self.expects_long { room.min(payload + AHEAD_BYTES) } else { room }
+        if self.expects_long { space.min(payload + AHEAD_BYTES) } else { space }
     }
 
     /// Puts what was left over at the beginning of the buffer; returns its length. It stays left over until
-    /// [`Input::keep`] is called.
+    /// [`StreamInput::keep`] is called.
     pub(super) fn restore(&self, buffer: &mut ReceiveBuffer) -> usize {
         let length = self.rest_length;
         buffer.bytes_mut()[..length].copy_from_slice(&self.rest[..length]);
@@ -126,7 +126,7 @@ impl Input {
         if self.connection() == Some(connection)
             && let Some(payload) = &mut self.payload
         {
-            payload.target = Target::Discard;
+            payload.target = PayloadTarget::Discard;
         }
     }
 

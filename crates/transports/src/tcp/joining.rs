@@ -5,18 +5,18 @@
 
 use std::io;
 
-use squall_fabric::{Event, MirrorKey, NodeId, Region};
+use squall_fabric::{FabricEvent, MirrorKey, NodeId, Region};
 
 use super::TcpFabric;
-use super::frame::Frame;
-use super::peer::Peer;
-use super::socket::Socket;
+use super::frame::TcpFrame;
+use super::peer::TcpPeer;
+use super::socket::TcpSocket;
 use crate::session::PeerStream;
 
 impl TcpFabric {
     /// Takes a further peer in, by a connected stream whose other end has been authenticated and which nothing but
     /// this fabric uses from now on. Does not wait for the peer: if it is dead already, the next `poll` says so
-    /// ([`Event::PeerLost`]). A host's next incarnation is another node: numbers are never used again.
+    /// ([`FabricEvent::PeerLost`]). A host's next incarnation is another node: numbers are never used again.
     ///
     /// # Errors
     /// If the node is this one or a peer already ([`io::ErrorKind::InvalidInput`]), or a system call fails. Nothing
@@ -29,14 +29,14 @@ impl TcpFabric {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let (stream, records) = stream.into().into_parts();
-        let socket = Socket::new(stream)?;
+        let socket = TcpSocket::new(stream)?;
         let place = self.free_places.last().copied().unwrap_or(self.peers.len());
         self.poller.add(&socket, place)?;
         let first_connection = self.peers.get(place).map_or(0, |before| before.connections.next_number());
-        let mut peer = Peer::new(node, place, socket, records, first_connection);
-        peer.views = self.awaited_views.remove(&node).unwrap_or_default();
-        for (view, key, words) in peer.views.all() {
-            peer.output.push_frame(Frame::Attach { view, key: key.0, words: words as u64 });
+        let mut peer = TcpPeer::new(node, place, socket, records, first_connection);
+        peer.attachments = self.awaited_attachments.remove(&node).unwrap_or_default();
+        for (attachment, key, words) in peer.attachments.all() {
+            peer.output.push_frame(TcpFrame::Attach { attachment, key: key.0, words: words as u64 });
             self.local.counters.frames_sent += 1;
         }
         self.places.insert(node, place);
@@ -50,17 +50,17 @@ impl TcpFabric {
 
     /// Parts with a peer deliberately: the stream is closed (what was posted may arrive or not [F11]), connections and
     /// grants end, and what the peer held is given back. Nothing tells of it; what already waits to be yielded about
-    /// its connections may still come. Views of its mirrors stay readable [M4] and stand still. Of a node that is no
+    /// its connections may still come. Attachments of its mirrors stay readable [M4] and stand still. Of a node that is no
     /// peer, what waits for it is forgotten.
     pub fn remove_peer(&mut self, node: NodeId) {
-        self.awaited_views.remove(&node);
+        self.awaited_attachments.remove(&node);
         let Some(place) = self.places.remove(&node) else { return };
         self.peers[place].remove(&mut self.local);
         self.free_places.push(place);
         self.local.grants.revoke_all(node);
         self.local.events.retain(|event| match event {
-            Event::PeerLost { peer, .. } | Event::Attached { reader: peer, .. } => *peer != node,
-            Event::Connected { peer, .. } => *peer != node,
+            FabricEvent::PeerLost { peer, .. } | FabricEvent::Attached { reader: peer, .. } => *peer != node,
+            FabricEvent::Connected { peer, .. } => *peer != node,
             _ => true,
         });
     }
@@ -69,28 +69,28 @@ impl TcpFabric {
     pub(crate) fn attach_over(&mut self, owner: NodeId, key: MirrorKey, memory: &Region) -> Region {
         let memory = memory.clone().renamed(self.region_id());
         let words = memory.words();
-        let views = self.awaited_views.entry(owner).or_default();
-        views.attach(key, words, &self.ended_views, |_| memory).0
+        let attachments = self.awaited_attachments.entry(owner).or_default();
+        attachments.attach(key, words, &self.ended_attachments, |_| memory).0
     }
 
-    /// Lets go the views that nobody holds any more [M6].
+    /// Lets go the attachments that nobody holds any more [M6].
     #[inline]
-    pub(super) fn sweep_views(&mut self) {
-        let ended = self.ended_views.count();
-        if ended != self.swept_views {
-            self.swept_views = ended;
-            self.let_views_go();
+    pub(super) fn sweep_attachments(&mut self) {
+        let ended = self.ended_attachments.count();
+        if ended != self.swept_attachments {
+            self.swept_attachments = ended;
+            self.let_attachments_go();
         }
     }
 
     #[cold]
-    fn let_views_go(&mut self) {
+    fn let_attachments_go(&mut self) {
         for peer in &mut self.peers {
-            peer.sweep_views(&mut self.local.counters);
+            peer.sweep_attachments(&mut self.local.counters);
         }
-        for views in self.awaited_views.values_mut() {
-            views.sweep(|_, _| false);
+        for attachments in self.awaited_attachments.values_mut() {
+            attachments.sweep(|_, _| false);
         }
-        self.awaited_views.retain(|_, views| views.all().next().is_some());
+        self.awaited_attachments.retain(|_, attachments| attachments.all().next().is_some());
     }
 }

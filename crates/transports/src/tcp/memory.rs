@@ -1,4 +1,4 @@
-//! Memory of regions and views: zeroed and touched, so that the data path meets no page fault, and in huge pages
+//! Memory of regions and attachments: zeroed and touched, so that the data path meets no page fault, and in huge pages
 //! where it is large ([`crate::pages`]). (The same bytes cost the kernel and us fewer address translations: copies of 10 KiB to 1 MiB
 //! run 10 to 25 % faster.)
 //!

@@ -1,47 +1,47 @@
-//! Mirrors: rows that this node writes and others read. See `views` for the other side.
+//! Mirrors: rows that this node writes and others read. See `attachments` for the other side.
 
 use std::collections::BTreeMap;
 
-use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region};
+use squall_fabric::{FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 
-use super::frame::Violation;
-use crate::slots::Slots;
+use super::frame::TcpViolation;
+use crate::slot_map::SlotMap;
 
 /// A mirror that this node has published.
 #[derive(Debug)]
-pub(super) struct Mirror {
+pub(super) struct TcpMirror {
     pub(super) key: MirrorKey,
     pub(super) region: Region,
     /// Who may attach.
     readers: Vec<NodeId>,
     /// Who has attached: pushes go to them.
-    pub(super) subscribers: Vec<Subscriber>,
+    pub(super) subscribers: Vec<MirrorSubscriber>,
 }
 
 /// A reader that has attached.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Subscriber {
+pub(super) struct MirrorSubscriber {
     /// The reader's place among the peers.
     pub(super) peer: usize,
-    /// What the reader calls its view.
-    pub(super) view: u32,
+    /// What the reader calls its attachment.
+    pub(super) attachment: u32,
 }
 
 /// A peer's wish to attach a mirror.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
-    pub(super) view: u32,
+pub(super) struct TcpAttachRequest {
+    pub(super) attachment: u32,
     pub(super) words: u64,
 }
 
 /// The mirrors that this node has published.
 #[derive(Debug, Default)]
-pub(super) struct Mirrors {
-    mirrors: Slots<Mirror>,
+pub(super) struct TcpMirrors {
+    mirrors: SlotMap<TcpMirror>,
     by_key: BTreeMap<MirrorKey, MirrorId>,
 }
 
-impl Mirrors {
+impl TcpMirrors {
     /// Adds a mirror without subscribers.
     ///
     /// # Panics
@@ -50,7 +50,7 @@ impl Mirrors {
         assert!(u32::try_from(region.words()).is_ok(), "a mirror of 32 GiB or more");
         assert!(!self.by_key.contains_key(&key), "mirror {key:?} is published already");
         let (region, readers) = (region.clone(), readers.to_vec());
-        let id = MirrorId(self.mirrors.insert(Mirror { key, region, readers, subscribers: Vec::new() }));
+        let id = MirrorId(self.mirrors.insert(TcpMirror { key, region, readers, subscribers: Vec::new() }));
         self.by_key.insert(key, id);
         id
     }
@@ -59,14 +59,14 @@ impl Mirrors {
     ///
     /// # Panics
     /// If it was not published here, or is retired.
-    pub(super) fn mirror(&self, id: MirrorId) -> &Mirror {
+    pub(super) fn mirror(&self, id: MirrorId) -> &TcpMirror {
         self.mirrors.at(id.0).unwrap_or_else(|| panic!("{id:?} is not published by this node"))
     }
 
     /// Ends a mirror; returns its key.
     ///
     /// # Panics
-    /// As [`Mirrors::mirror`].
+    /// As [`TcpMirrors::mirror`].
     pub(super) fn retire(&mut self, id: MirrorId) -> MirrorKey {
         let mirror = self.mirrors.remove(id.0);
         let mirror = mirror.unwrap_or_else(|| panic!("{id:?} is not published by this node"));
@@ -78,23 +78,23 @@ impl Mirrors {
     pub(super) fn subscribe(
         &mut self,
         key: MirrorKey,
-        request: Request,
+        request: TcpAttachRequest,
         peer: usize,
         node: NodeId,
-    ) -> Result<Option<Event>, Violation> {
+    ) -> Result<Option<FabricEvent>, TcpViolation> {
         let Some(id) = self.by_key.get(&key) else { return Ok(None) };
         let mirror = self.mirrors.at_mut(id.0).expect("keys name mirrors");
         if !mirror.readers.contains(&node) {
             return Ok(None);
         }
         if mirror.region.words() as u64 != request.words {
-            return Err(Violation("a mirror attached with another size than it was published with"));
+            return Err(TcpViolation("a mirror attached with another size than it was published with"));
         }
         if mirror.subscribers.iter().any(|subscriber| subscriber.peer == peer) {
-            return Err(Violation("a mirror attached twice"));
+            return Err(TcpViolation("a mirror attached twice"));
         }
-        mirror.subscribers.push(Subscriber { peer, view: request.view });
-        Ok(Some(Event::Attached { key: mirror.key, reader: node }))
+        mirror.subscribers.push(MirrorSubscriber { peer, attachment: request.attachment });
+        Ok(Some(FabricEvent::Attached { key: mirror.key, reader: node }))
     }
 
     /// A peer is gone: nothing is pushed to it any more.
@@ -104,9 +104,11 @@ impl Mirrors {
         }
     }
 
-    /// A reader has dropped its view.
-    pub(super) fn on_detach(&mut self, key: MirrorKey, peer: usize, view: u32) {
+    /// A reader has dropped its attachment.
+    pub(super) fn on_detach(&mut self, key: MirrorKey, peer: usize, attachment: u32) {
         let Some(mirror) = self.by_key.get(&key).and_then(|id| self.mirrors.at_mut(id.0)) else { return };
-        mirror.subscribers.retain(|subscriber| (subscriber.peer, subscriber.view) != (peer, view));
+        mirror
+            .subscribers
+            .retain(|subscriber| (subscriber.peer, subscriber.attachment) != (peer, attachment));
     }
 }

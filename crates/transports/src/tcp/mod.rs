@@ -18,32 +18,32 @@
 //!
 //! | kind | frame | flags | id | a | b | more header words | payload |
 //! |---|---|---|---|---|---|---|---|
-//! | 1 | mirror | | the receiver's view | first word | words | | b words |
+//! | 1 | mirror | | the receiver's attachment | first word | words | | b words |
 //! | 2 | write | 1, 2 | the receiver's connection | immediate value | words | grant key, region, first word | b words |
 //! | 3 | send | 1 | the receiver's connection | length in bytes | | | ⌈a / 8⌉ words |
 //! | 4 | acknowledge | | the receiver's connection | a + 2³² b: signalled posts placed since it was connected | | | |
 //! | 5 | open | | the sender's connection | channel | | | |
 //! | 6 | accept | | the receiver's connection | the sender's connection | | | |
 //! | 7 | close | | the sender's connection | reason: 1 closed, 2 refused, 3 receiver not ready, 4 protocol | | | |
-//! | 8 | attach | | the sender's view | | | mirror key, words | |
+//! | 8 | attach | | the sender's attachment | | | mirror key, words | |
 //! | 9 | goodbye | | | | | | |
-//! | 10 | detach | | the sender's view | a + 2³² b: mirror key | | | |
-//! | 11 | detached | | the receiver's view | | | | |
+//! | 10 | detach | | the sender's attachment | a + 2³² b: mirror key | | | |
+//! | 11 | detached | | the receiver's attachment | | | | |
 //!
 //! * *Order* [F1, M1] is the stream's. A receiver stores the words of a frame in any order, each whole, and all
 //!   after those of earlier frames.
-//! * *Views and connections* are numbered by the end whose they are. A reader numbers a view when it attaches; from
-//!   the owner's `Attached` event on, pushes go there. When the reader has dropped the view it says so (`detach`); pushes
-//!   that cross this are dropped, and after the answer (`detached`) the number is used again. A connection's number never
-//!   is.
+//! * *Attachments and connections* are numbered by the end whose they are. A reader numbers an attachment when it attaches;
+//!   from the owner's `Attached` event on, pushes go there. When the reader has dropped the attachment it says so (`detach`);
+//!   pushes that cross this are dropped, and after the answer (`detached`) the number is used again. A connection's number
+//!   never is.
 //! * *Connections* are paired by `open` and `accept`, ended by `close`; see `connections`. Frames for an
 //!   ended connection are dropped, because they crossed its `close`.
 //! * A write whose key, region or range its target has not granted to this peer, or has revoked, is *refused*:
 //!   nothing of it lands any more, and the target closes the connection with reason 2 [F10].
 //! * A send, or a write with immediate, that finds no posted receive *stalls* its connection [F7]: the target
 //!   keeps it and what follows (up to 16 MiB for all connections of a peer) and closes the connection with
-//!   reason 3 after one second, or when there is no room. Other connections and mirrors go on.
-//! * A peer that breaks the format is *disconnected*: a frame or flag that is not in the table, a view or
+//!   reason 3 after one second, or when there is no space. Other connections and mirrors go on.
+//! * A peer that breaks the format is *disconnected*: a frame or flag that is not in the table, an attachment or
 //!   connection that never was, a push beyond its mirror, a mirror attached with another size than published,
 //!   an acknowledgement of what was not signalled. The log says how; the peer gets a goodbye and then the end.
 //!
@@ -70,6 +70,7 @@
 //! references queue up is disconnected as unreachable. One poll reads at most 256 KiB per peer, and 1 MiB more of a
 //! long payload, and makes one `sendmsg` call per peer, for posts and for answers to what came with the last poll.
 
+mod attachments;
 mod connection;
 mod connections;
 mod fabric;
@@ -85,19 +86,18 @@ mod peer;
 mod poller;
 mod sealed;
 mod socket;
-mod views;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 use squall_fabric::{NodeId, RegionId};
 
-use self::grants::Grants;
+use self::attachments::{EndedCount, TcpAttachments};
+use self::grants::TcpGrants;
 use self::input::ReceiveBuffer;
-use self::mirror::Mirrors;
-use self::peer::{Local, Peer};
-use self::poller::Poller;
-use self::views::{Ended, Views};
+use self::mirror::TcpMirrors;
+use self::peer::{LocalNode, TcpPeer};
+use self::poller::TcpPoller;
 use crate::Waker;
 use crate::clock::Clock;
 use crate::session::PeerStream;
@@ -109,19 +109,19 @@ use crate::session::PeerStream;
 #[derive(Debug)]
 pub struct TcpFabric {
     /// A place without a peer holds a lost one, and is used again.
-    peers: Vec<Peer>,
+    peers: Vec<TcpPeer>,
     /// Where each peer is.
     places: BTreeMap<NodeId, usize>,
     /// Places without a peer.
     free_places: Vec<usize>,
-    /// Views of mirrors whose owners are no peers yet.
-    awaited_views: BTreeMap<NodeId, Views>,
-    /// Views that nobody holds any more, and how many of them have been let go.
-    ended_views: Ended,
-    swept_views: u64,
-    local: Local,
+    /// Attachments of mirrors whose owners are no peers yet.
+    awaited_attachments: BTreeMap<NodeId, TcpAttachments>,
+    /// Attachments that nobody holds any more, and how many of them have been let go.
+    ended_attachments: EndedCount,
+    swept_attachments: u64,
+    local: LocalNode,
     buffer: ReceiveBuffer,
-    poller: Poller,
+    poller: TcpPoller,
     waker: Waker,
     /// All region names below are used.
     next_region: u64,
@@ -166,10 +166,10 @@ impl TcpFabric {
         streams: Vec<(NodeId, PeerStream)>,
         waker: Waker,
     ) -> io::Result<Self> {
-        let local = Local {
+        let local = LocalNode {
             clock: Clock::start(),
-            grants: Grants::new(node),
-            mirrors: Mirrors::default(),
+            grants: TcpGrants::new(node),
+            mirrors: TcpMirrors::default(),
             events: VecDeque::new(),
             counters: TcpCounters::default(),
         };
@@ -177,12 +177,12 @@ impl TcpFabric {
             peers: Vec::with_capacity(streams.len()),
             places: BTreeMap::new(),
             free_places: Vec::new(),
-            awaited_views: BTreeMap::new(),
-            ended_views: Ended::default(),
-            swept_views: 0,
+            awaited_attachments: BTreeMap::new(),
+            ended_attachments: EndedCount::default(),
+            swept_attachments: 0,
             local,
             buffer: ReceiveBuffer::new(),
-            poller: Poller::new()?,
+            poller: TcpPoller::new()?,
             waker,
             next_region: 0,
         };
@@ -198,10 +198,10 @@ impl TcpFabric {
         self.local.counters
     }
 
-    /// Whether something waits for room in a socket.
+    /// Whether something waits for space in a socket.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        self.peers.iter().any(Peer::has_output)
+        self.peers.iter().any(TcpPeer::has_output)
     }
 
     /// The place of `node` among the peers.

@@ -9,15 +9,15 @@ use std::ptr::NonNull;
 
 use squall_fabric::Region;
 
-use super::frame::{Frame, HEADER_WORDS, mirror_header};
-use super::socket::Piece;
+use super::frame::{HEADER_WORDS, TcpFrame, mirror_header};
+use super::socket::IoPiece;
 
 /// The queue of one stream.
 ///
 /// **Order.** The stream is the copied bytes, with each reference inserted where the copied bytes before it end.
 /// Positions count the copied bytes since the stream began.
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(super) struct OutputQueue {
     /// Headers and short payloads; the first word has position `base`.
     copied: Vec<u64>,
     base: u64,
@@ -53,13 +53,13 @@ struct Split {
 
 #[derive(Clone, Copy, Debug)]
 struct Tail {
-    view: u32,
+    attachment: u32,
     word: u32,
     /// The position of the frame.
     at: u64,
 }
 
-impl Output {
+impl OutputQueue {
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.next == self.end() && self.references.is_empty() && self.split.rest.is_empty()
@@ -81,13 +81,13 @@ impl Output {
     }
 
     /// Queues a frame without payload, or the header of one with payload.
-    pub(super) fn push_frame(&mut self, frame: Frame) {
+    pub(super) fn push_frame(&mut self, frame: TcpFrame) {
         self.has_posts = true;
         self.push_answer(frame);
     }
 
     /// Queues a frame that answers what came.
-    pub(super) fn push_answer(&mut self, frame: Frame) {
+    pub(super) fn push_answer(&mut self, frame: TcpFrame) {
         let (words, count) = frame.encode();
         self.tail = None;
         self.copied.extend_from_slice(&words[..count]);
@@ -119,10 +119,10 @@ impl Output {
         }
     }
 
-    /// Queues a range of a mirror for the peer's view `view`.
-    pub(super) fn push_mirror(&mut self, view: u32, region: &Region, range: Range<usize>) {
+    /// Queues a range of a mirror for the peer's attachment `attachment`.
+    pub(super) fn push_mirror(&mut self, attachment: u32, region: &Region, range: Range<usize>) {
         (self.tail, self.has_posts) = (None, true);
-        self.copied.extend_from_slice(&mirror_header(view, narrow(range.start), narrow(range.len())));
+        self.copied.extend_from_slice(&mirror_header(attachment, narrow(range.start), narrow(range.len())));
         self.push_range(region, range);
     }
 
@@ -130,16 +130,16 @@ impl Output {
     ///
     /// If the last frame is the same word and is not begun, the value replaces the older one: nothing lies
     /// between the two, so a reader that polls rarely could see no difference [M1].
-    pub(super) fn push_mirror_word(&mut self, view: u32, word: u32, value: u64) -> bool {
+    pub(super) fn push_mirror_word(&mut self, attachment: u32, word: u32, value: u64) -> bool {
         if let Some(tail) = self.tail
-            && (tail.view, tail.word) == (view, word)
+            && (tail.attachment, tail.word) == (attachment, word)
             && tail.at >= self.next
         {
             *self.copied.last_mut().expect("the frame at the tail") = value;
             return false;
         }
-        (self.tail, self.has_posts) = (Some(Tail { view, word, at: self.end() }), true);
-        let [head, tail] = mirror_header(view, word, 1);
+        (self.tail, self.has_posts) = (Some(Tail { attachment, word, at: self.end() }), true);
+        let [head, tail] = mirror_header(attachment, word, 1);
         self.copied.extend_from_slice(&[head, tail, value]);
         true
     }
@@ -151,11 +151,11 @@ impl Output {
     }
 
     /// Names the memory to be sent next; returns the number of pieces. They are valid until the next change.
-    pub(super) fn gather(&self, pieces: &mut [Piece]) -> usize {
+    pub(super) fn gather(&self, pieces: &mut [IoPiece]) -> usize {
         let mut count = 0;
         let mut add = |start: NonNull<u8>, length: usize| {
             if length > 0 && count < pieces.len() {
-                pieces[count] = Piece::new(start, length);
+                pieces[count] = IoPiece::new(start, length);
                 count += 1;
             }
         };
@@ -203,8 +203,8 @@ impl Output {
         self.reclaim();
     }
 
-    /// Takes what is to be sent next out of the queue, by value, as much as `target` has room for; returns the number of words.
-    /// Whoever takes words so never uses [`Output::gather`], and no word is split.
+    /// Takes what is to be sent next out of the queue, by value, as much as `target` has space for; returns the number of
+    /// words. Whoever takes words so never uses [`OutputQueue::gather`], and no word is split.
     pub(super) fn take_words(&mut self, target: &mut [u64]) -> usize {
         let mut taken = 0;
         while taken < target.len() {

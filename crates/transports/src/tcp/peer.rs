@@ -5,39 +5,41 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::ptr::NonNull;
 
-use squall_fabric::{BreakReason, Event, NodeId, Region};
+use squall_fabric::{BreakReason, FabricEvent, NodeId, Region};
 
 use super::TcpCounters;
-use super::connections::Connections;
-use super::frame::{Frame, Violation};
-use super::grants::Grants;
-use super::input::{AHEAD_BYTES, Input, LONG_BYTES_MIN, ReceiveBuffer, Target, order_after_earlier_frames};
-use super::mirror::Mirrors;
-use super::output::{Output, PIECES_MAX};
-use super::socket::{Piece, Socket};
-use super::views::Views;
+use super::attachments::TcpAttachments;
+use super::connections::TcpConnections;
+use super::frame::{TcpFrame, TcpViolation};
+use super::grants::TcpGrants;
+use super::input::{
+    AHEAD_BYTES, LONG_BYTES_MIN, PayloadTarget, ReceiveBuffer, StreamInput, order_after_earlier_frames,
+};
+use super::mirror::TcpMirrors;
+use super::output::{OutputQueue, PIECES_MAX};
+use super::socket::{IoPiece, TcpSocket};
 use crate::clock::Clock;
 use crate::session::Records;
 
 /// What belongs to this node rather than to one peer.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalNode {
     pub(super) clock: Clock,
-    pub(super) grants: Grants,
-    pub(super) mirrors: Mirrors,
+    pub(super) grants: TcpGrants,
+    pub(super) mirrors: TcpMirrors,
     /// What the next poll yields.
-    pub(super) events: VecDeque<Event>,
+    pub(super) events: VecDeque<FabricEvent>,
     pub(super) counters: TcpCounters,
 }
 
 /// A peer and the stream to it.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct TcpPeer {
     pub(super) node: NodeId,
     /// Its place among the peers.
     pub(super) index: usize,
     /// Closed when the peer is lost.
-    pub(super) socket: Option<Socket>,
+    pub(super) socket: Option<TcpSocket>,
     /// The keys of the session, if what the stream carries is encrypted.
     pub(super) records: Option<Box<Records>>,
     /// Set when the peer is gone; nothing is sent or received then.
@@ -52,17 +54,17 @@ pub(super) struct Peer {
     pub(super) ended: bool,
     /// Why sending failed, which says more than the end of the stream.
     failure: Option<io::Error>,
-    pub(super) output: Output,
-    pub(super) input: Input,
-    pub(super) views: Views,
-    pub(super) connections: Connections,
+    pub(super) output: OutputQueue,
+    pub(super) input: StreamInput,
+    pub(super) attachments: TcpAttachments,
+    pub(super) connections: TcpConnections,
 }
 
 /// Why a peer is given up.
 #[derive(Debug)]
-pub(super) enum Loss {
+pub(super) enum TcpLoss {
     /// It broke the transport protocol.
-    Violation(Violation),
+    Violation(TcpViolation),
     /// It says that this node broke the transport protocol.
     Goodbye,
     /// It ended the stream.
@@ -72,16 +74,16 @@ pub(super) enum Loss {
     Io(io::Error),
 }
 
-impl From<Violation> for Loss {
-    fn from(violation: Violation) -> Self {
+impl From<TcpViolation> for TcpLoss {
+    fn from(violation: TcpViolation) -> Self {
         Self::Violation(violation)
     }
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for TcpLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Violation(Violation(how)) => write!(f, "it broke the transport protocol by {how}"),
+            Self::Violation(TcpViolation(how)) => write!(f, "it broke the transport protocol by {how}"),
             Self::Goodbye => f.write_str("it says that this node broke the transport protocol"),
             Self::End => f.write_str("it ended the stream"),
             Self::Overrun => f.write_str("it does not take what is sent to it"),
@@ -90,7 +92,7 @@ impl fmt::Display for Loss {
     }
 }
 
-impl Loss {
+impl TcpLoss {
     pub(super) fn reason(&self) -> BreakReason {
         match self {
             Self::Violation(_) | Self::Goodbye => BreakReason::Protocol,
@@ -106,12 +108,12 @@ impl Loss {
     }
 }
 
-impl Peer {
+impl TcpPeer {
     /// Connections are numbered from `first_connection` on: whoever had this place before has used the others.
     pub(super) fn new(
         node: NodeId,
         index: usize,
-        socket: Socket,
+        socket: TcpSocket,
         records: Option<Box<Records>>,
         first_connection: u32,
     ) -> Self {
@@ -126,10 +128,10 @@ impl Peer {
             held: false,
             ended: false,
             failure: None,
-            output: Output::default(),
-            input: Input::new(),
-            views: Views::default(),
-            connections: Connections::new(index, node, first_connection),
+            output: OutputQueue::default(),
+            input: StreamInput::new(),
+            attachments: TcpAttachments::default(),
+            connections: TcpConnections::new(index, node, first_connection),
         }
     }
 
@@ -142,7 +144,7 @@ impl Peer {
             }
         }
         if self.records.is_some() {
-            return self.transmit_sealed(counters, Socket::send);
+            return self.transmit_sealed(counters, TcpSocket::send);
         }
         self.transmit(counters, Self::send)
     }
@@ -152,7 +154,7 @@ impl Peer {
         !self.output.is_empty() || self.records.as_ref().is_some_and(|records| !records.is_flushed())
     }
 
-    /// As [`Peer::poll_output`], but if nothing waits except answers to what came, the kernel keeps them for a moment.
+    /// As [`TcpPeer::poll_output`], but if nothing waits except answers to what came, the kernel keeps them for a moment.
     pub(super) fn poll_own_output(&mut self, counters: &mut TcpCounters) -> usize {
         if !self.has_output() {
             return 0;
@@ -162,7 +164,7 @@ impl Peer {
         }
         self.held = true;
         if self.records.is_some() {
-            return self.transmit_sealed(counters, Socket::send_with_more);
+            return self.transmit_sealed(counters, TcpSocket::send_with_more);
         }
         self.transmit(counters, |peer| match peer.output.plain() {
             Some(bytes) => Ok((peer.socket().send_with_more(bytes)?, bytes.len())),
@@ -211,20 +213,20 @@ impl Peer {
         if let Some(bytes) = self.output.plain() {
             return Ok((self.socket().send(bytes)?, bytes.len()));
         }
-        let mut pieces = [Piece::EMPTY; PIECES_MAX];
+        let mut pieces = [IoPiece::EMPTY; PIECES_MAX];
         let count = self.output.gather(&mut pieces);
         let pieces = &pieces[..count];
         // SAFETY: the pieces are memory of the queue and of regions that it keeps alive.
         let sent = unsafe { self.socket().send_pieces(pieces) }?;
-        Ok((sent, pieces.iter().map(Piece::length).sum()))
+        Ok((sent, pieces.iter().map(IoPiece::length).sum()))
     }
 
     /// Receives what one read yields and does what it says. Returns the number of bytes.
     pub(super) fn poll_input(
         &mut self,
         buffer: &mut ReceiveBuffer,
-        local: &mut Local,
-    ) -> Result<usize, Loss> {
+        local: &mut LocalNode,
+    ) -> Result<usize, TcpLoss> {
         if self.records.is_some() {
             return self.poll_sealed_input(buffer, local);
         }
@@ -233,8 +235,8 @@ impl Peer {
         }
         let restored = self.input.restore(buffer);
         let length = self.input.wanted(buffer.bytes_mut().len() - restored);
-        let room = &mut buffer.bytes_mut()[restored..restored + length];
-        let received = self.receive_into(length, &mut local.counters, |socket| socket.receive(room))?;
+        let space = &mut buffer.bytes_mut()[restored..restored + length];
+        let received = self.receive_into(length, &mut local.counters, |socket| socket.receive(space))?;
         if received > 0 {
             self.take_buffered(buffer, restored + received, local)?;
         }
@@ -246,8 +248,8 @@ impl Peer {
         &mut self,
         buffer: &mut ReceiveBuffer,
         end: usize,
-        local: &mut Local,
-    ) -> Result<(), Loss> {
+        local: &mut LocalNode,
+    ) -> Result<(), TcpLoss> {
         let used = self.handle_words(buffer.words(end / 8), local)?;
         self.input.keep(buffer, 8 * used, end);
         self.connections.flush_acks(&mut self.output);
@@ -260,10 +262,10 @@ impl Peer {
     fn receive_direct(
         &mut self,
         buffer: &mut ReceiveBuffer,
-        local: &mut Local,
-    ) -> Result<Option<usize>, Loss> {
+        local: &mut LocalNode,
+    ) -> Result<Option<usize>, TcpLoss> {
         let Some((region, first, words)) = self.direct_target(&local.grants) else { return Ok(None) };
-        let available = self.socket().available().map_err(Loss::Io)?;
+        let available = self.socket().available().map_err(TcpLoss::Io)?;
         let missing = self.input.missing();
         let begun = usize::from(missing > 0);
         let least = LONG_BYTES_MIN.min(8 * (words - begun));
@@ -274,16 +276,16 @@ impl Peer {
         let mut lead = [0; 8];
         let ahead = if whole == words - begun { AHEAD_BYTES } else { 0 };
         let pieces = [
-            Piece::new(NonNull::from(&mut lead).cast(), missing),
-            Piece::new(region.pointer(first + begun).cast(), 8 * whole),
-            Piece::new(NonNull::from(&mut buffer.bytes_mut()[..ahead]).cast(), ahead),
+            IoPiece::new(NonNull::from(&mut lead).cast(), missing),
+            IoPiece::new(region.pointer(first + begun).cast(), 8 * whole),
+            IoPiece::new(NonNull::from(&mut buffer.bytes_mut()[..ahead]).cast(), ahead),
         ];
         let wanted = missing + 8 * whole + ahead;
         order_after_earlier_frames();
         // SAFETY: the first and the last piece are at most `lead` and the buffer, which nobody borrows now. The second
         // lies inside its region, as `direct_target` checked; its words are atomics, to which nobody holds exclusive
         // references, and the kernel stores into them as another process does into shared memory.
-        let read = |socket: &Socket| unsafe { socket.receive_pieces(&pieces) };
+        let read = |socket: &TcpSocket| unsafe { socket.receive_pieces(&pieces) };
         let received = self.receive_into(wanted, &mut local.counters, read)?;
         if whole < words - begun && available - 8 * whole < 8 {
             // Only a part of a word is left, which goes with the next read: the poller tells when the rest has come.
@@ -311,19 +313,20 @@ impl Peer {
 
     /// The memory of the payload under way, if reading straight into it is worth while: its region, its next
     /// word and the number of words.
-    fn direct_target(&self, grants: &Grants) -> Option<(Region, usize, usize)> {
+    fn direct_target(&self, grants: &TcpGrants) -> Option<(Region, usize, usize)> {
         let payload = self.input.payload.as_ref()?;
         if !self.input.expects_long || 8 * payload.words < ENDING_BYTES_MIN {
             return None;
         }
         match &payload.target {
-            Target::View { view, next } => {
+            PayloadTarget::Attachment { attachment, next } => {
                 let words = u32::try_from(payload.words).expect("a frame's words");
-                let view = self.views.target(*view, *next, words).expect("checked at the header");
-                let view = view.filter(|view| !view.frozen)?;
-                Some((view.region.clone(), *next as usize, payload.words))
+                let attachment =
+                    self.attachments.target(*attachment, *next, words).expect("checked at the header");
+                let attachment = attachment.filter(|attachment| !attachment.frozen)?;
+                Some((attachment.region.clone(), *next as usize, payload.words))
             }
-            Target::Grant { frame } => {
+            PayloadTarget::Grant { frame } => {
                 let (region, first) = grants.target(frame, self.node)?;
                 Some((region.clone(), first, payload.words))
             }
@@ -336,11 +339,11 @@ impl Peer {
         &mut self,
         wanted: usize,
         counters: &mut TcpCounters,
-        read: impl FnOnce(&Socket) -> io::Result<usize>,
-    ) -> Result<usize, Loss> {
+        read: impl FnOnce(&TcpSocket) -> io::Result<usize>,
+    ) -> Result<usize, TcpLoss> {
         counters.receive_calls += 1;
         match read(self.socket()) {
-            Ok(0) => Err(self.failure.take().map_or(Loss::End, Loss::Io)),
+            Ok(0) => Err(self.failure.take().map_or(TcpLoss::End, TcpLoss::Io)),
             Ok(received) => {
                 counters.bytes_received += received as u64;
                 // A short read has emptied the socket: the poller tells when there is more.
@@ -352,55 +355,55 @@ impl Peer {
                 Ok(0)
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
-            Err(error) => Err(Loss::Io(self.failure.take().unwrap_or(error))),
+            Err(error) => Err(TcpLoss::Io(self.failure.take().unwrap_or(error))),
         }
     }
 
-    pub(super) fn socket(&self) -> &Socket {
+    pub(super) fn socket(&self) -> &TcpSocket {
         self.socket.as_ref().expect("nothing is sent to or received from a lost peer")
     }
 
     /// Gives the peer up: its connections break, and this node is told.
-    pub(super) fn lose(&mut self, loss: &Loss, local: &mut Local) {
+    pub(super) fn lose(&mut self, loss: &TcpLoss, local: &mut LocalNode) {
         if self.lost.is_some() {
             return;
         }
         let reason = loss.reason();
         tracing::warn!(node = local.grants.owner().0, peer = self.node.0, "lost a peer: {loss}");
         self.lost = Some(reason);
-        if let Loss::Violation(_) = loss {
+        if let TcpLoss::Violation(_) = loss {
             // So that the peer's log says why, if the socket still takes it.
-            self.output.push_frame(Frame::Goodbye);
+            self.output.push_frame(TcpFrame::Goodbye);
             self.poll_output(&mut local.counters);
         }
         self.hang_up(local);
         self.connections.lose(reason, &mut local.events);
-        local.events.push_back(Event::PeerLost { peer: self.node, reason });
+        local.events.push_back(FabricEvent::PeerLost { peer: self.node, reason });
     }
 
     /// Parts with the peer without a word to this node, after a last attempt to send what waits. The place is free.
-    pub(super) fn remove(&mut self, local: &mut Local) {
+    pub(super) fn remove(&mut self, local: &mut LocalNode) {
         self.poll_output(&mut local.counters);
         self.lost = Some(BreakReason::PeerClosed);
         self.hang_up(local);
-        self.views = Views::default();
+        self.attachments = TcpAttachments::default();
         self.connections = self.connections.successors(self.node);
     }
 
-    fn hang_up(&mut self, local: &mut Local) {
+    fn hang_up(&mut self, local: &mut LocalNode) {
         (self.socket, self.records) = (None, None);
         self.output.clear();
-        self.input = Input::new();
+        self.input = StreamInput::new();
         (self.readable, self.writable, self.held) = (false, false, false);
         local.mirrors.unsubscribe(self.index);
     }
 
-    /// Lets go the views that nobody holds any more.
-    pub(super) fn sweep_views(&mut self, counters: &mut TcpCounters) {
-        let Self { views, output, lost, .. } = self;
-        views.sweep(|view, key| {
+    /// Lets go the attachments that nobody holds any more.
+    pub(super) fn sweep_attachments(&mut self, counters: &mut TcpCounters) {
+        let Self { attachments, output, lost, .. } = self;
+        attachments.sweep(|attachment, key| {
             if lost.is_none() {
-                output.push_frame(Frame::Detach { view, key: key.0 });
+                output.push_frame(TcpFrame::Detach { attachment, key: key.0 });
                 counters.frames_sent += 1;
             }
             lost.is_none()

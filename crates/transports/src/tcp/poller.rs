@@ -1,4 +1,4 @@
-//! Readiness: which sockets have something to receive or room to send, and how the node sleeps until then.
+//! Readiness: which sockets have something to receive or space to send, and how the node sleeps until then.
 //!
 //! The sockets are in one edge-triggered `epoll` set, so that one call per poll tells about all of them, and a
 //! poll that finds nothing costs one short call whatever the number of peers. An edge is remembered in the
@@ -14,29 +14,29 @@ use rustix::io::Errno;
 use squall_fabric::{Duration, Fabric};
 
 use super::TcpFabric;
-use super::peer::Peer;
-use super::socket::Socket;
-use crate::{Sleeper, Transport, Waker, barrier};
+use super::peer::TcpPeer;
+use super::socket::TcpSocket;
+use crate::{Sleeper, TransportFabric, Waker, barrier};
 
 /// The set of all sockets.
 #[derive(Debug)]
-pub(super) struct Poller {
+pub(super) struct TcpPoller {
     set: OwnedFd,
 }
 
-impl Poller {
+impl TcpPoller {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self { set: epoll::create(CreateFlags::CLOEXEC)? })
     }
 
     /// Watches the socket of the peer at `index`.
-    pub(super) fn add(&self, socket: &Socket, index: usize) -> io::Result<()> {
+    pub(super) fn add(&self, socket: &TcpSocket, index: usize) -> io::Result<()> {
         let edges = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         Ok(epoll::add(&self.set, socket.fd(), EventData::new_u64(index as u64), edges)?)
     }
 
     /// Tells the peers what has become possible since the last call.
-    pub(super) fn poll(&self, peers: &mut [Peer]) {
+    pub(super) fn poll(&self, peers: &mut [TcpPeer]) {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
         let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
         let (ready, _) = match epoll::wait(&self.set, &mut events, Some(&no_time)) {
@@ -74,7 +74,7 @@ impl Poller {
     }
 }
 
-impl Transport for TcpFabric {
+impl TransportFabric for TcpFabric {
     fn prepare_park(&mut self) {
         self.poll_output();
         self.waker.set_parked(true);
@@ -114,7 +114,7 @@ impl Sleeper for TcpFabric {
     fn before_sleep(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
         // What was posted since `prepare_park`.
         self.poll_output();
-        let busy = |peer: &Peer| peer.readable || peer.writable && peer.has_output();
+        let busy = |peer: &TcpPeer| peer.readable || peer.writable && peer.has_output();
         if !self.local.events.is_empty() || self.peers.iter().any(busy) {
             return None;
         }

@@ -3,19 +3,19 @@
 use std::io;
 
 use super::TcpCounters;
-use super::frame::Violation;
+use super::frame::TcpViolation;
 use super::input::ReceiveBuffer;
-use super::output::{Output, as_bytes};
-use super::peer::{Local, Loss, Peer};
-use super::socket::Socket;
+use super::output::{OutputQueue, as_bytes};
+use super::peer::{LocalNode, TcpLoss, TcpPeer};
+use super::socket::TcpSocket;
 use crate::session::{INBOUND_BYTES, OPENING_BYTES, RECORD_BYTES_MAX, Records};
 
-impl Peer {
+impl TcpPeer {
     /// Encrypts what waits and sends it, as far as the socket takes it. Returns the number of bytes.
     pub(super) fn transmit_sealed(
         &mut self,
         counters: &mut TcpCounters,
-        send: impl Fn(&Socket, &[u8]) -> io::Result<usize>,
+        send: impl Fn(&TcpSocket, &[u8]) -> io::Result<usize>,
     ) -> usize {
         let mut sent = 0;
         while self.writable && sent < SENT_BYTES_MAX {
@@ -45,8 +45,8 @@ impl Peer {
     pub(super) fn poll_sealed_input(
         &mut self,
         buffer: &mut ReceiveBuffer,
-        local: &mut Local,
-    ) -> Result<usize, Loss> {
+        local: &mut LocalNode,
+    ) -> Result<usize, TcpLoss> {
         let mut records = self.records.take().expect("only sealed streams come here");
         let outcome = self.receive_records(&mut records, buffer, local);
         self.records = Some(records);
@@ -57,18 +57,18 @@ impl Peer {
         &mut self,
         records: &mut Records,
         buffer: &mut ReceiveBuffer,
-        local: &mut Local,
-    ) -> Result<usize, Loss> {
-        let room = records.room(INBOUND_BYTES);
-        let received = self.receive_into(room.len(), &mut local.counters, |socket| socket.receive(room))?;
+        local: &mut LocalNode,
+    ) -> Result<usize, TcpLoss> {
+        let space = records.free_space(INBOUND_BYTES);
+        let received = self.receive_into(space.len(), &mut local.counters, |socket| socket.receive(space))?;
         records.on_received(received);
         loop {
             let restored = self.input.restore(buffer);
             let target = &mut buffer.bytes_mut()[restored..restored + OPENING_BYTES];
-            let opened = records.open(target).map_err(|_| Violation(BAD_RECORD))?;
+            let opened = records.open(target).map_err(|_| TcpViolation(BAD_RECORD))?;
             let Some(opened) = opened else { return Ok(received) };
             if !opened.is_multiple_of(8) {
-                return Err(Violation("a record of broken words").into());
+                return Err(TcpViolation("a record of broken words").into());
             }
             self.take_buffered(buffer, restored + opened, local)?;
         }
@@ -76,7 +76,7 @@ impl Peer {
 }
 
 /// Encrypts the next words of the queue, in a few records at most, so that one call sends them.
-fn seal(output: &mut Output, records: &mut Records) {
+fn seal(output: &mut OutputQueue, records: &mut Records) {
     let mut words = std::mem::take(&mut records.words);
     words.resize(RECORD_BYTES_MAX / 8, 0);
     for _ in 0..RECORDS_MAX {

@@ -11,9 +11,9 @@ use rustix::net::{RecvFlags, SendFlags};
 /// A piece of memory for the kernel to read or to fill.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Piece(libc::iovec);
+pub(super) struct IoPiece(libc::iovec);
 
-impl Piece {
+impl IoPiece {
     /// No memory.
     pub(super) const EMPTY: Self = Self(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
 
@@ -33,11 +33,11 @@ impl Piece {
 
 /// A non-blocking stream.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(super) struct TcpSocket {
     stream: TcpStream,
 }
 
-impl Socket {
+impl TcpSocket {
     /// Makes the stream non-blocking and sends small writes at once.
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
@@ -56,8 +56,8 @@ impl Socket {
         Ok(rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL)?)
     }
 
-    /// As [`Socket::send`], of bytes that may wait for others, but not for long: the kernel sends them when more is sent, the
-    /// peer's kernel answers something, [`Socket::push`] is called, or after 0.2 s.
+    /// As [`TcpSocket::send`], of bytes that may wait for others, but not for long: the kernel sends them when more is sent,
+    /// the peer's kernel answers something, [`TcpSocket::push`] is called, or after 0.2 s.
     pub(super) fn send_with_more(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL | SendFlags::MORE)?)
     }
@@ -72,12 +72,12 @@ impl Socket {
     ///
     /// # Safety
     /// Each piece is valid for loads of its length.
-    pub(super) unsafe fn send_pieces(&self, pieces: &[Piece]) -> io::Result<usize> {
+    pub(super) unsafe fn send_pieces(&self, pieces: &[IoPiece]) -> io::Result<usize> {
         // SAFETY: a `msghdr` of zeros is valid: no name, no pieces, no control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut().cast();
         message.msg_iovlen = pieces.len() as _;
-        // SAFETY: `message` names `pieces`, `Piece` is an `iovec`, and the caller promises that each is valid;
+        // SAFETY: `message` names `pieces`, `IoPiece` is an `iovec`, and the caller promises that each is valid;
         // the kernel only reads them.
         let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
@@ -92,9 +92,9 @@ impl Socket {
     ///
     /// # Safety
     /// Each piece is valid for stores of its length, and nobody holds a reference to its bytes.
-    pub(super) unsafe fn receive_pieces(&self, pieces: &[Piece]) -> io::Result<usize> {
+    pub(super) unsafe fn receive_pieces(&self, pieces: &[IoPiece]) -> io::Result<usize> {
         let count = libc::c_int::try_from(pieces.len()).expect("few pieces");
-        // SAFETY: `Piece` is an `iovec`, and the caller promises that each is valid.
+        // SAFETY: `IoPiece` is an `iovec`, and the caller promises that each is valid.
         let received = unsafe { libc::readv(self.stream.as_raw_fd(), pieces.as_ptr().cast(), count) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
@@ -131,5 +131,5 @@ fn unpace(stream: &TcpStream) {
     }
 }
 
-/// Room for a few windows of large messages between two polls of the peer.
+/// Space for a few windows of large messages between two polls of the peer.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;

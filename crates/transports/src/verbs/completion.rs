@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 
-use super::device::{Device, status};
+use super::device::{VerbsDevice, status};
 use super::ffi;
 
 /// Readable when a completion comes to a queue that was armed.
 pub(super) struct CompletionChannel {
-    device: Arc<Device>,
+    device: Arc<VerbsDevice>,
     channel: NonNull<ffi::ibv_comp_channel>,
 }
 
@@ -23,7 +23,7 @@ unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
     /// A channel that never blocks its reader.
-    pub(super) fn new(device: &Arc<Device>) -> io::Result<Arc<Self>> {
+    pub(super) fn new(device: &Arc<VerbsDevice>) -> io::Result<Arc<Self>> {
         // SAFETY: the device is open.
         let channel = unsafe { device.library().ibv_create_comp_channel(device.context().as_ptr()) };
         let channel = NonNull::new(channel).ok_or_else(io::Error::last_os_error)?;
@@ -92,10 +92,10 @@ impl CompletionQueue {
     }
 
     /// Takes up to [`BATCH`] completions; returns those that were there.
-    pub(super) fn poll<'a>(&self, batch: &'a mut Batch) -> &'a [ffi::ibv_wc] {
+    pub(super) fn poll<'a>(&self, batch: &'a mut CompletionBatch) -> &'a [ffi::ibv_wc] {
         let poll = self.operations().poll_cq.expect("every device has it");
         let most = i32::try_from(BATCH).expect("a small batch");
-        // SAFETY: the queue is alive, and the batch has room for so many.
+        // SAFETY: the queue is alive, and the batch has space for so many.
         let taken = unsafe { poll(self.as_ptr(), most, batch.entries.as_mut_ptr()) };
         let taken = usize::try_from(taken).expect("a queue that never overflows can be polled");
         &batch.entries[..taken]
@@ -123,12 +123,12 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// Room for the completions of one call.
-pub(super) struct Batch {
+/// Space for the completions of one call.
+pub(super) struct CompletionBatch {
     entries: Box<[ffi::ibv_wc; BATCH]>,
 }
 
-impl Batch {
+impl CompletionBatch {
     pub(super) fn new() -> Self {
         // SAFETY: integers only, for which zeros are valid.
         let empty: ffi::ibv_wc = unsafe { std::mem::zeroed() };
@@ -156,7 +156,7 @@ struct Shared {
 }
 
 impl CompletionQueues {
-    pub(super) fn new(device: &Arc<Device>) -> io::Result<Self> {
+    pub(super) fn new(device: &Arc<VerbsDevice>) -> io::Result<Self> {
         let entries_max = ENTRIES.min(device.completions_max);
         Ok(Self { channel: CompletionChannel::new(device)?, queues: Vec::new(), entries_max })
     }
@@ -165,11 +165,11 @@ impl CompletionQueues {
         &self.channel
     }
 
-    /// A queue with room for `entries` more, and its place.
+    /// A queue with space for `entries` more, and its place.
     pub(super) fn reserve(&mut self, entries: usize) -> io::Result<(usize, Arc<CompletionQueue>)> {
         assert!(entries <= self.entries_max, "{entries} entries for one queue pair");
-        let roomy = self.queues.iter().position(|shared| shared.reserved + entries <= self.entries_max);
-        let place = match roomy {
+        let large = self.queues.iter().position(|shared| shared.reserved + entries <= self.entries_max);
+        let place = match large {
             Some(place) => place,
             None => {
                 let queue = CompletionQueue::new(&self.channel, self.entries_max)?;
@@ -187,7 +187,7 @@ impl CompletionQueues {
     }
 
     /// Takes completions of the queue at `place`; fewer than [`BATCH`] mean that it is empty.
-    pub(super) fn poll<'a>(&mut self, place: usize, batch: &'a mut Batch) -> &'a [ffi::ibv_wc] {
+    pub(super) fn poll<'a>(&mut self, place: usize, batch: &'a mut CompletionBatch) -> &'a [ffi::ibv_wc] {
         let shared = &mut self.queues[place];
         let completions = shared.queue.poll(batch);
         if completions.len() < BATCH {

@@ -8,20 +8,20 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use squall_fabric::{BreakReason, Channel, ConnId, Event, NodeId, PostError};
+use squall_fabric::{BreakReason, Channel, ConnId, FabricEvent, NodeId, PostError};
 
 use super::VerbsFabric;
-use super::endpoint::{Role, State};
-use super::frame::{CloseReason, Frame, Violation};
-use super::peer::Offer;
-use super::queue_pair::Depth;
-use crate::slots::Slots;
+use super::endpoint::{EndpointRole, EndpointState};
+use super::frame::{VerbsCloseReason, VerbsFrame, VerbsViolation};
+use super::peer::OpenedChannel;
+use super::queue_pair::QueueDepth;
+use crate::slot_map::SlotMap;
 
 /// This node's ends of connections.
 #[derive(Debug, Default)]
-pub(super) struct Connections {
+pub(super) struct VerbsConnections {
     /// Those that have not ended, by the number in their [`ConnId`].
-    ends: Slots<End>,
+    ends: SlotMap<End>,
     by_channel: BTreeMap<(usize, Channel), u32>,
 }
 
@@ -39,7 +39,7 @@ struct End {
     accepted: bool,
 }
 
-impl Connections {
+impl VerbsConnections {
     /// The endpoint and the peer of a connection that takes posts.
     #[inline]
     pub(super) fn connected(&self, conn: ConnId) -> Result<(u32, usize), PostError> {
@@ -117,14 +117,14 @@ impl VerbsFabric {
     fn forget(&mut self, number: u32, reason: BreakReason) {
         let end = self.connections.ends.remove(number).expect("it is live");
         self.connections.by_channel.remove(&(end.peer, end.channel));
-        self.events.push_back(Event::Broken { conn: conn_id(number), reason });
+        self.events.push_back(FabricEvent::Broken { conn: conn_id(number), reason });
     }
 
     /// Makes a queue pair for a connection and tells the peer; false if that fails, and then the connection breaks.
     fn offer(&mut self, number: u32) -> bool {
         let End { peer, channel, .. } = *self.connections.end(number);
         let domain = self.peers[peer].domain.clone();
-        let endpoint = match self.endpoints.make(Role::Channel(number), peer, &domain, DEPTH) {
+        let endpoint = match self.endpoints.make(EndpointRole::Channel(number), peer, &domain, DEPTH) {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 let node = self.peers[peer].node;
@@ -135,7 +135,7 @@ impl VerbsFabric {
         };
         self.connections.end(number).endpoint = endpoint;
         let pair = self.endpoints.live(endpoint).expect("just made").pair.name();
-        self.peers[peer].tell(Frame::Open { number: endpoint, channel: channel.0, pair });
+        self.peers[peer].send(VerbsFrame::Open { number: endpoint, channel: channel.0, pair });
         true
     }
 
@@ -147,7 +147,7 @@ impl VerbsFabric {
         }
     }
 
-    fn pair(&mut self, conn: u32, offer: Offer) {
+    fn pair(&mut self, conn: u32, offer: OpenedChannel) {
         let end = self.connections.end(conn);
         end.partner = Some(offer.number);
         let (number, peer) = (end.endpoint, end.peer);
@@ -155,10 +155,10 @@ impl VerbsFabric {
         let writable = self.grants.count(peer, None) > 0;
         let endpoint = self.endpoints.live(number).expect("it is live");
         match endpoint.pair.connect(&address, offer.pair, writable) {
-            Ok(()) => self.peers[peer].tell(Frame::Accept { number, partner: offer.number }),
+            Ok(()) => self.peers[peer].send(VerbsFrame::Accept { number, partner: offer.number }),
             Err(error) => {
                 tracing::warn!(%error, "no path to {}", self.peers[peer].node);
-                self.break_connection(conn, CloseReason::Unreachable);
+                self.break_connection(conn, VerbsCloseReason::Unreachable);
             }
         }
     }
@@ -166,40 +166,40 @@ impl VerbsFabric {
     /// Closes a connection, if it has not ended.
     pub(super) fn close_connection(&mut self, conn: ConnId) {
         if self.connections.find(conn).is_some() {
-            self.end_connection(u32::try_from(conn.0).expect("found"), Some(CloseReason::Closed));
+            self.end_connection(u32::try_from(conn.0).expect("found"), Some(VerbsCloseReason::Closed));
         }
     }
 
     /// Ends a live connection; false if there is none. The peer is told the reason, if there is one.
-    fn end_connection(&mut self, number: u32, reason: Option<CloseReason>) -> bool {
+    fn end_connection(&mut self, number: u32, reason: Option<VerbsCloseReason>) -> bool {
         let Some(end) = self.connections.ends.remove(number) else { return false };
         self.connections.by_channel.remove(&(end.peer, end.channel));
         self.end_endpoint(end.endpoint);
         if let Some(reason) = reason {
-            self.peers[end.peer].tell(Frame::Close { number: end.endpoint, reason });
+            self.peers[end.peer].send(VerbsFrame::Close { number: end.endpoint, reason });
         }
         true
     }
 
     /// Ends a live connection, tells the peer and this node.
-    pub(super) fn break_connection(&mut self, number: u32, reason: CloseReason) {
+    pub(super) fn break_connection(&mut self, number: u32, reason: VerbsCloseReason) {
         if self.end_connection(number, Some(reason)) {
             let (conn, reason) = (conn_id(number), reason.into());
-            self.events.push_back(Event::Broken { conn, reason });
+            self.events.push_back(FabricEvent::Broken { conn, reason });
         }
     }
 
     /// A peer refused a write of this node [F10].
     pub(super) fn on_refused(&mut self, number: u32) {
-        self.events.push_back(Event::Refused { conn: conn_id(number) });
-        self.break_connection(number, CloseReason::Refused);
+        self.events.push_back(FabricEvent::Refused { conn: conn_id(number) });
+        self.break_connection(number, VerbsCloseReason::Refused);
     }
 
     /// Breaks all connections with a peer that is lost.
     pub(super) fn break_all(&mut self, peer: usize, reason: BreakReason) {
         for number in self.connections.with(peer).collect::<Vec<_>>() {
             self.end_connection(number, None);
-            self.events.push_back(Event::Broken { conn: conn_id(number), reason });
+            self.events.push_back(FabricEvent::Broken { conn: conn_id(number), reason });
         }
     }
 
@@ -230,25 +230,30 @@ impl VerbsFabric {
             if let Some(Err(error)) = endpoint.map(|endpoint| endpoint.pair.fail()) {
                 tracing::error!(%error, "a queue pair does not fail");
             }
-            self.break_connection(number, CloseReason::Refused);
+            self.break_connection(number, VerbsCloseReason::Refused);
         }
     }
 
     /// The peer has opened a channel.
-    pub(super) fn on_open(&mut self, peer: usize, channel: Channel, offer: Offer) -> Result<(), Violation> {
+    pub(super) fn on_open(
+        &mut self,
+        peer: usize,
+        channel: Channel,
+        offer: OpenedChannel,
+    ) -> Result<(), VerbsViolation> {
         if let Some(&number) = self.connections.by_channel.get(&(peer, channel)) {
             if self.connections.end(number).partner.is_some() {
-                return Err(Violation("a channel opened twice"));
+                return Err(VerbsViolation("a channel opened twice"));
             }
             self.pair(number, offer);
             return Ok(());
         }
         let offers = &mut self.peers[peer].offers;
         if offers.len() >= OFFERS_MAX {
-            return Err(Violation("too many channels opened"));
+            return Err(VerbsViolation("too many channels opened"));
         }
         match offers.entry(channel) {
-            Entry::Occupied(_) => Err(Violation("a channel opened twice")),
+            Entry::Occupied(_) => Err(VerbsViolation("a channel opened twice")),
             Entry::Vacant(vacant) => {
                 vacant.insert(offer);
                 Ok(())
@@ -257,27 +262,27 @@ impl VerbsFabric {
     }
 
     /// The peer has connected its endpoint `theirs` to `number`.
-    pub(super) fn on_accept(&mut self, peer: usize, theirs: u32, number: u32) -> Result<(), Violation> {
+    pub(super) fn on_accept(&mut self, peer: usize, theirs: u32, number: u32) -> Result<(), VerbsViolation> {
         if !self.endpoints.was_made(number) {
-            return Err(Violation("a connection accepted that was never opened"));
+            return Err(VerbsViolation("a connection accepted that was never opened"));
         }
         let Some(endpoint) = self.endpoints.live(number) else { return Ok(()) };
-        let Role::Channel(conn) = endpoint.role else {
-            return Err(Violation("a connection accepted that is none"));
+        let EndpointRole::Channel(conn) = endpoint.role else {
+            return Err(VerbsViolation("a connection accepted that is none"));
         };
         let end = self.connections.end(conn);
         if end.peer != peer || end.partner != Some(theirs) || end.accepted {
-            return Err(Violation("a connection accepted that was not offered"));
+            return Err(VerbsViolation("a connection accepted that was not offered"));
         }
         end.accepted = true;
-        endpoint.state = State::Connected;
+        endpoint.state = EndpointState::Connected;
         let node = self.peers[peer].node;
-        self.events.push_back(Event::Connected { conn: conn_id(conn), peer: node });
+        self.events.push_back(FabricEvent::Connected { conn: conn_id(conn), peer: node });
         Ok(())
     }
 
     /// The peer's endpoint `theirs` has ended.
-    pub(super) fn on_close(&mut self, peer: usize, theirs: u32, reason: CloseReason) {
+    pub(super) fn on_close(&mut self, peer: usize, theirs: u32, reason: VerbsCloseReason) {
         self.peers[peer].offers.retain(|_, offer| offer.number != theirs);
         // What arrived before its end is still to be told.
         self.poll_completions();
@@ -285,8 +290,8 @@ impl VerbsFabric {
             |number: &u32| self.connections.ends.at(*number).is_some_and(|end| end.partner == Some(theirs));
         let Some(number) = self.connections.with(peer).find(paired) else { return };
         if self.connections.end(number).accepted {
-            self.end_connection(number, Some(CloseReason::Closed));
-            self.events.push_back(Event::Broken { conn: conn_id(number), reason: reason.into() });
+            self.end_connection(number, Some(VerbsCloseReason::Closed));
+            self.events.push_back(FabricEvent::Broken { conn: conn_id(number), reason: reason.into() });
         } else {
             self.renew(number);
         }
@@ -298,7 +303,7 @@ impl VerbsFabric {
         let (peer, before) = (end.peer, end.endpoint);
         end.partner = None;
         let receives = self.end_endpoint(before);
-        self.peers[peer].tell(Frame::Close { number: before, reason: CloseReason::Closed });
+        self.peers[peer].send(VerbsFrame::Close { number: before, reason: VerbsCloseReason::Closed });
         if !self.offer(conn) {
             return;
         }
@@ -312,7 +317,7 @@ impl VerbsFabric {
 }
 
 /// What a connection's queue pair holds.
-const DEPTH: Depth = Depth { posts: 256, receives: 1024 };
+const DEPTH: QueueDepth = QueueDepth { posts: 256, receives: 1024 };
 
 /// Channels that a peer has opened and this node has not.
 const OFFERS_MAX: usize = 1 << 16;

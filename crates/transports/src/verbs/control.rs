@@ -7,14 +7,14 @@ use rustix::fd::{AsFd, BorrowedFd};
 use squall_fabric::BreakReason;
 
 use super::VerbsError;
-use super::frame::{FRAME_BYTES, Frame, Violation};
+use super::frame::{FRAME_BYTES, VerbsFrame, VerbsViolation};
 use crate::session::PeerStream;
 
 /// A non-blocking stream of frames.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct ControlStream {
     stream: PeerStream,
-    /// Bytes that are not a whole frame yet, and room for more; `filled < FRAME_BYTES` between calls.
+    /// Bytes that are not a whole frame yet, and space for more; `filled < FRAME_BYTES` between calls.
     input: Vec<u8>,
     filled: usize,
     /// What the socket has not taken.
@@ -23,9 +23,9 @@ pub(super) struct Control {
 
 /// Why a peer is given up.
 #[derive(Debug)]
-pub(super) enum Loss {
+pub(super) enum VerbsLoss {
     /// It broke the protocol.
-    Violation(Violation),
+    Violation(VerbsViolation),
     /// It says that this node broke the protocol.
     Goodbye,
     /// It ended the stream: its process has closed it, or is dead.
@@ -39,7 +39,7 @@ pub(super) enum Loss {
     Io(io::Error),
 }
 
-impl Loss {
+impl VerbsLoss {
     pub(super) fn reason(&self) -> BreakReason {
         match self {
             Self::Violation(_) | Self::Goodbye => BreakReason::Protocol,
@@ -56,10 +56,10 @@ impl Loss {
     }
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for VerbsLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Violation(Violation(what)) => write!(f, "it broke the control protocol by {what}"),
+            Self::Violation(VerbsViolation(what)) => write!(f, "it broke the control protocol by {what}"),
             Self::Goodbye => f.write_str("it says that this node broke the control protocol"),
             Self::End => f.write_str("it closed the control stream, or is dead"),
             Self::Overrun => f.write_str("it takes neither frames nor pushes"),
@@ -70,13 +70,13 @@ impl fmt::Display for Loss {
     }
 }
 
-impl From<Violation> for Loss {
-    fn from(violation: Violation) -> Self {
+impl From<VerbsViolation> for VerbsLoss {
+    fn from(violation: VerbsViolation) -> Self {
         Self::Violation(violation)
     }
 }
 
-impl Control {
+impl ControlStream {
     pub(super) fn new(stream: PeerStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -88,7 +88,7 @@ impl Control {
     }
 
     /// Queues a frame.
-    pub(super) fn push(&mut self, frame: Frame) {
+    pub(super) fn push(&mut self, frame: VerbsFrame) {
         self.output.extend_from_slice(&frame.to_bytes());
     }
 
@@ -98,7 +98,7 @@ impl Control {
     }
 
     /// Sends what the socket takes.
-    pub(super) fn flush(&mut self) -> Result<(), Loss> {
+    pub(super) fn flush(&mut self) -> Result<(), VerbsLoss> {
         while self.has_output() {
             let sent = if self.output.is_empty() {
                 self.stream.flush().map(|()| 0)
@@ -116,21 +116,21 @@ impl Control {
                 }
             }
         }
-        if self.output.len() > OUTPUT_BYTES_MAX { Err(Loss::Overrun) } else { Ok(()) }
+        if self.output.len() > OUTPUT_BYTES_MAX { Err(VerbsLoss::Overrun) } else { Ok(()) }
     }
 
     /// Reads once and yields the whole frames that are there; false if there was nothing to read.
-    pub(super) fn read(&mut self, frames: &mut Vec<Frame>) -> Result<bool, Loss> {
+    pub(super) fn read(&mut self, frames: &mut Vec<VerbsFrame>) -> Result<bool, VerbsLoss> {
         match self.stream.read(&mut self.input[self.filled..]) {
-            Ok(0) => return Err(Loss::End),
+            Ok(0) => return Err(VerbsLoss::End),
             Ok(read) => self.filled += read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(true),
-            Err(error) => return Err(Loss::Io(error)),
+            Err(error) => return Err(VerbsLoss::Io(error)),
         }
         let whole = self.filled / FRAME_BYTES * FRAME_BYTES;
         for bytes in self.input[..whole].chunks_exact(FRAME_BYTES) {
-            frames.push(Frame::from_bytes(bytes.try_into().expect("a whole frame"))?);
+            frames.push(VerbsFrame::from_bytes(bytes.try_into().expect("a whole frame"))?);
         }
         self.input.copy_within(whole..self.filled, 0);
         self.filled -= whole;
@@ -156,14 +156,14 @@ mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
 
-    fn streams() -> (Control, TcpStream) {
+    fn streams() -> (ControlStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
         let (server, _) = listener.accept().expect("a client");
-        (Control::new(server.into()).expect("a stream"), client)
+        (ControlStream::new(server.into()).expect("a stream"), client)
     }
 
-    fn read_all(control: &mut Control) -> Result<Vec<Frame>, Loss> {
+    fn read_all(control: &mut ControlStream) -> Result<Vec<VerbsFrame>, VerbsLoss> {
         let mut frames = Vec::new();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while frames.is_empty() && std::time::Instant::now() < until {
@@ -175,7 +175,8 @@ mod tests {
     #[test]
     fn a_frame_may_come_in_pieces() {
         let (mut control, mut peer) = streams();
-        let bytes: Vec<u8> = (0..3).flat_map(|view| Frame::Detach { view }.to_bytes()).collect();
+        let bytes: Vec<u8> =
+            (0..3).flat_map(|attachment| VerbsFrame::Detach { attachment }.to_bytes()).collect();
         let mut found = Vec::new();
         for piece in bytes.chunks(7) {
             peer.write_all(piece).expect("connected");
@@ -185,26 +186,26 @@ mod tests {
         while found.len() < 3 {
             found.extend(read_all(&mut control).expect("connected"));
         }
-        assert_eq!(found, [0, 1, 2].map(|view| Frame::Detach { view }));
+        assert_eq!(found, [0, 1, 2].map(|attachment| VerbsFrame::Detach { attachment }));
     }
 
     #[test]
     fn garbage_and_the_end_are_losses() {
         let (mut control, mut peer) = streams();
         peer.write_all(&[0xee; FRAME_BYTES]).expect("connected");
-        assert!(matches!(read_all(&mut control), Err(Loss::Violation(_))));
+        assert!(matches!(read_all(&mut control), Err(VerbsLoss::Violation(_))));
         let (mut control, peer) = streams();
         drop(peer);
-        assert!(matches!(read_all(&mut control), Err(Loss::End)));
+        assert!(matches!(read_all(&mut control), Err(VerbsLoss::End)));
     }
 
     #[test]
     fn a_peer_that_does_not_read_is_given_up() {
         let (mut control, _peer) = streams();
         let overrun = (0..10_000_000).find_map(|_| {
-            control.push(Frame::Ring);
+            control.push(VerbsFrame::Ring);
             control.has_output().then(|| control.flush().err()).flatten()
         });
-        assert!(matches!(overrun, Some(Loss::Overrun)));
+        assert!(matches!(overrun, Some(VerbsLoss::Overrun)));
     }
 }

@@ -13,29 +13,29 @@ use super::ffi::{self, Library};
 use super::{Unsuitable, VerbsError, VerbsSettings};
 
 /// An opened device.
-pub(super) struct Device {
+pub(super) struct VerbsDevice {
     library: Arc<Library>,
     context: NonNull<ffi::ibv_context>,
     name: String,
-    port: Port,
+    port: DevicePort,
     /// The most entries of one completion queue.
     pub(super) completions_max: usize,
 }
 
 /// The port that a node uses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Port {
+pub(super) struct DevicePort {
     pub(super) number: u8,
     /// The place of `address.gid` in the port's table.
     pub(super) gid_index: u8,
-    pub(super) address: Address,
+    pub(super) address: PortAddress,
     /// The most bytes of one write or send.
     pub(super) message_bytes_max: usize,
 }
 
 /// What peers need to know to reach a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct PortAddress {
     /// Local identifier on InfiniBand; 0 on Ethernet.
     pub(super) lid: u16,
     /// Longest packet, as verbs number them: 1 is 256 bytes, 5 is 4096.
@@ -45,7 +45,7 @@ pub(super) struct Address {
 }
 
 /// A device's name, and what would be used of it or why it cannot be used.
-pub type Survey = (String, Result<DeviceSummary, Unsuitable>);
+pub type DeviceSurvey = (String, Result<DeviceSummary, Unsuitable>);
 
 /// A device as people know it, with the port and the address that are used of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,11 +95,11 @@ struct Candidate {
 }
 
 // SAFETY: verbs may be called from any thread.
-unsafe impl Send for Device {}
+unsafe impl Send for VerbsDevice {}
 // SAFETY: as above.
-unsafe impl Sync for Device {}
+unsafe impl Sync for VerbsDevice {}
 
-impl Device {
+impl VerbsDevice {
     /// Opens the device that the settings ask for; without a wish, the one that has one of `addresses` (those of
     /// the streams to the peers), or else the first that can be used.
     pub(super) fn choose(
@@ -127,7 +127,7 @@ impl Device {
     }
 
     /// All devices, each with what would be used of it.
-    pub(super) fn all(library: &Arc<Library>) -> Result<Vec<Survey>, VerbsError> {
+    pub(super) fn all(library: &Arc<Library>) -> Result<Vec<DeviceSurvey>, VerbsError> {
         let list = DeviceList::new(library)?;
         let any = VerbsSettings::default();
         let look = |(device, name): (NonNull<ffi::ibv_device>, String)| {
@@ -158,7 +158,7 @@ impl Device {
         // SAFETY: the list holds the device.
         let context = NonNull::new(unsafe { library.ibv_open_device(device.as_ptr()) });
         let context = context.ok_or_else(|| Unsuitable::Closed(io::Error::last_os_error().to_string()))?;
-        let port = Port { number: 0, gid_index: 0, address: NO_ADDRESS, message_bytes_max: 0 };
+        let port = DevicePort { number: 0, gid_index: 0, address: NO_ADDRESS, message_bytes_max: 0 };
         let mut opened =
             Self { library: library.clone(), context, name: name.to_owned(), port, completions_max: 0 };
         let attributes = opened.attributes().map_err(|error| Unsuitable::Closed(error.to_string()))?;
@@ -193,7 +193,7 @@ impl Device {
         number: u8,
         settings: &VerbsSettings,
         addresses: &[IpAddr],
-    ) -> Result<(usize, Port), Unsuitable> {
+    ) -> Result<(usize, DevicePort), Unsuitable> {
         // SAFETY: a structure of integers, for which zeros are valid.
         let mut attributes: ffi::ibv_port_attr = unsafe { std::mem::zeroed() };
         let compatible = (&raw mut attributes).cast();
@@ -213,9 +213,9 @@ impl Device {
         let best = ranked.reduce(|best, next| if next.0 > best.0 { next } else { best });
         let (rank, Candidate { index: gid_index, gid, .. }) = best.ok_or(Unsuitable::NoAddress)?;
         let mtu = u8::try_from(attributes.active_mtu).unwrap_or(1);
-        let address = Address { lid: attributes.lid, mtu, ethernet, gid };
+        let address = PortAddress { lid: attributes.lid, mtu, ethernet, gid };
         let message_bytes_max = (attributes.max_msg_sz as usize).clamp(4096, 1 << 30) & !7;
-        Ok((rank, Port { number, gid_index, address, message_bytes_max }))
+        Ok((rank, DevicePort { number, gid_index, address, message_bytes_max }))
     }
 
     /// Entry `index` of a port's table of addresses, if it is in use.
@@ -253,7 +253,7 @@ impl Device {
     }
 
     pub(super) fn summary(&self) -> DeviceSummary {
-        let Port { number, gid_index, address, .. } = self.port;
+        let DevicePort { number, gid_index, address, .. } = self.port;
         DeviceSummary {
             name: self.name.clone(),
             port: number,
@@ -265,7 +265,7 @@ impl Device {
         }
     }
 
-    pub(super) fn port_used(&self) -> &Port {
+    pub(super) fn port_used(&self) -> &DevicePort {
         &self.port
     }
 
@@ -277,7 +277,7 @@ impl Device {
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Takes the next notice, once [`Device::notices`] does not block: its kind, and whether the device is lost.
+    /// Takes the next notice, once [`VerbsDevice::notices`] does not block: its kind, and whether the device is lost.
     pub(super) fn take_notice(&self) -> Option<(String, bool)> {
         // SAFETY: a structure of integers and pointers, for which zeros are valid.
         let mut event: ffi::ibv_async_event = unsafe { std::mem::zeroed() };
@@ -294,7 +294,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for VerbsDevice {
     fn drop(&mut self) {
         // SAFETY: everything that was made in this context holds the device, so it is gone.
         unsafe { self.library.ibv_close_device(self.context.as_ptr()) };
@@ -368,7 +368,7 @@ pub(super) fn status(code: i32) -> io::Result<()> {
 /// Each device has a folder here; those on a bus have a link to their place there.
 const DEVICES: &str = "/sys/class/infiniband";
 
-const NO_ADDRESS: Address = Address { lid: 0, mtu: 1, ethernet: false, gid: [0; 16] };
+const NO_ADDRESS: PortAddress = PortAddress { lid: 0, mtu: 1, ethernet: false, gid: [0; 16] };
 
 #[cfg(test)]
 mod tests {

@@ -7,29 +7,29 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::device::{Device, status};
+use super::device::{VerbsDevice, status};
 use super::ffi;
 
 /// A protection domain.
-pub(super) struct Domain {
-    device: Arc<Device>,
+pub(super) struct ProtectionDomain {
+    device: Arc<VerbsDevice>,
     domain: NonNull<ffi::ibv_pd>,
 }
 
 // SAFETY: verbs may be called from any thread.
-unsafe impl Send for Domain {}
+unsafe impl Send for ProtectionDomain {}
 // SAFETY: as above.
-unsafe impl Sync for Domain {}
+unsafe impl Sync for ProtectionDomain {}
 
-impl Domain {
-    pub(super) fn new(device: &Arc<Device>) -> io::Result<Arc<Self>> {
+impl ProtectionDomain {
+    pub(super) fn new(device: &Arc<VerbsDevice>) -> io::Result<Arc<Self>> {
         // SAFETY: the device is open.
         let domain = NonNull::new(unsafe { device.library().ibv_alloc_pd(device.context().as_ptr()) });
         let domain = domain.ok_or_else(io::Error::last_os_error)?;
         Ok(Arc::new(Self { device: device.clone(), domain }))
     }
 
-    pub(super) fn device(&self) -> &Arc<Device> {
+    pub(super) fn device(&self) -> &Arc<VerbsDevice> {
         &self.device
     }
 
@@ -49,12 +49,12 @@ impl Domain {
         base: NonNull<u8>,
         bytes: usize,
         address: u64,
-        access: Access,
+        access: KeyAccess,
     ) -> io::Result<MemoryKey> {
         // Never IBV_ACCESS_RELAXED_ORDERING: with it, writes would not land in order [F1].
         let flags = match access {
-            Access::Local => ffi::IBV_ACCESS_LOCAL_WRITE,
-            Access::Remote => ffi::IBV_ACCESS_LOCAL_WRITE | ffi::IBV_ACCESS_REMOTE_WRITE,
+            KeyAccess::Local => ffi::IBV_ACCESS_LOCAL_WRITE,
+            KeyAccess::Remote => ffi::IBV_ACCESS_LOCAL_WRITE | ffi::IBV_ACCESS_REMOTE_WRITE,
         };
         let flags = i32::try_from(flags).expect("small flags");
         let (domain, base) = (self.as_ptr(), base.as_ptr().cast());
@@ -67,7 +67,7 @@ impl Domain {
     }
 }
 
-impl Drop for Domain {
+impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         // SAFETY: everything that was made in this domain holds it, so it is gone.
         unsafe { self.device.library().ibv_dealloc_pd(self.as_ptr()) };
@@ -76,7 +76,7 @@ impl Drop for Domain {
 
 /// What a key allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum KeyAccess {
     /// This node's own posts: as a source, and as memory of receives.
     Local,
     /// The writes of the domain's peer as well.
@@ -89,7 +89,7 @@ pub(super) struct MemoryKey {
     remote: u32,
     /// `None` once it has been taken back.
     region: Option<NonNull<ffi::ibv_mr>>,
-    domain: Arc<Domain>,
+    domain: Arc<ProtectionDomain>,
 }
 
 // SAFETY: verbs may be called from any thread.

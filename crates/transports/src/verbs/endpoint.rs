@@ -7,38 +7,38 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use squall_fabric::atomics::AtomicU64;
-use squall_fabric::{PostError, Region, SEND_BYTES_MAX, Source, Token};
+use squall_fabric::{PostError, Region, SEND_BYTES_MAX, Token, WriteSource};
 
 use super::VerbsError;
-use super::domain::Domain;
+use super::domain::ProtectionDomain;
 use super::ffi;
-use super::post::{CHAIN_MAX, Chain, Payload, Post, Release, Target};
-use super::queue_pair::{Depth, QueuePair};
-use super::staging::Staging;
+use super::post::{CHAIN_MAX, PostChain, PostData, PostRelease, VerbsPost, VerbsTarget};
+use super::queue_pair::{QueueDepth, QueuePair};
+use super::staging::StagingRing;
 
 /// A queue pair and its work.
-pub(super) struct Endpoint {
-    pub(super) role: Role,
+pub(super) struct VerbsEndpoint {
+    pub(super) role: EndpointRole,
     /// The peer's place.
     pub(super) peer: usize,
     pub(super) pair: QueuePair,
-    pub(super) state: State,
-    depth: Depth,
+    pub(super) state: EndpointState,
+    depth: QueueDepth,
     /// Oldest first; the first `sent` are with the device. `sent <= depth.posts`
-    posts: VecDeque<Post>,
+    posts: VecDeque<VerbsPost>,
     sent: usize,
     /// The sequence number of the oldest post, modulo 2^31.
     first: u32,
     /// With the device, oldest first. `receives.len() <= depth.receives`
-    receives: VecDeque<Receive>,
-    domain: Arc<Domain>,
+    receives: VecDeque<VerbsReceive>,
+    domain: Arc<ProtectionDomain>,
     /// Made by the first send that does not fit into a post.
-    staging: Option<Staging>,
+    staging: Option<StagingRing>,
 }
 
 /// What an endpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum EndpointRole {
     /// A connection, by its number.
     Channel(u32),
     /// Carries this node's pushes to the peer.
@@ -49,7 +49,7 @@ pub(super) enum Role {
 
 /// Whether posts can go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum EndpointState {
     /// Not yet: they wait.
     Made,
     /// Both ends are ready.
@@ -60,7 +60,7 @@ pub(super) enum State {
 
 /// Memory that waits for one incoming send, or for one write with immediate.
 #[derive(Clone, Debug)]
-pub(super) struct Receive {
+pub(super) struct VerbsReceive {
     pub(super) region: Region,
     pub(super) range: Range<usize>,
     pub(super) token: Token,
@@ -68,13 +68,19 @@ pub(super) struct Receive {
     pub(super) key: u32,
 }
 
-impl Endpoint {
-    pub(super) fn new(role: Role, peer: usize, pair: QueuePair, depth: Depth, domain: Arc<Domain>) -> Self {
+impl VerbsEndpoint {
+    pub(super) fn new(
+        role: EndpointRole,
+        peer: usize,
+        pair: QueuePair,
+        depth: QueueDepth,
+        domain: Arc<ProtectionDomain>,
+    ) -> Self {
         Self {
             role,
             peer,
             pair,
-            state: State::Made,
+            state: EndpointState::Made,
             depth,
             posts: VecDeque::new(),
             sent: 0,
@@ -85,12 +91,12 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn depth(&self) -> Depth {
+    pub(super) fn depth(&self) -> QueueDepth {
         self.depth
     }
 
     /// Whether it takes `count` more posts that must not wait beyond the device's queue.
-    pub(super) fn has_room(&self, count: usize) -> bool {
+    pub(super) fn has_space(&self, count: usize) -> bool {
         self.posts.len() + count <= self.depth.posts
     }
 
@@ -106,23 +112,23 @@ impl Endpoint {
 
     /// Whether the device would take a post now.
     pub(super) fn can_flush(&self) -> bool {
-        self.state == State::Connected && self.waiting() > 0 && self.sent < self.depth.posts
+        self.state == EndpointState::Connected && self.waiting() > 0 && self.sent < self.depth.posts
     }
 
-    pub(super) fn push(&mut self, post: Post) {
+    pub(super) fn push(&mut self, post: VerbsPost) {
         self.posts.push_back(post);
     }
 
-    /// Replaces the newest post, if it still waits and brings as many words by value to the same place of a view:
+    /// Replaces the newest post, if it still waits and brings as many words by value to the same place of an attachment:
     /// nobody would see the older values.
-    pub(super) fn replace_newest(&mut self, target: Target, payload: &Payload) -> bool {
+    pub(super) fn replace_newest(&mut self, target: VerbsTarget, payload: &PostData) -> bool {
         if self.waiting() == 0 {
             return false;
         }
-        let (Some(newest), Payload::Inline { bytes, .. }) = (self.posts.back_mut(), payload) else {
+        let (Some(newest), PostData::Inline { bytes, .. }) = (self.posts.back_mut(), payload) else {
             return false;
         };
-        let same = matches!(&newest.payload, Payload::Inline { bytes: of, .. } if of == bytes);
+        let same = matches!(&newest.payload, PostData::Inline { bytes: of, .. } if of == bytes);
         if newest.target != target || !same {
             return false;
         }
@@ -135,31 +141,31 @@ impl Endpoint {
     /// # Errors
     /// If it cannot be locked.
     pub(super) fn prepare_capture(&mut self, bytes: usize) -> Result<(), VerbsError> {
-        if bytes > 8 * Source::VALUE_WORDS_MAX && self.staging.is_none() {
-            self.staging = Some(Staging::new(&self.domain)?);
+        if bytes > 8 * WriteSource::VALUE_WORDS_MAX && self.staging.is_none() {
+            self.staging = Some(StagingRing::new(&self.domain)?);
         }
         Ok(())
     }
 
-    /// A payload of captured bytes, for which [`Endpoint::prepare_capture`] has made sure, and what it holds.
+    /// A payload of captured bytes, for which [`VerbsEndpoint::prepare_capture`] has made sure, and what it holds.
     ///
     /// # Errors
-    /// [`PostError::Full`], if there is no room for them until earlier posts are done.
-    pub(super) fn capture(&mut self, bytes: &[u8]) -> Result<(Payload, Release), PostError> {
+    /// [`PostError::Full`], if there is no space for them until earlier posts are done.
+    pub(super) fn capture(&mut self, bytes: &[u8]) -> Result<(PostData, PostRelease), PostError> {
         assert!(bytes.len() <= SEND_BYTES_MAX, "a post of {} captured bytes", bytes.len());
-        if bytes.len() <= 8 * Source::VALUE_WORDS_MAX {
-            return Ok((Payload::bytes(bytes), Release::Nothing));
+        if bytes.len() <= 8 * WriteSource::VALUE_WORDS_MAX {
+            return Ok((PostData::bytes(bytes), PostRelease::Nothing));
         }
         let staging = self.staging.as_mut().expect("prepared");
         let staged = staging.take(bytes).ok_or(PostError::Full)?;
-        let payload = Payload::Memory { address: staged.address, bytes: bytes.len(), key: staged.key };
-        Ok((payload, Release::Staged(staged.charge)))
+        let payload = PostData::Memory { address: staged.address, bytes: bytes.len(), key: staged.key };
+        Ok((payload, PostRelease::Staged(staged.charge)))
     }
 
     /// Hands what waits to the device, as far as its queue takes it. `number` is this endpoint's.
-    pub(super) fn flush(&mut self, number: u32, chain: &mut Chain) -> io::Result<Flushed> {
+    pub(super) fn flush(&mut self, number: u32, chain: &mut PostChain) -> io::Result<Flushed> {
         let mut flushed = Flushed::default();
-        while self.state == State::Connected {
+        while self.state == EndpointState::Connected {
             let count = self.waiting().min(self.depth.posts - self.sent).min(CHAIN_MAX);
             if count == 0 {
                 break;
@@ -178,7 +184,7 @@ impl Endpoint {
     }
 
     /// The device is done with the post of the request `request` and all before it. Yields them.
-    pub(super) fn retire(&mut self, request: u64, mut over: impl FnMut(Post)) {
+    pub(super) fn retire(&mut self, request: u64, mut over: impl FnMut(VerbsPost)) {
         let count = self.place(request) + 1;
         for _ in 0..count {
             let post = self.take_oldest();
@@ -194,25 +200,25 @@ impl Endpoint {
     }
 
     /// The oldest post that is not over.
-    pub(super) fn oldest(&self) -> Option<&Post> {
+    pub(super) fn oldest(&self) -> Option<&VerbsPost> {
         self.posts.front()
     }
 
-    /// Drops posts to a view; those that the device has cannot be taken back.
-    pub(super) fn drop_waiting(&mut self, view: u32, mut over: impl FnMut(Post)) {
+    /// Drops posts to an attachment; those that the device has cannot be taken back.
+    pub(super) fn drop_waiting(&mut self, attachment: u32, mut over: impl FnMut(VerbsPost)) {
         let waiting = self.posts.split_off(self.sent);
         for post in waiting {
             match post.target {
-                Target::View { view: of, .. } if of == view => over(post),
+                VerbsTarget::Attachment { attachment: of, .. } if of == attachment => over(post),
                 _ => self.posts.push_back(post),
             }
         }
     }
 
     /// Takes all that is not over: the endpoint ends.
-    pub(super) fn take_work(&mut self) -> Work {
-        self.state = State::Failed;
-        Work {
+    pub(super) fn take_work(&mut self) -> EndpointWork {
+        self.state = EndpointState::Failed;
+        EndpointWork {
             sent: std::mem::take(&mut self.sent),
             posts: std::mem::take(&mut self.posts),
             receives: std::mem::take(&mut self.receives),
@@ -223,7 +229,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`PostError::Full`].
-    pub(super) fn post_receive(&mut self, number: u32, receive: Receive) -> Result<(), PostError> {
+    pub(super) fn post_receive(&mut self, number: u32, receive: VerbsReceive) -> Result<(), PostError> {
         if self.receives.len() >= self.depth.receives {
             return Err(PostError::Full);
         }
@@ -246,15 +252,15 @@ impl Endpoint {
     }
 
     /// The oldest receive has completed.
-    pub(super) fn take_receive(&mut self) -> Receive {
+    pub(super) fn take_receive(&mut self) -> VerbsReceive {
         self.receives.pop_front().expect("a receive completes once")
     }
 
-    fn take_oldest(&mut self) -> Post {
+    fn take_oldest(&mut self) -> VerbsPost {
         let post = self.posts.pop_front().expect("checked by `place`");
         self.sent -= 1;
         self.first = (self.first + 1) & SEQUENCE_MASK;
-        if let Release::Staged(charge) = post.release {
+        if let PostRelease::Staged(charge) = post.release {
             self.staging.as_mut().expect("a post was staged").release(charge);
         }
         post
@@ -278,11 +284,11 @@ pub(super) struct Flushed {
 }
 
 /// What an endpoint leaves behind.
-pub(super) struct Work {
+pub(super) struct EndpointWork {
     /// Posts that the device had: the first of `posts`.
     pub(super) sent: usize,
-    pub(super) posts: VecDeque<Post>,
-    pub(super) receives: VecDeque<Receive>,
+    pub(super) posts: VecDeque<VerbsPost>,
+    pub(super) receives: VecDeque<VerbsReceive>,
 }
 
 /// What a completion is about: an endpoint, and whether it is a receive or one of its posts.

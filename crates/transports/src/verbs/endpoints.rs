@@ -9,18 +9,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::completion::{Batch, CompletionQueues};
-use super::device::Device;
-use super::domain::Domain;
-use super::endpoint::{Endpoint, Flushed, Role, State, Work};
-use super::post::{Chain, Post};
-use super::queue_pair::{Depth, QueuePair};
-use crate::slots::Slots;
+use super::completion::{CompletionBatch, CompletionQueues};
+use super::device::VerbsDevice;
+use super::domain::ProtectionDomain;
+use super::endpoint::{EndpointRole, EndpointState, EndpointWork, Flushed, VerbsEndpoint};
+use super::post::{PostChain, VerbsPost};
+use super::queue_pair::{QueueDepth, QueuePair};
+use crate::slot_map::SlotMap;
 
 /// The endpoints of a node. A number is not used again for so long that late completions of an ended endpoint are known
 /// as such.
-pub(super) struct Endpoints {
-    slots: Slots<Slot>,
+pub(super) struct VerbsEndpoints {
+    slots: SlotMap<Slot>,
     /// Those that have ended and linger, oldest first, with the time from which they can be destroyed.
     lingering: VecDeque<(Instant, Slot)>,
     /// How long they linger, if at all.
@@ -28,39 +28,39 @@ pub(super) struct Endpoints {
     /// Those that may have posts which wait for the device.
     waiting: Vec<u32>,
     pub(super) completions: CompletionQueues,
-    chain: Chain,
+    chain: PostChain,
     /// Taken while its completions are handled.
-    pub(super) batch: Option<Batch>,
+    pub(super) batch: Option<CompletionBatch>,
 }
 
 struct Slot {
-    endpoint: Box<Endpoint>,
+    endpoint: Box<VerbsEndpoint>,
     /// The place of its completion queue.
     queue: usize,
     /// Whether it is in `waiting`.
     waits: bool,
 }
 
-impl Endpoints {
-    pub(super) fn new(device: &Arc<Device>) -> io::Result<Self> {
+impl VerbsEndpoints {
+    pub(super) fn new(device: &Arc<VerbsDevice>) -> io::Result<Self> {
         Ok(Self {
-            slots: Slots::default(),
+            slots: SlotMap::default(),
             lingering: VecDeque::new(),
             linger: device.is_software().then_some(LINGER),
             waiting: Vec::new(),
             completions: CompletionQueues::new(device)?,
-            chain: Chain::new(),
-            batch: Some(Batch::new()),
+            chain: PostChain::new(),
+            batch: Some(CompletionBatch::new()),
         })
     }
 
     /// A new endpoint that is not connected; returns its number.
     pub(super) fn make(
         &mut self,
-        role: Role,
+        role: EndpointRole,
         peer: usize,
-        domain: &Arc<Domain>,
-        depth: Depth,
+        domain: &Arc<ProtectionDomain>,
+        depth: QueueDepth,
     ) -> io::Result<u32> {
         let entries = depth.posts + depth.receives;
         let (queue, completions) = self.completions.reserve(entries)?;
@@ -71,12 +71,12 @@ impl Endpoints {
                 return Err(error);
             }
         };
-        let endpoint = Box::new(Endpoint::new(role, peer, pair, depth, domain.clone()));
+        let endpoint = Box::new(VerbsEndpoint::new(role, peer, pair, depth, domain.clone()));
         Ok(self.slots.insert(Slot { endpoint, queue, waits: false }))
     }
 
     /// The endpoint `number`, unless it has ended.
-    pub(super) fn live(&mut self, number: u32) -> Option<&mut Endpoint> {
+    pub(super) fn live(&mut self, number: u32) -> Option<&mut VerbsEndpoint> {
         self.slots.at_mut(number).map(|slot| &mut *slot.endpoint)
     }
 
@@ -86,7 +86,7 @@ impl Endpoints {
     }
 
     /// Ends an endpoint: when this returns, nothing of its peer lands by it any more. Returns what it leaves behind.
-    pub(super) fn end(&mut self, number: u32) -> Option<Work> {
+    pub(super) fn end(&mut self, number: u32) -> Option<EndpointWork> {
         let mut slot = self.slots.remove(number)?;
         let work = slot.endpoint.take_work();
         match self.linger {
@@ -118,7 +118,7 @@ impl Endpoints {
     ///
     /// # Panics
     /// If the endpoint has ended.
-    pub(super) fn push(&mut self, number: u32, post: Post) -> usize {
+    pub(super) fn push(&mut self, number: u32, post: VerbsPost) -> usize {
         let slot = self.slots.at_mut(number).expect("the endpoint lives");
         slot.endpoint.push(post);
         if !std::mem::replace(&mut slot.waits, true) {
@@ -129,27 +129,29 @@ impl Endpoints {
 
     /// Hands what waits to the device. Tells of each endpoint what was handed over, or that it
     /// failed.
-    pub(super) fn flush(&mut self, mut told: impl FnMut(u32, usize, io::Result<Flushed>)) {
+    pub(super) fn flush(&mut self, mut reported: impl FnMut(u32, usize, io::Result<Flushed>)) {
         self.bury();
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|number| {
             let Some(slot) = self.slots.at_mut(*number) else { return false };
             let flushed = slot.endpoint.flush(*number, &mut self.chain);
             // One that is not connected, or whose queue is full, waits on.
-            slot.waits =
-                slot.endpoint.waiting() > 0 && slot.endpoint.state != State::Failed && flushed.is_ok();
+            slot.waits = slot.endpoint.waiting() > 0
+                && slot.endpoint.state != EndpointState::Failed
+                && flushed.is_ok();
             if !matches!(flushed, Ok(Flushed { posts: 0, .. })) {
-                told(*number, slot.endpoint.peer, flushed);
+                reported(*number, slot.endpoint.peer, flushed);
             }
             slot.waits
         });
-        // Nothing was added meanwhile: `told` has no access.
+        // Nothing was added meanwhile: `reported` has no access.
         self.waiting = waiting;
     }
 
     /// Whether any endpoint has posts that are not over.
     pub(super) fn has_posts(&self) -> bool {
-        let has_posts = |slot: &Slot| slot.endpoint.state != State::Failed && slot.endpoint.outstanding() > 0;
+        let has_posts =
+            |slot: &Slot| slot.endpoint.state != EndpointState::Failed && slot.endpoint.outstanding() > 0;
         self.slots.iter().any(has_posts)
     }
 
@@ -163,7 +165,7 @@ impl Endpoints {
     }
 }
 
-impl Drop for Endpoints {
+impl Drop for VerbsEndpoints {
     fn drop(&mut self) {
         if self.linger.is_none() || self.slots.iter().next().is_none() && self.lingering.is_empty() {
             return;

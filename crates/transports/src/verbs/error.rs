@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_device_is_told_with_its_reason() {
+    fn each_device_is_reported_with_its_reason() {
         let refusals = vec![("efa0".into(), Unsuitable::Unordered), ("mlx5_1".into(), Unsuitable::PortDown)];
         let text = VerbsError::NoDevice { wanted: None, refusals }.to_string();
         assert!(text.contains("efa0: it is neither") && text.contains("; mlx5_1: no port"), "{text}");

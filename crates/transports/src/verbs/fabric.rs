@@ -4,15 +4,15 @@ use std::ops::Range;
 
 use squall_fabric::region::Access;
 use squall_fabric::{
-    Capabilities, Channel, ConnId, Event, Fabric, Grant, Instant, MirrorId, MirrorKey, NodeId, PostError,
-    Region, SEND_BYTES_MAX, Shortage, Source, Token, Write,
+    Capabilities, Channel, ConnId, Fabric, FabricEvent, Grant, Instant, MirrorId, MirrorKey, NodeId,
+    PostError, Region, SEND_BYTES_MAX, Shortage, Token, Write, WriteSource,
 };
 
-use super::control::Loss;
-use super::endpoint::{Receive, State};
+use super::control::VerbsLoss;
+use super::endpoint::{EndpointState, VerbsReceive};
 use super::grants::target;
 use super::order;
-use super::post::{Payload, Post, Release, Remote, Target};
+use super::post::{PostData, PostRelease, RemoteMemory, VerbsPost, VerbsTarget};
 use super::{VerbsError, VerbsFabric};
 
 impl Fabric for VerbsFabric {
@@ -53,9 +53,9 @@ impl Fabric for VerbsFabric {
         self.regions.place(region);
         let first = self.grants.count(place, None) == 0;
         let domain = &self.peers[place].domain;
-        let (grant, shortage) = self.grants.give(self.node, region, range, (place, peer), domain);
+        let (grant, shortage) = self.grants.issue(self.node, region, range, (place, peer), domain);
         match shortage {
-            Some(error) => self.lose(place, &Loss::Shortage(error)),
+            Some(error) => self.lose(place, &VerbsLoss::Shortage(error)),
             None if first => self.set_writable(place, true),
             None => {}
         }
@@ -68,44 +68,46 @@ impl Fabric for VerbsFabric {
             self.take_back(grant, place);
         }
         order::from_device();
-        self.events.push_back(Event::Revoked { grant: *grant });
+        self.events.push_back(FabricEvent::Revoked { grant: *grant });
     }
 
     fn write(&mut self, conn: ConnId, write: Write<'_>) -> Result<(), PostError> {
         match &write.source {
-            Source::Region(region, range) => region.check(range),
-            Source::Value(words) => {
-                assert!(words.len() <= Source::VALUE_WORDS_MAX, "{} words by value", words.len());
+            WriteSource::Region(region, range) => region.check(range),
+            WriteSource::Value(words) => {
+                assert!(words.len() <= WriteSource::VALUE_WORDS_MAX, "{} words by value", words.len());
             }
         }
         let (number, peer) = self.connections.connected(conn)?;
         let words = write.source.words();
         let remote = target(write.grant, write.offset, words, self.node, self.peers[peer].node);
         match write.source {
-            Source::Region(region, range) if words > Source::VALUE_WORDS_MAX => {
+            WriteSource::Region(region, range) if words > WriteSource::VALUE_WORDS_MAX => {
                 self.write_range(number, (region, range), remote, (write.immediate, write.signal))
             }
             // Few words go by value, which is allowed for others, too [F5].
-            Source::Region(region, range) => {
-                let mut captured = [0; Source::VALUE_WORDS_MAX];
+            WriteSource::Region(region, range) => {
+                let mut captured = [0; WriteSource::VALUE_WORDS_MAX];
                 region.copy_out(range.start, &mut captured[..words]);
                 self.write_value(number, &captured[..words], remote, (write.immediate, write.signal))
             }
-            Source::Value(value) => self.write_value(number, value, remote, (write.immediate, write.signal)),
+            WriteSource::Value(value) => {
+                self.write_value(number, value, remote, (write.immediate, write.signal))
+            }
         }
     }
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
         assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes", bytes.len());
         let (number, peer) = self.connections.connected(conn)?;
-        self.check_room(number, 1)?;
+        self.check_space(number, 1)?;
         let endpoint = self.endpoints.live(number).expect("of a live connection");
         if let Err(error) = endpoint.prepare_capture(bytes.len()) {
             return Err(self.run_short(peer, error));
         }
         let endpoint = self.endpoints.live(number).expect("as before");
         let (payload, release) = endpoint.capture(bytes)?;
-        self.endpoints.push(number, Post { target: Target::Receive, payload, signal, release });
+        self.endpoints.push(number, VerbsPost { target: VerbsTarget::Receive, payload, signal, release });
         Ok(())
     }
 
@@ -117,12 +119,15 @@ impl Fabric for VerbsFabric {
         token: Token,
     ) -> Result<(), PostError> {
         region.check(&range);
-        assert!(region.access() == Access::ReadWrite, "a view of another node's mirror receives nothing");
+        assert!(
+            region.access() == Access::ReadWrite,
+            "an attachment of another node's mirror receives nothing"
+        );
         let (number, peer) = self.connections.live(conn)?;
         let place = self.regions.place(region);
         let key = self.key_of(place, peer)?;
         let endpoint = self.endpoints.live(number).expect("of a live connection");
-        endpoint.post_receive(number, Receive { region: region.clone(), range, token, key })
+        endpoint.post_receive(number, VerbsReceive { region: region.clone(), range, token, key })
     }
 
     fn publish(&mut self, key: MirrorKey, region: &Region, readers: &[NodeId]) -> MirrorId {
@@ -130,7 +135,7 @@ impl Fabric for VerbsFabric {
     }
 
     fn attach(&mut self, owner: NodeId, key: MirrorKey, words: usize) -> Region {
-        self.attach_view(owner, key, words)
+        self.attach_mirror(owner, key, words)
     }
 
     fn push(&mut self, mirror: MirrorId, range: Range<usize>) {
@@ -145,20 +150,20 @@ impl Fabric for VerbsFabric {
         self.push_value(mirror, words);
     }
 
-    fn freeze(&mut self, view: &Region) {
-        self.freeze_view(view);
+    fn freeze(&mut self, attachment: &Region) {
+        self.freeze_attachment(attachment);
     }
 
     fn retire(&mut self, mirror: MirrorId) {
         self.retire_mirror(mirror);
     }
 
-    fn poll(&mut self, sink: &mut dyn FnMut(Event)) -> usize {
+    fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent)) -> usize {
         let mut work = self.flush_posts();
         let completed = self.poll_completions();
         work += completed + self.poll_control();
         if completed > 0 {
-            // They have made room.
+            // They have made space.
             work += self.flush_posts();
         }
         self.flush_control();
@@ -193,15 +198,15 @@ impl VerbsFabric {
     /// There is no memory to work with the peer at `peer`.
     #[cold]
     fn run_short(&mut self, peer: usize, error: VerbsError) -> PostError {
-        self.lose(peer, &Loss::Shortage(error));
+        self.lose(peer, &VerbsLoss::Shortage(error));
         PostError::NotConnected
     }
 
-    fn check_room(&mut self, number: u32, posts: usize) -> Result<(), PostError> {
+    fn check_space(&mut self, number: u32, posts: usize) -> Result<(), PostError> {
         let endpoint = self.endpoints.live(number).expect("of a live connection");
         match endpoint.state {
-            State::Failed => Err(PostError::NotConnected),
-            _ if endpoint.has_room(posts) => Ok(()),
+            EndpointState::Failed => Err(PostError::NotConnected),
+            _ if endpoint.has_space(posts) => Ok(()),
             _ => Err(PostError::Full),
         }
     }
@@ -210,13 +215,13 @@ impl VerbsFabric {
         &mut self,
         number: u32,
         words: &[u64],
-        remote: Remote,
+        remote: RemoteMemory,
         (immediate, signal): (Option<u32>, Option<Token>),
     ) -> Result<(), PostError> {
-        self.check_room(number, 1)?;
-        let target = Target::Memory { remote, immediate };
-        let payload = Payload::words(words);
-        self.endpoints.push(number, Post { target, payload, signal, release: Release::Nothing });
+        self.check_space(number, 1)?;
+        let target = VerbsTarget::Memory { remote, immediate };
+        let payload = PostData::words(words);
+        self.endpoints.push(number, VerbsPost { target, payload, signal, release: PostRelease::Nothing });
         Ok(())
     }
 
@@ -225,11 +230,11 @@ impl VerbsFabric {
         &mut self,
         number: u32,
         (region, range): (&Region, Range<usize>),
-        remote: Remote,
+        remote: RemoteMemory,
         (immediate, signal): (Option<u32>, Option<Token>),
     ) -> Result<(), PostError> {
         let longest = self.message_words_max;
-        self.check_room(number, range.len().div_ceil(longest))?;
+        self.check_space(number, range.len().div_ceil(longest))?;
         let place = self.regions.place(region);
         let peer = self.endpoints.live(number).expect("checked above").peer;
         let key = self.key_of(place, peer)?;
@@ -238,13 +243,13 @@ impl VerbsFabric {
             let last = range.end.min(first + longest);
             let ends = last == range.end;
             let address = remote.address.wrapping_add(8 * (first - range.start) as u64);
-            let remote = Remote { address, key: remote.key };
-            let target = Target::Memory { remote, immediate: immediate.filter(|_| ends) };
+            let remote = RemoteMemory { address, key: remote.key };
+            let target = VerbsTarget::Memory { remote, immediate: immediate.filter(|_| ends) };
             let source = region.pointer(first).as_ptr().addr() as u64;
-            let payload = Payload::Memory { address: source, bytes: 8 * (last - first), key };
+            let payload = PostData::Memory { address: source, bytes: 8 * (last - first), key };
             self.regions.hold(place);
-            let (signal, release) = (signal.filter(|_| ends), Release::Region(place));
-            self.endpoints.push(number, Post { target, payload, signal, release });
+            let (signal, release) = (signal.filter(|_| ends), PostRelease::Region(place));
+            self.endpoints.push(number, VerbsPost { target, payload, signal, release });
             first = last;
         }
         Ok(())

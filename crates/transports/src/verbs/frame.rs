@@ -4,8 +4,8 @@
 
 use squall_fabric::BreakReason;
 
-use super::device::Address;
-use super::post::Remote;
+use super::device::PortAddress;
+use super::post::RemoteMemory;
 use super::queue_pair::PairName;
 
 /// The size of every frame.
@@ -13,21 +13,21 @@ pub(super) const FRAME_BYTES: usize = 40;
 
 /// What peers tell each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Frame {
+pub(super) enum VerbsFrame {
     /// The first frame: how to reach the sender's port.
-    Hello { address: Address },
+    Hello { address: PortAddress },
     /// The sender has opened a channel; `number` names this incarnation.
     Open { number: u32, channel: u32, pair: PairName },
     /// The sender has connected its `number` to the receiver's `partner`.
     Accept { number: u32, partner: u32 },
     /// The sender's `number` has ended.
-    Close { number: u32, reason: CloseReason },
+    Close { number: u32, reason: VerbsCloseReason },
     /// The sender publishes a mirror for the receiver.
     Publish { key: u64, words: u64 },
-    /// The sender has a view for a mirror of the receiver.
-    Attach { view: u32, key: u64, words: u64, memory: Remote },
-    /// The sender's view takes no pushes any more.
-    Detach { view: u32 },
+    /// The sender has an attachment for a mirror of the receiver.
+    Attach { attachment: u32, key: u64, words: u64, memory: RemoteMemory },
+    /// The sender's attachment takes no pushes any more.
+    Detach { attachment: u32 },
     /// The sender has a queue pair for its pushes; it replaces the one before.
     MirrorOpen { number: u32, pair: PairName },
     /// The sender has connected a queue pair to the receiver's `partner`, for the receiver's pushes.
@@ -38,15 +38,15 @@ pub(super) enum Frame {
     Ring,
     /// The receiver broke the protocol; the stream ends.
     Goodbye,
-    /// The sender posts nothing more to the receiver's view.
-    Detached { view: u32 },
+    /// The sender posts nothing more to the receiver's attachment.
+    Detached { attachment: u32 },
     /// The sender has retired a mirror that it had published for the receiver.
     Retire { key: u64 },
 }
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CloseReason {
+pub(super) enum VerbsCloseReason {
     Closed,
     Refused,
     ReceiverNotReady,
@@ -56,7 +56,7 @@ pub(super) enum CloseReason {
 
 /// In what a peer broke the protocol of the control stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Violation(pub(super) &'static str);
+pub(super) struct VerbsViolation(pub(super) &'static str);
 
 /// The numbers of a frame as they travel.
 #[derive(Clone, Copy, Default)]
@@ -66,7 +66,7 @@ struct Raw {
     large: [u64; 3],
 }
 
-impl Frame {
+impl VerbsFrame {
     /// The frame as it travels.
     pub(super) fn to_bytes(self) -> [u8; FRAME_BYTES] {
         self.raw().to_bytes()
@@ -75,7 +75,7 @@ impl Frame {
     fn raw(self) -> Raw {
         let raw = |kind, small, large| Raw { kind, small, large };
         match self {
-            Self::Hello { address: Address { lid, mtu, ethernet, gid } } => {
+            Self::Hello { address: PortAddress { lid, mtu, ethernet, gid } } => {
                 let (high, low) = gid.split_at(8);
                 let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
                 let port = u32::from(lid) << 16 | u32::from(mtu) << 8 | u32::from(ethernet);
@@ -87,16 +87,16 @@ impl Frame {
             Self::Accept { number, partner } => raw(3, [number, partner, 0], [0; 3]),
             Self::Close { number, reason } => raw(4, [number, reason.code(), 0], [0; 3]),
             Self::Publish { key, words } => raw(5, [0; 3], [key, words, 0]),
-            Self::Attach { view, key, words, memory } => {
-                raw(6, [view, memory.key, 0], [key, words, memory.address])
+            Self::Attach { attachment, key, words, memory } => {
+                raw(6, [attachment, memory.key, 0], [key, words, memory.address])
             }
-            Self::Detach { view } => raw(7, [view, 0, 0], [0; 3]),
+            Self::Detach { attachment } => raw(7, [attachment, 0, 0], [0; 3]),
             Self::MirrorOpen { number, pair } => raw(8, [number, pair.number, pair.first_packet], [0; 3]),
             Self::MirrorAccept { partner, pair } => raw(9, [partner, pair.number, pair.first_packet], [0; 3]),
             Self::Parking => raw(10, [0; 3], [0; 3]),
             Self::Ring => raw(11, [0; 3], [0; 3]),
             Self::Goodbye => raw(12, [0; 3], [0; 3]),
-            Self::Detached { view } => raw(13, [view, 0, 0], [0; 3]),
+            Self::Detached { attachment } => raw(13, [attachment, 0, 0], [0; 3]),
             Self::Retire { key } => raw(14, [0; 3], [key, 0, 0]),
         }
     }
@@ -105,7 +105,7 @@ impl Frame {
     ///
     /// # Errors
     /// If the bytes are not exactly one frame.
-    pub(super) fn from_bytes(bytes: &[u8; FRAME_BYTES]) -> Result<Self, Violation> {
+    pub(super) fn from_bytes(bytes: &[u8; FRAME_BYTES]) -> Result<Self, VerbsViolation> {
         let raw = Raw::from_bytes(bytes);
         let ([a, b, c], [x, y, z]) = (raw.small, raw.large);
         let pair = PairName { number: b, first_packet: c };
@@ -116,29 +116,31 @@ impl Frame {
                 gid[8..].copy_from_slice(&y.to_le_bytes());
                 let [lid_high, lid_low, mtu, ethernet] = b.to_be_bytes();
                 let lid = u16::from_be_bytes([lid_high, lid_low]);
-                Self::Hello { address: Address { lid, mtu, ethernet: ethernet == 1, gid } }
+                Self::Hello { address: PortAddress { lid, mtu, ethernet: ethernet == 1, gid } }
             }
-            1 => return Err(Violation("another version of the control protocol")),
+            1 => return Err(VerbsViolation("another version of the control protocol")),
             2 => {
-                let channel = u32::try_from(x).map_err(|_| Violation("a channel beyond 32 bits"))?;
+                let channel = u32::try_from(x).map_err(|_| VerbsViolation("a channel beyond 32 bits"))?;
                 Self::Open { number: a, channel, pair }
             }
             3 => Self::Accept { number: a, partner: b },
-            4 => Self::Close { number: a, reason: CloseReason::from_code(b)? },
+            4 => Self::Close { number: a, reason: VerbsCloseReason::from_code(b)? },
             5 => Self::Publish { key: x, words: y },
-            6 => Self::Attach { view: a, key: x, words: y, memory: Remote { address: z, key: b } },
-            7 => Self::Detach { view: a },
+            6 => {
+                Self::Attach { attachment: a, key: x, words: y, memory: RemoteMemory { address: z, key: b } }
+            }
+            7 => Self::Detach { attachment: a },
             8 => Self::MirrorOpen { number: a, pair },
             9 => Self::MirrorAccept { partner: a, pair },
             10 => Self::Parking,
             11 => Self::Ring,
             12 => Self::Goodbye,
-            13 => Self::Detached { view: a },
+            13 => Self::Detached { attachment: a },
             14 => Self::Retire { key: x },
-            _ => return Err(Violation("a frame of an unknown kind")),
+            _ => return Err(VerbsViolation("a frame of an unknown kind")),
         };
         // What is zero in every frame of a kind is checked, so that it can get a meaning later.
-        if frame.to_bytes() == *bytes { Ok(frame) } else { Err(Violation("a frame with stray bits")) }
+        if frame.to_bytes() == *bytes { Ok(frame) } else { Err(VerbsViolation("a frame with stray bits")) }
     }
 }
 
@@ -162,7 +164,7 @@ impl Raw {
     }
 }
 
-impl CloseReason {
+impl VerbsCloseReason {
     const ALL: [Self; 5] =
         [Self::Closed, Self::Refused, Self::ReceiverNotReady, Self::Protocol, Self::Unreachable];
 
@@ -176,20 +178,20 @@ impl CloseReason {
         }
     }
 
-    fn from_code(code: u32) -> Result<Self, Violation> {
+    fn from_code(code: u32) -> Result<Self, VerbsViolation> {
         let reason = Self::ALL.into_iter().find(|reason| reason.code() == code);
-        reason.ok_or(Violation("an unknown reason for a close"))
+        reason.ok_or(VerbsViolation("an unknown reason for a close"))
     }
 }
 
-impl From<CloseReason> for BreakReason {
-    fn from(reason: CloseReason) -> Self {
+impl From<VerbsCloseReason> for BreakReason {
+    fn from(reason: VerbsCloseReason) -> Self {
         match reason {
-            CloseReason::Closed => Self::PeerClosed,
-            CloseReason::Refused => Self::Refused,
-            CloseReason::ReceiverNotReady => Self::ReceiverNotReady,
-            CloseReason::Protocol => Self::Protocol,
-            CloseReason::Unreachable => Self::Unreachable,
+            VerbsCloseReason::Closed => Self::PeerClosed,
+            VerbsCloseReason::Refused => Self::Refused,
+            VerbsCloseReason::ReceiverNotReady => Self::ReceiverNotReady,
+            VerbsCloseReason::Protocol => Self::Protocol,
+            VerbsCloseReason::Unreachable => Self::Unreachable,
         }
     }
 }
@@ -202,33 +204,33 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn frames() -> Vec<Frame> {
+    fn frames() -> Vec<VerbsFrame> {
         let gid = std::array::from_fn(|i| u8::try_from(i).expect("small") + 1);
         let pair = PairName { number: 17, first_packet: 0xff_ffff };
-        let memory = Remote { address: u64::MAX - 7, key: u32::MAX };
+        let memory = RemoteMemory { address: u64::MAX - 7, key: u32::MAX };
         let mut frames = vec![
-            Frame::Hello { address: Address { lid: 0xabcd, mtu: 5, ethernet: true, gid } },
-            Frame::Open { number: 1, channel: u32::MAX, pair },
-            Frame::Accept { number: 2, partner: 3 },
-            Frame::Publish { key: u64::MAX, words: 5 },
-            Frame::Attach { view: 6, key: 7, words: 8, memory },
-            Frame::Detach { view: 9 },
-            Frame::MirrorOpen { number: 10, pair },
-            Frame::MirrorAccept { partner: 11, pair },
-            Frame::Parking,
-            Frame::Ring,
-            Frame::Goodbye,
-            Frame::Detached { view: 12 },
-            Frame::Retire { key: 13 },
+            VerbsFrame::Hello { address: PortAddress { lid: 0xabcd, mtu: 5, ethernet: true, gid } },
+            VerbsFrame::Open { number: 1, channel: u32::MAX, pair },
+            VerbsFrame::Accept { number: 2, partner: 3 },
+            VerbsFrame::Publish { key: u64::MAX, words: 5 },
+            VerbsFrame::Attach { attachment: 6, key: 7, words: 8, memory },
+            VerbsFrame::Detach { attachment: 9 },
+            VerbsFrame::MirrorOpen { number: 10, pair },
+            VerbsFrame::MirrorAccept { partner: 11, pair },
+            VerbsFrame::Parking,
+            VerbsFrame::Ring,
+            VerbsFrame::Goodbye,
+            VerbsFrame::Detached { attachment: 12 },
+            VerbsFrame::Retire { key: 13 },
         ];
-        frames.extend(CloseReason::ALL.map(|reason| Frame::Close { number: 4, reason }));
+        frames.extend(VerbsCloseReason::ALL.map(|reason| VerbsFrame::Close { number: 4, reason }));
         frames
     }
 
     #[test]
     fn frames_travel_unchanged() {
         for frame in frames() {
-            assert_eq!(Frame::from_bytes(&frame.to_bytes()), Ok(frame));
+            assert_eq!(VerbsFrame::from_bytes(&frame.to_bytes()), Ok(frame));
         }
     }
 
@@ -237,14 +239,17 @@ mod tests {
         for frame in frames() {
             let mut bytes = frame.to_bytes();
             bytes[0] = 99;
-            assert!(Frame::from_bytes(&bytes).is_err(), "an unknown kind");
+            assert!(VerbsFrame::from_bytes(&bytes).is_err(), "an unknown kind");
         }
-        let mut bytes = Frame::Ring.to_bytes();
+        let mut bytes = VerbsFrame::Ring.to_bytes();
         bytes[39] = 1;
-        assert!(Frame::from_bytes(&bytes).is_err(), "stray bits");
+        assert!(VerbsFrame::from_bytes(&bytes).is_err(), "stray bits");
         let mut bytes = frames()[0].to_bytes();
         bytes[4] = 9;
-        assert_eq!(Frame::from_bytes(&bytes), Err(Violation("another version of the control protocol")));
+        assert_eq!(
+            VerbsFrame::from_bytes(&bytes),
+            Err(VerbsViolation("another version of the control protocol"))
+        );
     }
 
     proptest! {
@@ -255,7 +260,7 @@ mod tests {
             frame[32..].copy_from_slice(&tail.to_le_bytes());
             frame[0] %= 16;
             frame[1..4].fill(0);
-            if let Ok(read) = Frame::from_bytes(&frame) {
+            if let Ok(read) = VerbsFrame::from_bytes(&frame) {
                 prop_assert_eq!(read.to_bytes(), frame);
             }
         }

@@ -17,21 +17,21 @@ use squall_fabric::region::Access as RegionAccess;
 use squall_fabric::{Grant, NodeId, Region, RegionId};
 
 use super::VerbsError;
-use super::domain::{Access, Domain, MemoryKey};
+use super::domain::{KeyAccess, MemoryKey, ProtectionDomain};
 use super::memory::REGION_WORDS_MAX;
-use super::post::Remote;
+use super::post::RemoteMemory;
 use crate::adopted::skip_words;
 
 /// The grants that a node gave and has not revoked.
-pub(super) struct Grants {
-    given: BTreeMap<u64, Given>,
+pub(super) struct VerbsGrants {
+    issued: BTreeMap<u64, Issued>,
     /// How many of them each peer has.
     counts: Vec<usize>,
     /// All numbers below are used.
     next: u32,
 }
 
-struct Given {
+struct Issued {
     /// Of the peer, by its place.
     peer: usize,
     /// Where its region begins.
@@ -42,11 +42,11 @@ struct Given {
 }
 
 // SAFETY: the address is compared, never read.
-unsafe impl Send for Given {}
+unsafe impl Send for Issued {}
 
-impl Grants {
+impl VerbsGrants {
     pub(super) fn new() -> Self {
-        Self { given: BTreeMap::new(), counts: Vec::new(), next: 1 }
+        Self { issued: BTreeMap::new(), counts: Vec::new(), next: 1 }
     }
 
     /// There is a new peer at the place `peer`.
@@ -57,7 +57,7 @@ impl Grants {
 
     /// Takes all grants of the peer at `peer` back, whose queue pairs have ended.
     pub(super) fn revoke_all(&mut self, peer: usize) {
-        self.given.retain(|_, given| given.peer != peer);
+        self.issued.retain(|_, issued| issued.peer != peer);
         self.counts[peer] = 0;
     }
 
@@ -66,17 +66,17 @@ impl Grants {
     ///
     /// # Panics
     /// If the range lies outside the region, or this process may not store there.
-    pub(super) fn give(
+    pub(super) fn issue(
         &mut self,
         owner: NodeId,
         region: &Region,
         range: Range<usize>,
         (peer, node): (usize, NodeId),
-        domain: &Arc<Domain>,
+        domain: &Arc<ProtectionDomain>,
     ) -> (Grant, Option<VerbsError>) {
         region.check(&range);
         let writable = region.access() == RegionAccess::ReadWrite;
-        assert!(writable, "a view of another node's mirror cannot be granted");
+        assert!(writable, "an attachment of another node's mirror cannot be granted");
         let number = self.next;
         self.next = number.checked_add(1).expect("fewer than 2^32 grants");
         let memory = (!range.is_empty()).then(|| register(domain, region, &range, number)).transpose();
@@ -85,7 +85,7 @@ impl Grants {
             Err(error) => (None, Some(error)),
         };
         let key = u64::from(number) << 32 | u64::from(memory.as_ref().map_or(0, MemoryKey::remote));
-        self.given.insert(key, Given { peer, base: region.pointer(0), memory });
+        self.issued.insert(key, Issued { peer, base: region.pointer(0), memory });
         self.counts[peer] += 1;
         let (first, words) = (range.start as u64, range.len() as u64);
         (Grant { owner, peer: node, region: region.id(), first, words, key }, shortage)
@@ -95,27 +95,27 @@ impl Grants {
     /// memory back, that is an error, and whatever connects the peer must be ended. Does nothing for a grant that
     /// is not valid.
     pub(super) fn revoke(&mut self, grant: &Grant) -> io::Result<()> {
-        let Some(given) = self.given.remove(&grant.key) else { return Ok(()) };
-        self.counts[given.peer] -= 1;
-        given.memory.map_or(Ok(()), MemoryKey::revoke)
+        let Some(issued) = self.issued.remove(&grant.key) else { return Ok(()) };
+        self.counts[issued.peer] -= 1;
+        issued.memory.map_or(Ok(()), MemoryKey::revoke)
     }
 
     /// The memory that begins at `base` moves to other pages: who may write it is refused from now on, as the device
     /// would write the old ones. Yields the peers whose keys could not be taken back.
     pub(super) fn withdraw_over(&mut self, base: NonNull<AtomicU64>) -> Vec<usize> {
-        let over = self.given.values_mut().filter(|given| given.base == base);
-        over.filter_map(|given| given.memory.take()?.revoke().is_err().then_some(given.peer)).collect()
+        let over = self.issued.values_mut().filter(|issued| issued.base == base);
+        over.filter_map(|issued| issued.memory.take()?.revoke().is_err().then_some(issued.peer)).collect()
     }
 
     /// How many grants the peer at `peer` has, apart from `except`.
     pub(super) fn count(&self, peer: usize, except: Option<&Grant>) -> usize {
-        let given = except.and_then(|grant| self.given.get(&grant.key));
-        self.counts[peer] - usize::from(given.is_some_and(|given| given.peer == peer))
+        let issued = except.and_then(|grant| self.issued.get(&grant.key));
+        self.counts[peer] - usize::from(issued.is_some_and(|issued| issued.peer == peer))
     }
 }
 
 fn register(
-    domain: &Arc<Domain>,
+    domain: &Arc<ProtectionDomain>,
     region: &Region,
     range: &Range<usize>,
     number: u32,
@@ -125,20 +125,26 @@ fn register(
     // SAFETY: inside the region, checked by the caller. The region's words are atomics; pages that are unmapped while
     // they are registered stay with the device.
     let memory =
-        unsafe { domain.register(region.pointer(range.start).cast(), bytes, address, Access::Remote) };
+        unsafe { domain.register(region.pointer(range.start).cast(), bytes, address, KeyAccess::Remote) };
     memory.map_err(|source| VerbsError::MemoryLock { bytes, source })
 }
 
 /// Where a write of `writer` to `owner` under `grant` goes, `offset` words behind the beginning of its range. A grant
 /// that can not be meant for them is sent to an address that the device refuses.
-pub(super) fn target(grant: &Grant, offset: usize, words: usize, writer: NodeId, owner: NodeId) -> Remote {
+pub(super) fn target(
+    grant: &Grant,
+    offset: usize,
+    words: usize,
+    writer: NodeId,
+    owner: NodeId,
+) -> RemoteMemory {
     let [low, high] = [grant.key, grant.key >> 32].map(|half| (half & u64::from(u32::MAX)) as u32);
     let first = grant.first.saturating_add(offset as u64);
     let fits = first.saturating_add(skip_words(grant.region)).saturating_add(words as u64)
         <= REGION_WORDS_MAX as u64;
     let ours = grant.owner == owner && grant.peer == writer;
     let address = if fits && ours { address(high, grant.region, first) } else { NOWHERE };
-    Remote { address, key: low }
+    RemoteMemory { address, key: low }
 }
 
 /// The address of a granted word: a tag, and the word's place behind the beginning of its region's first page, which keeps

@@ -7,20 +7,20 @@
 
 use std::io;
 
-use squall_fabric::{Event, NodeId};
+use squall_fabric::{FabricEvent, NodeId};
 
-use super::control::Control;
-use super::domain::Domain;
-use super::frame::Frame;
-use super::mirrors::register_view;
-use super::peer::Peer;
+use super::attachments::register_attachment;
+use super::control::ControlStream;
+use super::domain::ProtectionDomain;
+use super::frame::VerbsFrame;
+use super::peer::VerbsPeer;
 use super::{VerbsError, VerbsFabric};
 use crate::session::PeerStream;
 
 impl VerbsFabric {
     /// Takes a further peer in, by a connected stream whose other end has been authenticated and which nothing but
     /// this fabric uses from now on. Does not wait for the peer: if it is dead already, or its device cannot be reached,
-    /// a later `poll` says so ([`Event::PeerLost`]). A host's next incarnation is another node: numbers are never used
+    /// a later `poll` says so ([`FabricEvent::PeerLost`]). A host's next incarnation is another node: numbers are never used
     /// again.
     ///
     /// # Errors
@@ -45,21 +45,23 @@ impl VerbsFabric {
             return Err(VerbsError::Peers(text));
         }
         let place = self.peers.free_place();
-        let domain = Domain::new(&self.device).map_err(VerbsError::system("ibv_alloc_pd"))?;
+        let domain = ProtectionDomain::new(&self.device).map_err(VerbsError::system("ibv_alloc_pd"))?;
         // All that can fail comes before anything changes.
-        let awaited = self.views.views.iter().filter(|(_, view)| view.is_awaited(node));
-        let keys = awaited.map(|(number, view)| Ok((*number, register_view(&domain, &view.region)?)));
+        let awaited =
+            self.attachments.attachments.iter().filter(|(_, attachment)| attachment.is_awaited(node));
+        let keys = awaited
+            .map(|(number, attachment)| Ok((*number, register_attachment(&domain, &attachment.region)?)));
         let keys = keys.collect::<Result<Vec<_>, VerbsError>>()?;
-        let control = Control::new(stream).map_err(VerbsError::system("setsockopt"))?;
+        let control = ControlStream::new(stream).map_err(VerbsError::system("setsockopt"))?;
         self.poller.watch_peer(control.fd(), place).map_err(VerbsError::system("epoll_ctl"))?;
-        let mut peer = Peer::new(node, control, domain);
-        peer.tell(Frame::Hello { address: self.device.port_used().address });
+        let mut peer = VerbsPeer::new(node, control, domain);
+        peer.send(VerbsFrame::Hello { address: self.device.port_used().address });
         for mirror in self.mirrors.mirrors.iter().filter(|mirror| mirror.readers.contains(&node)) {
-            peer.tell(mirror.announcement());
+            peer.send(mirror.announcement());
         }
         for (number, memory) in keys {
-            let view = self.views.views.get_mut(&number).expect("it was awaited");
-            peer.tell(view.attach_to(place, number, memory));
+            let attachment = self.attachments.attachments.get_mut(&number).expect("it was awaited");
+            peer.send(attachment.attach_to(place, number, memory));
         }
         self.grants.begin(place);
         self.peers.insert(place, peer);
@@ -68,7 +70,7 @@ impl VerbsFabric {
 
     /// Parts with a peer deliberately: the stream is closed (what was posted may arrive or not [F11]), connections and
     /// grants end, and what the peer held is given back. Nothing tells of it; what already waits to be yielded about
-    /// its connections may still come. Views of its mirrors stay readable [M4] and stand still. Of a node that is no
+    /// its connections may still come. Attachments of its mirrors stay readable [M4] and stand still. Of a node that is no
     /// peer, what waits for it is forgotten.
     pub fn remove_peer(&mut self, node: NodeId) {
         for mirror in self.mirrors.mirrors.iter_mut() {
@@ -78,17 +80,21 @@ impl VerbsFabric {
             self.cut_off(place);
             self.end_all(place);
             // After its queue pairs: without them nothing names a key.
-            self.stop_views(place);
+            self.stop_attachments(place);
             self.grants.revoke_all(place);
             self.regions.forget_peer(place);
             self.peers.remove(node);
         }
-        self.views.views.values_mut().filter(|view| view.owner == node).for_each(|view| view.give_up());
+        self.attachments
+            .attachments
+            .values_mut()
+            .filter(|attachment| attachment.owner == node)
+            .for_each(|attachment| attachment.give_up());
         self.events.retain(|event| match event {
-            Event::PeerLost { peer, .. } | Event::Attached { reader: peer, .. } => *peer != node,
-            Event::Connected { peer, .. } => *peer != node,
+            FabricEvent::PeerLost { peer, .. } | FabricEvent::Attached { reader: peer, .. } => *peer != node,
+            FabricEvent::Connected { peer, .. } => *peer != node,
             _ => true,
         });
-        self.sweep_views();
+        self.sweep_attachments();
     }
 }

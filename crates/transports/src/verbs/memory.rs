@@ -15,24 +15,24 @@ use squall_fabric::region::Access as RegionAccess;
 use squall_fabric::{Region, RegionId, Shortage};
 
 use super::VerbsError;
-use super::device::Device;
-use super::domain::{Access, Domain, MemoryKey};
-use super::post::{Post, Release};
-use crate::adopted::Adopted;
+use super::device::VerbsDevice;
+use super::domain::{KeyAccess, MemoryKey, ProtectionDomain};
+use super::post::{PostRelease, VerbsPost};
+use crate::adopted::AdoptedMemory;
 use crate::shortage;
 
 /// Whole pages of zeroed memory, which child processes do not share.
-pub(super) struct Mapping {
+pub(super) struct PageMapping {
     base: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: only an address range; who accesses it says how.
-unsafe impl Send for Mapping {}
+unsafe impl Send for PageMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for PageMapping {}
 
-impl Mapping {
+impl PageMapping {
     pub(super) fn new(bytes: usize) -> std::io::Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
         let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -54,7 +54,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for PageMapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and whoever used it held it.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
@@ -66,7 +66,7 @@ impl Drop for Mapping {
 unsafe impl Send for Entry {}
 
 /// The regions of a node, by their names.
-pub(super) struct Regions {
+pub(super) struct VerbsRegions {
     places: Vec<Place>,
     /// Places without a region.
     free: Vec<usize>,
@@ -105,7 +105,7 @@ impl Entry {
     }
 }
 
-impl Regions {
+impl VerbsRegions {
     pub(super) fn new() -> Self {
         let (places, free, adopted) = (Vec::new(), Vec::new(), BTreeMap::new());
         Self { places, free, adopted, live: 0, sweep_at: SWEEP_MIN, adopts: false }
@@ -127,7 +127,7 @@ impl Regions {
     /// If there is no memory, or it is larger than grants can name.
     pub(super) fn try_allocate(&mut self, words: usize) -> Result<Region, Shortage> {
         let is_named = words <= REGION_WORDS_MAX;
-        let mapping = if is_named { Mapping::new(8 * words) } else { Err(Errno::NOMEM.into()) };
+        let mapping = if is_named { PageMapping::new(8 * words) } else { Err(Errno::NOMEM.into()) };
         let mapping = Arc::new(mapping.map_err(|error| shortage::of_memory(words, &error))?);
         let memory: Arc<dyn Any + Send + Sync> = mapping.clone();
         let (base, bytes) = (mapping.base(), mapping.bytes());
@@ -149,7 +149,7 @@ impl Regions {
         let base = memory.pointer(0).cast();
         let place = self.insert(memory.memory().clone(), base, 8 * words.max(1));
         let uses = self.places[place].uses & ADOPTED_USES_MAX;
-        let region = Adopted::region(memory, u64::from(uses) << 32 | place as u64);
+        let region = AdoptedMemory::region(memory, u64::from(uses) << 32 | place as u64);
         self.entry(place).memory = region.memory().clone();
         region
     }
@@ -247,7 +247,7 @@ impl Regions {
         &mut self,
         place: usize,
         peer: usize,
-        domain: &Arc<Domain>,
+        domain: &Arc<ProtectionDomain>,
     ) -> Result<u32, VerbsError> {
         let entry = self.entry(place);
         if peer >= entry.keys.len() {
@@ -259,7 +259,7 @@ impl Regions {
         let (base, bytes) = (entry.base, entry.bytes);
         let address = base.as_ptr().addr() as u64;
         // SAFETY: all of the mapping. Posts hold it, receives hold their regions, and it is accessed by atomics.
-        let key = unsafe { domain.register(base, bytes, address, Access::Local) };
+        let key = unsafe { domain.register(base, bytes, address, KeyAccess::Local) };
         let key = key.map_err(|source| VerbsError::MemoryLock { bytes, source })?;
         Ok(entry.keys[peer].insert(key).local())
     }
@@ -274,8 +274,8 @@ impl Regions {
     }
 
     /// A post is over: it reads nothing any more.
-    pub(super) fn end_post(&mut self, post: &Post) {
-        if let Release::Region(place) = post.release {
+    pub(super) fn end_post(&mut self, post: &VerbsPost) {
+        if let PostRelease::Region(place) = post.release {
             self.release(place);
         }
     }
@@ -304,15 +304,15 @@ impl Regions {
 ///
 /// # Errors
 /// If this process may not.
-pub(super) fn try_lock(device: &Arc<Device>, bytes: usize) -> Result<(), VerbsError> {
+pub(super) fn try_lock(device: &Arc<VerbsDevice>, bytes: usize) -> Result<(), VerbsError> {
     if bytes == 0 {
         return Ok(());
     }
-    let domain = Domain::new(device).map_err(VerbsError::system("ibv_alloc_pd"))?;
-    let mapping = Mapping::new(bytes).map_err(VerbsError::system("mmap"))?;
+    let domain = ProtectionDomain::new(device).map_err(VerbsError::system("ibv_alloc_pd"))?;
+    let mapping = PageMapping::new(bytes).map_err(VerbsError::system("mmap"))?;
     let (base, bytes) = (mapping.base(), mapping.bytes());
     // SAFETY: all of the mapping, which outlives the key; nobody accesses it.
-    let key = unsafe { domain.register(base, bytes, base.as_ptr().addr() as u64, Access::Local) };
+    let key = unsafe { domain.register(base, bytes, base.as_ptr().addr() as u64, KeyAccess::Local) };
     key.map(drop).map_err(|source| VerbsError::MemoryLock { bytes, source })
 }
 
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn regions_are_zeroed_and_apart() {
-        let mut regions = Regions::new();
+        let mut regions = VerbsRegions::new();
         let [a, b] = [1, 513].map(|words| regions.allocate(words));
         assert_eq!((a.words(), b.words()), (1, 513));
         assert!((0..513).all(|word| b.load(word) == 0));
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn memory_that_nobody_holds_is_given_back() {
-        let mut regions = Regions::new();
+        let mut regions = VerbsRegions::new();
         let kept = regions.allocate(1);
         let read = regions.allocate(1);
         let place = regions.place(&read);
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn memory_of_another_fabric_can_be_adopted() {
-        let mut regions = Regions::new();
+        let mut regions = VerbsRegions::new();
         let own = regions.allocate(4);
         let other = Region::heap(RegionId(0), 4);
         regions.adopt(&other);
@@ -378,7 +378,7 @@ mod tests {
     /// Memory of the user that lies where other memory of the user lay before is not taken for that.
     #[test]
     fn memory_of_the_user_is_released() {
-        let mut regions = Regions::new();
+        let mut regions = VerbsRegions::new();
         let memory = Region::heap(RegionId(0), 4);
         let first = regions.take_in(&memory);
         let place = regions.place(&first);
@@ -394,7 +394,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "was not registered")]
     fn memory_of_another_fabric_is_misuse() {
-        let mut regions = Regions::new();
+        let mut regions = VerbsRegions::new();
         regions.allocate(1);
         regions.place(&Region::heap(RegionId(0), 1));
     }

@@ -18,14 +18,15 @@
 //!   write fails at its writer with a status that tells of it. If a key cannot be taken back, all queue pairs of the
 //!   peer are ended instead.
 //! - *Broken* [F11]: an ended queue pair is thrown away; a new incarnation has another number and packet sequence.
-//! - *Mirrors* [M1–M6]: a push is one write for each reader, all by one queue pair. A freeze takes the view's key back. If
-//!   that ends the queue pair, because a push to the view was under way, the owner goes on by a new one with exactly the
-//!   pushes that were not placed.
+//! - *Mirrors* [M1–M6]: a push is one write for each reader, all by one queue pair. A freeze takes the attachment's key back.
+//!   If that ends the queue pair, because a push to the attachment was under way, the owner goes on by a new one with exactly
+//!   the pushes that were not placed.
 //!
 //! # Bounds
 //! A connection holds 256 posts, 1,024 receives and 256 KiB of captured sends; more posts are refused as *full*. Pushes
 //! never fail; a reader for which 262,144 of them wait is disconnected as unreachable.
 
+mod attachments;
 mod completion;
 mod connections;
 mod control;
@@ -59,21 +60,22 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use squall_fabric::{BreakReason, Event, NodeId};
+use squall_fabric::{BreakReason, FabricEvent, NodeId};
 
-pub use self::device::{DeviceSummary, Survey};
+pub use self::device::{DeviceSummary, DeviceSurvey};
 pub use self::error::{Unsuitable, VerbsError};
 
-use self::connections::Connections;
-use self::control::Loss;
-use self::device::Device;
-use self::endpoints::Endpoints;
-use self::frame::Frame;
-use self::grants::Grants;
-use self::memory::Regions;
-use self::mirrors::{Mirrors, Views};
-use self::peers::Peers;
-use self::poller::Poller;
+use self::attachments::VerbsAttachments;
+use self::connections::VerbsConnections;
+use self::control::VerbsLoss;
+use self::device::VerbsDevice;
+use self::endpoints::VerbsEndpoints;
+use self::frame::VerbsFrame;
+use self::grants::VerbsGrants;
+use self::memory::VerbsRegions;
+use self::mirrors::VerbsMirrors;
+use self::peers::VerbsPeers;
+use self::poller::VerbsPoller;
 use crate::Waker;
 use crate::clock::Clock;
 use crate::session::PeerStream;
@@ -106,7 +108,7 @@ pub struct VerbsCounters {
     pub words_coalesced: u64,
     /// Sleeping peers that were rung.
     pub rings: u64,
-    /// Queue pairs of pushes that ended because a reader had frozen a view, and were replaced.
+    /// Queue pairs of pushes that ended because a reader had frozen an attachment, and were replaced.
     pub mirror_restarts: u64,
 }
 
@@ -115,22 +117,22 @@ pub struct VerbsCounters {
 /// Posts wait until the next `poll`, or `prepare_park`, hands them to the device in chains.
 pub struct VerbsFabric {
     node: NodeId,
-    peers: Peers,
-    connections: Connections,
-    endpoints: Endpoints,
-    mirrors: Mirrors,
-    views: Views,
-    regions: Regions,
-    grants: Grants,
+    peers: VerbsPeers,
+    connections: VerbsConnections,
+    endpoints: VerbsEndpoints,
+    mirrors: VerbsMirrors,
+    attachments: VerbsAttachments,
+    regions: VerbsRegions,
+    grants: VerbsGrants,
     /// What the next poll yields.
-    events: VecDeque<Event>,
+    events: VecDeque<FabricEvent>,
     counters: VerbsCounters,
     /// The longest write that one post carries.
     message_words_max: usize,
-    poller: Poller,
+    poller: VerbsPoller,
     waker: Waker,
     clock: Clock,
-    device: Arc<Device>,
+    device: Arc<VerbsDevice>,
 }
 
 impl fmt::Debug for VerbsFabric {
@@ -181,20 +183,20 @@ impl VerbsFabric {
         node: NodeId,
         waker: Waker,
     ) -> Result<Self, VerbsError> {
-        let endpoints = Endpoints::new(device).map_err(VerbsError::system("ibv_create_comp_channel"))?;
-        let poller = Poller::new(device.is_software()).map_err(VerbsError::system("epoll_create"))?;
+        let endpoints = VerbsEndpoints::new(device).map_err(VerbsError::system("ibv_create_comp_channel"))?;
+        let poller = VerbsPoller::new(device.is_software()).map_err(VerbsError::system("epoll_create"))?;
         poller
             .watch_bells(endpoints.completions.channel().fd(), device.notices(), waker.doorbell())
             .map_err(VerbsError::system("epoll_ctl"))?;
         Ok(Self {
             node,
-            peers: Peers::default(),
-            connections: Connections::default(),
+            peers: VerbsPeers::default(),
+            connections: VerbsConnections::default(),
             endpoints,
-            mirrors: Mirrors::default(),
-            views: Views::default(),
-            regions: Regions::new(),
-            grants: Grants::new(),
+            mirrors: VerbsMirrors::default(),
+            attachments: VerbsAttachments::default(),
+            regions: VerbsRegions::new(),
+            grants: VerbsGrants::new(),
             events: VecDeque::new(),
             counters: VerbsCounters::default(),
             message_words_max: device.port_used().message_bytes_max / 8,
@@ -239,24 +241,24 @@ impl VerbsFabric {
     }
 
     /// Gives a peer up: nothing of it lands any more, its connections break, and this node is told.
-    fn lose(&mut self, place: usize, loss: &Loss) {
+    fn lose(&mut self, place: usize, loss: &VerbsLoss) {
         let peer = &mut self.peers[place];
         if peer.lost.is_some() {
             return;
         }
         let reason = loss.reason();
         tracing::warn!(node = self.node.0, peer = peer.node.0, "lost a peer: {loss}");
-        if let Loss::Violation(_) = loss {
+        if let VerbsLoss::Violation(_) = loss {
             // So that the peer's log says why, if the socket still takes it.
-            peer.control.push(Frame::Goodbye);
+            peer.control.push(VerbsFrame::Goodbye);
             let _ = peer.control.flush();
         }
         let node = peer.node;
         self.cut_off(place);
         self.peers[place].lost = Some(reason);
-        self.stop_views(place);
+        self.stop_attachments(place);
         self.break_all(place, reason);
-        self.events.push_back(Event::PeerLost { peer: node, reason });
+        self.events.push_back(FabricEvent::PeerLost { peer: node, reason });
     }
 
     /// Ends the control stream and the queue pairs of pushes, unless the peer is lost already.
@@ -276,7 +278,7 @@ impl VerbsFabric {
 }
 
 /// A device that has been chosen and tried out.
-pub(crate) struct TriedDevice(Arc<Device>);
+pub(crate) struct TriedDevice(Arc<VerbsDevice>);
 
 impl TriedDevice {
     /// The device that the settings name, or that has one of the addresses, or the first that can be used. The trial takes
@@ -287,7 +289,7 @@ impl TriedDevice {
     pub(crate) fn choose(settings: &VerbsSettings, addresses: &[IpAddr]) -> Result<Self, VerbsError> {
         let addresses: Vec<_> = addresses.iter().copied().chain(settings.address).collect();
         let library = ffi::Library::load()?;
-        let device = Device::choose(&library, settings, &addresses)?;
+        let device = VerbsDevice::choose(&library, settings, &addresses)?;
         probe::try_out(&device)?;
         Ok(Self(device))
     }
@@ -324,8 +326,8 @@ pub fn check_for(
 ///
 /// # Errors
 /// If there is no library.
-pub fn devices() -> Result<Vec<Survey>, VerbsError> {
-    Device::all(&ffi::Library::load()?)
+pub fn devices() -> Result<Vec<DeviceSurvey>, VerbsError> {
+    VerbsDevice::all(&ffi::Library::load()?)
 }
 
 /// Reads a frame of a control stream, for fuzzing. Fuzzed as `verbs`.
@@ -335,7 +337,7 @@ pub fn devices() -> Result<Vec<Survey>, VerbsError> {
 #[doc(hidden)]
 pub fn read_foreign(bytes: &[u8]) {
     let Ok(bytes) = <&[u8; frame::FRAME_BYTES]>::try_from(bytes) else { return };
-    if let Ok(frame) = Frame::from_bytes(bytes) {
-        assert!(Frame::from_bytes(&frame.to_bytes()).is_ok_and(|again| again == frame));
+    if let Ok(frame) = VerbsFrame::from_bytes(bytes) {
+        assert!(VerbsFrame::from_bytes(&frame.to_bytes()).is_ok_and(|again| again == frame));
     }
 }

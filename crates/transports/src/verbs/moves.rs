@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use squall_fabric::atomics::AtomicU64;
 
 use super::VerbsFabric;
-use super::frame::CloseReason;
+use super::frame::VerbsCloseReason;
 use super::order;
 
 impl VerbsFabric {
@@ -43,7 +43,7 @@ impl VerbsFabric {
         for (number, endpoint) in self.connections.all_live() {
             let endpoint = self.endpoints.live(endpoint);
             if endpoint.is_some_and(|endpoint| endpoint.receives_into(base)) {
-                self.break_connection(number, CloseReason::Closed);
+                self.break_connection(number, VerbsCloseReason::Closed);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! found work does not sleep.
 
 /// What a node takes completions from.
-pub(super) trait Completing {
+pub(super) trait CompletionSource {
     /// Takes the completions that are there; returns their number.
     fn take(&mut self) -> usize;
 
@@ -17,7 +17,7 @@ pub(super) trait Completing {
 }
 
 /// Takes the notices and what they told of; returns the amount of work done.
-pub(super) fn heed(completing: &mut impl Completing) -> usize {
+pub(super) fn heed(completing: &mut impl CompletionSource) -> usize {
     completing.silence() + completing.take()
 }
 
@@ -50,7 +50,7 @@ mod schedules {
         }
     }
 
-    impl Completing for &Queue {
+    impl CompletionSource for &Queue {
         fn take(&mut self) -> usize {
             let taken = self.completions.swap(0, Relaxed);
             self.taken.fetch_add(taken, Relaxed);

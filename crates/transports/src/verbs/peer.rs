@@ -5,50 +5,50 @@ use std::sync::Arc;
 
 use squall_fabric::{BreakReason, Channel, NodeId};
 
-use super::control::Control;
-use super::device::Address;
-use super::domain::Domain;
-use super::frame::Frame;
-use super::mirrors::Request;
+use super::control::ControlStream;
+use super::device::PortAddress;
+use super::domain::ProtectionDomain;
+use super::frame::VerbsFrame;
+use super::mirrors::VerbsAttachRequest;
 use super::queue_pair::PairName;
 
 /// A peer.
-pub(super) struct Peer {
+pub(super) struct VerbsPeer {
     pub(super) node: NodeId,
-    pub(super) control: Control,
-    /// The control stream is watched for room to send.
-    pub(super) wants_room: bool,
-    pub(super) domain: Arc<Domain>,
+    pub(super) control: ControlStream,
+    /// The control stream is watched for space to send.
+    pub(super) wants_space: bool,
+    pub(super) domain: Arc<ProtectionDomain>,
     /// Known from its first frame on.
-    pub(super) address: Option<Address>,
+    pub(super) address: Option<PortAddress>,
     /// Set when the peer is gone.
     pub(super) lost: Option<BreakReason>,
     /// What the peer has opened and is not paired.
-    pub(super) offers: BTreeMap<Channel, Offer>,
+    pub(super) offers: BTreeMap<Channel, OpenedChannel>,
     /// Mirrors that the peer has published for this node, with their words.
     pub(super) published: BTreeMap<u64, u64>,
-    /// Mirrors of this node for which the peer has a view, published or not.
-    pub(super) requests: BTreeMap<u64, Request>,
+    /// Mirrors of this node for which the peer has an attachment, published or not.
+    pub(super) requests: BTreeMap<u64, VerbsAttachRequest>,
     /// The endpoint of this node's pushes.
     pub(super) mirror_out: Option<u32>,
     /// The endpoint of the peer's pushes.
     pub(super) mirror_in: Option<u32>,
-    pub(super) bell: Bell,
+    pub(super) bell: PeerBell,
 }
 
 /// A channel that a peer has opened.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Offer {
+pub(super) struct OpenedChannel {
     pub(super) number: u32,
     pub(super) pair: PairName,
 }
 
-impl Peer {
-    pub(super) fn new(node: NodeId, control: Control, domain: Arc<Domain>) -> Self {
+impl VerbsPeer {
+    pub(super) fn new(node: NodeId, control: ControlStream, domain: Arc<ProtectionDomain>) -> Self {
         Self {
             node,
             control,
-            wants_room: false,
+            wants_space: false,
             domain,
             address: None,
             lost: None,
@@ -57,12 +57,12 @@ impl Peer {
             requests: BTreeMap::new(),
             mirror_out: None,
             mirror_in: None,
-            bell: Bell::default(),
+            bell: PeerBell::default(),
         }
     }
 
     /// Queues a frame, if the peer is still there.
-    pub(super) fn tell(&mut self, frame: Frame) {
+    pub(super) fn send(&mut self, frame: VerbsFrame) {
         if self.lost.is_none() {
             self.control.push(frame);
         }
@@ -71,13 +71,13 @@ impl Peer {
 
 /// Doorbells between this node and a peer: one-sided writes wake nobody, so who sleeps asks to be rung.
 ///
-/// A node that is about to sleep says so (`Parking`), looks once more, and sleeps. Its peer rings once, after something
+/// A node that is about to sleep says so (`ShmParking`), looks once more, and sleeps. Its peer rings once, after something
 /// that it wrote has been placed; then the node asks again before it sleeps again. A write that lands after that last
-/// look is always followed by a ring: either it completes at the writer after the writer has read `Parking`, and then it
+/// look is always followed by a ring: either it completes at the writer after the writer has read `ShmParking`, and then it
 /// rings; or it completed before, and then the writer knows that it has written since its last ring (`dirty`), and rings
 /// at once. A ring too many costs one look.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Bell {
+pub(super) struct PeerBell {
     /// The peer has been asked to ring and has not yet.
     asked: bool,
     /// The peer has asked, and has not been rung.
@@ -88,7 +88,7 @@ pub(super) struct Bell {
     under_way: usize,
 }
 
-impl Bell {
+impl PeerBell {
     /// This node is about to sleep; returns whether the peer must be asked.
     pub(super) fn on_park(&mut self) -> bool {
         !std::mem::replace(&mut self.asked, true)
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn an_idle_pair_is_silent_after_one_question() {
-        let mut bell = Bell::default();
+        let mut bell = PeerBell::default();
         assert!(bell.on_park());
         assert!(!bell.on_park(), "asked once");
         assert!(!bell.on_parking(), "nothing was written");
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_write_that_is_placed_after_the_question_rings_once() {
-        let mut bell = Bell::default();
+        let mut bell = PeerBell::default();
         assert!(!bell.on_parking());
         bell.on_posts(3);
         assert!(bell.on_placed(1));
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_write_that_was_placed_before_the_question_rings_at_once() {
-        let mut bell = Bell::default();
+        let mut bell = PeerBell::default();
         bell.on_posts(1);
         assert!(!bell.on_placed(1), "nobody sleeps");
         assert!(bell.on_parking());
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_write_under_way_rings_when_it_is_placed() {
-        let mut bell = Bell::default();
+        let mut bell = PeerBell::default();
         bell.on_posts(2);
         assert!(!bell.on_parking());
         assert!(bell.on_placed(2));

@@ -6,16 +6,16 @@ use std::ops::{Index, IndexMut};
 
 use squall_fabric::NodeId;
 
-use super::peer::Peer;
+use super::peer::VerbsPeer;
 
 /// All peers; a place without a peer is free.
 #[derive(Default)]
-pub(super) struct Peers {
-    slots: Vec<Option<Peer>>,
+pub(super) struct VerbsPeers {
+    slots: Vec<Option<VerbsPeer>>,
     places: BTreeMap<NodeId, usize>,
 }
 
-impl Peers {
+impl VerbsPeers {
     /// The place of `node`, if it is a peer.
     pub(super) fn find(&self, node: NodeId) -> Option<usize> {
         self.places.get(&node).copied()
@@ -29,8 +29,8 @@ impl Peers {
     /// Puts a peer at a free place.
     ///
     /// # Panics
-    /// If it is not [`Peers::free_place`].
-    pub(super) fn insert(&mut self, place: usize, peer: Peer) {
+    /// If it is not [`VerbsPeers::free_place`].
+    pub(super) fn insert(&mut self, place: usize, peer: VerbsPeer) {
         assert!(place == self.free_place(), "place {place} is not the next");
         self.places.insert(peer.node, place);
         if place == self.slots.len() {
@@ -40,7 +40,7 @@ impl Peers {
     }
 
     /// Takes a peer out.
-    pub(super) fn remove(&mut self, node: NodeId) -> Option<Peer> {
+    pub(super) fn remove(&mut self, node: NodeId) -> Option<VerbsPeer> {
         let place = self.places.remove(&node)?;
         self.slots[place].take()
     }
@@ -57,31 +57,31 @@ impl Peers {
     }
 
     #[inline]
-    pub(super) fn at_mut(&mut self, place: usize) -> Option<&mut Peer> {
+    pub(super) fn at_mut(&mut self, place: usize) -> Option<&mut VerbsPeer> {
         self.slots.get_mut(place)?.as_mut()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &VerbsPeer> {
         self.slots.iter().flatten()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut VerbsPeer> {
         self.slots.iter_mut().flatten()
     }
 }
 
-impl Index<usize> for Peers {
-    type Output = Peer;
+impl Index<usize> for VerbsPeers {
+    type Output = VerbsPeer;
 
     #[inline]
-    fn index(&self, place: usize) -> &Peer {
+    fn index(&self, place: usize) -> &VerbsPeer {
         self.slots[place].as_ref().expect("whoever keeps a place forgets it when the peer is removed")
     }
 }
 
-impl IndexMut<usize> for Peers {
+impl IndexMut<usize> for VerbsPeers {
     #[inline]
-    fn index_mut(&mut self, place: usize) -> &mut Peer {
+    fn index_mut(&mut self, place: usize) -> &mut VerbsPeer {
         self.slots[place].as_mut().expect("whoever keeps a place forgets it when the peer is removed")
     }
 }

@@ -13,15 +13,15 @@ use rustix::io::Errno;
 use squall_fabric::{Channel, Duration, Fabric, Instant};
 
 use super::VerbsFabric;
-use super::control::Loss;
-use super::frame::{Frame, Violation};
-use super::mirrors::Request;
-use super::notice::{Completing, heed};
-use super::peer::Offer;
-use crate::{Sleeper, Transport, Waker, barrier};
+use super::control::VerbsLoss;
+use super::frame::{VerbsFrame, VerbsViolation};
+use super::mirrors::VerbsAttachRequest;
+use super::notice::{CompletionSource, heed};
+use super::peer::OpenedChannel;
+use crate::{Sleeper, TransportFabric, Waker, barrier};
 
 /// The set of all that can wake the node.
-pub(super) struct Poller {
+pub(super) struct VerbsPoller {
     set: OwnedFd,
     /// When to look again.
     due: Instant,
@@ -42,7 +42,7 @@ enum Source {
     Doorbell,
 }
 
-impl Poller {
+impl VerbsPoller {
     /// A look costs a system call, which a device in software pays for with the processor that it shares.
     pub(super) fn new(is_software: bool) -> io::Result<Self> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
@@ -70,9 +70,9 @@ impl Poller {
         Ok(epoll::add(&self.set, stream, Source::Peer(peer).data(), EventFlags::IN)?)
     }
 
-    /// Watches it for room to send, too, or not any more.
-    fn watch_room(&self, stream: BorrowedFd<'_>, peer: usize, room: bool) {
-        let flags = if room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+    /// Watches it for space to send, too, or not any more.
+    fn watch_space(&self, stream: BorrowedFd<'_>, peer: usize, space: bool) {
+        let flags = if space { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         epoll::modify(&self.set, stream, Source::Peer(peer).data(), flags).expect("it is watched");
     }
 
@@ -116,7 +116,7 @@ impl Source {
     }
 }
 
-impl Completing for VerbsFabric {
+impl CompletionSource for VerbsFabric {
     fn take(&mut self) -> usize {
         self.poll_completions()
     }
@@ -172,43 +172,43 @@ impl VerbsFabric {
         handled
     }
 
-    fn handle_frame(&mut self, peer: usize, frame: Frame) -> Result<(), Loss> {
+    fn handle_frame(&mut self, peer: usize, frame: VerbsFrame) -> Result<(), VerbsLoss> {
         if self.peers[peer].lost.is_some() {
             return Ok(());
         }
-        if self.peers[peer].address.is_none() != matches!(frame, Frame::Hello { .. }) {
-            return Err(Violation("a stream that does not begin with one hello").into());
+        if self.peers[peer].address.is_none() != matches!(frame, VerbsFrame::Hello { .. }) {
+            return Err(VerbsViolation("a stream that does not begin with one hello").into());
         }
         match frame {
-            Frame::Hello { address } => {
+            VerbsFrame::Hello { address } => {
                 if address.ethernet != self.device.port_used().address.ethernet {
                     let reason = "one end is InfiniBand and the other Ethernet";
-                    return Err(Loss::Unreachable(reason.into()));
+                    return Err(VerbsLoss::Unreachable(reason.into()));
                 }
                 self.peers[peer].address = Some(address);
             }
-            Frame::Open { number, channel, pair } => {
-                self.on_open(peer, Channel(channel), Offer { number, pair })?;
+            VerbsFrame::Open { number, channel, pair } => {
+                self.on_open(peer, Channel(channel), OpenedChannel { number, pair })?;
             }
-            Frame::Accept { number, partner } => self.on_accept(peer, number, partner)?,
-            Frame::Close { number, reason } => self.on_close(peer, number, reason),
-            Frame::Publish { key, words } => self.on_publish(peer, key, words)?,
-            Frame::Attach { view, key, words, memory } => {
-                self.on_attach(peer, key, Request { view, words, memory })?;
+            VerbsFrame::Accept { number, partner } => self.on_accept(peer, number, partner)?,
+            VerbsFrame::Close { number, reason } => self.on_close(peer, number, reason),
+            VerbsFrame::Publish { key, words } => self.on_publish(peer, key, words)?,
+            VerbsFrame::Attach { attachment, key, words, memory } => {
+                self.on_attach(peer, key, VerbsAttachRequest { attachment, words, memory })?;
             }
-            Frame::Detach { view } => self.on_detach(peer, view),
-            Frame::Detached { view } => self.on_detached(peer, view)?,
-            Frame::Retire { key } => self.on_retire(peer, key),
-            Frame::MirrorOpen { number, pair } => self.on_mirror_open(peer, number, pair)?,
-            Frame::MirrorAccept { partner, pair } => self.on_mirror_accept(peer, partner, pair)?,
-            Frame::Parking => {
+            VerbsFrame::Detach { attachment } => self.on_detach(peer, attachment),
+            VerbsFrame::Detached { attachment } => self.on_detached(peer, attachment)?,
+            VerbsFrame::Retire { key } => self.on_retire(peer, key),
+            VerbsFrame::MirrorOpen { number, pair } => self.on_mirror_open(peer, number, pair)?,
+            VerbsFrame::MirrorAccept { partner, pair } => self.on_mirror_accept(peer, partner, pair)?,
+            VerbsFrame::Parking => {
                 if self.peers[peer].bell.on_parking() {
                     self.counters.rings += 1;
-                    self.peers[peer].tell(Frame::Ring);
+                    self.peers[peer].send(VerbsFrame::Ring);
                 }
             }
-            Frame::Ring => self.peers[peer].bell.on_ring(),
-            Frame::Goodbye => return Err(Loss::Goodbye),
+            VerbsFrame::Ring => self.peers[peer].bell.on_ring(),
+            VerbsFrame::Goodbye => return Err(VerbsLoss::Goodbye),
         }
         Ok(())
     }
@@ -217,13 +217,13 @@ impl VerbsFabric {
     pub(super) fn flush_control(&mut self) {
         for place in 0..self.peers.bound() {
             let Some(peer) = self.peers.at_mut(place) else { continue };
-            if peer.lost.is_some() || !peer.control.has_output() && !peer.wants_room {
+            if peer.lost.is_some() || !peer.control.has_output() && !peer.wants_space {
                 continue;
             }
             let flushed = peer.control.flush();
-            if peer.wants_room != peer.control.has_output() {
-                peer.wants_room = peer.control.has_output();
-                self.poller.watch_room(peer.control.fd(), place, peer.wants_room);
+            if peer.wants_space != peer.control.has_output() {
+                peer.wants_space = peer.control.has_output();
+                self.poller.watch_space(peer.control.fd(), place, peer.wants_space);
             }
             if let Err(loss) = flushed {
                 self.lose(place, &loss);
@@ -237,18 +237,18 @@ impl VerbsFabric {
             tracing::warn!(device = self.device.name(), "notice of the device: {text}");
             if device_is_lost {
                 for peer in self.peers.all() {
-                    self.lose(peer, &Loss::Unreachable(text.clone()));
+                    self.lose(peer, &VerbsLoss::Unreachable(text.clone()));
                 }
             }
         }
     }
 }
 
-impl Transport for VerbsFabric {
+impl TransportFabric for VerbsFabric {
     fn prepare_park(&mut self) {
         for peer in self.peers.iter_mut().filter(|peer| peer.lost.is_none()) {
             if peer.bell.on_park() {
-                peer.tell(Frame::Parking);
+                peer.send(VerbsFrame::Parking);
             }
         }
         self.flush_posts();

@@ -1,50 +1,50 @@
 //! Posts, and the chains in which they are handed to the device (Spindle §3.4: many posts, one doorbell).
 
-use squall_fabric::{Source, Token};
+use squall_fabric::{Token, WriteSource};
 
 use super::ffi;
 
 /// What is to be written or sent. It is kept until the device says that it is done, or was not done.
 #[derive(Clone, Debug)]
-pub(super) struct Post {
-    pub(super) target: Target,
-    pub(super) payload: Payload,
+pub(super) struct VerbsPost {
+    pub(super) target: VerbsTarget,
+    pub(super) payload: PostData,
     /// Asks for a `Done` event.
     pub(super) signal: Option<Token>,
     /// What is to be given back when the post is over.
-    pub(super) release: Release,
+    pub(super) release: PostRelease,
 }
 
 /// Where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum VerbsTarget {
     /// Memory that the peer has granted.
-    Memory { remote: Remote, immediate: Option<u32> },
-    /// A view of the peer, by its number there.
-    View { remote: Remote, view: u32 },
+    Memory { remote: RemoteMemory, immediate: Option<u32> },
+    /// An attachment of the peer, by its number there.
+    Attachment { remote: RemoteMemory, attachment: u32 },
     /// The next receive of the peer.
     Receive,
 }
 
 /// Memory of a peer, as the device names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Remote {
+pub(super) struct RemoteMemory {
     pub(super) address: u64,
     pub(super) key: u32,
 }
 
 /// Where the data is.
 #[derive(Clone, Debug)]
-pub(super) enum Payload {
+pub(super) enum PostData {
     /// Within the post itself, captured when it was made [F5]. `bytes <= 8 × VALUE_WORDS_MAX`
-    Inline { words: [u64; Source::VALUE_WORDS_MAX], bytes: usize },
+    Inline { words: [u64; WriteSource::VALUE_WORDS_MAX], bytes: usize },
     /// In registered memory, read any time until the post is over.
     Memory { address: u64, bytes: usize, key: u32 },
 }
 
 /// What a post holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Release {
+pub(super) enum PostRelease {
     Nothing,
     /// A region, by its place in the table.
     Region(usize),
@@ -52,13 +52,13 @@ pub(super) enum Release {
     Staged(usize),
 }
 
-impl Payload {
+impl PostData {
     /// Words by value.
     ///
     /// # Panics
     /// If they are too many.
     pub(super) fn words(words: &[u64]) -> Self {
-        let mut kept = [0; Source::VALUE_WORDS_MAX];
+        let mut kept = [0; WriteSource::VALUE_WORDS_MAX];
         kept[..words.len()].copy_from_slice(words);
         Self::Inline { words: kept, bytes: 8 * words.len() }
     }
@@ -68,7 +68,7 @@ impl Payload {
     /// # Panics
     /// If they are too many.
     pub(super) fn bytes(bytes: &[u8]) -> Self {
-        let mut words = [0; Source::VALUE_WORDS_MAX];
+        let mut words = [0; WriteSource::VALUE_WORDS_MAX];
         for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {
             let mut filled = [0; 8];
             filled[..chunk.len()].copy_from_slice(chunk);
@@ -95,16 +95,16 @@ impl Payload {
     }
 }
 
-/// Room for one chain, used again and again.
-pub(super) struct Chain {
+/// Space for one chain, used again and again.
+pub(super) struct PostChain {
     requests: Box<[ffi::ibv_send_wr; CHAIN_MAX]>,
     pieces: Box<[ffi::ibv_sge; CHAIN_MAX]>,
 }
 
 // SAFETY: the pointers inside lead to the chain itself and to posts, and are used only by the call that follows `link`.
-unsafe impl Send for Chain {}
+unsafe impl Send for PostChain {}
 
-impl Chain {
+impl PostChain {
     pub(super) fn new() -> Self {
         // SAFETY: integers and pointers, for which zeros are valid.
         let request: ffi::ibv_send_wr = unsafe { std::mem::zeroed() };
@@ -120,7 +120,7 @@ impl Chain {
     pub(super) fn link<'a>(
         &mut self,
         count: usize,
-        posts: impl Iterator<Item = (u64, &'a Post)>,
+        posts: impl Iterator<Item = (u64, &'a VerbsPost)>,
     ) -> &mut ffi::ibv_send_wr {
         assert!((1..=CHAIN_MAX).contains(&count), "a chain of {count} posts");
         let (requests, pieces) = (self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
@@ -145,7 +145,7 @@ impl Chain {
 
 fn request(
     number: u64,
-    post: &Post,
+    post: &VerbsPost,
     piece: *mut ffi::ibv_sge,
     next: *mut ffi::ibv_send_wr,
     signalled: bool,
@@ -156,7 +156,7 @@ fn request(
     request.next = next;
     if !post.payload.is_empty() {
         (request.sg_list, request.num_sge) = (piece, 1);
-        if matches!(post.payload, Payload::Inline { .. }) {
+        if matches!(post.payload, PostData::Inline { .. }) {
             request.send_flags |= ffi::IBV_SEND_INLINE;
         }
     }
@@ -164,14 +164,16 @@ fn request(
         request.send_flags |= ffi::IBV_SEND_SIGNALED;
     }
     request.opcode = match post.target {
-        Target::Memory { immediate: None, .. } | Target::View { .. } => ffi::IBV_WR_RDMA_WRITE,
-        Target::Memory { immediate: Some(immediate), .. } => {
+        VerbsTarget::Memory { immediate: None, .. } | VerbsTarget::Attachment { .. } => {
+            ffi::IBV_WR_RDMA_WRITE
+        }
+        VerbsTarget::Memory { immediate: Some(immediate), .. } => {
             request.__bindgen_anon_1.imm_data = immediate.to_be();
             ffi::IBV_WR_RDMA_WRITE_WITH_IMM
         }
-        Target::Receive => ffi::IBV_WR_SEND,
+        VerbsTarget::Receive => ffi::IBV_WR_SEND,
     };
-    if let Target::Memory { remote, .. } | Target::View { remote, .. } = post.target {
+    if let VerbsTarget::Memory { remote, .. } | VerbsTarget::Attachment { remote, .. } = post.target {
         request.wr.rdma.remote_addr = remote.address;
         request.wr.rdma.rkey = remote.key;
     }
@@ -185,16 +187,16 @@ pub(super) const CHAIN_MAX: usize = 32;
 mod tests {
     use super::*;
 
-    fn write(value: u64) -> Post {
-        let remote = Remote { address: 4096 + 8 * value, key: 7 };
-        let target = Target::Memory { remote, immediate: None };
-        Post { target, payload: Payload::words(&[value]), signal: None, release: Release::Nothing }
+    fn write(value: u64) -> VerbsPost {
+        let remote = RemoteMemory { address: 4096 + 8 * value, key: 7 };
+        let target = VerbsTarget::Memory { remote, immediate: None };
+        VerbsPost { target, payload: PostData::words(&[value]), signal: None, release: PostRelease::Nothing }
     }
 
     #[test]
     fn a_chain_is_linked_and_its_last_post_is_signalled() {
         let posts: Vec<_> = (0..3).map(write).collect();
-        let mut chain = Chain::new();
+        let mut chain = PostChain::new();
         let mut request: *const ffi::ibv_send_wr = chain.link(3, (10..).zip(&posts));
         for (i, post) in (0..).zip(&posts) {
             assert!(!request.is_null(), "the chain ends before request {i}");
@@ -206,7 +208,7 @@ mod tests {
             assert_eq!(unsafe { found.wr.rdma }.remote_addr, 4096 + 8 * i);
             // SAFETY: each request has a piece of its own.
             let piece = unsafe { &*found.sg_list };
-            let Payload::Inline { words, .. } = &post.payload else { panic!("by value") };
+            let PostData::Inline { words, .. } = &post.payload else { panic!("by value") };
             assert_eq!((piece.addr, piece.length), (words.as_ptr().addr() as u64, 8));
             request = found.next;
         }
@@ -215,14 +217,14 @@ mod tests {
 
     #[test]
     fn an_empty_write_has_no_memory() {
-        let mut chain = Chain::new();
-        let post = Post { payload: Payload::words(&[]), ..write(1) };
+        let mut chain = PostChain::new();
+        let post = VerbsPost { payload: PostData::words(&[]), ..write(1) };
         assert_eq!(chain.link(1, std::iter::once((1, &post))).num_sge, 0);
     }
 
     #[test]
     fn bytes_keep_their_order() {
-        let Payload::Inline { words, bytes } = Payload::bytes(b"memory speed") else { panic!("by value") };
+        let PostData::Inline { words, bytes } = PostData::bytes(b"memory speed") else { panic!("by value") };
         assert_eq!((words[0], bytes), (u64::from_ne_bytes(*b"memory s"), 12));
     }
 }

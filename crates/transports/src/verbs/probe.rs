@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::Region;
 
-use super::completion::{Batch, CompletionChannel, CompletionQueue};
-use super::device::Device;
-use super::domain::{Access, Domain, MemoryKey};
-use super::endpoint::{Endpoint, Role, State};
+use super::completion::{CompletionBatch, CompletionChannel, CompletionQueue};
+use super::device::VerbsDevice;
+use super::domain::{KeyAccess, MemoryKey, ProtectionDomain};
+use super::endpoint::{EndpointRole, EndpointState, VerbsEndpoint};
 use super::ffi;
-use super::memory::Regions;
+use super::memory::VerbsRegions;
 use super::order;
-use super::post::{Chain, Payload, Post, Release, Remote, Target};
-use super::queue_pair::{Depth, QueuePair};
+use super::post::{PostChain, PostData, PostRelease, RemoteMemory, VerbsPost, VerbsTarget};
+use super::queue_pair::{QueueDepth, QueuePair};
 use super::{Unsuitable, VerbsError};
 
 /// Tries a device out.
 ///
 /// # Errors
 /// If it breaks an axiom, or memory cannot be locked.
-pub(super) fn try_out(device: &Arc<Device>) -> Result<(), VerbsError> {
+pub(super) fn try_out(device: &Arc<VerbsDevice>) -> Result<(), VerbsError> {
     let broken = |detail: String| VerbsError::NoDevice {
         wanted: None,
         refusals: vec![(device.name().to_owned(), Unsuitable::Broken(detail))],
@@ -40,7 +40,7 @@ pub(super) fn try_out(device: &Arc<Device>) -> Result<(), VerbsError> {
 
 /// A writer and its target, both on one device.
 struct Trial {
-    writer: Endpoint,
+    writer: VerbsEndpoint,
     _reader: QueuePair,
     completions: Arc<CompletionQueue>,
     source: Region,
@@ -48,11 +48,11 @@ struct Trial {
     target: Region,
     /// The right to write all of `target`; none once it is taken back.
     memory: Option<MemoryKey>,
-    remote: Remote,
-    chain: Chain,
-    batch: Batch,
+    remote: RemoteMemory,
+    chain: PostChain,
+    batch: CompletionBatch,
     /// Keeps the keys of the sources.
-    _regions: Regions,
+    _regions: VerbsRegions,
 }
 
 enum Failure {
@@ -68,16 +68,16 @@ impl From<io::Error> for Failure {
 }
 
 impl Trial {
-    fn new(device: &Arc<Device>) -> Result<Self, Failure> {
-        let mut regions = Regions::new();
+    fn new(device: &Arc<VerbsDevice>) -> Result<Self, Failure> {
+        let mut regions = VerbsRegions::new();
         let [source, target] = [SOURCE_WORDS, SOURCE_WORDS + 1].map(|words| regions.allocate(words));
-        let domain = Domain::new(device)?;
+        let domain = ProtectionDomain::new(device)?;
         let (base, bytes) = (target.pointer(0).cast::<u8>(), 8 * target.words());
         let address = base.as_ptr().addr() as u64;
         // SAFETY: the region lives in the trial as long as the key, and its words are atomics.
-        let memory = unsafe { domain.register(base, bytes, address, Access::Remote) };
+        let memory = unsafe { domain.register(base, bytes, address, KeyAccess::Remote) };
         let memory = memory.map_err(|source| Failure::Shortage(VerbsError::MemoryLock { bytes, source }))?;
-        let remote = Remote { address, key: memory.remote() };
+        let remote = RemoteMemory { address, key: memory.remote() };
         let place = regions.place(&source);
         let source_key = regions.local_key(place, 0, &domain).map_err(Failure::Shortage)?;
         let channel = CompletionChannel::new(device)?;
@@ -87,8 +87,8 @@ impl Trial {
         let address = device.port_used().address;
         reader.connect(&address, writer.name(), true)?;
         writer.connect(&address, reader.name(), false)?;
-        let mut writer = Endpoint::new(Role::MirrorOut, 0, writer, DEPTH, domain);
-        writer.state = State::Connected;
+        let mut writer = VerbsEndpoint::new(EndpointRole::MirrorOut, 0, writer, DEPTH, domain);
+        writer.state = EndpointState::Connected;
         Ok(Self {
             writer,
             _reader: reader,
@@ -98,8 +98,8 @@ impl Trial {
             target,
             memory: Some(memory),
             remote,
-            chain: Chain::new(),
-            batch: Batch::new(),
+            chain: PostChain::new(),
+            batch: CompletionBatch::new(),
             _regions: regions,
         })
     }
@@ -109,8 +109,8 @@ impl Trial {
         for lap in 1..=LAPS {
             (0..SOURCE_WORDS).for_each(|word| self.source.store_relaxed(word, lap));
             let address = self.source.pointer(0).as_ptr().addr() as u64;
-            self.post(1, Payload::Memory { address, bytes: 8 * SOURCE_WORDS, key: self.source_key });
-            self.post(0, Payload::words(&[lap]));
+            self.post(1, PostData::Memory { address, bytes: 8 * SOURCE_WORDS, key: self.source_key });
+            self.post(0, PostData::words(&[lap]));
             let target = self.target.clone();
             let status = self.finish(|| {
                 let seen = target.load(0);
@@ -131,7 +131,7 @@ impl Trial {
     fn refusal(&mut self) -> Result<(), String> {
         let memory = self.memory.take().expect("taken back once");
         memory.revoke().map_err(|error| format!("a key cannot be taken back: {error}"))?;
-        self.post(0, Payload::words(&[u64::MAX]));
+        self.post(0, PostData::words(&[u64::MAX]));
         let status = self.finish(|| Ok(()))?;
         if status == ffi::IBV_WC_SUCCESS || self.target.load(0) == u64::MAX {
             return Err("a write under a key that was taken back was not refused".into());
@@ -139,10 +139,11 @@ impl Trial {
         Ok(())
     }
 
-    fn post(&mut self, word: u64, payload: Payload) {
+    fn post(&mut self, word: u64, payload: PostData) {
         let address = self.remote.address + 8 * word;
-        let target = Target::Memory { remote: Remote { address, key: self.remote.key }, immediate: None };
-        self.writer.push(Post { target, payload, signal: None, release: Release::Nothing });
+        let target =
+            VerbsTarget::Memory { remote: RemoteMemory { address, key: self.remote.key }, immediate: None };
+        self.writer.push(VerbsPost { target, payload, signal: None, release: PostRelease::Nothing });
     }
 
     /// Waits for the completion of the last post, and looks at the memory meanwhile. Returns the first status that is
@@ -169,7 +170,7 @@ impl Trial {
     }
 }
 
-const DEPTH: Depth = Depth { posts: 4, receives: 1 };
+const DEPTH: QueueDepth = QueueDepth { posts: 4, receives: 1 };
 
 /// Several packets.
 const SOURCE_WORDS: usize = 1536;

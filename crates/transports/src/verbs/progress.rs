@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 
-use squall_fabric::{ConnId, Event};
+use squall_fabric::{ConnId, FabricEvent};
 
 use super::VerbsFabric;
 use super::completion::BATCH;
 use super::connections::conn_id;
-use super::control::Loss;
-use super::endpoint::{Flushed, Receive, Role, State, split_request};
+use super::control::VerbsLoss;
+use super::endpoint::{EndpointRole, EndpointState, Flushed, VerbsReceive, split_request};
 use super::ffi;
-use super::frame::{CloseReason, Frame};
+use super::frame::{VerbsCloseReason, VerbsFrame};
 use super::order;
-use super::post::Target;
+use super::post::VerbsTarget;
 
 impl VerbsFabric {
     /// Hands waiting posts to the device, one doorbell for each connection with something new. Returns their number.
@@ -30,7 +30,7 @@ impl VerbsFabric {
         });
         for (number, error) in failed {
             tracing::error!(%error, "the device takes no post");
-            self.fail(number, Some(CloseReason::Unreachable));
+            self.fail(number, Some(VerbsCloseReason::Unreachable));
         }
         flushed
     }
@@ -66,16 +66,16 @@ impl VerbsFabric {
             (false, ffi::IBV_WC_SUCCESS) => self.on_placed(number, completion.wr_id),
             (false, status) => self.on_failed_post(number, completion.wr_id, status),
             (true, ffi::IBV_WC_SUCCESS) => {
-                if let Role::Channel(place) = endpoint.role {
+                if let EndpointRole::Channel(place) = endpoint.role {
                     let receive = endpoint.take_receive();
                     self.events.push_back(arrival(conn_id(place), &receive, completion));
                 }
             }
             // The end of the queue pair, of which the peer tells the reason.
-            (true, ffi::IBV_WC_WR_FLUSH_ERR) => endpoint.state = State::Failed,
+            (true, ffi::IBV_WC_WR_FLUSH_ERR) => endpoint.state = EndpointState::Failed,
             (true, status) => {
                 tracing::warn!(status, "a receive failed");
-                self.fail(number, Some(CloseReason::Protocol));
+                self.fail(number, Some(VerbsCloseReason::Protocol));
             }
         }
     }
@@ -88,13 +88,13 @@ impl VerbsFabric {
         endpoint.retire(request, |post| {
             regions.end_post(&post);
             placed += 1;
-            if let (Role::Channel(place), Some(token)) = (role, post.signal) {
-                events.push_back(Event::Done { conn: conn_id(place), token });
+            if let (EndpointRole::Channel(place), Some(token)) = (role, post.signal) {
+                events.push_back(FabricEvent::Done { conn: conn_id(place), token });
             }
         });
         if peers[peer].bell.on_placed(placed) {
             self.counters.rings += 1;
-            peers[peer].tell(Frame::Ring);
+            peers[peer].send(VerbsFrame::Ring);
         }
     }
 
@@ -107,30 +107,30 @@ impl VerbsFabric {
         let Some(endpoint) = self.endpoints.live(number) else { return };
         let target = endpoint.oldest().expect("the post that failed").target;
         match (endpoint.role, target) {
-            (Role::MirrorOut, Target::View { view, .. }) if is_refusal(status) => {
+            (EndpointRole::MirrorOut, VerbsTarget::Attachment { attachment, .. }) if is_refusal(status) => {
                 let peer = endpoint.peer;
-                self.on_push_refused(peer, view);
+                self.on_push_refused(peer, attachment);
             }
             _ => self.fail(number, verdict(status, target)),
         }
     }
 
     /// An endpoint has failed, for a reason unless only the peer knows it.
-    fn fail(&mut self, number: u32, reason: Option<CloseReason>) {
+    fn fail(&mut self, number: u32, reason: Option<VerbsCloseReason>) {
         let Some(endpoint) = self.endpoints.live(number) else { return };
         match (endpoint.role, reason) {
-            (Role::Channel(_), None) => endpoint.state = State::Failed,
-            (Role::Channel(place), Some(CloseReason::Refused)) => self.on_refused(place),
-            (Role::Channel(place), Some(reason)) => self.break_connection(place, reason),
-            (Role::MirrorOut | Role::MirrorIn, _) => {
+            (EndpointRole::Channel(_), None) => endpoint.state = EndpointState::Failed,
+            (EndpointRole::Channel(place), Some(VerbsCloseReason::Refused)) => self.on_refused(place),
+            (EndpointRole::Channel(place), Some(reason)) => self.break_connection(place, reason),
+            (EndpointRole::MirrorOut | EndpointRole::MirrorIn, _) => {
                 let peer = endpoint.peer;
-                self.lose(peer, &Loss::Unreachable("pushes do not get through".into()));
+                self.lose(peer, &VerbsLoss::Unreachable("pushes do not get through".into()));
             }
         }
     }
 
     /// Ends an endpoint and releases what its posts hold. Returns its receives.
-    pub(super) fn end_endpoint(&mut self, number: u32) -> VecDeque<Receive> {
+    pub(super) fn end_endpoint(&mut self, number: u32) -> VecDeque<VerbsReceive> {
         let Some(endpoint) = self.endpoints.live(number) else { return VecDeque::new() };
         let peer = endpoint.peer;
         let work = self.endpoints.end(number).expect("it lives");
@@ -142,14 +142,14 @@ impl VerbsFabric {
 }
 
 /// The event of a receive that completed.
-fn arrival(conn: ConnId, receive: &Receive, completion: &ffi::ibv_wc) -> Event {
+fn arrival(conn: ConnId, receive: &VerbsReceive, completion: &ffi::ibv_wc) -> FabricEvent {
     let token = receive.token;
     if completion.opcode == ffi::IBV_WC_RECV_RDMA_WITH_IMM {
         // SAFETY: such a completion has this member.
         let immediate = u32::from_be(unsafe { completion.__bindgen_anon_1.imm_data });
-        return Event::Arrived { conn, token, immediate };
+        return FabricEvent::Arrived { conn, token, immediate };
     }
-    Event::Received { conn, token, length: completion.byte_len as usize }
+    FabricEvent::Received { conn, token, length: completion.byte_len as usize }
 }
 
 /// Whether the peer's device has refused a write: its key is not valid (any more), or its queue pair allows none.
@@ -158,14 +158,14 @@ fn is_refusal(status: ffi::ibv_wc_status) -> bool {
 }
 
 /// Why a post to a connection failed; none if the queue pair was ended by something else, which the peer will tell.
-fn verdict(status: ffi::ibv_wc_status, target: Target) -> Option<CloseReason> {
+fn verdict(status: ffi::ibv_wc_status, target: VerbsTarget) -> Option<VerbsCloseReason> {
     match status {
         ffi::IBV_WC_WR_FLUSH_ERR => None,
         // A send is not written under a grant: it was longer than its receive.
-        status if is_refusal(status) && target != Target::Receive => Some(CloseReason::Refused),
-        ffi::IBV_WC_RNR_RETRY_EXC_ERR => Some(CloseReason::ReceiverNotReady),
-        ffi::IBV_WC_RETRY_EXC_ERR => Some(CloseReason::Unreachable),
-        _ => Some(CloseReason::Protocol),
+        status if is_refusal(status) && target != VerbsTarget::Receive => Some(VerbsCloseReason::Refused),
+        ffi::IBV_WC_RNR_RETRY_EXC_ERR => Some(VerbsCloseReason::ReceiverNotReady),
+        ffi::IBV_WC_RETRY_EXC_ERR => Some(VerbsCloseReason::Unreachable),
+        _ => Some(VerbsCloseReason::Protocol),
     }
 }
 
@@ -174,18 +174,18 @@ const BATCHES_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::super::post::Remote;
+    use super::super::post::RemoteMemory;
     use super::*;
 
     #[test]
     fn a_status_means_what_the_post_was() {
-        let write = Target::Memory { remote: Remote { address: 0, key: 0 }, immediate: None };
+        let write = VerbsTarget::Memory { remote: RemoteMemory { address: 0, key: 0 }, immediate: None };
         for status in [ffi::IBV_WC_REM_ACCESS_ERR, ffi::IBV_WC_REM_INV_REQ_ERR] {
-            assert_eq!(verdict(status, write), Some(CloseReason::Refused));
-            assert_eq!(verdict(status, Target::Receive), Some(CloseReason::Protocol));
+            assert_eq!(verdict(status, write), Some(VerbsCloseReason::Refused));
+            assert_eq!(verdict(status, VerbsTarget::Receive), Some(VerbsCloseReason::Protocol));
         }
-        assert_eq!(verdict(ffi::IBV_WC_RETRY_EXC_ERR, write), Some(CloseReason::Unreachable));
-        assert_eq!(verdict(ffi::IBV_WC_RNR_RETRY_EXC_ERR, write), Some(CloseReason::ReceiverNotReady));
+        assert_eq!(verdict(ffi::IBV_WC_RETRY_EXC_ERR, write), Some(VerbsCloseReason::Unreachable));
+        assert_eq!(verdict(ffi::IBV_WC_RNR_RETRY_EXC_ERR, write), Some(VerbsCloseReason::ReceiverNotReady));
         assert_eq!(verdict(ffi::IBV_WC_WR_FLUSH_ERR, write), None, "another post was the reason");
     }
 }

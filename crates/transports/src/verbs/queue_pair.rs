@@ -9,15 +9,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::completion::CompletionQueue;
-use super::device::{Address, status};
-use super::domain::Domain;
+use super::device::{PortAddress, status};
+use super::domain::ProtectionDomain;
 use super::ffi;
 
 /// One end of a reliable connection.
 pub(super) struct QueuePair {
     pair: NonNull<ffi::ibv_qp>,
     name: PairName,
-    domain: Arc<Domain>,
+    domain: Arc<ProtectionDomain>,
     /// Keeps it alive.
     _completions: Arc<CompletionQueue>,
 }
@@ -32,7 +32,7 @@ pub(super) struct PairName {
 
 /// Posts and receives that a queue pair holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Depth {
+pub(super) struct QueueDepth {
     pub(super) posts: usize,
     pub(super) receives: usize,
 }
@@ -43,9 +43,9 @@ unsafe impl Send for QueuePair {}
 impl QueuePair {
     /// A queue pair that takes receives but is not connected.
     pub(super) fn new(
-        domain: &Arc<Domain>,
+        domain: &Arc<ProtectionDomain>,
         completions: &Arc<CompletionQueue>,
-        depth: Depth,
+        depth: QueueDepth,
     ) -> io::Result<Self> {
         let pair = Self::create(domain, completions, depth)?;
         // SAFETY: the call returned it; its number never changes.
@@ -64,9 +64,9 @@ impl QueuePair {
     }
 
     fn create(
-        domain: &Domain,
+        domain: &ProtectionDomain,
         completions: &CompletionQueue,
-        depth: Depth,
+        depth: QueueDepth,
     ) -> io::Result<NonNull<ffi::ibv_qp>> {
         let count = |count: usize| u32::try_from(count).expect("a short queue");
         let mut wanted = ffi::ibv_qp_init_attr {
@@ -104,7 +104,7 @@ impl QueuePair {
 
     /// Connects to the peer's queue pair (verbs: RTR, then RTS). The peer must have done the same before anything is
     /// posted.
-    pub(super) fn connect(&self, address: &Address, peer: PairName, writable: bool) -> io::Result<()> {
+    pub(super) fn connect(&self, address: &PortAddress, peer: PairName, writable: bool) -> io::Result<()> {
         let port = self.domain.device().port_used();
         let mut attributes = no_attributes();
         attributes.qp_state = ffi::IBV_QPS_RTR;
@@ -226,7 +226,7 @@ fn no_attributes() -> ffi::ibv_qp_attr {
 }
 
 /// Words by value travel inside the post. All common devices take so many bytes there; others are refused.
-const INLINE_BYTES: usize = 8 * squall_fabric::Source::VALUE_WORDS_MAX;
+const INLINE_BYTES: usize = 8 * squall_fabric::WriteSource::VALUE_WORDS_MAX;
 
 const PACKET_MASK: u32 = 0xff_ffff;
 

@@ -1,17 +1,17 @@
-//! Retirement: mirrors end, and views that nobody holds are given back [M6].
+//! Retirement: mirrors end, and attachments that nobody holds are given back [M6].
 //!
-//! A reader that has dropped a view asks its owner first to push nothing more to it, and takes the memory away from the
+//! A reader that has dropped an attachment asks its owner first to push nothing more to it, and takes the memory away from the
 //! device when the owner has answered. So only posts that the device had by then can find the memory gone, which costs
 //! a new queue pair.
 
 use std::sync::Arc;
 
-use squall_fabric::{Event, MirrorId, Region};
+use squall_fabric::{FabricEvent, MirrorId, Region};
 
 use super::VerbsFabric;
-use super::frame::{Frame, Violation};
+use super::frame::{VerbsFrame, VerbsViolation};
 
-/// Whether the owner of a view pushes to it.
+/// Whether the owner of an attachment pushes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detachment {
     /// It does, or will.
@@ -32,10 +32,10 @@ impl VerbsFabric {
         let mirror = mirror.unwrap_or_else(|| panic!("{id:?} is not published by this node"));
         self.mirrors.by_key.remove(&mirror.key.0);
         for peer in self.peers.iter_mut().filter(|peer| mirror.readers.contains(&peer.node)) {
-            peer.tell(Frame::Retire { key: mirror.key.0 });
+            peer.send(VerbsFrame::Retire { key: mirror.key.0 });
         }
         let retired = mirror.key;
-        self.events.retain(|event| !matches!(event, Event::Attached { key, .. } if *key == retired));
+        self.events.retain(|event| !matches!(event, FabricEvent::Attached { key, .. } if *key == retired));
     }
 
     /// A peer has retired a mirror.
@@ -43,40 +43,41 @@ impl VerbsFabric {
         self.peers[peer].published.remove(&key);
     }
 
-    /// The owner of a view pushes nothing more to it.
-    pub(super) fn on_detached(&mut self, peer: usize, number: u32) -> Result<(), Violation> {
-        let view = self.views.views.get_mut(&number);
-        let view = view.filter(|view| view.peer == Some(peer) && view.detachment == Detachment::Asked);
-        view.ok_or(Violation("an answer about a view that was not dropped"))?.detachment =
+    /// The owner of an attachment pushes nothing more to it.
+    pub(super) fn on_detached(&mut self, peer: usize, number: u32) -> Result<(), VerbsViolation> {
+        let attachment = self.attachments.attachments.get_mut(&number);
+        let attachment = attachment
+            .filter(|attachment| attachment.peer == Some(peer) && attachment.detachment == Detachment::Asked);
+        attachment.ok_or(VerbsViolation("an answer about an attachment that was not dropped"))?.detachment =
             Detachment::Answered;
-        self.sweep_views();
+        self.sweep_attachments();
         Ok(())
     }
 
-    /// Lets go the views that nobody holds any more.
-    pub(super) fn sweep_views(&mut self) {
-        let Self { views, peers, .. } = self;
-        let by_key = &mut views.by_key;
-        views.views.retain(|number, view| {
-            if !is_dropped(&view.region) {
+    /// Lets go the attachments that nobody holds any more.
+    pub(super) fn sweep_attachments(&mut self) {
+        let Self { attachments, peers, .. } = self;
+        let by_key = &mut attachments.by_key;
+        attachments.attachments.retain(|number, attachment| {
+            if !is_dropped(&attachment.region) {
                 return true;
             }
-            let name = (view.owner, view.key);
+            let name = (attachment.owner, attachment.key);
             if by_key.get(&name) == Some(number) {
                 by_key.remove(&name);
             }
-            let Some(place) = view.peer else { return false };
+            let Some(place) = attachment.peer else { return false };
             let peer = &mut peers[place];
-            if view.detachment == Detachment::Attached {
-                view.detachment = Detachment::Asked;
-                peer.tell(Frame::Detach { view: *number });
+            if attachment.detachment == Detachment::Attached {
+                attachment.detachment = Detachment::Asked;
+                peer.send(VerbsFrame::Detach { attachment: *number });
             }
-            view.detachment == Detachment::Asked && peer.lost.is_none()
+            attachment.detachment == Detachment::Asked && peer.lost.is_none()
         });
     }
 }
 
-/// Whether only the fabric holds a view: its table of regions, and its table of views.
-fn is_dropped(view: &Region) -> bool {
-    Arc::strong_count(view.memory()) == 2
+/// Whether only the fabric holds an attachment: its table of regions, and its table of attachments.
+fn is_dropped(attachment: &Region) -> bool {
+    Arc::strong_count(attachment.memory()) == 2
 }

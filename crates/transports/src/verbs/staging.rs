@@ -5,14 +5,14 @@ use std::sync::Arc;
 use squall_fabric::SEND_BYTES_MAX;
 
 use super::VerbsError;
-use super::domain::{Access, Domain, MemoryKey};
-use super::memory::Mapping;
+use super::domain::{KeyAccess, MemoryKey, ProtectionDomain};
+use super::memory::PageMapping;
 
 /// A ring of bytes. What is taken is given back in the same order, because posts complete in order.
-pub(super) struct Staging {
+pub(super) struct StagingRing {
     ring: Ring,
     key: MemoryKey,
-    mapping: Mapping,
+    mapping: PageMapping,
 }
 
 /// The bookkeeping of a ring: `used <= capacity`, and the next piece begins at `head < capacity`.
@@ -25,34 +25,34 @@ struct Ring {
 
 /// A piece of the ring with captured bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Staged {
+pub(super) struct StagedBytes {
     pub(super) address: u64,
     pub(super) key: u32,
     /// To be given back.
     pub(super) charge: usize,
 }
 
-impl Staging {
+impl StagingRing {
     /// # Errors
     /// If the memory cannot be had.
-    pub(super) fn new(domain: &Arc<Domain>) -> Result<Self, VerbsError> {
-        let mapping = Mapping::new(CAPACITY).map_err(VerbsError::system("mmap"))?;
+    pub(super) fn new(domain: &Arc<ProtectionDomain>) -> Result<Self, VerbsError> {
+        let mapping = PageMapping::new(CAPACITY).map_err(VerbsError::system("mmap"))?;
         let (base, bytes) = (mapping.base(), mapping.bytes());
         // SAFETY: all of the mapping, which is unmapped after the queue pair whose posts name it is gone; only the
         // thread that posts stores into it, and never into a piece that is in use.
-        let key = unsafe { domain.register(base, bytes, base.as_ptr().addr() as u64, Access::Local) };
+        let key = unsafe { domain.register(base, bytes, base.as_ptr().addr() as u64, KeyAccess::Local) };
         let key = key.map_err(|source| VerbsError::MemoryLock { bytes, source })?;
         Ok(Self { ring: Ring { capacity: CAPACITY, head: 0, used: 0 }, key, mapping })
     }
 
-    /// Captures bytes; `None` if there is no room until earlier posts are done.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Option<Staged> {
+    /// Captures bytes; `None` if there is no space until earlier posts are done.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Option<StagedBytes> {
         let (first, charge) = self.ring.take(bytes.len())?;
         // SAFETY: the ring lies within the mapping.
         let target = unsafe { self.mapping.base().add(first) };
         // SAFETY: nobody reads or writes this piece, since it was free.
         unsafe { target.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len()) };
-        Some(Staged { address: target.as_ptr().addr() as u64, key: self.key.local(), charge })
+        Some(StagedBytes { address: target.as_ptr().addr() as u64, key: self.key.local(), charge })
     }
 
     /// Gives back what the oldest post has taken.
@@ -91,7 +91,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn pieces_never_overlap_and_all_room_comes_back() {
+    fn pieces_never_overlap_and_all_space_comes_back() {
         let mut ring = Ring { capacity: 1024, head: 0, used: 0 };
         let mut taken: VecDeque<(usize, usize, usize)> = VecDeque::new();
         for step in 0..10_000_usize {
@@ -105,7 +105,7 @@ mod tests {
                     assert!(taken.iter().all(apart), "step {step}: {bytes} bytes at {first} in {taken:?}");
                     taken.push_back((first, bytes, charge));
                 }
-                None => ring.release(taken.pop_front().expect("an empty ring has room").2),
+                None => ring.release(taken.pop_front().expect("an empty ring has space").2),
             }
         }
         taken.iter().for_each(|(_, _, charge)| ring.release(*charge));

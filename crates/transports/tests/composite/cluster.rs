@@ -8,16 +8,16 @@ use squall_fabric::conformance::Harness;
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 
 /// What each node may use.
-pub(crate) trait Parts {
+pub(crate) trait NodeParts {
     fn settings(node: u32) -> CompositeSettings;
 }
 
-pub(crate) struct Nodes<P> {
+pub(crate) struct CompositeNodes<P> {
     nodes: Vec<Option<CompositeFabric>>,
     parts: PhantomData<P>,
 }
 
-impl<P: Parts> Nodes<P> {
+impl<P: NodeParts> CompositeNodes<P> {
     pub(crate) fn build(nodes: u32) -> Self {
         let start = |(node, streams): (u32, Vec<(NodeId, TcpStream)>)| {
             let settings = P::settings(node);
@@ -34,7 +34,7 @@ impl<P: Parts> Nodes<P> {
     }
 }
 
-impl<P: Parts> Harness for Nodes<P> {
+impl<P: NodeParts> Harness for CompositeNodes<P> {
     type Fabric = CompositeFabric;
 
     fn new(nodes: u32) -> Self {

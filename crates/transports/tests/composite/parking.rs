@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use squall_fabric::{Event, Fabric as _, MirrorKey, NodeId};
-use squall_transports::Transport as _;
+use squall_fabric::{Fabric as _, FabricEvent, MirrorKey, NodeId};
+use squall_transports::TransportFabric as _;
 use squall_transports::composite::CompositeFabric;
 
 use crate::TwoHosts;
-use crate::cluster::Nodes;
+use crate::cluster::CompositeNodes;
 
 /// Longer than any machine takes to bring a word.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -15,28 +15,28 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Node 0 sleeps; a push of node 2 by shared memory wakes it, then one of node 1 by TCP, then a waker.
 #[test]
 fn every_part_and_the_waker_end_a_sleep() {
-    let mut nodes = Nodes::<TwoHosts>::build(3);
+    let mut nodes = CompositeNodes::<TwoHosts>::build(3);
     let mut mirrors = Vec::new();
     for owner in [2, 1] {
         let key = MirrorKey(1);
         let region = nodes.fabric(owner).register(8);
         let mirror = nodes.fabric(owner).publish(key, &region, &[NodeId(0)]);
-        let view = nodes.fabric(0).attach(NodeId(u32::try_from(owner).unwrap()), key, 8);
+        let attachment = nodes.fabric(0).attach(NodeId(u32::try_from(owner).unwrap()), key, 8);
         let mut attached = false;
         let begun = Instant::now();
         while !attached {
             assert!(begun.elapsed() < LIMIT, "node {owner} is attached");
             nodes.fabric(0).poll(&mut |_| ());
-            nodes.fabric(owner).poll(&mut |event| attached |= matches!(event, Event::Attached { .. }));
+            nodes.fabric(owner).poll(&mut |event| attached |= matches!(event, FabricEvent::Attached { .. }));
         }
-        mirrors.push((owner, region, mirror, view));
+        mirrors.push((owner, region, mirror, attachment));
     }
-    for (owner, region, mirror, view) in &mirrors {
+    for (owner, region, mirror, attachment) in &mirrors {
         sleep(nodes.fabric(0));
         region.store(0, 7);
         nodes.fabric(*owner).push_word(*mirror, 0);
         nodes.fabric(*owner).poll(&mut |_| ());
-        wake_up(nodes.fabric(0), || view.load(0) == 7);
+        wake_up(nodes.fabric(0), || attachment.load(0) == 7);
     }
     sleep(nodes.fabric(0));
     let waker = nodes.fabric(0).waker();

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use squall_fabric::NodeId;
 
 use super::bootstrap::{
-    ANSWER_WITHIN, BootstrapError, CallError, JoinCalls, JoinReply, Joined, Link, Listener, Member, Plan,
-    join_contacts,
+    ANSWER_WITHIN, BootstrapError, BootstrapListener, BootstrapMember, BootstrapPlan, CallError, JoinCalls,
+    JoinReply, Joined, LinkSocket, join_contacts,
 };
 
 /// What a joiner has when all its links stand.
@@ -18,18 +18,18 @@ pub(crate) struct TestJoined<S> {
 }
 
 /// Joins; tells `on_reply` what members answer.
-pub(crate) fn join<S: Link>(
-    plan: &Plan,
-    listener: &Listener<S>,
+pub(crate) fn join<S: LinkSocket>(
+    plan: &BootstrapPlan,
+    listener: &BootstrapListener<S>,
     on_reply: &mut dyn FnMut(&JoinReply),
 ) -> Result<TestJoined<S::Secured>, BootstrapError> {
     let contacts = join_contacts(plan, listener, None)?;
     let deadline = Instant::now() + plan.timeout;
     JoinCalls::with(plan, "joiner", listener, |calls| {
-        let (mut named, mut turn) = (None, 0);
+        let (mut named, mut attempt) = (None, 0);
         while Instant::now() < deadline {
-            let contact = named.take().unwrap_or_else(|| contacts[turn % contacts.len()].clone());
-            turn += 1;
+            let contact = named.take().unwrap_or_else(|| contacts[attempt % contacts.len()].clone());
+            attempt += 1;
             let reply = calls.ask(&contact, plan.handshake_timeout, Instant::now() + ANSWER_WITHIN);
             reply.iter().for_each(&mut *on_reply);
             match reply {
@@ -50,10 +50,10 @@ pub(crate) fn join<S: Link>(
     })?
 }
 
-fn link<S: Link>(
+fn link<S: LinkSocket>(
     calls: &mut JoinCalls<'_, S>,
     leader: NodeId,
-    members: &[Member],
+    members: &[BootstrapMember],
     until: Instant,
 ) -> Result<(), CallError> {
     let others = members.iter().filter(|member| member.node != leader);

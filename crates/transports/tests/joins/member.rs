@@ -8,18 +8,18 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
-use squall_fabric::{Event, MirrorId, MirrorKey, NodeId, Region};
-use squall_transports::Transport;
+use squall_fabric::{FabricEvent, MirrorId, MirrorKey, NodeId, Region};
+use squall_transports::TransportFabric;
 use squall_transports::bootstrap::{
-    Address, Admission, Asker, Desk, DeskEvent, DeskEvents, JoinReply, Link, LinkSource, Listener,
-    MeetingEvent, MeetingPoint, Member, Plan, Secret,
+    Address, Admission, AdmissionEvent, AdmissionEvents, AdmissionListener, Asker, BootstrapListener,
+    BootstrapMember, BootstrapPlan, JoinReply, LinkSocket, LinkSource, MeetingEvent, MeetingPoint, Secret,
 };
-use squall_transports::runner::{Driven, Idle, Runner};
+use squall_transports::runner::{Driven, IdleLimits, Runner};
 
 use crate::backend::Backend;
 use crate::join::join;
 
-/// Where a newcomer ends itself, as `kill -9` would.
+/// Where a joiner ends itself, as `kill -9` would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DieAt {
     Never,
@@ -31,9 +31,9 @@ pub(crate) enum DieAt {
     Attaching(u32),
 }
 
-pub(crate) fn plan(contacts: Vec<Address>) -> Plan {
+pub(crate) fn plan(contacts: Vec<Address>) -> BootstrapPlan {
     let secret = Secret::new("the secret of the processes").expect("long enough");
-    let mut plan = Plan::new("processes", &secret, 3);
+    let mut plan = BootstrapPlan::new("processes", &secret, 3);
     plan.contacts = contacts;
     // Long, so that no busy machine makes an attempt fail.
     plan.timeout = crate::backend::PATIENCE;
@@ -42,11 +42,11 @@ pub(crate) fn plan(contacts: Vec<Address>) -> Plan {
 }
 
 /// One of the first three.
-pub(crate) fn first<F: Backend + Transport>(listen: &Address, contacts: Vec<Address>, holds: bool) {
-    let listener = Listener::<F::Stream>::bind(listen).expect("free");
+pub(crate) fn first<F: Backend + TransportFabric>(listen: &Address, contacts: Vec<Address>, holds: bool) {
+    let listener = BootstrapListener::<F::Stream>::bind(listen).expect("free");
     let plan = plan(contacts);
     let (node, streams) = link_first(&plan, &listener);
-    let mut group = Group::<F>::new(node, listener, &plan, SESSION);
+    let mut group = MemberGroup::<F>::new(node, listener, &plan, SESSION);
     group.holds = holds;
     group.addresses.extend((0..).map(NodeId).zip(plan.contacts));
     for (node, stream) in streams {
@@ -56,7 +56,10 @@ pub(crate) fn first<F: Backend + Transport>(listen: &Address, contacts: Vec<Addr
 }
 
 /// The links of one of the first members, which are the contacts, in the order of their ranks: each calls those before it.
-fn link_first<S: Link>(plan: &Plan, listener: &Listener<S>) -> (NodeId, Vec<(NodeId, S::Secured)>) {
+fn link_first<S: LinkSocket>(
+    plan: &BootstrapPlan,
+    listener: &BootstrapListener<S>,
+) -> (NodeId, Vec<(NodeId, S::Secured)>) {
     let own = plan.contacts.iter().position(|contact| listener.is_at(contact)).expect("a contact");
     let own = NodeId(u32::try_from(own).expect("three"));
     let deadline = Instant::now() + plan.timeout;
@@ -96,8 +99,8 @@ fn link_first<S: Link>(plan: &Plan, listener: &Listener<S>) -> (NodeId, Vec<(Nod
 }
 
 /// One that comes later.
-pub(crate) fn newcomer<F: Backend + Transport>(listen: &Address, contacts: Vec<Address>, die_at: DieAt) {
-    let listener = Listener::<F::Stream>::bind(listen).expect("free");
+pub(crate) fn joiner<F: Backend + TransportFabric>(listen: &Address, contacts: Vec<Address>, die_at: DieAt) {
+    let listener = BootstrapListener::<F::Stream>::bind(listen).expect("free");
     let plan = plan(contacts);
     let mut on_reply = |reply: &JoinReply| {
         if matches!(reply, JoinReply::Admit { .. }) && die_at == DieAt::Admitted {
@@ -111,7 +114,7 @@ pub(crate) fn newcomer<F: Backend + Transport>(listen: &Address, contacts: Vec<A
     if die_at == DieAt::Joined {
         die();
     }
-    let mut group = Group::<F>::new(joined.node, listener, &plan, joined.session);
+    let mut group = MemberGroup::<F>::new(joined.node, listener, &plan, joined.session);
     for member in joined.members {
         group.addresses.insert(member.node, member.address);
     }
@@ -132,11 +135,11 @@ fn die() -> ! {
     unreachable!("dead")
 }
 
-struct Group<F: Backend> {
+struct MemberGroup<F: Backend> {
     node: NodeId,
     fabric: F,
-    _desk: Desk,
-    desk_events: DeskEvents<<F::Stream as Link>::Secured>,
+    _listener: AdmissionListener,
+    admission_events: AdmissionEvents<<F::Stream as LinkSocket>::Secured>,
     peers: BTreeMap<NodeId, Row>,
     /// Of members, this node included.
     addresses: BTreeMap<NodeId, Address>,
@@ -144,12 +147,12 @@ struct Group<F: Backend> {
     spent: NodeId,
     /// Admitted by this node and not connected.
     admitted: Option<(NodeId, Address)>,
-    /// Lost; the desk may report later that such a node has connected.
+    /// Lost; the admission listener may report later that such a node has connected.
     lost: BTreeSet<NodeId>,
     /// Whether it lets who asks wait for ever, and who does.
     holds: bool,
     held: Vec<Asker>,
-    told: BTreeSet<NodeId>,
+    answered: BTreeSet<NodeId>,
 }
 
 /// What this node shows one peer, and what it sees of it.
@@ -159,17 +162,18 @@ struct Row {
     view: Region,
 }
 
-impl<F: Backend + Transport> Group<F> {
-    fn new(node: NodeId, listener: Listener<F::Stream>, plan: &Plan, session: u64) -> Self {
+impl<F: Backend + TransportFabric> MemberGroup<F> {
+    fn new(node: NodeId, listener: BootstrapListener<F::Stream>, plan: &BootstrapPlan, session: u64) -> Self {
         let fabric = F::alone(node);
         let own = listener.address().clone();
-        let (desk, desk_events) = Desk::open(listener, plan, session, fabric.waker()).expect("a thread");
+        let (admission, admission_events) =
+            AdmissionListener::open(listener, plan, session, fabric.waker()).expect("a thread");
         say(&format!("node {}", node.0));
         Self {
             node,
             fabric,
-            _desk: desk,
-            desk_events,
+            _listener: admission,
+            admission_events,
             peers: BTreeMap::new(),
             addresses: BTreeMap::from([(node, own)]),
             spent: node,
@@ -177,18 +181,18 @@ impl<F: Backend + Transport> Group<F> {
             lost: BTreeSet::new(),
             holds: false,
             held: Vec::new(),
-            told: BTreeSet::new(),
+            answered: BTreeSet::new(),
         }
     }
 
     fn run(&mut self) {
-        let mut runner = Runner::new(Idle::PARK);
+        let mut runner = Runner::new(IdleLimits::PARK);
         loop {
             runner.step(self);
         }
     }
 
-    fn add(&mut self, peer: NodeId, stream: <F::Stream as Link>::Secured) {
+    fn add(&mut self, peer: NodeId, stream: <F::Stream as LinkSocket>::Secured) {
         self.spent = self.spent.max(peer);
         let key = |owner: NodeId, reader: NodeId| MirrorKey(u64::from(owner.0) << 32 | u64::from(reader.0));
         // Before the peer is there: both wait.
@@ -203,14 +207,14 @@ impl<F: Backend + Transport> Group<F> {
         self.peers.keys().all(|peer| *peer > self.node)
     }
 
-    fn on_event(&mut self, event: &Event) {
+    fn on_event(&mut self, event: &FabricEvent) {
         match event {
-            Event::Attached { reader, .. } => {
+            FabricEvent::Attached { reader, .. } => {
                 let row = &self.peers[reader];
                 row.own.store(5, word_of(self.node));
                 self.fabric.push_word(row.mirror, 5);
             }
-            Event::PeerLost { peer, .. } => {
+            FabricEvent::PeerLost { peer, .. } => {
                 let row = self.peers.remove(peer).expect("a peer is lost once");
                 self.fabric.remove(*peer);
                 self.fabric.retire(row.mirror);
@@ -221,13 +225,13 @@ impl<F: Backend + Transport> Group<F> {
         }
     }
 
-    fn on_desk(&mut self, event: DeskEvent<<F::Stream as Link>::Secured>) {
+    fn on_admission(&mut self, event: AdmissionEvent<<F::Stream as LinkSocket>::Secured>) {
         match event {
-            DeskEvent::JoinAsked { asker, .. } if self.holds && self.leads() => {
+            AdmissionEvent::JoinAsked { asker, .. } if self.holds && self.leads() => {
                 say("asked");
                 self.held.push(asker);
             }
-            DeskEvent::JoinAsked { asker, info } if self.leads() => match &self.admitted {
+            AdmissionEvent::JoinAsked { asker, info } if self.leads() => match &self.admitted {
                 Some(_) => asker.wait("another is joining"),
                 None => {
                     self.spent = NodeId(self.spent.0 + 1);
@@ -235,21 +239,23 @@ impl<F: Backend + Transport> Group<F> {
                     asker.admit(&self.admission());
                 }
             },
-            DeskEvent::JoinAsked { asker, .. } => {
+            AdmissionEvent::JoinAsked { asker, .. } => {
                 let leader = self.peers.keys().next().expect("it does not lead");
                 asker.redirect(&self.addresses[leader]);
             }
-            DeskEvent::LinkAsked { asker, node, .. } => asker.take_link(node),
-            DeskEvent::Peer { node, stream, .. } if !self.peers.contains_key(&node) => self.add(node, stream),
-            DeskEvent::Connected { node } => {
+            AdmissionEvent::LinkAsked { asker, node, .. } => asker.take_link(node),
+            AdmissionEvent::Peer { node, stream, .. } if !self.peers.contains_key(&node) => {
+                self.add(node, stream)
+            }
+            AdmissionEvent::Connected { node } => {
                 let (admitted, address) = self.admitted.take().expect("admitted here");
                 assert_eq!(admitted, node);
                 if !self.lost.contains(&node) {
                     self.addresses.insert(node, address);
                 }
             }
-            DeskEvent::Gone { .. } => self.admitted = None,
-            DeskEvent::StatusAsked { asker, .. } => {
+            AdmissionEvent::Gone { .. } => self.admitted = None,
+            AdmissionEvent::StatusAsked { asker, .. } => {
                 asker.answer(format!("node {} with {} peers", self.node.0, self.peers.len()).into_bytes());
             }
             _ => {}
@@ -257,7 +263,8 @@ impl<F: Backend + Transport> Group<F> {
     }
 
     fn admission(&self) -> Admission {
-        let member = |(node, address): (&NodeId, &Address)| Member { node: *node, address: address.clone() };
+        let member =
+            |(node, address): (&NodeId, &Address)| BootstrapMember { node: *node, address: address.clone() };
         let members = self.addresses.iter().map(member).collect();
         Admission { node: self.spent, leader: self.node, members, token: b"welcome".to_vec() }
     }
@@ -266,15 +273,15 @@ impl<F: Backend + Transport> Group<F> {
     fn look(&mut self) {
         let seen = self.peers.iter().filter(|(peer, row)| row.view.load(5) == word_of(**peer));
         let seen: BTreeSet<_> = seen.map(|(peer, _)| *peer).collect();
-        if seen != self.told {
+        if seen != self.answered {
             let text: Vec<_> = seen.iter().map(|peer| peer.0.to_string()).collect();
             say(&format!("sees {}", text.join(" ")));
-            self.told = seen;
+            self.answered = seen;
         }
     }
 }
 
-impl<F: Backend + Transport> Driven for Group<F> {
+impl<F: Backend + TransportFabric> Driven for MemberGroup<F> {
     type Transport = F;
 
     fn transport(&mut self) -> &mut F {
@@ -285,9 +292,9 @@ impl<F: Backend + Transport> Driven for Group<F> {
         let mut events = Vec::new();
         let mut work = self.fabric.poll(&mut |event| events.push(event));
         events.iter().for_each(|event| self.on_event(event));
-        while let Some(event) = self.desk_events.poll_event() {
+        while let Some(event) = self.admission_events.poll_event() {
             work += 1;
-            self.on_desk(event);
+            self.on_admission(event);
         }
         self.look();
         work

@@ -7,23 +7,23 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use squall_fabric::{Event, Fabric, NodeId};
-use squall_transports::bootstrap::Link;
+use squall_fabric::{Fabric, FabricEvent, NodeId};
+use squall_transports::bootstrap::LinkSocket;
 use squall_transports::session::PeerStream;
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 
 /// A transport that takes peers in later.
 pub(crate) trait Backend: Fabric + Sized {
-    type Stream: Link;
+    type Stream: LinkSocket;
 
     /// A node without peers.
     fn alone(node: NodeId) -> Self;
 
     /// Both ends of a connected stream.
-    fn pair() -> (<Self::Stream as Link>::Secured, <Self::Stream as Link>::Secured);
+    fn pair() -> (<Self::Stream as LinkSocket>::Secured, <Self::Stream as LinkSocket>::Secured);
 
-    fn add(&mut self, node: NodeId, stream: <Self::Stream as Link>::Secured) -> std::io::Result<()>;
+    fn add(&mut self, node: NodeId, stream: <Self::Stream as LinkSocket>::Secured) -> std::io::Result<()>;
 
     fn remove(&mut self, node: NodeId);
 
@@ -77,12 +77,12 @@ impl Backend for TcpFabric {
 }
 
 /// Nodes by number, and what they have been told.
-pub(crate) struct Nodes<F> {
+pub(crate) struct BackendNodes<F> {
     nodes: BTreeMap<u32, F>,
-    events: BTreeMap<u32, Vec<Event>>,
+    events: BTreeMap<u32, Vec<FabricEvent>>,
 }
 
-impl<F: Backend> Nodes<F> {
+impl<F: Backend> BackendNodes<F> {
     /// These nodes, none of which is joined to another.
     pub(crate) fn apart(nodes: &[u32]) -> Self {
         let mut all = Self { nodes: BTreeMap::new(), events: BTreeMap::new() };
@@ -126,7 +126,7 @@ impl<F: Backend> Nodes<F> {
         self.nodes.get_mut(&node).expect("alive")
     }
 
-    pub(crate) fn events(&mut self, node: u32) -> &mut Vec<Event> {
+    pub(crate) fn events(&mut self, node: u32) -> &mut Vec<FabricEvent> {
         self.events.get_mut(&node).expect("alive")
     }
 
@@ -146,7 +146,12 @@ impl<F: Backend> Nodes<F> {
     }
 
     /// Waits for an event and takes it.
-    pub(crate) fn expect(&mut self, node: u32, what: &str, matches: impl Fn(&Event) -> bool) -> Event {
+    pub(crate) fn expect(
+        &mut self,
+        node: u32,
+        what: &str,
+        matches: impl Fn(&FabricEvent) -> bool,
+    ) -> FabricEvent {
         let mut found = None;
         self.until(what, |all| {
             let events = all.events(node);
@@ -160,7 +165,7 @@ impl<F: Backend> Nodes<F> {
         self.expect(
             node,
             "PeerLost",
-            |event| matches!(event, Event::PeerLost { peer: lost, .. } if lost.0 == peer),
+            |event| matches!(event, FabricEvent::PeerLost { peer: lost, .. } if lost.0 == peer),
         );
     }
 

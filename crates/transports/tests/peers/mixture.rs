@@ -37,4 +37,4 @@ impl Backend for CompositeFabric {
 }
 
 /// The device of a node, if it has one.
-pub(crate) type Device = Option<VerbsSettings>;
+pub(crate) type NodeDevice = Option<VerbsSettings>;

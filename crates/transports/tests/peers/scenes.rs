@@ -1,8 +1,8 @@
 //! What holds of peers that come later and of peers that are removed, on every transport.
 
-use squall_fabric::{Channel, Event, MirrorKey, NodeId, PostError, Region, Source, Token, Write};
+use squall_fabric::{Channel, FabricEvent, MirrorKey, NodeId, PostError, Region, Token, Write, WriteSource};
 
-use crate::backend::{Backend, Nodes};
+use crate::backend::{Backend, BackendNodes};
 
 /// Gives the names of all scenes to a macro.
 macro_rules! each {
@@ -23,24 +23,24 @@ macro_rules! each {
 pub(crate) use each;
 
 /// A message each way, a write under a grant each way, a word in a mirror each way.
-fn assert_joined<F: Backend>(all: &mut Nodes<F>, a: u32, b: u32) {
+fn assert_joined<F: Backend>(all: &mut BackendNodes<F>, a: u32, b: u32) {
     let key = MirrorKey(u64::from(a + 1) << 32 | u64::from(b));
     let channel = Channel(3);
     let ends = [(a, b), (b, a)].map(|(own, peer)| {
         let fabric = all.node(own);
         let (memory, region) = (fabric.register(8), fabric.register(8));
         let conn = fabric.open(NodeId(peer), channel);
-        fabric.post_receive(conn, &memory, 0..8, Token(1)).expect("room");
+        fabric.post_receive(conn, &memory, 0..8, Token(1)).expect("space");
         let mirror = fabric.publish(key, &region, &[NodeId(peer)]);
-        let view = fabric.attach(NodeId(peer), key, 8);
+        let attachment = fabric.attach(NodeId(peer), key, 8);
         let target = fabric.register(8);
         let grant = fabric.grant(&target, 0..8, NodeId(peer));
-        (own, peer, conn, memory, region, mirror, view, target, grant)
+        (own, peer, conn, memory, region, mirror, attachment, target, grant)
     });
     for (own, peer, conn, ..) in &ends {
-        let connected = Event::Connected { conn: *conn, peer: NodeId(*peer) };
+        let connected = FabricEvent::Connected { conn: *conn, peer: NodeId(*peer) };
         all.expect(*own, "Connected", |event| *event == connected);
-        let attached = Event::Attached { key, reader: NodeId(*peer) };
+        let attached = FabricEvent::Attached { key, reader: NodeId(*peer) };
         all.expect(*own, "Attached", |event| *event == attached);
     }
     for (i, (own, _, conn, _, region, mirror, ..)) in ends.iter().enumerate() {
@@ -50,15 +50,19 @@ fn assert_joined<F: Backend>(all: &mut Nodes<F>, a: u32, b: u32) {
         region.store(0, 7);
         fabric.push_word(*mirror, 0);
         all.until("a write to be taken", |all| {
-            let source = Source::Value(&[9]);
+            let source = WriteSource::Value(&[9]);
             let write = Write { source, grant, offset: 3, immediate: None, signal: Some(Token(5)) };
             all.node(*own).write(*conn, write) != Err(PostError::Full)
         });
     }
-    for (own, _, conn, memory, _, mirror, view, target, _) in &ends {
-        all.expect(*own, "Received", |event| matches!(event, Event::Received { conn: at, .. } if at == conn));
-        all.expect(*own, "Done", |event| matches!(event, Event::Done { conn: at, .. } if at == conn));
-        all.until("the word and the write", |_| view.load(0) == 7 && target.load(3) == 9);
+    for (own, _, conn, memory, _, mirror, attachment, target, _) in &ends {
+        all.expect(
+            *own,
+            "Received",
+            |event| matches!(event, FabricEvent::Received { conn: at, .. } if at == conn),
+        );
+        all.expect(*own, "Done", |event| matches!(event, FabricEvent::Done { conn: at, .. } if at == conn));
+        all.until("the word and the write", |_| attachment.load(0) == 7 && target.load(3) == 9);
         assert_eq!(memory.load(0), u64::from_le_bytes(*b"hello\0\0\0"));
         all.node(*own).retire(*mirror);
     }
@@ -69,7 +73,7 @@ fn assert_joined<F: Backend>(all: &mut Nodes<F>, a: u32, b: u32) {
 }
 
 pub(crate) fn who_comes_later_is_like_any_other<F: Backend>() {
-    let mut all = Nodes::<F>::joined(&[0, 1]);
+    let mut all = BackendNodes::<F>::joined(&[0, 1]);
     assert_joined(&mut all, 0, 1);
     all.start(7);
     all.join(0, 7);
@@ -82,15 +86,15 @@ pub(crate) fn who_comes_later_is_like_any_other<F: Backend>() {
     assert_joined(&mut all, 7, 8);
 }
 
-/// M5, whichever comes first at either end: peer, mirror, view.
+/// M5, whichever comes first at either end: peer, mirror, attachment.
 pub(crate) fn what_was_published_and_attached_before_waits<F: Backend>() {
     for order in 0..16 {
-        let mut all = Nodes::<F>::apart(&[0, 1]);
+        let mut all = BackendNodes::<F>::apart(&[0, 1]);
         let key = MirrorKey(4);
         let region = all.node(0).register(300);
         let (publish_late, attach_late) = (order & 1 > 0, order & 2 > 0);
         let mut mirror = (!publish_late).then(|| all.node(0).publish(key, &region, &[NodeId(1)]));
-        let mut view = (!attach_late).then(|| all.node(1).attach(NodeId(0), key, 300));
+        let mut attachment = (!attach_late).then(|| all.node(1).attach(NodeId(0), key, 300));
         let (at_0, at_1) = F::pair();
         if order & 4 > 0 {
             all.node(0).add(NodeId(1), at_0).expect("taken in");
@@ -105,43 +109,43 @@ pub(crate) fn what_was_published_and_attached_before_waits<F: Backend>() {
             all.settle();
         }
         let mirror = *mirror.get_or_insert_with(|| all.node(0).publish(key, &region, &[NodeId(1)]));
-        let view = view.get_or_insert_with(|| all.node(1).attach(NodeId(0), key, 300));
-        all.expect(0, "Attached", |event| *event == Event::Attached { key, reader: NodeId(1) });
+        let attachment = attachment.get_or_insert_with(|| all.node(1).attach(NodeId(0), key, 300));
+        all.expect(0, "Attached", |event| *event == FabricEvent::Attached { key, reader: NodeId(1) });
         (0..300).for_each(|word| region.store(word, 5));
         all.node(0).push(mirror, 0..299);
         all.node(0).push_word(mirror, 299);
-        all.until("the last word", |_| view.load(299) == 5);
-        assert!((0..300).all(|word| view.load(word) == 5));
+        all.until("the last word", |_| attachment.load(299) == 5);
+        assert!((0..300).all(|word| attachment.load(word) == 5));
     }
 }
 
-fn mirror_of<F: Backend>(all: &mut Nodes<F>, owner: u32, reader: u32, value: u64) -> Region {
+fn mirror_of<F: Backend>(all: &mut BackendNodes<F>, owner: u32, reader: u32, value: u64) -> Region {
     let key = MirrorKey(50);
     let region = all.node(owner).register(16);
     let mirror = all.node(owner).publish(key, &region, &[NodeId(reader)]);
-    let view = all.node(reader).attach(NodeId(owner), key, 16);
-    all.expect(owner, "Attached", |event| *event == Event::Attached { key, reader: NodeId(reader) });
+    let attachment = all.node(reader).attach(NodeId(owner), key, 16);
+    all.expect(owner, "Attached", |event| *event == FabricEvent::Attached { key, reader: NodeId(reader) });
     region.store(0, value);
     all.node(owner).push_word(mirror, 0);
-    all.until("its word", |_| view.load(0) == value);
-    view
+    all.until("its word", |_| attachment.load(0) == value);
+    attachment
 }
 
-/// Nothing tells of it here, the other end is told, views stay, and the host's next incarnation is another node.
+/// Nothing tells of it here, the other end is told, attachments stay, and the host's next incarnation is another node.
 pub(crate) fn a_removed_peer_is_forgotten<F: Backend>() {
-    let mut all = Nodes::<F>::joined(&[0, 1, 2]);
-    let view = mirror_of(&mut all, 1, 0, 77);
+    let mut all = BackendNodes::<F>::joined(&[0, 1, 2]);
+    let attachment = mirror_of(&mut all, 1, 0, 77);
     let conn = all.node(0).open(NodeId(1), Channel(1));
     all.node(1).open(NodeId(0), Channel(1));
-    all.expect(0, "Connected", |event| *event == Event::Connected { conn, peer: NodeId(1) });
+    all.expect(0, "Connected", |event| *event == FabricEvent::Connected { conn, peer: NodeId(1) });
     all.events(0).clear();
     all.node(0).remove(NodeId(1));
     all.expect_lost(1, 0);
     all.settle();
     assert_eq!(*all.events(0), [], "what was removed deliberately");
-    assert_eq!(view.load(0), 77, "its view stays [M4]");
-    all.node(0).freeze(&view);
-    assert_eq!(view.load(0), 77);
+    assert_eq!(attachment.load(0), 77, "its attachment stays [M4]");
+    all.node(0).freeze(&attachment);
+    assert_eq!(attachment.load(0), 77);
     assert_eq!(all.node(0).send(conn, b"?", None), Err(PostError::NotConnected));
     all.node(0).remove(NodeId(1));
     all.kill(1);
@@ -154,32 +158,37 @@ pub(crate) fn a_removed_peer_is_forgotten<F: Backend>() {
     assert_joined(&mut all, 0, 3);
     assert_joined(&mut all, 3, 2);
     assert_joined(&mut all, 0, 2);
-    assert_eq!(view.load(0), 77);
+    assert_eq!(attachment.load(0), 77);
 }
 
 /// F9: who revokes a grant of a removed peer is answered, and nothing lands any more.
 pub(crate) fn grants_of_a_removed_peer_end<F: Backend>() {
-    let mut all = Nodes::<F>::joined(&[0, 1]);
+    let mut all = BackendNodes::<F>::joined(&[0, 1]);
     let conn = all.node(1).open(NodeId(0), Channel(1));
     all.node(0).open(NodeId(1), Channel(1));
-    all.expect(1, "Connected", |event| *event == Event::Connected { conn, peer: NodeId(0) });
+    all.expect(1, "Connected", |event| *event == FabricEvent::Connected { conn, peer: NodeId(0) });
     let region = all.node(0).register(4);
     let grants = [0, 1].map(|word| all.node(0).grant(&region, word..word + 1, NodeId(1)));
     all.node(0).revoke(&grants[1]);
     all.node(0).remove(NodeId(1));
-    all.expect(0, "Revoked", |event| *event == Event::Revoked { grant: grants[1] });
-    let write =
-        Write { source: Source::Value(&[1]), grant: &grants[0], offset: 0, immediate: None, signal: None };
+    all.expect(0, "Revoked", |event| *event == FabricEvent::Revoked { grant: grants[1] });
+    let write = Write {
+        source: WriteSource::Value(&[1]),
+        grant: &grants[0],
+        offset: 0,
+        immediate: None,
+        signal: None,
+    };
     let _ = all.node(1).write(conn, write);
     all.settle();
     assert_eq!(region.load(0), 0, "written after the removal");
     all.node(0).revoke(&grants[0]);
-    all.expect(0, "Revoked", |event| *event == Event::Revoked { grant: grants[0] });
+    all.expect(0, "Revoked", |event| *event == FabricEvent::Revoked { grant: grants[0] });
 }
 
 /// Places are used again, names of connections are not.
 pub(crate) fn names_of_connections_are_not_used_again<F: Backend>() {
-    let mut all = Nodes::<F>::apart(&[0]);
+    let mut all = BackendNodes::<F>::apart(&[0]);
     let mut names = Vec::new();
     for node in 1..40 {
         all.start(node);
@@ -200,12 +209,12 @@ pub(crate) fn names_of_connections_are_not_used_again<F: Backend>() {
 }
 
 pub(crate) fn who_will_not_come_is_forgotten<F: Backend>() {
-    let mut all = Nodes::<F>::joined(&[0, 1]);
+    let mut all = BackendNodes::<F>::joined(&[0, 1]);
     let region = all.node(0).register(4);
     let mirror = all.node(0).publish(MirrorKey(1), &region, &[NodeId(1), NodeId(9)]);
     let (from_1, from_9) =
         (all.node(1).attach(NodeId(0), MirrorKey(1), 4), all.node(0).attach(NodeId(9), MirrorKey(1), 4));
-    all.expect(0, "Attached", |event| matches!(event, Event::Attached { reader: NodeId(1), .. }));
+    all.expect(0, "Attached", |event| matches!(event, FabricEvent::Attached { reader: NodeId(1), .. }));
     all.node(0).remove(NodeId(9));
     region.store(0, 1);
     all.node(0).push_word(mirror, 0);
@@ -218,7 +227,7 @@ pub(crate) fn who_will_not_come_is_forgotten<F: Backend>() {
 }
 
 pub(crate) fn a_node_is_taken_in_once<F: Backend>() {
-    let mut all = Nodes::<F>::joined(&[0, 1]);
+    let mut all = BackendNodes::<F>::joined(&[0, 1]);
     for node in [0, 1] {
         let error = all.node(0).add(NodeId(node), F::pair().0).expect_err("it is there already");
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
@@ -230,32 +239,32 @@ pub(crate) fn a_node_is_taken_in_once<F: Backend>() {
 pub(crate) fn a_peer_that_dies_on_the_way_is_lost<F: Backend>() {
     let (near, far) = F::pair();
     drop(far);
-    let mut all = Nodes::<F>::apart(&[0]);
+    let mut all = BackendNodes::<F>::apart(&[0]);
     all.node(0).add(NodeId(1), near).expect("its death is found out later");
     all.expect_lost(0, 1);
     let (key, mut attached, mut seen) = (MirrorKey(1), 0, 0);
     for step in 0..60 {
-        let mut all = Nodes::<F>::apart(&[0, 1]);
+        let mut all = BackendNodes::<F>::apart(&[0, 1]);
         let region = all.node(0).register(16);
         let mirror = all.node(0).publish(key, &region, &[NodeId(1)]);
         let (at_0, at_1) = F::pair();
         all.node(1).add(NodeId(0), at_1).expect("taken in");
         all.node(0).add(NodeId(1), at_0).expect("taken in");
-        let view = all.node(0).attach(NodeId(1), key, 16);
+        let attachment = all.node(0).attach(NodeId(1), key, 16);
         all.meet(0, 1);
         let conn = all.node(0).open(NodeId(1), Channel(1));
         let theirs = all.node(1).register(16);
         theirs.store(0, 1);
-        let _view = all.node(1).attach(NodeId(0), key, 16);
+        let _attachment = all.node(1).attach(NodeId(0), key, 16);
         let their_mirror = all.node(1).publish(key, &theirs, &[NodeId(0)]);
         all.node(1).open(NodeId(0), Channel(1));
-        for turn in 0..step {
-            let one = if turn % 2 == 0 { 0 } else { 1 };
+        for hop in 0..step {
+            let one = if hop % 2 == 0 { 0 } else { 1 };
             let mut events = Vec::new();
             all.node(one).poll(&mut |event| events.push(event));
             all.events(one).extend(events);
             all.node(1).push_word(their_mirror, 0);
-            if turn % 5 == 0 {
+            if hop % 5 == 0 {
                 std::thread::sleep(std::time::Duration::from_micros(300));
             }
         }
@@ -267,13 +276,15 @@ pub(crate) fn a_peer_that_dies_on_the_way_is_lost<F: Backend>() {
         all.settle();
         let events = all.events(0);
         assert!(
-            !events.iter().any(|event| matches!(event, Event::PeerLost { .. })),
+            !events.iter().any(|event| matches!(event, FabricEvent::PeerLost { .. })),
             "lost twice: {events:?}"
         );
-        assert!(events.iter().any(|event| matches!(event, Event::Broken { conn: at, .. } if *at == conn)));
-        attached += usize::from(events.iter().any(|event| matches!(event, Event::Attached { .. })));
-        assert!(view.load(0) <= 1);
-        seen += view.load(0);
+        assert!(
+            events.iter().any(|event| matches!(event, FabricEvent::Broken { conn: at, .. } if *at == conn))
+        );
+        attached += usize::from(events.iter().any(|event| matches!(event, FabricEvent::Attached { .. })));
+        assert!(attachment.load(0) <= 1);
+        seen += attachment.load(0);
         all.node(0).remove(NodeId(1));
         all.start(2);
         all.join(0, 2);
@@ -286,14 +297,14 @@ pub(crate) fn a_peer_that_dies_on_the_way_is_lost<F: Backend>() {
 }
 
 pub(crate) fn a_retired_mirror_is_not_shown_to_who_comes_later<F: Backend>() {
-    let mut all = Nodes::<F>::apart(&[0, 1]);
+    let mut all = BackendNodes::<F>::apart(&[0, 1]);
     let region = all.node(0).register(4);
     let mirror = all.node(0).publish(MirrorKey(1), &region, &[NodeId(1)]);
     region.store(0, 1);
     all.node(0).retire(mirror);
-    let view = all.node(1).attach(NodeId(0), MirrorKey(1), 4);
+    let attachment = all.node(1).attach(NodeId(0), MirrorKey(1), 4);
     all.join(0, 1);
     assert_joined(&mut all, 0, 1);
-    assert_eq!(view.load(0), 0);
-    assert!(!all.events(0).iter().any(|event| matches!(event, Event::Attached { .. })));
+    assert_eq!(attachment.load(0), 0);
+    assert!(!all.events(0).iter().any(|event| matches!(event, FabricEvent::Attached { .. })));
 }

@@ -8,13 +8,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
-use squall_fabric::{Event, Fabric, MirrorId, MirrorKey, NodeId, Region};
+use squall_fabric::{Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 use squall_transports::shm::ShmFabric;
 
 /// A child process; killed when dropped.
-pub(crate) struct Process(Child);
+pub(crate) struct ChildProcess(Child);
 
-impl Process {
+impl ChildProcess {
     /// Starts the test `child` of this binary in `role`; returns it and our end of its socket.
     pub(crate) fn start(role: &str) -> (Self, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
@@ -47,7 +47,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -69,7 +69,7 @@ pub(crate) fn fabric_of_child(node: u32) -> ShmFabric {
 pub(crate) fn poll_until(
     fabric: &mut ShmFabric,
     what: &str,
-    mut done: impl FnMut(&mut ShmFabric, &[Event]) -> bool,
+    mut done: impl FnMut(&mut ShmFabric, &[FabricEvent]) -> bool,
 ) {
     let begin = Instant::now();
     loop {
@@ -87,43 +87,43 @@ pub(crate) fn poll_until(
 pub(crate) fn poll_until_alone(fabric: &mut ShmFabric, mut each: impl FnMut(&mut ShmFabric)) {
     poll_until(fabric, "the parent's end", |fabric, events| {
         each(fabric);
-        events.iter().any(|event| matches!(event, Event::PeerLost { .. }))
+        events.iter().any(|event| matches!(event, FabricEvent::PeerLost { .. }))
     });
 }
 
-/// A word to say something in and a view of the other's.
-pub(crate) struct Pair {
+/// A word to say something in and an attachment of the other's.
+pub(crate) struct WordPair {
     own: Region,
     mirror: MirrorId,
-    view: Region,
-    said: u64,
+    attachment: Region,
+    written: u64,
 }
 
-impl Pair {
+impl WordPair {
     pub(crate) fn new(fabric: &mut ShmFabric, peer: NodeId) -> Self {
         let key = MirrorKey(1);
         let own = fabric.register(16);
         let mirror = fabric.publish(key, &own, &[peer]);
-        let view = fabric.attach(peer, key, 16);
-        let attached = Event::Attached { key, reader: peer };
+        let attachment = fabric.attach(peer, key, 16);
+        let attached = FabricEvent::Attached { key, reader: peer };
         poll_until(fabric, "Attached", |_, events| events.contains(&attached));
-        Self { own, mirror, view, said: 0 }
+        Self { own, mirror, attachment, written: 0 }
     }
 
     pub(crate) fn say(&mut self, fabric: &mut ShmFabric, value: u64) {
-        self.said = value;
+        self.written = value;
         self.own.store(0, value);
         fabric.push_word(self.mirror, 0);
     }
 
     pub(crate) fn heard(&self) -> u64 {
-        self.view.load(0)
+        self.attachment.load(0)
     }
 
     /// Says what it hears; returns whether that was new.
     pub(crate) fn answer(&mut self, fabric: &mut ShmFabric) -> bool {
         let heard = self.heard();
-        let new = heard != self.said;
+        let new = heard != self.written;
         if new {
             self.say(fabric, heard);
         }

@@ -1,12 +1,12 @@
 //! What child processes do in the tests of shared memory, by role.
 
 use squall_fabric::{
-    Channel, ConnId, Event, Fabric, Grant, MirrorKey, NodeId, PostError, Source, Token, Write,
+    Channel, ConnId, Fabric, FabricEvent, Grant, MirrorKey, NodeId, PostError, Token, Write, WriteSource,
 };
-use squall_transports::Transport;
+use squall_transports::TransportFabric;
 use squall_transports::shm::ShmFabric;
 
-use super::child::{Pair, fabric_of_child, poll_until, poll_until_alone};
+use super::child::{WordPair, fabric_of_child, poll_until, poll_until_alone};
 
 /// Plays a role until its end.
 pub(crate) fn play(role: &str) {
@@ -25,11 +25,11 @@ pub(crate) fn play(role: &str) {
 fn receive_order(fabric: &mut ShmFabric) -> (ConnId, Grant) {
     let memory = fabric.register(64);
     let conn = fabric.open(NodeId(0), Channel(1));
-    fabric.post_receive(conn, &memory, 0..64, Token(0)).expect("room");
+    fabric.post_receive(conn, &memory, 0..64, Token(0)).expect("space");
     let mut grant = None;
     poll_until(fabric, "its order", |_, events| {
         for event in events {
-            if let Event::Received { length, .. } = event {
+            if let FabricEvent::Received { length, .. } = event {
                 let mut bytes = vec![0; *length];
                 memory.copy_bytes_out(0, &mut bytes);
                 grant = Some(Grant::from_bytes(&bytes).expect("a grant"));
@@ -50,7 +50,7 @@ fn write_blocks(node: u32) {
         (0..BLOCK_WORDS).step_by(512).for_each(|word| source.store_relaxed(word, k));
         source.store_relaxed(BLOCK_WORDS - 1, k);
         let write = Write {
-            source: Source::Region(&source, 0..BLOCK_WORDS),
+            source: WriteSource::Region(&source, 0..BLOCK_WORDS),
             grant: &grant,
             offset: 0,
             immediate: None,
@@ -62,8 +62,8 @@ fn write_blocks(node: u32) {
         }
         let mut refused = false;
         fabric.poll(&mut |event| match event {
-            Event::Refused { .. } => refused = true,
-            Event::Done { token, .. } => last_done.store(0, token.0),
+            FabricEvent::Refused { .. } => refused = true,
+            FabricEvent::Done { token, .. } => last_done.store(0, token.0),
             _ => {}
         });
         if refused {
@@ -79,7 +79,7 @@ fn write_counter() {
     let mut count = 0;
     poll_until_alone(&mut fabric, |fabric| {
         let value = [count + 1];
-        let source = Source::Value(&value);
+        let source = WriteSource::Value(&value);
         let posted =
             fabric.write(conn, Write { source, grant: &grant, offset: 0, immediate: None, signal: None });
         count += u64::from(posted.is_ok());
@@ -89,7 +89,7 @@ fn write_counter() {
 /// Says what it hears.
 fn echo() {
     let mut fabric = fabric_of_child(1);
-    let mut pair = Pair::new(&mut fabric, NodeId(0));
+    let mut pair = WordPair::new(&mut fabric, NodeId(0));
     poll_until_alone(&mut fabric, |fabric| {
         pair.answer(fabric);
     });
@@ -98,11 +98,11 @@ fn echo() {
 /// Says what it hears, and parks whenever there is nothing new.
 fn echo_parked() {
     let mut fabric = fabric_of_child(1);
-    let mut pair = Pair::new(&mut fabric, NodeId(0));
+    let mut pair = WordPair::new(&mut fabric, NodeId(0));
     let mut alone = false;
     while !alone {
         fabric.prepare_park();
-        let mut work = fabric.poll(&mut |event| alone |= matches!(event, Event::PeerLost { .. }));
+        let mut work = fabric.poll(&mut |event| alone |= matches!(event, FabricEvent::PeerLost { .. }));
         work += usize::from(pair.answer(&mut fabric));
         if work == 0 {
             fabric.park(None);

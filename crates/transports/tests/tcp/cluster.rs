@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use squall_fabric::NodeId;
 use squall_fabric::conformance::Harness;
 use squall_transports::bootstrap::Secret;
-use squall_transports::session::{Encryption, Ends, PeerStream, Proof};
+use squall_transports::session::{ConnectionEnds, Encryption, PeerStream, Proof};
 use squall_transports::tcp::TcpFabric;
 
 /// Both ends of a connected stream.
@@ -26,7 +26,7 @@ pub(crate) fn sealed_pair() -> (PeerStream, PeerStream) {
 pub(crate) fn sealed(mut near: TcpStream, mut far: TcpStream) -> (PeerStream, PeerStream) {
     let secret = Secret::new("the secret of sealed streams").expect("long enough");
     let proof = Proof::new(&secret, "tests", "tests").with_encryption(Encryption::Always);
-    let ends = |stream: &TcpStream| Some(Ends::of(stream).expect("connected"));
+    let ends = |stream: &TcpStream| Some(ConnectionEnds::of(stream).expect("connected"));
     std::thread::scope(|scope| {
         let far = scope.spawn(|| {
             let ends = ends(&far);
@@ -52,7 +52,7 @@ pub(crate) struct AnyLoopback<const SEALED: bool> {
     nodes: Vec<Option<TcpFabric>>,
 }
 
-pub(crate) type Loopback = AnyLoopback<false>;
+pub(crate) type PlainLoopback = AnyLoopback<false>;
 pub(crate) type SealedLoopback = AnyLoopback<true>;
 
 impl<const SEALED: bool> Harness for AnyLoopback<SEALED> {

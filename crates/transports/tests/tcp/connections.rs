@@ -1,18 +1,18 @@
 //! Connections that open, close, break and open again at both ends, in any order.
 
 use squall_fabric::conformance::Harness;
-use squall_fabric::{BreakReason, Channel, ConnId, Event, Fabric, NodeId, PostError, Token, Write};
+use squall_fabric::{BreakReason, Channel, ConnId, Fabric, FabricEvent, NodeId, PostError, Token, Write};
 
-use crate::cluster::Loopback;
-use crate::raw::Random;
+use crate::cluster::PlainLoopback;
+use crate::raw::Xorshift;
 
 /// Both ends open and close two channels as they like, and poll when they like. At last both leave all open:
 /// then all are connected, to each other.
 #[test]
 fn incarnations_find_each_other() {
     for seed in 1..=300 {
-        let mut random = Random::new(seed);
-        let mut cluster = Loopback::new(2);
+        let mut random = Xorshift::new(seed);
+        let mut cluster = PlainLoopback::new(2);
         let mut ends = [End::default(), End::default()];
         for _ in 0..random.below(60) {
             let (node, channel) = (random.below(2), random.below(2));
@@ -39,7 +39,7 @@ fn incarnations_find_each_other() {
 }
 
 /// A message goes both ways.
-fn assert_paired(cluster: &mut Loopback, ends: &[End; 2], channel: usize, seed: u64) {
+fn assert_paired(cluster: &mut PlainLoopback, ends: &[End; 2], channel: usize, seed: u64) {
     let conns = [0, 1].map(|node: usize| ends[node].channels[channel].expect("open").0);
     assert!(ends.iter().all(|end| end.channels[channel].expect("open").1), "seed {seed}: {ends:?}");
     for (from, to) in [(0u32, 1u32), (1, 0)] {
@@ -51,7 +51,7 @@ fn assert_paired(cluster: &mut Loopback, ends: &[End; 2], channel: usize, seed: 
         for _ in 0..1000 {
             cluster.node(from).poll(&mut |event| panic!("seed {seed}: {event:?}"));
             cluster.node(to).poll(&mut |event| {
-                assert!(matches!(event, Event::Received { conn, .. } if conn == conns[to as usize]));
+                assert!(matches!(event, FabricEvent::Received { conn, .. } if conn == conns[to as usize]));
                 received = true;
             });
         }
@@ -66,7 +66,7 @@ struct End {
 }
 
 impl End {
-    fn open(&mut self, cluster: &mut Loopback, node: usize, channel: usize) {
+    fn open(&mut self, cluster: &mut PlainLoopback, node: usize, channel: usize) {
         if self.channels[channel].is_none() {
             let number = u32::try_from(channel).expect("small");
             let peer = NodeId(u32::try_from(1 - node).expect("small"));
@@ -75,18 +75,18 @@ impl End {
         }
     }
 
-    fn close(&mut self, cluster: &mut Loopback, node: usize, channel: usize) {
+    fn close(&mut self, cluster: &mut PlainLoopback, node: usize, channel: usize) {
         if let Some((conn, _)) = self.channels[channel].take() {
             node_of(cluster, node).close(conn);
         }
     }
 
-    fn poll(&mut self, cluster: &mut Loopback, node: usize) {
+    fn poll(&mut self, cluster: &mut PlainLoopback, node: usize) {
         let channels = &mut self.channels;
         node_of(cluster, node).poll(&mut |event| {
             let (conn, connected) = match event {
-                Event::Connected { conn, .. } => (conn, true),
-                Event::Broken { conn, reason: BreakReason::PeerClosed } => (conn, false),
+                FabricEvent::Connected { conn, .. } => (conn, true),
+                FabricEvent::Broken { conn, reason: BreakReason::PeerClosed } => (conn, false),
                 other => panic!("{other:?}"),
             };
             // Events that were under way when this end closed are of no interest.
@@ -99,7 +99,7 @@ impl End {
     }
 }
 
-fn node_of(cluster: &mut Loopback, node: usize) -> &mut <Loopback as Harness>::Fabric {
+fn node_of(cluster: &mut PlainLoopback, node: usize) -> &mut <PlainLoopback as Harness>::Fabric {
     cluster.node(u32::try_from(node).expect("small"))
 }
 
@@ -109,12 +109,12 @@ fn node_of(cluster: &mut Loopback, node: usize) -> &mut <Loopback as Harness>::F
 fn a_write_that_is_landing_is_cut_off_by_revocation() {
     const WORDS: usize = 2 << 20;
     for polls in [1, 2, 5] {
-        let mut cluster = squall_fabric::conformance::Cluster::<Loopback>::new(2);
+        let mut cluster = squall_fabric::conformance::ConformanceCluster::<PlainLoopback>::new(2);
         let link = cluster.link(0, 1, 1, WORDS);
         let source = cluster.node(0).register(WORDS);
         (0..WORDS).for_each(|word| source.store_relaxed(word, 1));
         let write = Write { signal: Some(Token(1)), ..link.reference(0, &source, 0..WORDS) };
-        cluster.node(0).write(link.conn, write).expect("room");
+        cluster.node(0).write(link.conn, write).expect("space");
         for _ in 0..polls {
             cluster.poll(0);
             cluster.poll(1);
@@ -123,11 +123,11 @@ fn a_write_that_is_landing_is_cut_off_by_revocation() {
         let landed = |last: usize| (0..last).take_while(|word| link.target.load(*word) == 1).count();
         let before = landed(WORDS);
         assert!(before > 0 && before < WORDS, "{before} words of the write have landed");
-        let refused = Event::Refused { conn: link.conn };
+        let refused = FabricEvent::Refused { conn: link.conn };
         cluster.expect(0, "Refused", |event| *event == refused);
-        cluster.expect(1, "Revoked", |event| matches!(event, Event::Revoked { .. }));
+        cluster.expect(1, "Revoked", |event| matches!(event, FabricEvent::Revoked { .. }));
         assert_eq!(landed(WORDS), before, "words landed after the revocation");
-        let done = cluster.take(0, |event| matches!(event, Event::Done { .. }));
+        let done = cluster.take(0, |event| matches!(event, FabricEvent::Done { .. }));
         assert_eq!(done, None, "a refused write is never done");
         let other = cluster.link(0, 1, 2, 1);
         cluster.write(0, other.conn, &other.value(0, &[7]));
@@ -139,18 +139,18 @@ fn a_write_that_is_landing_is_cut_off_by_revocation() {
 #[test]
 fn a_write_that_is_landing_is_cut_off_by_close() {
     const WORDS: usize = 2 << 20;
-    let mut cluster = squall_fabric::conformance::Cluster::<Loopback>::new(2);
+    let mut cluster = squall_fabric::conformance::ConformanceCluster::<PlainLoopback>::new(2);
     let link = cluster.link(0, 1, 1, WORDS);
     let source = cluster.node(0).register(WORDS);
     (0..WORDS).for_each(|word| source.store_relaxed(word, 1));
-    cluster.node(0).write(link.conn, link.reference(0, &source, 0..WORDS)).expect("room");
+    cluster.node(0).write(link.conn, link.reference(0, &source, 0..WORDS)).expect("space");
     cluster.poll(0);
     cluster.poll(1);
     cluster.node(1).close(link.owner_conn);
     let landed = || (0..WORDS).filter(|word| link.target.load(*word) == 1).count();
     let before = landed();
     assert!(before > 0 && before < WORDS);
-    cluster.expect(0, "Broken", |event| matches!(event, Event::Broken { .. }));
+    cluster.expect(0, "Broken", |event| matches!(event, FabricEvent::Broken { .. }));
     assert_eq!(landed(), before, "words landed after the close");
     assert_eq!(cluster.node(0).write(link.conn, link.value(0, &[1])), Err(PostError::NotConnected));
 }

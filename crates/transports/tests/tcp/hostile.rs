@@ -2,16 +2,18 @@
 
 use std::io::Read as _;
 
-use squall_fabric::{BreakReason, Channel, ConnId, Event, Fabric, Grant, MirrorKey, NodeId, Region, Token};
+use squall_fabric::{
+    BreakReason, Channel, ConnId, Fabric, FabricEvent, Grant, MirrorKey, NodeId, Region, Token,
+};
 
-use crate::raw::{ACCEPT, ACK, ATTACH, CLOSE, DETACHED, MIRROR, OPEN, Random, SEND, Victim, WRITE, frame};
+use crate::raw::{ACCEPT, ACK, ATTACH, CLOSE, DETACHED, MIRROR, OPEN, SEND, Victim, WRITE, Xorshift, frame};
 
-/// A victim with one of everything that frames can address: connection 0 on channel 5, view 0, a grant, a
+/// A victim with one of everything that frames can address: connection 0 on channel 5, attachment 0, a grant, a
 /// published mirror and posted receives.
 struct Scene {
     victim: Victim,
     conn: ConnId,
-    view: Region,
+    attachment: Region,
     granted: Region,
     grant: Grant,
     inbox: Region,
@@ -22,7 +24,7 @@ impl Scene {
         let mut victim = Victim::new();
         let fabric = &mut victim.fabric;
         let conn = fabric.open(NodeId(1), Channel(5));
-        let view = fabric.attach(NodeId(1), MirrorKey(9), 100);
+        let attachment = fabric.attach(NodeId(1), MirrorKey(9), 100);
         let granted = fabric.register(64);
         let grant = fabric.grant(&granted, 8..40, NodeId(1));
         let mirror = fabric.register(16);
@@ -30,9 +32,9 @@ impl Scene {
         let inbox = fabric.register(64);
         for token in 0..3 {
             let first = 8 + 16 * token;
-            fabric.post_receive(conn, &inbox, first..first + 8, Token(token as u64)).expect("room");
+            fabric.post_receive(conn, &inbox, first..first + 8, Token(token as u64)).expect("space");
         }
-        Self { victim, conn, view, granted, grant, inbox }
+        Self { victim, conn, attachment, granted, grant, inbox }
     }
 
     /// All kinds of frames, as a good peer sends them.
@@ -58,17 +60,17 @@ impl Scene {
     fn assert_done(&mut self) {
         let conn = self.conn;
         let expected = [
-            Event::Connected { conn, peer: NodeId(1) },
-            Event::Attached { key: MirrorKey(4), reader: NodeId(1) },
-            Event::Arrived { conn, token: Token(0), immediate: 77 },
-            Event::Received { conn, token: Token(1), length: 6 },
-            Event::Received { conn, token: Token(2), length: 0 },
+            FabricEvent::Connected { conn, peer: NodeId(1) },
+            FabricEvent::Attached { key: MirrorKey(4), reader: NodeId(1) },
+            FabricEvent::Arrived { conn, token: Token(0), immediate: 77 },
+            FabricEvent::Received { conn, token: Token(1), length: 6 },
+            FabricEvent::Received { conn, token: Token(2), length: 0 },
         ];
         while self.victim.events.len() < expected.len() && !self.victim.is_lost() {
             self.victim.poll();
         }
         assert_eq!(self.victim.events, expected);
-        assert!((10..40).all(|word| self.view.load(word) == 7) && self.view.load(99) == 8);
+        assert!((10..40).all(|word| self.attachment.load(word) == 7) && self.attachment.load(99) == 8);
         assert!((8..39).all(|word| self.granted.load(word) == 6) && self.granted.load(39) == 5);
         assert_eq!(self.inbox.load(24), u64::from_le_bytes(*b"squall\0\0"));
     }
@@ -82,8 +84,8 @@ impl Scene {
     }
 
     fn lost(&mut self) -> BreakReason {
-        let event = self.victim.expect("PeerLost", |event| matches!(event, Event::PeerLost { .. }));
-        let Event::PeerLost { reason, .. } = event else { unreachable!("matched above") };
+        let event = self.victim.expect("PeerLost", |event| matches!(event, FabricEvent::PeerLost { .. }));
+        let FabricEvent::PeerLost { reason, .. } = event else { unreachable!("matched above") };
         reason
     }
 }
@@ -106,7 +108,7 @@ fn frames_in_pieces_of_any_size_do_the_same() {
 fn garbage_at_random_offsets_is_survived() {
     let mut lost = 0;
     for seed in 1..=1500 {
-        let mut random = Random::new(seed);
+        let mut random = Xorshift::new(seed);
         let mut scene = Scene::new();
         let bytes = damage(scene.conversation(), &mut random);
         let mut rest = &bytes[..];
@@ -127,7 +129,7 @@ fn garbage_at_random_offsets_is_survived() {
 }
 
 /// Overwrites, removes, repeats or inserts a few bytes.
-fn damage(mut bytes: Vec<u8>, random: &mut Random) -> Vec<u8> {
+fn damage(mut bytes: Vec<u8>, random: &mut Xorshift) -> Vec<u8> {
     for _ in 0..1 + random.below(4) {
         let at = random.below(bytes.len());
         let end = (at + 1 + random.below(64)).min(bytes.len());
@@ -156,7 +158,7 @@ fn a_stranger_is_disconnected() {
     scene.victim.feed(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(scene.lost(), BreakReason::Protocol);
     let conn = scene.conn;
-    assert!(scene.victim.events.contains(&Event::Broken { conn, reason: BreakReason::Protocol }));
+    assert!(scene.victim.events.contains(&FabricEvent::Broken { conn, reason: BreakReason::Protocol }));
     // The stranger is told, and then the stream ends.
     scene.victim.raw.set_nonblocking(false).expect("a socket");
     let mut answer = Vec::new();
@@ -170,11 +172,11 @@ fn what_the_format_forbids_disconnects() {
     let connected = [frame(OPEN, 0, 0, 5, 0, &[]), frame(ACCEPT, 0, 0, 0, 0, &[])].concat();
     let forbidden = [
         ("an unknown kind", frame(12, 0, 0, 0, 0, &[])),
-        ("an answer about a view that lives", frame(DETACHED, 0, 0, 0, 0, &[])),
-        ("an answer about a view that never was", frame(DETACHED, 0, 1, 0, 0, &[])),
+        ("an answer about an attachment that lives", frame(DETACHED, 0, 0, 0, 0, &[])),
+        ("an answer about an attachment that never was", frame(DETACHED, 0, 1, 0, 0, &[])),
         ("an unknown flag", frame(WRITE, 4, 0, 0, 0, &[0, 0, 0])),
         ("a reserved byte", [1, 0, 1, 0].into_iter().chain([0; 12]).collect()),
-        ("a view that never was", frame(MIRROR, 0, 1, 0, 1, &[0])),
+        ("an attachment that never was", frame(MIRROR, 0, 1, 0, 1, &[0])),
         ("a push beyond its mirror", frame(MIRROR, 0, 0, 99, 2, &[0, 0])),
         ("a push of a huge range", frame(MIRROR, 0, 0, u32::MAX, u32::MAX, &[0])),
         ("a connection that never was", frame(SEND, 0, 1, 0, 0, &[])),
@@ -208,7 +210,7 @@ fn a_huge_write_is_refused_at_its_header() {
     bytes.extend(frame(WRITE, 1, 0, 0, u32::MAX, &[scene.grant.key, scene.grant.region.0, 8]));
     bytes.resize(bytes.len() + (1 << 20), 0xff);
     assert!(scene.victim.feed(&bytes));
-    let broken = Event::Broken { conn: scene.conn, reason: BreakReason::Refused };
+    let broken = FabricEvent::Broken { conn: scene.conn, reason: BreakReason::Refused };
     scene.victim.expect("the refusal", |event| *event == broken);
     scene.assert_unharmed();
     assert!(!scene.victim.is_lost());
@@ -224,8 +226,8 @@ fn a_peer_that_dies_in_mid_frame_leaves_a_prefix() {
         scene.victim.raw.shutdown(std::net::Shutdown::Both).expect("connected");
         assert_eq!(scene.lost(), BreakReason::PeerClosed);
         let landed = cut.saturating_sub(16) / 8;
-        assert!((0..landed).all(|word| scene.view.load(word) == u64::MAX), "cut at byte {cut}");
-        assert!((landed..100).all(|word| scene.view.load(word) == 0), "cut at byte {cut}");
+        assert!((0..landed).all(|word| scene.attachment.load(word) == u64::MAX), "cut at byte {cut}");
+        assert!((landed..100).all(|word| scene.attachment.load(word) == 0), "cut at byte {cut}");
     }
 }
 
@@ -237,25 +239,27 @@ fn nothing_is_expected_of_a_lost_peer() {
     scene.lost();
     let fabric = &mut scene.victim.fabric;
     let conn = fabric.open(NodeId(1), Channel(6));
-    let view = fabric.attach(NodeId(1), MirrorKey(10), 4);
-    let mirror = fabric.publish(MirrorKey(11), &view, &[NodeId(1)]);
+    let attachment = fabric.attach(NodeId(1), MirrorKey(10), 4);
+    let mirror = fabric.publish(MirrorKey(11), &attachment, &[NodeId(1)]);
     fabric.push(mirror, 0..4);
     fabric.push_word(mirror, 0);
     fabric.close(scene.conn);
-    scene.victim.expect("Broken", |event| *event == Event::Broken { conn, reason: BreakReason::Protocol });
-    assert_eq!(view.load(0), 0);
+    scene
+        .victim
+        .expect("Broken", |event| *event == FabricEvent::Broken { conn, reason: BreakReason::Protocol });
+    assert_eq!(attachment.load(0), 0);
 }
 
-/// Pushes that cross the word that their view is dropped go nowhere, whatever they say of its range (found by fuzzing);
-/// the answer frees the view's number once.
+/// Pushes that cross the word that their attachment is dropped go nowhere, whatever they say of its range (found by fuzzing);
+/// the answer frees the attachment's number once.
 #[test]
-fn pushes_to_a_dropped_view_go_nowhere() {
+fn pushes_to_a_dropped_attachment_go_nowhere() {
     let mut scene = Scene::new();
     drop(scene.victim.fabric.attach(NodeId(1), MirrorKey(10), 4));
     scene.victim.poll();
     assert!(scene.victim.feed(&frame(MIRROR, 0, 1, u32::MAX, 2, &[7, 7])));
     assert!(scene.victim.feed(&frame(MIRROR, 0, 0, 3, 1, &[5])));
-    assert_eq!(scene.view.load(3), 5, "the stream goes on");
+    assert_eq!(scene.attachment.load(3), 5, "the stream goes on");
     assert!(scene.victim.feed(&frame(DETACHED, 0, 1, 0, 0, &[])));
     scene.assert_unharmed();
     assert!(!scene.victim.is_lost());

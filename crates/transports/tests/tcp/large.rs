@@ -1,26 +1,26 @@
 //! Large memory: ranges of many reads, whose words must stay whole although the kernel splits them anywhere.
 
-use squall_fabric::conformance::{Cluster, Harness};
-use squall_fabric::{Event, Fabric, MirrorId, MirrorKey, NodeId, Region, Source, Token, Write};
+use squall_fabric::conformance::{ConformanceCluster, Harness};
+use squall_fabric::{Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, Token, Write, WriteSource};
 
-use crate::cluster::Loopback;
+use crate::cluster::PlainLoopback;
 
 /// 16 MiB.
 const WORDS: usize = 2 << 20;
 
-fn mirror(cluster: &mut Cluster<Loopback>, words: usize) -> (MirrorId, Region, Region) {
+fn mirror(cluster: &mut ConformanceCluster<PlainLoopback>, words: usize) -> (MirrorId, Region, Region) {
     let region = cluster.node(0).register(words);
     let mirror = cluster.node(0).publish(MirrorKey(1), &region, &[NodeId(1)]);
-    let view = cluster.node(1).attach(NodeId(0), MirrorKey(1), words);
-    cluster.expect(0, "Attached", |event| matches!(event, Event::Attached { .. }));
-    (mirror, region, view)
+    let attachment = cluster.node(1).attach(NodeId(0), MirrorKey(1), words);
+    cluster.expect(0, "Attached", |event| matches!(event, FabricEvent::Attached { .. }));
+    (mirror, region, attachment)
 }
 
 /// Each word arrives where it belongs, whatever lies before it in the stream.
 #[test]
 fn a_large_range_arrives_word_by_word() {
-    let mut cluster = Cluster::<Loopback>::new(2);
-    let (mirror, region, view) = mirror(&mut cluster, WORDS);
+    let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
+    let (mirror, region, attachment) = mirror(&mut cluster, WORDS);
     for (lap, first) in [(1, 1), (2, 2), (3, 77), (4, 1000)] {
         let value = |word: usize| (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ lap;
         (first..WORDS).for_each(|word| region.store_relaxed(word, value(word)));
@@ -28,8 +28,8 @@ fn a_large_range_arrives_word_by_word() {
         cluster.node(0).push(mirror, first..first + 5);
         cluster.node(0).push(mirror, first + 5..WORDS);
         cluster.node(0).push_word(mirror, 0);
-        cluster.until("the counter", |_| view.load(0) == lap);
-        let wrong = (first..WORDS).find(|word| view.load_relaxed(*word) != value(*word));
+        cluster.until("the counter", |_| attachment.load(0) == lap);
+        let wrong = (first..WORDS).find(|word| attachment.load_relaxed(*word) != value(*word));
         assert_eq!(wrong, None, "lap {lap}");
     }
 }
@@ -37,21 +37,21 @@ fn a_large_range_arrives_word_by_word() {
 /// F6: a payload whose last bytes were read straight into their region is acknowledged by itself: nothing else comes.
 #[test]
 fn a_large_write_is_acknowledged_without_further_traffic() {
-    let mut cluster = Cluster::<Loopback>::new(2);
+    let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
     let source = cluster.node(0).register(WORDS);
     let target = cluster.node(1).register(WORDS);
     let grant = cluster.node(1).grant(&target, 0..WORDS, NodeId(0));
     let (near, _) = cluster.connect(0, 1, 1);
     for lap in 0..20_usize {
         let words = (1 << 16) + (lap * 7919) % 50_000;
-        let source = Source::Region(&source, 0..words);
+        let source = WriteSource::Region(&source, 0..words);
         let signal = Some(Token(lap as u64));
         let write = Write { source, grant: &grant, offset: 0, immediate: None, signal };
-        cluster.node(0).write(near, write).expect("room");
+        cluster.node(0).write(near, write).expect("space");
         cluster.expect(
             0,
             "Done",
-            |event| matches!(event, Event::Done { token, .. } if token.0 == lap as u64),
+            |event| matches!(event, FabricEvent::Done { token, .. } if token.0 == lap as u64),
         );
     }
 }
@@ -59,8 +59,8 @@ fn a_large_write_is_acknowledged_without_further_traffic() {
 /// F3, F5: the source changes while it is being sent; each word that lands is one that was stored, whole.
 #[test]
 fn words_of_a_changing_source_are_whole() {
-    let mut cluster = Cluster::<Loopback>::new(2);
-    let (mirror, region, view) = mirror(&mut cluster, WORDS);
+    let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
+    let (mirror, region, attachment) = mirror(&mut cluster, WORDS);
     let (mut lap, mut seen) = (0u64, 0);
     while seen < 6 {
         lap += 1;
@@ -74,10 +74,10 @@ fn words_of_a_changing_source_are_whole() {
         cluster.poll(0);
         cluster.poll(1);
         let torn = (1..WORDS)
-            .map(|word| view.load(word))
+            .map(|word| attachment.load(word))
             .find(|word| *word != 0 && word >> 32 != !word & 0xffff_ffff);
         assert_eq!(torn, None, "torn word {:x?}", torn);
-        seen = view.load(0);
+        seen = attachment.load(0);
     }
     assert!(lap > 30, "the source changed only {lap} times while it was sent");
 }
@@ -85,13 +85,13 @@ fn words_of_a_changing_source_are_whole() {
 /// One large push and many small ones to three readers at once.
 #[test]
 fn large_and_small_pushes_keep_their_order() {
-    let mut cluster = Cluster::<Loopback>::new(4);
+    let mut cluster = ConformanceCluster::<PlainLoopback>::new(4);
     let region = cluster.node(0).register(WORDS);
     let readers = [1, 2, 3].map(NodeId);
     let mirror = cluster.node(0).publish(MirrorKey(1), &region, &readers);
-    let views = [1, 2, 3].map(|reader| cluster.node(reader).attach(NodeId(0), MirrorKey(1), WORDS));
+    let attachments = [1, 2, 3].map(|reader| cluster.node(reader).attach(NodeId(0), MirrorKey(1), WORDS));
     for _ in readers {
-        cluster.expect(0, "Attached", |event| matches!(event, Event::Attached { .. }));
+        cluster.expect(0, "Attached", |event| matches!(event, FabricEvent::Attached { .. }));
     }
     for lap in 1..=3 {
         (16..WORDS).for_each(|word| region.store_relaxed(word, lap));
@@ -101,17 +101,19 @@ fn large_and_small_pushes_keep_their_order() {
             cluster.node(0).push_word(mirror, word);
         }
         cluster.until("the last small word", |_| {
-            for view in &views {
+            for attachment in &attachments {
                 // Each small word says that those before it and the large range are there.
-                let last = view.load(15);
-                assert!((0..15).all(|word| view.load(word) >= last), "small words overtook each other");
-                if view.load(0) == lap {
-                    assert!([16, 99_999, WORDS - 1].iter().all(|word| view.load(*word) == lap));
+                let last = attachment.load(15);
+                assert!((0..15).all(|word| attachment.load(word) >= last), "small words overtook each other");
+                if attachment.load(0) == lap {
+                    assert!([16, 99_999, WORDS - 1].iter().all(|word| attachment.load(*word) == lap));
                 }
             }
-            views.iter().all(|view| view.load(15) == lap)
+            attachments.iter().all(|attachment| attachment.load(15) == lap)
         });
-        assert!(views.iter().all(|view| (16..WORDS).all(|word| view.load_relaxed(word) == lap)));
+        assert!(
+            attachments.iter().all(|attachment| (16..WORDS).all(|word| attachment.load_relaxed(word) == lap))
+        );
     }
 }
 
@@ -127,7 +129,7 @@ fn a_node_needs_one_stream_per_peer() {
         let error = streams(bad).expect_err("a peer twice, or the node itself");
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     }
-    assert!(Loopback::new(1).node(0).poll(&mut |event| panic!("{event:?}")) == 0);
+    assert!(PlainLoopback::new(1).node(0).poll(&mut |event| panic!("{event:?}")) == 0);
 }
 
 /// A long payload that ends with the last byte that the socket has is acknowledged at once, though nothing follows it
@@ -135,19 +137,19 @@ fn a_node_needs_one_stream_per_peer() {
 #[test]
 fn a_large_write_is_done_though_nothing_follows() {
     const BLOCK: usize = 128 << 10;
-    let mut cluster = Cluster::<Loopback>::new(2);
+    let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
     let (near, _) = cluster.connect(0, 1, 1);
     let [source, target] = [0, 1].map(|i| cluster.node(i).register(BLOCK));
     let grant = cluster.node(1).grant(&target, 0..BLOCK, NodeId(0));
     for block in 0..10 {
         let write = Write {
-            source: Source::Region(&source, 0..BLOCK),
+            source: WriteSource::Region(&source, 0..BLOCK),
             grant: &grant,
             offset: 0,
             immediate: None,
             signal: Some(Token(block)),
         };
-        cluster.node(0).write(near, write).expect("room");
+        cluster.node(0).write(near, write).expect("space");
         // All of it goes into the sockets before the other end looks.
         for _ in 0..50 {
             cluster.poll(0);
@@ -156,7 +158,7 @@ fn a_large_write_is_done_though_nothing_follows() {
         cluster.expect(
             0,
             "Done",
-            |event| matches!(event, Event::Done { token: Token(n), .. } if *n == block),
+            |event| matches!(event, FabricEvent::Done { token: Token(n), .. } if *n == block),
         );
     }
 }

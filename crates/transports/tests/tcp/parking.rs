@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use squall_fabric::conformance::Harness;
-use squall_fabric::{Channel, Event, Fabric, MirrorKey, NodeId};
-use squall_transports::Transport;
+use squall_fabric::{Channel, Fabric, FabricEvent, MirrorKey, NodeId};
+use squall_transports::TransportFabric;
 use squall_transports::tcp::TcpFabric;
 
-use crate::cluster::{Loopback, pair};
+use crate::cluster::{PlainLoopback, pair};
 
 /// Parks as a runner does; returns how long it slept.
 fn park(fabric: &mut TcpFabric, timeout: Option<Duration>) -> Duration {
@@ -22,11 +22,11 @@ fn park(fabric: &mut TcpFabric, timeout: Option<Duration>) -> Duration {
     begin.elapsed()
 }
 
-fn panic_on(event: &Event) -> bool {
+fn panic_on(event: &FabricEvent) -> bool {
     panic!("{event:?}")
 }
 
-fn settle(cluster: &mut Loopback) {
+fn settle(cluster: &mut PlainLoopback) {
     for _ in 0..100 {
         cluster.node(0).poll(&mut |_| {});
         cluster.node(1).poll(&mut |_| {});
@@ -35,7 +35,7 @@ fn settle(cluster: &mut Loopback) {
 
 #[test]
 fn a_park_ends_with_its_timeout() {
-    let mut cluster = Loopback::new(2);
+    let mut cluster = PlainLoopback::new(2);
     settle(&mut cluster);
     for timeout in [Duration::from_micros(300), Duration::from_millis(30)] {
         let slept = park(cluster.node(0), Some(timeout));
@@ -46,7 +46,7 @@ fn a_park_ends_with_its_timeout() {
 /// An idle node uses no processor time.
 #[test]
 fn a_parked_node_sleeps() {
-    let mut cluster = Loopback::new(2);
+    let mut cluster = PlainLoopback::new(2);
     settle(&mut cluster);
     let before = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let slept = park(cluster.node(0), Some(Duration::from_millis(200)));
@@ -58,7 +58,7 @@ fn a_parked_node_sleeps() {
 
 #[test]
 fn a_waker_ends_a_park() {
-    let mut cluster = Loopback::new(2);
+    let mut cluster = PlainLoopback::new(2);
     settle(&mut cluster);
     let waker = cluster.node(0).waker();
     let thread = std::thread::spawn(move || {
@@ -77,7 +77,7 @@ fn a_waker_ends_a_park() {
 fn a_peers_push_ends_a_park() {
     let (near, far) = pair();
     let mut reader = TcpFabric::new(NodeId(0), vec![(NodeId(1), near)]).expect("a stream");
-    let view = reader.attach(NodeId(1), MirrorKey(1), 1);
+    let attachment = reader.attach(NodeId(1), MirrorKey(1), 1);
     let ack = reader.register(1);
     let ack_mirror = reader.publish(MirrorKey(2), &ack, &[NodeId(1)]);
     let thread = std::thread::spawn(move || {
@@ -87,7 +87,7 @@ fn a_peers_push_ends_a_park() {
         let acks = owner.attach(NodeId(0), MirrorKey(2), 1);
         let mut attached = false;
         while !attached {
-            owner.poll(&mut |event| attached |= matches!(event, Event::Attached { .. }));
+            owner.poll(&mut |event| attached |= matches!(event, FabricEvent::Attached { .. }));
         }
         for k in 1..=PUSHES {
             std::thread::sleep(Duration::from_micros(200));
@@ -101,16 +101,16 @@ fn a_peers_push_ends_a_park() {
     let mut seen = 0;
     while seen < PUSHES {
         reader.prepare_park();
-        reader.poll(&mut |event| assert!(matches!(event, Event::Attached { .. })));
-        if view.load(0) == seen {
+        reader.poll(&mut |event| assert!(matches!(event, FabricEvent::Attached { .. })));
+        if attachment.load(0) == seen {
             let begin = Instant::now();
             reader.park(Some(AGES));
             assert!(begin.elapsed() < LATE, "push {} was missed", seen + 1);
         }
         reader.unpark();
-        reader.poll(&mut |event| assert!(matches!(event, Event::Attached { .. })));
-        if view.load(0) > seen {
-            seen = view.load(0);
+        reader.poll(&mut |event| assert!(matches!(event, FabricEvent::Attached { .. })));
+        if attachment.load(0) > seen {
+            seen = attachment.load(0);
             ack.store(0, seen);
             reader.push_word(ack_mirror, 0);
         }
@@ -123,7 +123,7 @@ fn a_peers_push_ends_a_park() {
 /// What was posted goes out before the node sleeps, and it sleeps no longer than a stalled send may wait.
 #[test]
 fn a_park_sends_what_was_posted_and_wakes_for_a_stalled_send() {
-    let mut cluster = Loopback::new(2);
+    let mut cluster = PlainLoopback::new(2);
     let conn = cluster.node(0).open(NodeId(1), Channel(1));
     cluster.node(1).open(NodeId(0), Channel(1));
     settle(&mut cluster);
@@ -135,14 +135,14 @@ fn a_park_sends_what_was_posted_and_wakes_for_a_stalled_send() {
     let slept = park(cluster.node(1), Some(AGES));
     assert!(slept > Duration::from_millis(500) && slept < Duration::from_secs(1) + LATE, "{slept:?}");
     let mut broken = false;
-    cluster.node(1).poll(&mut |event| broken |= matches!(event, Event::Broken { .. }));
+    cluster.node(1).poll(&mut |event| broken |= matches!(event, FabricEvent::Broken { .. }));
     assert!(broken);
 }
 
 /// The death of a peer ends a park.
 #[test]
 fn a_death_ends_a_park() {
-    let mut cluster = Loopback::new(2);
+    let mut cluster = PlainLoopback::new(2);
     settle(&mut cluster);
     cluster.kill(1);
     let node = cluster.node(0);
@@ -150,7 +150,7 @@ fn a_death_ends_a_park() {
     node.park(Some(AGES));
     node.unpark();
     let mut lost = false;
-    node.poll(&mut |event| lost |= matches!(event, Event::PeerLost { peer: NodeId(1), .. }));
+    node.poll(&mut |event| lost |= matches!(event, FabricEvent::PeerLost { peer: NodeId(1), .. }));
     assert!(lost);
     // And the next park is quiet.
     assert!(park(cluster.node(0), Some(Duration::from_millis(20))) >= Duration::from_millis(20));

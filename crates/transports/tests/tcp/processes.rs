@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use squall_fabric::{Event, Fabric, MirrorKey, NodeId};
+use squall_fabric::{Fabric, FabricEvent, MirrorKey, NodeId};
 use squall_transports::tcp::TcpFabric;
 
 /// 16 MiB, and the counter.
@@ -24,8 +24,8 @@ fn endless_writer() {
     let (mut attached, mut pushed, mut alone) = (false, 0, false);
     while !alone {
         fabric.poll(&mut |event| match event {
-            Event::Attached { .. } => attached = true,
-            Event::PeerLost { .. } => alone = true,
+            FabricEvent::Attached { .. } => attached = true,
+            FabricEvent::PeerLost { .. } => alone = true,
             _ => {}
         });
         if attached && pushed < acks.load(0) + 2 {
@@ -51,33 +51,33 @@ fn second_process() -> (Child, TcpStream) {
 }
 
 /// Every look shows whole pushes up to the counter; a kill in the middle of a frame is seen at once and leaves
-/// the view readable [F4, F11, M1, M4].
+/// the attachment readable [F4, F11, M1, M4].
 #[test]
-fn a_writer_that_is_killed_in_mid_frame_leaves_a_readable_view() {
+fn a_writer_that_is_killed_in_mid_frame_leaves_a_readable_attachment() {
     for kill_at in [2, 3, 5] {
         let (mut child, stream) = second_process();
         let mut fabric = TcpFabric::new(NodeId(0), vec![(NodeId(1), stream)]).expect("a stream");
-        let view = fabric.attach(NodeId(1), MirrorKey(1), WORDS);
+        let attachment = fabric.attach(NodeId(1), MirrorKey(1), WORDS);
         let ack = fabric.register(1);
         let mirror = fabric.publish(MirrorKey(2), &ack, &[NodeId(1)]);
         let look = |seen: u64| {
-            let counter = view.load(0);
+            let counter = attachment.load(0);
             assert!(counter >= seen, "the counter went back from {seen} to {counter}");
-            let oldest = (16..WORDS).map(|word| view.load_relaxed(word)).min().expect("words");
+            let oldest = (16..WORDS).map(|word| attachment.load_relaxed(word)).min().expect("words");
             assert!(oldest >= counter, "push {counter} is announced, but a word is of push {oldest}");
             counter
         };
         let begin = Instant::now();
         let (mut seen, mut killed, mut lost) = (0, None, false);
         while !lost {
-            fabric.poll(&mut |event| lost |= matches!(event, Event::PeerLost { .. }));
-            if view.load(0) > seen {
+            fabric.poll(&mut |event| lost |= matches!(event, FabricEvent::PeerLost { .. }));
+            if attachment.load(0) > seen {
                 seen = look(seen);
                 ack.store(0, seen);
                 fabric.push_word(mirror, 0);
             }
             // In the middle of the next frame, since the writer is two pushes ahead.
-            if seen == kill_at && killed.is_none() && view.load_relaxed(16) > seen {
+            if seen == kill_at && killed.is_none() && attachment.load_relaxed(16) > seen {
                 child.kill().expect("it runs");
                 killed = Some(Instant::now());
             }
@@ -86,13 +86,13 @@ fn a_writer_that_is_killed_in_mid_frame_leaves_a_readable_view() {
         let killed = killed.expect("nothing else ends the second process");
         assert!(killed.elapsed() < Duration::from_secs(5), "its death was seen after {:?}", killed.elapsed());
         look(seen);
-        let snapshot: Vec<u64> = (0..WORDS).map(|word| view.load_relaxed(word)).collect();
+        let snapshot: Vec<u64> = (0..WORDS).map(|word| attachment.load_relaxed(word)).collect();
         for _ in 0..100 {
             fabric.poll(&mut |event| panic!("{event:?}"));
         }
         assert!(
-            (0..WORDS).all(|word| view.load_relaxed(word) == snapshot[word]),
-            "a dead owner's view changed"
+            (0..WORDS).all(|word| attachment.load_relaxed(word) == snapshot[word]),
+            "a dead owner's attachment changed"
         );
         child.wait().expect("it was killed");
     }

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use squall_fabric::{Event, Fabric, NodeId};
+use squall_fabric::{Fabric, FabricEvent, NodeId};
 use squall_transports::tcp::TcpFabric;
 
 use crate::cluster::pair;
@@ -35,7 +35,7 @@ pub(crate) fn frame(kind: u8, flags: u8, id: u32, a: u32, b: u32, more: &[u64]) 
 pub(crate) struct Victim {
     pub(crate) fabric: TcpFabric,
     pub(crate) raw: TcpStream,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<FabricEvent>,
 }
 
 impl Victim {
@@ -67,7 +67,7 @@ impl Victim {
     }
 
     /// Polls until an event matches.
-    pub(crate) fn expect(&mut self, what: &str, matches: impl Fn(&Event) -> bool) -> Event {
+    pub(crate) fn expect(&mut self, what: &str, matches: impl Fn(&FabricEvent) -> bool) -> FabricEvent {
         let begin = Instant::now();
         loop {
             if let Some(at) = self.events.iter().position(&matches) {
@@ -79,15 +79,15 @@ impl Victim {
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        self.events.iter().any(|event| matches!(event, Event::PeerLost { .. }))
+        self.events.iter().any(|event| matches!(event, FabricEvent::PeerLost { .. }))
     }
 }
 
 /// A fixed sequence that looks random (xorshift).
 #[derive(Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Xorshift(u64);
 
-impl Random {
+impl Xorshift {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use squall_fabric::{BreakReason, Event, Fabric, MirrorKey, NodeId, Region};
+use squall_fabric::{BreakReason, Fabric, FabricEvent, MirrorKey, NodeId, Region};
 use squall_transports::tcp::TcpFabric;
 
 use crate::cluster::sealed;
@@ -15,7 +15,7 @@ struct Scene {
     writer: TcpFabric,
     reader: TcpFabric,
     source: Region,
-    view: Region,
+    attachment: Region,
     mirror: squall_fabric::MirrorId,
     lost: Option<BreakReason>,
 }
@@ -37,26 +37,26 @@ impl Scene {
         let mut reader = TcpFabric::new(NodeId(1), vec![(NodeId(0), far)]).expect("a fabric");
         let source = writer.register(WORDS);
         let mirror = writer.publish(MirrorKey(1), &source, &[NodeId(1)]);
-        let view = reader.attach(NodeId(0), MirrorKey(1), WORDS);
-        let mut scene = Self { writer, reader, source, view, mirror, lost: None };
+        let attachment = reader.attach(NodeId(0), MirrorKey(1), WORDS);
+        let mut scene = Self { writer, reader, source, attachment, mirror, lost: None };
         let mut attached = false;
-        scene.poll_until(|event| attached |= matches!(event, Event::Attached { .. }), |_| false);
+        scene.poll_until(|event| attached |= matches!(event, FabricEvent::Attached { .. }), |_| false);
         scene
     }
 
     /// Polls both until the reader satisfies `done`, the writer hears of the reader, or somebody is lost.
-    fn poll_until(&mut self, mut on_event: impl FnMut(&Event), done: impl Fn(&Self) -> bool) {
+    fn poll_until(&mut self, mut on_event: impl FnMut(&FabricEvent), done: impl Fn(&Self) -> bool) {
         let begin = Instant::now();
         let mut heard = false;
         while !heard && !done(self) && self.lost.is_none() {
             assert!(begin.elapsed() < PATIENCE, "nothing happens");
             self.writer.poll(&mut |event| {
-                heard |= matches!(event, Event::Attached { .. });
+                heard |= matches!(event, FabricEvent::Attached { .. });
                 on_event(&event);
             });
             let lost = &mut self.lost;
             self.reader.poll(&mut |event| {
-                if let Event::PeerLost { reason, .. } = event {
+                if let FabricEvent::PeerLost { reason, .. } = event {
                     *lost = Some(reason);
                 }
             });
@@ -69,7 +69,7 @@ impl Scene {
     }
 
     fn shows(&self, value: u64) -> bool {
-        (0..WORDS).all(|word| self.view.load(word) == value)
+        (0..WORDS).all(|word| self.attachment.load(word) == value)
     }
 }
 
@@ -104,7 +104,7 @@ fn what_is_passed_on_unchanged_arrives() {
     let mut scene = Scene::new(|_, record| record);
     for value in 1..20 {
         scene.push(value);
-        scene.poll_until(|_| (), |scene| scene.view.load(WORDS - 1) == value);
+        scene.poll_until(|_| (), |scene| scene.attachment.load(WORDS - 1) == value);
         assert!(scene.lost.is_none() && scene.shows(value));
     }
 }
@@ -123,8 +123,12 @@ fn what_is_altered_ends_the_connection_and_shows_nothing() {
         scene.push(u64::MAX);
         scene.poll_until(|_| (), |_| false);
         assert_eq!(scene.lost, Some(BreakReason::Protocol), "byte {place}");
-        let first = (0..WORDS).find(|word| scene.view.load(*word) != u64::MAX).expect("not all has come");
-        assert!((first..WORDS).all(|word| scene.view.load(word) == 0), "byte {place}: nothing behind it");
+        let first =
+            (0..WORDS).find(|word| scene.attachment.load(*word) != u64::MAX).expect("not all has come");
+        assert!(
+            (first..WORDS).all(|word| scene.attachment.load(word) == 0),
+            "byte {place}: nothing behind it"
+        );
     }
 }
 
@@ -137,7 +141,7 @@ fn what_is_repeated_or_left_out_ends_the_connection() {
             _ => record,
         });
         scene.push(3);
-        scene.poll_until(|_| (), |scene| scene.view.load(WORDS - 1) == 3);
+        scene.poll_until(|_| (), |scene| scene.attachment.load(WORDS - 1) == 3);
         assert_eq!(scene.lost, Some(BreakReason::Protocol), "repeats: {repeats}");
         assert!(!scene.shows(3));
     }

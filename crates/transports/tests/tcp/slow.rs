@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use squall_fabric::conformance::{Cluster, Harness};
-use squall_fabric::{BreakReason, Event, Fabric, MirrorKey, NodeId};
+use squall_fabric::conformance::{ConformanceCluster, Harness};
+use squall_fabric::{BreakReason, Fabric, FabricEvent, MirrorKey, NodeId};
 use squall_transports::tcp::TcpFabric;
 
-use crate::cluster::{Loopback, pair};
+use crate::cluster::{PlainLoopback, pair};
 use crate::raw::{ACCEPT, ATTACH, OPEN, SEND, Victim, frame};
 
 /// A reader that never reads is given up; another reader of the same mirror sees every push.
@@ -20,9 +20,9 @@ fn a_reader_that_never_reads_is_given_up() {
         let mut good = TcpFabric::new(NodeId(2), vec![(NodeId(0), from_good)]).expect("a stream");
         let region = owner.register(words + 16);
         let mirror = owner.publish(MirrorKey(1), &region, &[NodeId(1), NodeId(2)]);
-        let view = good.attach(NodeId(0), MirrorKey(1), words + 16);
+        let attachment = good.attach(NodeId(0), MirrorKey(1), words + 16);
         std::io::Write::write_all(&mut stuck, &frame(ATTACH, 0, 0, 0, 0, &[1, words as u64 + 16]))
-            .expect("room");
+            .expect("space");
         let (mut attached, mut lost, mut pushes) = (0, None, 0u64);
         while lost.is_none() {
             for _ in 0..if attached == 2 { 100 } else { 0 } {
@@ -33,18 +33,18 @@ fn a_reader_that_never_reads_is_given_up() {
             }
             good.poll(&mut |event| panic!("{event:?}"));
             owner.poll(&mut |event| match event {
-                Event::Attached { .. } => attached += 1,
-                Event::PeerLost { peer, reason } => lost = Some((peer, reason)),
+                FabricEvent::Attached { .. } => attached += 1,
+                FabricEvent::PeerLost { peer, reason } => lost = Some((peer, reason)),
                 other => panic!("{other:?}"),
             });
             assert!(pushes < 400_000, "{pushes} pushes of {words} words wait for a reader that never reads");
         }
         assert_eq!(lost, Some((NodeId(1), BreakReason::Unreachable)));
         let begin = Instant::now();
-        while view.load(0) < pushes {
+        while attachment.load(0) < pushes {
             good.poll(&mut |event| panic!("{event:?}"));
             owner.poll(&mut |event| panic!("{event:?}"));
-            assert!(begin.elapsed() < Duration::from_secs(10), "push {} of {pushes}", view.load(0));
+            assert!(begin.elapsed() < Duration::from_secs(10), "push {} of {pushes}", attachment.load(0));
         }
     }
 }
@@ -58,7 +58,7 @@ fn sends_that_nobody_receives_take_bounded_memory() {
     victim.feed(&[frame(OPEN, 0, 0, 5, 0, &[]), frame(ACCEPT, 0, 0, 0, 0, &[])].concat());
     let send = frame(SEND, 0, 0, 1 << 16, 0, &[7; 1 << 13]);
     let (begin, mut fed) = (Instant::now(), 0);
-    let broken = Event::Broken { conn, reason: BreakReason::ReceiverNotReady };
+    let broken = FabricEvent::Broken { conn, reason: BreakReason::ReceiverNotReady };
     while !victim.events.contains(&broken) {
         assert!(victim.feed(&send));
         fed += 1;
@@ -72,14 +72,14 @@ fn sends_that_nobody_receives_take_bounded_memory() {
 /// Stalled posts are placed in order once receives are posted, also if the payload of the last is under way.
 #[test]
 fn stalled_posts_resume_in_order() {
-    let mut cluster = Cluster::<Loopback>::new(2);
+    let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
     let link = cluster.link(0, 1, 1, 4096);
     let source = cluster.node(0).register(4096);
     let memory = cluster.node(1).register(8);
     for k in 1..=6u64 {
         (0..4096).for_each(|word| source.store_relaxed(word, k));
-        cluster.node(0).send(link.conn, &k.to_le_bytes(), None).expect("room");
-        cluster.node(0).write(link.conn, link.reference(0, &source, 0..4096)).expect("room");
+        cluster.node(0).send(link.conn, &k.to_le_bytes(), None).expect("space");
+        cluster.node(0).write(link.conn, link.reference(0, &source, 0..4096)).expect("space");
         cluster.write(0, link.conn, &link.value(0, &[k]));
         cluster.rounds(3);
     }
@@ -88,7 +88,7 @@ fn stalled_posts_resume_in_order() {
         let token = squall_fabric::Token(k);
         cluster.node(1).post_receive(link.owner_conn, &memory, 0..1, token).expect("connected");
         cluster.expect(1, "Received", |event| {
-            *event == Event::Received { conn: link.owner_conn, token, length: 8 }
+            *event == FabricEvent::Received { conn: link.owner_conn, token, length: 8 }
         });
         assert_eq!(memory.load(0), k);
         cluster.until("the writes behind it", |_| link.target.load(0) == k && link.target.load(4095) == k);
@@ -100,7 +100,7 @@ fn stalled_posts_resume_in_order() {
 /// A break for want of a receive leaves the node's other connections alone.
 #[test]
 fn a_harness_needs_no_patience_for_others() {
-    let mut cluster = Cluster::<Loopback>::new(2);
+    let mut cluster = ConformanceCluster::<PlainLoopback>::new(2);
     let stalled = cluster.link(0, 1, 1, 1);
     let other = cluster.link(0, 1, 2, 1);
     cluster.node(0).send(stalled.conn, b"nobody waits", None).expect("connected");
@@ -109,8 +109,8 @@ fn a_harness_needs_no_patience_for_others() {
     cluster.until("the break", |cluster| {
         k += 1;
         cluster.write(0, other.conn, &other.value(0, &[k]));
-        cluster.take(0, |event| *event == Event::Broken { conn: stalled.conn, reason }).is_some()
+        cluster.take(0, |event| *event == FabricEvent::Broken { conn: stalled.conn, reason }).is_some()
     });
     cluster.until("the last write", |_| other.target.load(0) == k);
-    assert!(Loopback::new(2).node(0).counters().frames_sent == 0);
+    assert!(PlainLoopback::new(2).node(0).counters().frames_sent == 0);
 }

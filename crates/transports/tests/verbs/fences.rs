@@ -1,19 +1,19 @@
 //! Grants, freezes and incarnations beyond the axioms: what the device must keep apart.
 
-use squall_fabric::conformance::Link;
-use squall_fabric::{Event, Fabric, Grant, NodeId, Token, Write};
+use squall_fabric::conformance::GrantedLink;
+use squall_fabric::{Fabric, FabricEvent, Grant, NodeId, Token, Write};
 
-use crate::nodes::{Mirror, Nodes, refused, write};
+use crate::nodes::{MirrorPair, VerbsNodes, refused, write};
 
 /// A peer's grant is revoked while it has another: that one, on another connection, goes on.
 pub(crate) fn one_grant_of_two_is_revoked() {
-    let mut nodes = Nodes::new(2);
+    let mut nodes = VerbsNodes::new(2);
     let fenced = nodes.link(0, 1, 1, 64);
     let shared = nodes.link(0, 1, 2, 64);
     write(&mut nodes, &fenced, 0, 1);
     write(&mut nodes, &shared, 0, 2);
     nodes.node(1).revoke(&fenced.grant);
-    nodes.expect(1, "Revoked", |event| *event == Event::Revoked { grant: fenced.grant });
+    nodes.expect(1, "Revoked", |event| *event == FabricEvent::Revoked { grant: fenced.grant });
     write(&mut nodes, &shared, 1, 3);
     refused(&mut nodes, &fenced, fenced.conn);
     write(&mut nodes, &shared, 2, 4);
@@ -24,7 +24,7 @@ pub(crate) fn one_grant_of_two_is_revoked() {
 
 /// Revoked and granted again with no write between: the connection lives, and the old grant does not.
 pub(crate) fn a_new_grant_revives_the_connection() {
-    let mut nodes = Nodes::new(2);
+    let mut nodes = VerbsNodes::new(2);
     let mut link = nodes.link(0, 1, 1, 8);
     for k in 1..20 {
         write(&mut nodes, &link, 0, k);
@@ -36,22 +36,22 @@ pub(crate) fn a_new_grant_revives_the_connection() {
     let old = link.grant;
     nodes.node(1).revoke(&old);
     let grant = nodes.node(1).grant(&link.target, 0..8, NodeId(0));
-    write(&mut nodes, &Link { grant, ..link.clone() }, 0, 77);
-    refused(&mut nodes, &Link { grant: old, ..link.clone() }, link.conn);
+    write(&mut nodes, &GrantedLink { grant, ..link.clone() }, 0, 77);
+    refused(&mut nodes, &GrantedLink { grant: old, ..link.clone() }, link.conn);
 }
 
 /// A reader freezes one mirror while pushes to two are under way: the other loses none and sees none twice.
 pub(crate) fn a_freeze_does_not_disturb_other_mirrors() {
     let mut restarts = 0;
     for burst in [1, 3, 12] {
-        let mut nodes = Nodes::new(2);
-        let mirrors: Vec<_> = (0..4).map(|key| Mirror::new(&mut nodes, key, 600)).collect();
+        let mut nodes = VerbsNodes::new(2);
+        let mirrors: Vec<_> = (0..4).map(|key| MirrorPair::new(&mut nodes, key, 600)).collect();
         let living = mirrors.last().expect("four");
         let mut seen = 0;
         for k in 1..=90_u64 {
             // In another order each time, so that the push that is refused has others before and after it.
-            for turn in 0..4 {
-                mirrors[(turn + usize::try_from(k).expect("small")) % 4].push(&mut nodes, k);
+            for step in 0..4 {
+                mirrors[(step + usize::try_from(k).expect("small")) % 4].push(&mut nodes, k);
             }
             if k % burst == 0 {
                 nodes.poll(0);
@@ -59,10 +59,10 @@ pub(crate) fn a_freeze_does_not_disturb_other_mirrors() {
             if k % 30 == 0 {
                 // Three of them, one after the other, with pushes under way.
                 let frozen = &mirrors[usize::try_from(k / 30).expect("small") - 1];
-                nodes.node(1).freeze(&frozen.view);
+                nodes.node(1).freeze(&frozen.attachment);
                 let counter = frozen.look();
                 nodes.rounds(20);
-                assert_eq!(frozen.look(), counter, "a frozen view changed");
+                assert_eq!(frozen.look(), counter, "a frozen attachment changed");
             }
             let now = living.look();
             assert!(now >= seen, "the counter went back from {seen} to {now}");
@@ -76,12 +76,12 @@ pub(crate) fn a_freeze_does_not_disturb_other_mirrors() {
 
 /// A grant of another peer, made out to oneself: one's own domain does not know its key.
 pub(crate) fn a_stolen_grant_is_refused() {
-    let mut nodes = Nodes::new(3);
+    let mut nodes = VerbsNodes::new(3);
     let rightful = nodes.link(0, 2, 1, 8);
     // The thief may write somewhere, so that it is not its queue pair that refuses.
     let own = nodes.link(1, 2, 1, 8);
     write(&mut nodes, &own, 0, 1);
-    let stolen = Link {
+    let stolen = GrantedLink {
         grant: Grant { peer: NodeId(1), ..rightful.grant },
         target: rightful.target.clone(),
         ..own.clone()
@@ -92,7 +92,7 @@ pub(crate) fn a_stolen_grant_is_refused() {
 
 /// Each incarnation of a channel is a new one, however often; what was granted stays.
 pub(crate) fn channels_open_again_and_again() {
-    let mut nodes = Nodes::new(2);
+    let mut nodes = VerbsNodes::new(2);
     let mut link = nodes.link(0, 1, 1, 4);
     for k in 1..=60 {
         write(&mut nodes, &link, 0, k);
@@ -100,7 +100,8 @@ pub(crate) fn channels_open_again_and_again() {
         nodes.node(closer).close(conn);
         let (conn, owner_conn) = (link.conn, link.owner_conn);
         let [other, theirs] = if closer == 0 { [1, owner_conn.0] } else { [0, conn.0] };
-        let ended = |event: &Event| matches!(event, Event::Broken { conn, .. } if conn.0 == theirs);
+        let ended =
+            |event: &FabricEvent| matches!(event, FabricEvent::Broken { conn, .. } if conn.0 == theirs);
         nodes.expect(u32::try_from(other).expect("0 or 1"), "Broken", ended);
         (link.conn, link.owner_conn) = nodes.connect(0, 1, 1);
     }
@@ -109,15 +110,15 @@ pub(crate) fn channels_open_again_and_again() {
 /// A write that is longer than one message of the device lands whole, with one immediate.
 pub(crate) fn a_write_of_several_messages_lands_whole() {
     const WORDS: usize = 9 << 17;
-    let mut nodes = Nodes::new(2);
+    let mut nodes = VerbsNodes::new(2);
     let link = nodes.link(0, 1, 1, WORDS);
     let source = nodes.node(0).register(WORDS);
     (0..WORDS).for_each(|word| source.store_relaxed(word, 1 + word as u64));
     let nothing = nodes.node(1).register(1);
-    nodes.node(1).post_receive(link.owner_conn, &nothing, 0..0, Token(5)).expect("room");
+    nodes.node(1).post_receive(link.owner_conn, &nothing, 0..0, Token(5)).expect("space");
     let write = Write { immediate: Some(9), signal: Some(Token(1)), ..link.reference(0, &source, 0..WORDS) };
     nodes.write(0, link.conn, &write);
-    let arrived = Event::Arrived { conn: link.owner_conn, token: Token(5), immediate: 9 };
+    let arrived = FabricEvent::Arrived { conn: link.owner_conn, token: Token(5), immediate: 9 };
     nodes.expect(1, "Arrived", |event| *event == arrived);
     assert!((0..WORDS).all(|word| link.target.load_relaxed(word) == 1 + word as u64));
     nodes.done(0, link.conn, Token(1));
@@ -125,7 +126,7 @@ pub(crate) fn a_write_of_several_messages_lands_whole() {
 
 /// Chains: many posts, few doorbells, fewer completions.
 pub(crate) fn posts_share_doorbells_and_completions() {
-    let mut nodes = Nodes::new(2);
+    let mut nodes = VerbsNodes::new(2);
     let link = nodes.link(0, 1, 1, 1);
     let before = nodes.node(0).counters();
     for k in 1..=200 {

@@ -4,8 +4,10 @@ use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use squall_fabric::{Channel, ConnId, Event, Fabric, Grant, MirrorKey, NodeId, Source, Token, Write};
-use squall_transports::Transport;
+use squall_fabric::{
+    Channel, ConnId, Fabric, FabricEvent, Grant, MirrorKey, NodeId, Token, Write, WriteSource,
+};
+use squall_transports::TransportFabric;
 use squall_transports::verbs::VerbsFabric;
 
 use crate::harness::{fabric, mesh};
@@ -13,7 +15,7 @@ use crate::harness::{fabric, mesh};
 /// A node that sleeps whenever it has nothing to do.
 struct Sleeper {
     fabric: VerbsFabric,
-    events: Vec<Event>,
+    events: Vec<FabricEvent>,
     parks: u32,
 }
 
@@ -44,14 +46,14 @@ impl Sleeper {
         }
     }
 
-    fn until_event(&mut self, matches: impl Fn(&Event) -> bool) {
+    fn until_event(&mut self, matches: impl Fn(&FabricEvent) -> bool) {
         self.until("an event", |node| node.events.iter().any(&matches));
         self.events.retain(|event| !matches(event));
     }
 
     fn connect(&mut self, peer: u32) -> ConnId {
         let conn = self.fabric.open(NodeId(peer), Channel(1));
-        self.until_event(|event| *event == Event::Connected { conn, peer: NodeId(peer) });
+        self.until_event(|event| *event == FabricEvent::Connected { conn, peer: NodeId(peer) });
         conn
     }
 }
@@ -60,15 +62,15 @@ impl Sleeper {
 pub(crate) fn pushes_wake_a_sleeper() {
     let mut streams = mesh(2);
     let (reader, owner) = (streams.remove(0), streams.remove(0));
-    let (said, hears) = channel::<u64>();
+    let (sender, hears) = channel::<u64>();
     let pushing = std::thread::spawn(move || push_all(owner, &hears));
     let mut node = Sleeper::new(0, reader);
-    let view = node.fabric.attach(NodeId(1), MirrorKey(1), 16);
+    let attachment = node.fabric.attach(NodeId(1), MirrorKey(1), 16);
     for k in 1..=ROUNDS {
-        said.send(k).expect("the owner lives");
-        node.until("a push", |_| view.load(0) >= k);
+        sender.send(k).expect("the owner lives");
+        node.until("a push", |_| attachment.load(0) >= k);
     }
-    drop(said);
+    drop(sender);
     assert!(node.parks > u32::try_from(ROUNDS / 4).expect("small"), "slept only {} times", node.parks);
     pushing.join().expect("the owner has pushed all");
 }
@@ -77,7 +79,7 @@ fn push_all(streams: Vec<(NodeId, TcpStream)>, hears: &Receiver<u64>) {
     let mut node = Sleeper::new(1, streams);
     let region = node.fabric.register(16);
     let mirror = node.fabric.publish(MirrorKey(1), &region, &[NodeId(0)]);
-    node.until_event(|event| matches!(event, Event::Attached { .. }));
+    node.until_event(|event| matches!(event, FabricEvent::Attached { .. }));
     loop {
         // Sleeps a while itself, so that the reader is asleep when this is pushed.
         pause(&mut node, PAUSE);
@@ -96,40 +98,40 @@ fn push_all(streams: Vec<(NodeId, TcpStream)>, hears: &Receiver<u64>) {
 pub(crate) fn writes_and_sends_wake_a_sleeper() {
     let mut streams = mesh(2);
     let (target, writer) = (streams.remove(0), streams.remove(0));
-    let (said, hears) = channel::<Grant>();
-    let (told, done) = channel::<u64>();
-    let writing = std::thread::spawn(move || write_all(writer, &hears, &told));
+    let (sender, hears) = channel::<Grant>();
+    let (reports, done) = channel::<u64>();
+    let writing = std::thread::spawn(move || write_all(writer, &hears, &reports));
     let mut node = Sleeper::new(0, target);
     let conn = node.connect(1);
     let region = node.fabric.register(2);
     let grant = node.fabric.grant(&region, 0..1, NodeId(1));
-    said.send(grant).expect("the writer lives");
+    sender.send(grant).expect("the writer lives");
     for k in 1..=ROUNDS {
-        node.fabric.post_receive(conn, &region, 1..2, Token(k)).expect("room");
+        node.fabric.post_receive(conn, &region, 1..2, Token(k)).expect("space");
         node.until("a write", |_| region.load(0) >= k);
-        node.until_event(|event| *event == Event::Received { conn, token: Token(k), length: 8 });
+        node.until_event(|event| *event == FabricEvent::Received { conn, token: Token(k), length: 8 });
         assert_eq!(region.load(1), k);
         // The writer goes on when this has been seen.
         assert_eq!(done.recv(), Ok(k));
     }
-    drop(said);
+    drop(sender);
     writing.join().expect("the writer has written all");
 }
 
-fn write_all(streams: Vec<(NodeId, TcpStream)>, hears: &Receiver<Grant>, told: &Sender<u64>) {
+fn write_all(streams: Vec<(NodeId, TcpStream)>, hears: &Receiver<Grant>, reports: &Sender<u64>) {
     let mut node = Sleeper::new(1, streams);
     let conn = node.connect(0);
     let grant = hears.recv().expect("a grant");
     for k in 1..=ROUNDS {
         let word = [k];
-        let source = Source::Value(&word);
+        let source = WriteSource::Value(&word);
         let write = Write { source, grant: &grant, offset: 0, immediate: None, signal: Some(Token(k)) };
-        node.fabric.write(conn, write).expect("room");
-        node.until_event(|event| *event == Event::Done { conn, token: Token(k) });
+        node.fabric.write(conn, write).expect("space");
+        node.until_event(|event| *event == FabricEvent::Done { conn, token: Token(k) });
         pause(&mut node, PAUSE);
-        node.fabric.send(conn, &k.to_ne_bytes(), None).expect("room");
+        node.fabric.send(conn, &k.to_ne_bytes(), None).expect("space");
         pause(&mut node, PAUSE);
-        told.send(k).expect("the target lives");
+        reports.send(k).expect("the target lives");
     }
     // Its end must not be what wakes the target.
     let _ = hears.recv();

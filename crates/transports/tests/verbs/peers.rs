@@ -5,13 +5,13 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use squall_fabric::{BreakReason, Event, Fabric, MirrorKey, NodeId};
+use squall_fabric::{BreakReason, Fabric, FabricEvent, MirrorKey, NodeId};
 use squall_transports::verbs::{Unsuitable, VerbsError, VerbsFabric, VerbsSettings};
 
 use crate::harness::{fabric, pair};
-use crate::nodes::{Mirror, Nodes, write};
+use crate::nodes::{MirrorPair, VerbsNodes, write};
 
-/// A real process is killed while it pushes: its reader is told, and its view stands still.
+/// A real process is killed while it pushes: its reader is told, and its attachment stands still.
 pub(crate) fn a_killed_process_is_noticed() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port().to_string();
@@ -20,17 +20,17 @@ pub(crate) fn a_killed_process_is_noticed() {
     let mut child = Killed(child.expect("this program runs"));
     let stream = listener.accept().expect("the child connects").0;
     let mut node = fabric(0, vec![(NodeId(1), stream)]);
-    let view = node.attach(NodeId(1), MirrorKey(1), WORDS);
-    until(&mut node, "pushes", |_| view.load(0) > 100);
+    let attachment = node.attach(NodeId(1), MirrorKey(1), WORDS);
+    until(&mut node, "pushes", |_| attachment.load(0) > 100);
     child.0.kill().expect("it runs");
     let killed = Instant::now();
-    let lost = Event::PeerLost { peer: NodeId(1), reason: BreakReason::PeerClosed };
+    let lost = FabricEvent::PeerLost { peer: NodeId(1), reason: BreakReason::PeerClosed };
     until(&mut node, "PeerLost", |event| event == Some(&lost));
     assert!(killed.elapsed() < Duration::from_secs(5), "noticed after {:?}", killed.elapsed());
-    let last: Vec<u64> = (0..WORDS).map(|word| view.load(word)).collect();
+    let last: Vec<u64> = (0..WORDS).map(|word| attachment.load(word)).collect();
     assert!(last[8..].iter().all(|word| *word >= last[0]), "a counter without its payload");
     std::thread::sleep(Duration::from_millis(100));
-    assert!((0..WORDS).all(|word| view.load(word) == last[word]), "a dead owner's view changed");
+    assert!((0..WORDS).all(|word| attachment.load(word) == last[word]), "a dead owner's attachment changed");
 }
 
 /// The child: pushes until it is killed.
@@ -40,7 +40,7 @@ pub(crate) fn push_forever(port: &str) -> ! {
     let mut node = fabric(1, vec![(NodeId(0), stream)]);
     let region = node.register(WORDS);
     let mirror = node.publish(MirrorKey(1), &region, &[NodeId(0)]);
-    until(&mut node, "Attached", |event| matches!(event, Some(Event::Attached { .. })));
+    until(&mut node, "Attached", |event| matches!(event, Some(FabricEvent::Attached { .. })));
     for k in 1.. {
         (8..WORDS).for_each(|word| region.store_relaxed(word, k));
         region.store(0, k);
@@ -71,19 +71,19 @@ pub(crate) fn garbage_on_the_control_stream_is_a_loss() {
         let (ours, mut theirs) = pair();
         let mut node = fabric(0, vec![(NodeId(1), ours)]);
         theirs.write_all(&garbage).expect("connected");
-        let lost = Event::PeerLost { peer: NodeId(1), reason: BreakReason::Protocol };
+        let lost = FabricEvent::PeerLost { peer: NodeId(1), reason: BreakReason::Protocol };
         until(&mut node, "PeerLost", |event| event == Some(&lost));
     }
 }
 
-/// A newcomer whose process has stopped before it said a word: the others go on, and part with it.
-pub(crate) fn a_newcomer_that_does_not_speak_holds_nobody_up() {
-    let mut nodes = Nodes::new(2);
-    let mirror = Mirror::new(&mut nodes, 1, 16);
+/// A joiner whose process has stopped before it said a word: the others go on, and part with it.
+pub(crate) fn a_joiner_that_does_not_speak_holds_nobody_up() {
+    let mut nodes = VerbsNodes::new(2);
+    let mirror = MirrorPair::new(&mut nodes, 1, 16);
     let (ours, theirs) = pair();
     let region = nodes.node(0).register(16);
     nodes.node(0).publish(MirrorKey(2), &region, &[NodeId(7)]);
-    let view = nodes.node(0).attach(NodeId(7), MirrorKey(2), 16);
+    let attachment = nodes.node(0).attach(NodeId(7), MirrorKey(2), 16);
     nodes.node(0).add_peer(NodeId(7), ours).expect("taken in");
     let conn = nodes.node(0).open(NodeId(7), squall_fabric::Channel(1));
     let grant = nodes.node(0).grant(&region, 0..16, NodeId(7));
@@ -93,11 +93,11 @@ pub(crate) fn a_newcomer_that_does_not_speak_holds_nobody_up() {
     }
     nodes.node(0).revoke(&grant);
     drop(theirs);
-    let lost = Event::PeerLost { peer: NodeId(7), reason: BreakReason::PeerClosed };
+    let lost = FabricEvent::PeerLost { peer: NodeId(7), reason: BreakReason::PeerClosed };
     nodes.expect(0, "PeerLost", |event| *event == lost);
-    nodes.expect(0, "Broken", |event| matches!(event, Event::Broken { conn: at, .. } if *at == conn));
+    nodes.expect(0, "Broken", |event| matches!(event, FabricEvent::Broken { conn: at, .. } if *at == conn));
     nodes.node(0).remove_peer(NodeId(7));
-    assert_eq!(view.load(0), 0);
+    assert_eq!(attachment.load(0), 0);
     mirror.push(&mut nodes, 21);
     nodes.until("the push", |_| mirror.look() == 21);
 }
@@ -139,23 +139,23 @@ pub(crate) fn a_cut_wire_is_noticed() {
         println!("SKIPPED: this machine is not the virtual one of tools/rdma-vm");
         return;
     }
-    let mut nodes = Nodes::new(2);
+    let mut nodes = VerbsNodes::new(2);
     let link = nodes.link(0, 1, 1, 1);
     write(&mut nodes, &link, 0, 1);
     let wire = Cut::new();
     nodes.write(0, link.conn, &link.value(0, &[2]));
     let reason = BreakReason::Unreachable;
-    nodes.expect(0, "Broken", |event| *event == Event::Broken { conn: link.conn, reason });
-    nodes.expect(1, "Broken", |event| matches!(event, Event::Broken { .. }));
+    nodes.expect(0, "Broken", |event| *event == FabricEvent::Broken { conn: link.conn, reason });
+    nodes.expect(1, "Broken", |event| matches!(event, FabricEvent::Broken { .. }));
     drop(wire);
     // The path is there again: a new incarnation works, and so do mirrors until the next cut.
     nodes.connect(0, 1, 1);
-    let mirror = Mirror::new(&mut nodes, 1, 16);
+    let mirror = MirrorPair::new(&mut nodes, 1, 16);
     mirror.push(&mut nodes, 1);
     nodes.until("the push", |_| mirror.look() == 1);
     let wire = Cut::new();
     mirror.push(&mut nodes, 2);
-    let lost = Event::PeerLost { peer: NodeId(1), reason };
+    let lost = FabricEvent::PeerLost { peer: NodeId(1), reason };
     nodes.expect(0, "PeerLost", |event| *event == lost);
     drop(wire);
 }
@@ -183,7 +183,7 @@ fn tc(what: &str) {
 }
 
 /// Polls until an event, or the state after a poll, satisfies `done`.
-fn until(node: &mut VerbsFabric, what: &str, mut done: impl FnMut(Option<&Event>) -> bool) {
+fn until(node: &mut VerbsFabric, what: &str, mut done: impl FnMut(Option<&FabricEvent>) -> bool) {
     let begun = Instant::now();
     let mut found = false;
     while !found {

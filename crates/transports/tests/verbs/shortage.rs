@@ -2,12 +2,12 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
-use squall_fabric::conformance::Link;
-use squall_fabric::{BreakReason, Event, Fabric, MirrorKey, NodeId, PostError, Token};
+use squall_fabric::conformance::GrantedLink;
+use squall_fabric::{BreakReason, Fabric, FabricEvent, MirrorKey, NodeId, PostError, Token};
 
-use crate::nodes::{Nodes, write};
+use crate::nodes::{VerbsNodes, write};
 
-type Scene = fn(&mut Nodes, &Link);
+type Scene = fn(&mut VerbsNodes, &GrantedLink);
 
 /// Each of them needs memory that is not locked yet.
 const SCENES: [(&str, Scene); 6] = [
@@ -29,11 +29,11 @@ const SCENES: [(&str, Scene); 6] = [
         let grant = nodes.node(0).grant(&target, 0..WORDS, NodeId(1));
         nodes.node(0).revoke(&grant);
     }),
-    ("a view", |nodes, _| {
+    ("an attachment", |nodes, _| {
         nodes.node(0).attach(NodeId(1), MirrorKey(1), WORDS);
     }),
     ("a mirror", |nodes, _| {
-        // The view may lock its memory.
+        // The attachment may lock its memory.
         let unlimited = Limit::replace(None);
         nodes.node(1).attach(NodeId(0), MirrorKey(1), WORDS);
         nodes.rounds(100);
@@ -45,14 +45,14 @@ const SCENES: [(&str, Scene); 6] = [
 
 pub(crate) fn what_cannot_be_locked_breaks_its_connection() {
     for (what, scene) in SCENES {
-        let mut nodes = Nodes::new(2);
+        let mut nodes = VerbsNodes::new(2);
         let link = nodes.link(0, 1, 1, WORDS);
         write(&mut nodes, &link, 0, 1);
         let limit = Limit::replace(Some(0));
         scene(&mut nodes, &link);
-        let broken = Event::Broken { conn: link.conn, reason: BreakReason::Shortage };
+        let broken = FabricEvent::Broken { conn: link.conn, reason: BreakReason::Shortage };
         nodes.expect(0, what, |event| *event == broken);
-        let lost = Event::PeerLost { peer: NodeId(1), reason: BreakReason::Shortage };
+        let lost = FabricEvent::PeerLost { peer: NodeId(1), reason: BreakReason::Shortage };
         nodes.expect(0, what, |event| *event == lost);
         drop(limit);
     }

@@ -3,27 +3,27 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use squall_fabric::{Channel, Event, Fabric as _, MirrorKey, NodeId, Source, Write};
+use squall_fabric::{Channel, Fabric as _, FabricEvent, MirrorKey, NodeId, Write, WriteSource};
 use squall_transports::verbs::VerbsFabric;
 
-use crate::backend::{Backend as _, Nodes};
+use crate::backend::{Backend as _, BackendNodes};
 
 /// A peer comes with connections, grants and mirrors, under load of another, and goes: removed, or dead and removed.
 pub(crate) fn what_comes_and_goes_leaves_nothing_behind() {
     const WORDS: usize = 512;
-    let mut all = Nodes::<VerbsFabric>::joined(&[0, 1]);
+    let mut all = BackendNodes::<VerbsFabric>::joined(&[0, 1]);
     let lasting = all.node(0).register(WORDS);
     let key = MirrorKey(0);
     let everybody: Vec<_> = (1..=ROUNDS + 1).map(NodeId).collect();
     let mirror = all.node(0).publish(key, &lasting, &everybody);
     let seen = all.node(1).attach(NodeId(0), key, WORDS);
-    all.expect(0, "Attached", |event| *event == Event::Attached { key, reader: NodeId(1) });
+    all.expect(0, "Attached", |event| *event == FabricEvent::Attached { key, reader: NodeId(1) });
     let mut before = None;
     for node in 2..=ROUNDS + 1 {
         let round = u64::from(node);
         all.start(node);
         all.join(0, node);
-        let view = all.node(node).attach(NodeId(0), key, WORDS);
+        let attachment = all.node(node).attach(NodeId(0), key, WORDS);
         let (own, theirs) = (MirrorKey(round), all.node(node).register(WORDS));
         all.node(node).publish(own, &theirs, &[NodeId(0)]);
         let shown = all.node(0).attach(NodeId(node), own, WORDS);
@@ -32,10 +32,10 @@ pub(crate) fn what_comes_and_goes_leaves_nothing_behind() {
         let target = all.node(0).register(16);
         let grants = [0, 1].map(|_| all.node(0).grant(&target, 0..16, NodeId(node)));
         if node % 3 > 0 {
-            all.expect(0, "Attached", |event| *event == Event::Attached { key, reader: NodeId(node) });
-            all.expect(0, "Connected", |event| matches!(event, Event::Connected { .. }));
+            all.expect(0, "Attached", |event| *event == FabricEvent::Attached { key, reader: NodeId(node) });
+            all.expect(0, "Connected", |event| matches!(event, FabricEvent::Connected { .. }));
             let grant = all.node(node).grant(&theirs, 8..WORDS, NodeId(0));
-            let source = Source::Region(&lasting, 0..64);
+            let source = WriteSource::Region(&lasting, 0..64);
             let write = Write { source, grant: &grant, offset: 0, immediate: None, signal: None };
             all.node(0).write(conn, write).expect("connected");
         }
@@ -53,7 +53,7 @@ pub(crate) fn what_comes_and_goes_leaves_nothing_behind() {
             all.kill(node);
         }
         [0, 1].into_iter().for_each(|node| all.events(node).clear());
-        drop((view, shown));
+        drop((attachment, shown));
         if node == ROUNDS / 4 {
             rest(&mut all);
             before = Some(holdings());
@@ -64,7 +64,7 @@ pub(crate) fn what_comes_and_goes_leaves_nothing_behind() {
 }
 
 /// Until software devices have let go what ended last.
-fn rest(all: &mut Nodes<VerbsFabric>) {
+fn rest(all: &mut BackendNodes<VerbsFabric>) {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(500) {
         all.settle();

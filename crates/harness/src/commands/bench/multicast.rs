@@ -8,13 +8,13 @@ use serde::Serialize;
 use squall::config::quantity;
 use squall_simulator::figures::{self, Experiment};
 
-use crate::cluster::{Cluster, Plan};
+use crate::cluster::{ClusterPlan, ProcessCluster};
 use crate::control::{
-    EncryptionName, IdleName, Location, ModeName, MulticastJob, Report, TransportName, Work,
+    EncryptionName, IdleName, MemberLocation, MemberReport, MemberWork, ModeName, MulticastJob, TransportName,
 };
 use crate::latency::{Latencies, Percentiles};
 use crate::member::subgroup;
-use crate::progress::Display;
+use crate::progress::ProgressDisplay;
 use crate::terminal::{CommandVerdict, Interrupts, output, table, units};
 
 /// Measure the multicast: every sender sends as fast as it can, or one message at a time
@@ -74,7 +74,7 @@ pub(crate) struct MulticastArguments {
     idle: IdleName,
     /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
-    locations: Vec<Location>,
+    locations: Vec<MemberLocation>,
     /// Run so many times and print the median
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -176,8 +176,8 @@ fn measure(
     let interrupts = Interrupts::take()?;
     let total = job.messages * job.senders as u64;
     let (idle, locations) = (arguments.idle, arguments.locations.clone());
-    let work = Work::Multicast(job.clone());
-    let plan = Plan {
+    let work = MemberWork::Multicast(job.clone());
+    let plan = ClusterPlan {
         transport,
         encryption: arguments.encryption,
         members,
@@ -190,9 +190,9 @@ fn measure(
     };
     let mut outcomes = Vec::new();
     for _ in 0..arguments.runs {
-        let mut display = Display::new(members, 0, total, "messages", arguments.json);
+        let mut display = ProgressDisplay::new(members, 0, total, "messages", arguments.json);
         let reports: Vec<_> =
-            Cluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
+            ProcessCluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
         display.finish();
         outcomes.push(outcome(arguments.transport, job, &reports));
     }
@@ -212,7 +212,7 @@ fn predict(arguments: &MulticastArguments, members: usize, job: &MulticastJob) -
     let prediction = figures::predict(&experiment);
     let mut latencies = Latencies::default();
     prediction.latency_ns.iter().for_each(|nanos| latencies.record(Duration::from_nanos(*nanos)));
-    let report = Report { seconds: prediction.seconds, latencies, ..Report::default() };
+    let report = MemberReport { seconds: prediction.seconds, latencies, ..MemberReport::default() };
     Ok(Outcome { members, ..outcome(arguments.transport, job, &[report]) })
 }
 
@@ -243,7 +243,7 @@ fn job(arguments: &MulticastArguments, members: usize) -> Result<MulticastJob> {
     })
 }
 
-fn outcome(transport: Fabric, job: &MulticastJob, reports: &[Report]) -> Outcome {
+fn outcome(transport: Fabric, job: &MulticastJob, reports: &[MemberReport]) -> Outcome {
     let mut latencies = Latencies::default();
     reports.iter().for_each(|report| latencies.merge(&report.latencies));
     let seconds = reports.iter().map(|report| report.seconds).fold(0.0, f64::max);
@@ -367,7 +367,7 @@ mod tests {
             null_sends: true,
             latency: false,
         };
-        let of = |seconds| outcome(Fabric::Shm, &job, &[Report { seconds, ..Report::default() }]);
+        let of = |seconds| outcome(Fabric::Shm, &job, &[MemberReport { seconds, ..MemberReport::default() }]);
         let median_of = median(vec![of(1.0), of(4.0), of(2.0)]);
         assert_eq!(median_of.messages_per_second, 50.0);
         assert_eq!(median_of.runs_messages_per_second, [100.0, 25.0, 50.0]);
@@ -380,7 +380,7 @@ mod tests {
         let arguments =
             <ArgumentsForTest as clap::Parser>::parse_from(["bench", "--latency", "--senders", "one"]);
         let job = job(&arguments.inner, 2).unwrap();
-        let mut report = Report { seconds: 0.5, ..Report::default() };
+        let mut report = MemberReport { seconds: 0.5, ..MemberReport::default() };
         report.latencies.record(std::time::Duration::from_micros(1));
         let json = serde_json::to_value(outcome(Fabric::Tcp, &job, &[report.clone(), report])).unwrap();
         for key in

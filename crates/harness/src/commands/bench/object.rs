@@ -9,10 +9,10 @@ use serde::Serialize;
 use squall::object::Client;
 
 use crate::cluster::check_locations;
-use crate::cluster::churn::{ChurnPlan, Herd};
+use crate::cluster::churn::{ChurnPlan, ProcessPool};
 use crate::control::{ChurnJob, StoreJob, TransportName};
 use crate::member;
-use crate::member::store::{NAME, Notes};
+use crate::member::store::{NAME, StoredNotes};
 use crate::terminal::{CommandVerdict, Interrupts, output};
 
 /// Measure updates of a replicated object by a client outside the group
@@ -79,9 +79,9 @@ pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
     let (transport, members) = (arguments.transport, few(arguments.members));
     let plan = ChurnPlan { transport, members, locations: Vec::new(), job, folder: None };
     let interrupts = Interrupts::take()?;
-    let mut herd = Herd::start(plan, &interrupts)?;
-    let config = member::config(&herd.contact())?.subgroup(NAME, subgroup);
-    let client = Client::<Notes>::connect_with(&config, NAME, Duration::from_secs(10))?;
+    let mut pool = ProcessPool::start(plan, &interrupts)?;
+    let config = member::config(&pool.contact())?.subgroup(NAME, subgroup);
+    let client = Client::<StoredNotes>::connect_with(&config, NAME, Duration::from_secs(10))?;
     let seconds = Duration::try_from_secs_f64(arguments.seconds).context("--seconds is no time")?;
     let mut times = Vec::new();
     let started = Instant::now() + seconds / 5;
@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &ObjectArguments) -> Result<CommandVerdict> {
             break now;
         }
     };
-    herd.rest(Duration::ZERO)?;
+    pool.rest(Duration::ZERO)?;
     print(arguments, replicas, &mut times, (ended - started).as_secs_f64())?;
     Ok(CommandVerdict::Good)
 }

@@ -5,13 +5,13 @@ use clap::Args;
 use serde::Serialize;
 use squall::config::quantity;
 use squall_protocols::rdmc::schedule::Algorithm;
-use squall_simulator::rdmc::Machines;
+use squall_simulator::rdmc::PaperMachines;
 
-use crate::cluster::{Cluster, Plan};
+use crate::cluster::{ClusterPlan, ProcessCluster};
 use crate::control::{
-    EncryptionName, IdleName, Location, RdmcJob, Report, ScheduleName, TransportName, Work,
+    EncryptionName, IdleName, MemberLocation, MemberReport, MemberWork, RdmcJob, ScheduleName, TransportName,
 };
-use crate::progress::Display;
+use crate::progress::ProgressDisplay;
 use crate::terminal::{CommandVerdict, Interrupts, output, units};
 
 /// Measure bulk multicast: member 0 sends large objects to all others, one after the other
@@ -53,7 +53,7 @@ pub(crate) struct RdmcArguments {
     idle: IdleName,
     /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
-    locations: Vec<Location>,
+    locations: Vec<MemberLocation>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -147,20 +147,20 @@ fn measure(arguments: &RdmcArguments, transport: TransportName) -> Result<Outcom
         choose: arguments.choose,
         in_place: arguments.in_place,
     };
-    let plan = Plan {
+    let plan = ClusterPlan {
         transport,
         encryption: EncryptionName::On,
         members,
         idle: arguments.idle,
         locations: arguments.locations.clone(),
-        work: Work::Rdmc(job),
+        work: MemberWork::Rdmc(job),
         survives: false,
         kill_after: None,
         join: false,
     };
-    let mut display = Display::new(members, 0, arguments.objects, "objects", arguments.json);
+    let mut display = ProgressDisplay::new(members, 0, arguments.objects, "objects", arguments.json);
     let reports: Vec<_> =
-        Cluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
+        ProcessCluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
     display.finish();
     Ok(outcome(arguments, &reports))
 }
@@ -172,9 +172,9 @@ fn predict(arguments: &RdmcArguments) -> Result<Outcome> {
         "the simulator relays: leave --in-place out, or choose --transport shm"
     );
     let machines = match arguments.cluster {
-        ClusterName::Sierra => Machines::SIERRA,
-        ClusterName::Stampede => Machines::STAMPEDE,
-        ClusterName::Fractus => Machines::FRACTUS,
+        ClusterName::Sierra => PaperMachines::SIERRA,
+        ClusterName::Stampede => PaperMachines::STAMPEDE,
+        ClusterName::Fractus => PaperMachines::FRACTUS,
     };
     let algorithm = arguments.schedule.map_or(Algorithm::Pipeline, ScheduleName::algorithm);
     let members = u32::try_from(arguments.members).expect("at most 1024");
@@ -208,7 +208,7 @@ const PROCESSES_MAX: usize = 64;
 const SIMULATED_PER_BYTE: u64 = 250;
 const SIMULATED_MAX: u64 = 4 << 30;
 
-fn outcome(arguments: &RdmcArguments, reports: &[Report]) -> Outcome {
+fn outcome(arguments: &RdmcArguments, reports: &[MemberReport]) -> Outcome {
     let (root, receivers) = reports.split_first().expect("there is a root");
     let (mut times, mut skews) = (Vec::new(), Vec::new());
     for (i, begun) in root.stamps_ns.iter().enumerate() {

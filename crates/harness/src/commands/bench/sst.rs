@@ -4,10 +4,10 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-use crate::cluster::{Cluster, Plan};
-use crate::control::{EncryptionName, IdleName, Location, SstJob, TransportName, Work};
+use crate::cluster::{ClusterPlan, ProcessCluster};
+use crate::control::{EncryptionName, IdleName, MemberLocation, MemberWork, SstJob, TransportName};
 use crate::latency::{Latencies, Percentiles};
-use crate::progress::Display;
+use crate::progress::ProgressDisplay;
 use crate::terminal::{CommandVerdict, Interrupts, output, units};
 
 /// Measure the shared state table: each member raises its column and waits until all have, round by round
@@ -28,7 +28,7 @@ pub(crate) struct SstArguments {
     idle: IdleName,
     /// Where members run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
-    locations: Vec<Location>,
+    locations: Vec<MemberLocation>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -54,9 +54,9 @@ struct Outcome {
 pub(crate) fn run(arguments: &SstArguments) -> Result<CommandVerdict> {
     let members = usize::try_from(arguments.members).expect("at most 64");
     let interrupts = Interrupts::take()?;
-    let work = Work::Sst(SstJob { rounds: arguments.rounds });
+    let work = MemberWork::Sst(SstJob { rounds: arguments.rounds });
     let locations = arguments.locations.clone();
-    let plan = Plan {
+    let plan = ClusterPlan {
         transport: arguments.transport,
         encryption: EncryptionName::On,
         members,
@@ -67,9 +67,9 @@ pub(crate) fn run(arguments: &SstArguments) -> Result<CommandVerdict> {
         kill_after: None,
         join: false,
     };
-    let mut display = Display::new(members, 0, arguments.rounds, "rounds", arguments.json);
+    let mut display = ProgressDisplay::new(members, 0, arguments.rounds, "rounds", arguments.json);
     let reports: Vec<_> =
-        Cluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
+        ProcessCluster::run(&plan, &interrupts, &mut display)?.reports.into_iter().flatten().collect();
     display.finish();
 
     let mut latencies = Latencies::default();

@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use squall::config::quantity;
-use squall_simulator::blast::{self as simulated, Sizes};
+use squall_simulator::blast::{self as simulated, MessageSizes};
 
-use crate::blast::{Blast, MemoryName, PolicyName, Received, Receiver};
+use crate::blast::{BlastReceived, BlastReceiver, BlastSettings, MemoryName, PolicyName};
 use crate::cluster::launcher;
-use crate::control::{EncryptionName, IdleName, Location, TransportName};
+use crate::control::{EncryptionName, IdleName, MemberLocation, TransportName};
 use crate::latency::Percentiles;
-use squall_transports::composite::Way;
+use squall_transports::composite::PeerTransport;
 
 use crate::cores;
 use crate::terminal::{CommandVerdict, output, units};
@@ -60,7 +60,7 @@ pub(crate) struct StreamArguments {
     /// Where the ends run, the sender (here, so without netns) and the receiver: netns=NAME, address=IP, device=NAME, or
     /// several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
-    locations: Vec<Location>,
+    locations: Vec<MemberLocation>,
     /// Run so many times and print the median
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -70,7 +70,7 @@ pub(crate) struct StreamArguments {
 }
 
 const EXAMPLES: &str =
-    "All sends are of one memory, each receive has its own. The time ends when the receiver has told that it has \
+    "All sends are of one memory, each receive has its own. The time ends when the receiver has reported that it has \
 all. Both processes poll without pause unless --idle says otherwise, each on a core of its own if there are two.
 
 Examples:
@@ -169,12 +169,13 @@ impl StreamArguments {
         ensure!(self.memory == MemoryName::Shared, "memory is simulated as shared: leave --memory out");
         ensure!(!self.round_trip, "round trips are not simulated: choose --transport shm or tcp");
         let make = match self.model {
-            Model::Fdr => simulated::Blast::fdr,
-            Model::Distant => simulated::Blast::distant,
+            Model::Fdr => simulated::BlastRun::fdr,
+            Model::Distant => simulated::BlastRun::distant,
         };
         let (sends, receives) = (count(self.outstanding_send), count(self.outstanding_receive));
         let bytes = self.size.bytes as u64;
-        let sizes = if self.size.exponential { Sizes::Exponential(bytes) } else { Sizes::Fixed(bytes) };
+        let sizes =
+            if self.size.exponential { MessageSizes::Exponential(bytes) } else { MessageSizes::Fixed(bytes) };
         let mut blast = make(self.policy.policy(), sends, receives);
         (blast.sizes, blast.messages) = (sizes, self.messages.unwrap_or(400));
         blast.settings.ring_words = (self.ring as u64).div_ceil(8);
@@ -211,7 +212,7 @@ impl StreamArguments {
     }
 
     /// Where the two ends run.
-    fn ends(&self) -> Result<[Location; 2]> {
+    fn ends(&self) -> Result<[MemberLocation; 2]> {
         let mut locations = self.locations.iter().cloned();
         let ends = [(); 2].map(|()| locations.next().unwrap_or_default());
         ensure!(self.locations.len() <= ends.len(), "a stream has two ends: give --at twice at most");
@@ -224,7 +225,7 @@ impl StreamArguments {
         Ok(ends)
     }
 
-    fn blast(&self) -> Result<Blast> {
+    fn blast(&self) -> Result<BlastSettings> {
         ensure!(
             !self.round_trip || self.memory != MemoryName::Copied,
             "a round trip copies nothing: leave --round-trip out, or choose another --memory"
@@ -233,7 +234,7 @@ impl StreamArguments {
         let usual = if self.round_trip { 100_000 } else { ((4 << 30) / bytes).clamp(1000, 1_000_000) };
         // Messages of many megabytes: enough of them for a second.
         let usual = if bytes > 4 << 20 { ((8 << 30) / bytes).max(10) } else { usual };
-        Ok(Blast {
+        Ok(BlastSettings {
             transport: self.transport.name(),
             encryption: self.encryption,
             policy: self.policy,
@@ -263,10 +264,10 @@ impl Means {
     }
 }
 
-fn measure(blast: &Blast, cores: &[Option<usize>]) -> Result<Outcome> {
+fn measure(blast: &BlastSettings, cores: &[Option<usize>]) -> Result<Outcome> {
     let listener = blast.listen()?;
     let address = listener.address().to_string();
-    let job = Receiver { blast: blast.clone(), address, parent: std::process::id(), core: cores[1] };
+    let job = BlastReceiver { blast: blast.clone(), address, parent: std::process::id(), core: cores[1] };
     let program = std::env::current_exe().context("cannot find this program's file")?;
     let child = launcher(program, blast.locations[1].netns.as_deref())
         .args(["stream-receiver", &serde_json::to_string(&job)?])
@@ -280,12 +281,12 @@ fn measure(blast: &Blast, cores: &[Option<usize>]) -> Result<Outcome> {
     let sent = blast.send(&listener)?;
     let ended = child.wait_with_output()?;
     ensure!(ended.status.success(), "the receiving process failed");
-    let received: Received = serde_json::from_slice(&ended.stdout)?;
+    let received: BlastReceived = serde_json::from_slice(&ended.stdout)?;
     Ok(Outcome {
-        transport: match sent.way {
-            Way::Shm => Means::Shm,
-            Way::Verbs => Means::Verbs,
-            Way::Tcp => Means::Tcp,
+        transport: match sent.transport {
+            PeerTransport::Shm => Means::Shm,
+            PeerTransport::Verbs => Means::Verbs,
+            PeerTransport::Tcp => Means::Tcp,
         },
         policy: blast.policy,
         memory: blast.memory,

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::clock::now_ns;
 use crate::cluster::check_locations;
-use crate::cluster::churn::{ChurnPlan, Herd, START_TIMEOUT, State};
-use crate::control::{ChurnJob, Location, TransportName};
+use crate::cluster::churn::{ChurnPlan, ProcessPool, ProcessState, START_TIMEOUT};
+use crate::control::{ChurnJob, MemberLocation, TransportName};
 use crate::terminal::{CommandVerdict, Interrupts, output};
 
 /// Measure how long members stand still when one dies (kill -9) and when one joins
@@ -24,7 +24,7 @@ pub(crate) struct ViewArguments {
     transport: TransportName,
     /// Where processes run, in turn: netns=NAME, address=IP, device=NAME, or several with commas between
     #[arg(long = "at", value_name = "LOCATION")]
-    locations: Vec<Location>,
+    locations: Vec<MemberLocation>,
     /// How often a member is killed and another joins
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
@@ -89,13 +89,13 @@ pub(crate) fn run(arguments: &ViewArguments) -> Result<CommandVerdict> {
     let (transport, locations) = (arguments.transport, arguments.locations.clone());
     let plan = ChurnPlan { transport, members, locations, job, folder: None };
     let interrupts = Interrupts::take()?;
-    let mut herd = Herd::start(plan, &interrupts)?;
+    let mut pool = ProcessPool::start(plan, &interrupts)?;
     let (mut crashes, mut joins, mut starts) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..arguments.rounds {
-        herd.rest(PAUSE)?;
-        crashes.push(crash(&mut herd, round)?);
-        herd.rest(PAUSE)?;
-        let (stall, start) = join(&mut herd)?;
+        pool.rest(PAUSE)?;
+        crashes.push(crash(&mut pool, round)?);
+        pool.rest(PAUSE)?;
+        let (stall, start) = join(&mut pool)?;
         joins.push(stall);
         starts.push(start);
         if !arguments.json {
@@ -121,28 +121,28 @@ pub(crate) fn run(arguments: &ViewArguments) -> Result<CommandVerdict> {
 }
 
 /// Kills a member, each rank of the view in its turn; returns how long the others needed, in milliseconds.
-fn crash(herd: &mut Herd, round: u64) -> Result<f64> {
-    let (view, ranks) = herd.view();
-    let running = herd.running();
+fn crash(pool: &mut ProcessPool, round: u64) -> Result<f64> {
+    let (view, ranks) = pool.view();
+    let running = pool.running();
     let place = usize::try_from(round).unwrap_or(0) % ranks.len();
-    let victim = running.iter().copied().find(|number| herd.lives[*number].rank == ranks[place]);
-    let Some(victim) = victim else { bail!("nobody has rank {}: {}", ranks[place], herd.describe()) };
+    let victim = running.iter().copied().find(|number| pool.lives[*number].rank == ranks[place]);
+    let Some(victim) = victim else { bail!("nobody has rank {}: {}", ranks[place], pool.describe()) };
     let killed_ns = now_ns();
-    herd.kill(victim);
+    pool.kill(victim);
     let news =
-        await_view(herd, view, "the others deliver again", |ranks, rank| !ranks.contains(&rank), victim)?;
+        await_view(pool, view, "the others deliver again", |ranks, rank| !ranks.contains(&rank), victim)?;
     Ok(news.into_iter().map(|(_, first)| first.saturating_sub(killed_ns)).max().unwrap_or(0) as f64 / 1e6)
 }
 
-/// Lets a process join; returns how long the others stood still, and how long the newcomer needed, in milliseconds.
-fn join(herd: &mut Herd) -> Result<(f64, f64)> {
-    let (view, ranks) = herd.view();
+/// Lets a process join; returns how long the others stood still, and how long the joiner needed, in milliseconds.
+fn join(pool: &mut ProcessPool) -> Result<(f64, f64)> {
+    let (view, ranks) = pool.view();
     let free = (0..).find(|rank| !ranks.contains(rank)).expect("there are more ranks than members");
     let started_ns = now_ns();
-    let number = herd.join(free)?;
+    let number = pool.join(free)?;
     let news =
-        await_view(herd, view, "all deliver with the newcomer", |ranks, rank| ranks.contains(&rank), number)?;
-    let first_ns = herd.lives[number].views.first().map_or(0, |news| news.first_ns);
+        await_view(pool, view, "all deliver with the joiner", |ranks, rank| ranks.contains(&rank), number)?;
+    let first_ns = pool.lives[number].views.first().map_or(0, |news| news.first_ns);
     let stalls =
         news.into_iter().filter(|(last, _)| *last > 0).map(|(last, first)| first.saturating_sub(last));
     Ok((stalls.max().unwrap_or(0) as f64 / 1e6, first_ns.saturating_sub(started_ns) as f64 / 1e6))
@@ -151,27 +151,27 @@ fn join(herd: &mut Herd) -> Result<(f64, f64)> {
 /// Waits until all that run have delivered in a view after `before` in which it is so with the rank of `number`; returns
 /// their last deliveries before and their first in it.
 fn await_view(
-    herd: &mut Herd,
+    pool: &mut ProcessPool,
     before: u64,
     what: &str,
     is_so: fn(&[usize], usize) -> bool,
     number: usize,
 ) -> Result<Vec<(u64, u64)>> {
-    let rank = herd.lives[number].rank;
-    let delivered_at = |herd: &Herd, life: usize| {
+    let rank = pool.lives[number].rank;
+    let delivered_at = |pool: &ProcessPool, life: usize| {
         let mut news =
-            herd.lives[life].views.iter().filter(|news| news.view > before && is_so(&news.ranks, rank));
+            pool.lives[life].views.iter().filter(|news| news.view > before && is_so(&news.ranks, rank));
         news.next().map(|news| (news.last_ns, news.first_ns))
     };
-    herd.wait(what, START_TIMEOUT, |herd| {
-        let starting = herd.lives.iter().any(|life| life.state == State::Starting);
-        let failed = herd.lives.iter().any(|life| matches!(life.state, State::Failed(_)));
-        failed || !starting && herd.running().iter().all(|life| delivered_at(herd, *life).is_some())
+    pool.wait(what, START_TIMEOUT, |pool| {
+        let starting = pool.lives.iter().any(|life| life.state == ProcessState::Starting);
+        let failed = pool.lives.iter().any(|life| matches!(life.state, ProcessState::Failed(_)));
+        failed || !starting && pool.running().iter().all(|life| delivered_at(pool, *life).is_some())
     })?;
-    if herd.lives.iter().any(|life| matches!(life.state, State::Failed(_))) {
-        bail!("a member failed: {}", herd.describe());
+    if pool.lives.iter().any(|life| matches!(life.state, ProcessState::Failed(_))) {
+        bail!("a member failed: {}", pool.describe());
     }
-    Ok(herd.running().iter().filter_map(|life| delivered_at(herd, *life)).collect())
+    Ok(pool.running().iter().filter_map(|life| delivered_at(pool, *life)).collect())
 }
 
 fn print(outcome: &Outcome, json: bool) -> Result<()> {

@@ -3,7 +3,7 @@
 use squall_fabric::NodeId;
 
 use super::*;
-use crate::membership::Stop;
+use crate::membership::StopReason;
 
 type Process = Joiner<u32, String>;
 type Action = JoinerAction<u32>;
@@ -63,8 +63,8 @@ fn link(joiner: &mut Process) {
 fn it_links_with_all_and_arrives() {
     let mut joiner = begun(&[0]);
     assert_eq!(joiner.next_deadline(), Some(at(60_000)));
-    joiner.handle_arrival(at(5), Arrival::Opening);
-    joiner.handle_arrival(at(6), Arrival::Ready);
+    joiner.handle_arrival(at(5), JoinStanding::Opening);
+    joiner.handle_arrival(at(6), JoinStanding::Ready);
     assert!(joiner.is_over() && joiner.poll_action(at(7)).is_none() && joiner.next_deadline().is_none());
 }
 
@@ -121,14 +121,14 @@ fn it_asks_members_when_its_contact_is_gone() {
 fn it_comes_once_more_after_it_was_removed() {
     let mut joiner = begun(&[0]);
     for removal in 0..REMOVALS_MAX {
-        joiner.handle_arrival(at(1), Arrival::Removed(Stop::Excluded));
+        joiner.handle_arrival(at(1), JoinStanding::Removed(StopReason::Excluded));
         assert_eq!(joiner.poll_action(at(1)), Some(Action::Abandon), "{removal}");
         asks(&mut joiner, 1);
         joiner.handle_answer(at(1), admitted());
         link(&mut joiner);
     }
-    joiner.handle_arrival(at(1), Arrival::Removed(Stop::Excluded));
-    let removed = JoinFailure::Removed(Stop::Excluded);
+    joiner.handle_arrival(at(1), JoinStanding::Removed(StopReason::Excluded));
+    let removed = JoinFailure::Removed(StopReason::Excluded);
     assert_eq!(joiner.poll_action(at(1)), Some(Action::GiveUp(removed)));
     assert!(joiner.is_over());
 }
@@ -136,14 +136,14 @@ fn it_comes_once_more_after_it_was_removed() {
 #[test]
 fn it_waits_for_a_dead_leaders_view_for_a_while() {
     let mut joiner = begun(&[0]);
-    joiner.handle_arrival(at(10), Arrival::Waiting { has_lost_leader: true });
-    joiner.handle_arrival(at(20), Arrival::Waiting { has_lost_leader: true });
+    joiner.handle_arrival(at(10), JoinStanding::Waiting { has_lost_leader: true });
+    joiner.handle_arrival(at(20), JoinStanding::Waiting { has_lost_leader: true });
     assert_eq!(joiner.next_deadline(), Some(at(1010)));
-    joiner.handle_arrival(at(1000), Arrival::Opening);
+    joiner.handle_arrival(at(1000), JoinStanding::Opening);
     assert_eq!(joiner.next_deadline(), Some(at(60_000)), "the others had heard of it");
     let mut joiner = begun(&[0]);
-    joiner.handle_arrival(at(10), Arrival::Waiting { has_lost_leader: true });
-    joiner.handle_arrival(at(1010), Arrival::Waiting { has_lost_leader: true });
+    joiner.handle_arrival(at(10), JoinStanding::Waiting { has_lost_leader: true });
+    joiner.handle_arrival(at(1010), JoinStanding::Waiting { has_lost_leader: true });
     assert_eq!(joiner.poll_action(at(1010)), Some(Action::Abandon));
     asks(&mut joiner, 1010);
 }
@@ -155,9 +155,9 @@ fn it_says_why_it_gives_up() {
         joiner.handle_arrival(at(60_000), arrival);
         joiner.poll_action(at(60_000))
     };
-    let waiting = Arrival::Waiting { has_lost_leader: false };
+    let waiting = JoinStanding::Waiting { has_lost_leader: false };
     assert_eq!(late(waiting), Some(Action::GiveUp(JoinFailure::NoView)));
-    assert_eq!(late(Arrival::Opening), Some(Action::GiveUp(JoinFailure::NotReady)));
+    assert_eq!(late(JoinStanding::Opening), Some(Action::GiveUp(JoinFailure::NotReady)));
     let mut joiner = joiner(&[0]);
     asks(&mut joiner, 59_990);
     again(&mut joiner, 59_990);

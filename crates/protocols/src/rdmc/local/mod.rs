@@ -10,8 +10,8 @@
 //!
 //! **An object's way.** The root offers it; receivers attach the buffer in which it lies, if it is new to them; when
 //! all have, the root pushes the object, which moves nothing on one host, and says that it is ready. Receivers copy it
-//! block by block ([`Local::copy`]) or lease it ([`Local::lease`]), and give it back. What all have given back
-//! is *finished*: its memory belongs to the root's application again.
+//! block by block ([`LocalMulticast::copy`]) or lease it ([`LocalMulticast::lease`]), and give it back. What all have given
+//! back is *finished*: its memory belongs to the root's application again.
 //!
 //! **Pace.** A block that one receiver has brought into the cache is cheap for the others if they copy it soon. So a
 //! receiver goes no further than a block ahead of the slowest that is under way. That is for speed only: who does not
@@ -25,7 +25,7 @@
 //! - \[B8\] An object is ready only when every member that is not lost has attached its buffer \[M5\], payload before
 //!   guard \[F5\]; its memory is not written between ready and finished.
 //! - \[B7\] A lost receiver concerns nobody else. When the root is lost, receivers still get all that is ready, since
-//!   views outlive their owner \[M4\].
+//!   attachments outlive their owner \[M4\].
 //!
 //! `Deviation:` (RDMC §3) no relays and no schedule where receivers see the source's pages: each byte is copied once for
 //! each receiver, the least that is possible, or not at all.
@@ -38,26 +38,27 @@ mod tests;
 use std::fmt;
 
 use squall_fabric::layout::LINE_WORDS;
-use squall_fabric::{Core, Duration, Event, Fabric, MirrorId, MirrorKey, NodeId, Region};
+use squall_fabric::{Core, Duration, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 
-use receiver::Receiver;
-pub use receiver::{Copied, Offer};
-use root::Root;
+use receiver::LocalReceiver;
+pub use receiver::{CopyProgress, ObjectOffer};
+use root::LocalRoot;
 
 /// The objects of one root at one member of the same host.
 ///
-/// **Law.** As [`Core`]; [`Local::share`] and [`Local::send`] at the root, [`Local::next`], [`Local::copy`],
-/// [`Local::lease`] and [`Local::give_back`] at receivers are called between evaluations.
+/// **Law.** As [`Core`]; [`LocalMulticast::share`] and [`LocalMulticast::send`] at the root, [`LocalMulticast::next`],
+/// [`LocalMulticast::copy`], [`LocalMulticast::lease`] and [`LocalMulticast::give_back`] at receivers are called between
+/// evaluations.
 #[derive(Debug)]
-pub struct Local {
+pub struct LocalMulticast {
     rows: Rows,
     role: Role,
 }
 
 #[derive(Debug)]
 enum Role {
-    Root(Root),
-    Receiver(Receiver),
+    Root(LocalRoot),
+    Receiver(LocalReceiver),
 }
 
 /// Why there will be no further object.
@@ -80,7 +81,7 @@ impl fmt::Display for LocalFailure {
 
 impl std::error::Error for LocalFailure {}
 
-impl Local {
+impl LocalMulticast {
     /// The first of `members` is the root. Uses mirrors from `key` on: the rows, then one for each buffer of the root.
     ///
     /// # Panics
@@ -88,8 +89,11 @@ impl Local {
     pub fn new<F: Fabric>(fabric: &mut F, key: MirrorKey, members: &[NodeId], block_bytes: usize) -> Self {
         assert!(block_bytes > 0, "blocks have bytes");
         let rows = Rows::new(fabric, key, members);
-        let role =
-            if rows.rank == 0 { Role::Root(Root::new()) } else { Role::Receiver(Receiver::new(block_bytes)) };
+        let role = if rows.rank == 0 {
+            Role::Root(LocalRoot::new())
+        } else {
+            Role::Receiver(LocalReceiver::new(block_bytes))
+        };
         Self { rows, role }
     }
 
@@ -138,7 +142,7 @@ impl Local {
 
     /// The next object to be copied or leased, if it is ready.
     #[must_use]
-    pub fn next(&self) -> Option<Offer> {
+    pub fn next(&self) -> Option<ObjectOffer> {
         self.receiver().next(&self.rows)
     }
 
@@ -147,7 +151,7 @@ impl Local {
     ///
     /// # Panics
     /// If there is no next object or `target` has another size.
-    pub fn copy<F: Fabric>(&mut self, fabric: &mut F, target: &mut [u8]) -> Copied {
+    pub fn copy<F: Fabric>(&mut self, fabric: &mut F, target: &mut [u8]) -> CopyProgress {
         let (receiver, rows) = self.receiver_mut();
         receiver.copy(fabric, rows, target)
     }
@@ -181,21 +185,21 @@ impl Local {
         }
     }
 
-    fn root_mut(&mut self) -> (&mut Root, &mut Rows) {
+    fn root_mut(&mut self) -> (&mut LocalRoot, &mut Rows) {
         match &mut self.role {
             Role::Root(root) => (root, &mut self.rows),
             Role::Receiver(_) => panic!("only the root sends"),
         }
     }
 
-    fn receiver(&self) -> &Receiver {
+    fn receiver(&self) -> &LocalReceiver {
         match &self.role {
             Role::Receiver(receiver) => receiver,
             Role::Root(_) => panic!("the root does not receive"),
         }
     }
 
-    fn receiver_mut(&mut self) -> (&mut Receiver, &mut Rows) {
+    fn receiver_mut(&mut self) -> (&mut LocalReceiver, &mut Rows) {
         match &mut self.role {
             Role::Receiver(receiver) => (receiver, &mut self.rows),
             Role::Root(_) => panic!("the root does not receive"),
@@ -203,10 +207,10 @@ impl Local {
     }
 }
 
-impl<F: Fabric> Core<F> for Local {
-    fn handle_event(&mut self, _: &mut F, event: &Event) {
+impl<F: Fabric> Core<F> for LocalMulticast {
+    fn handle_event(&mut self, _: &mut F, event: &FabricEvent) {
         self.rows.handle_event(event);
-        if let (Role::Root(root), Event::Attached { key, reader }) = (&mut self.role, event) {
+        if let (Role::Root(root), FabricEvent::Attached { key, reader }) = (&mut self.role, event) {
             root.on_attached(&self.rows, *key, *reader);
         }
     }
@@ -244,11 +248,11 @@ impl Rows {
         let row = fabric.register(ROW_WORDS);
         let readers: Vec<NodeId> = members.iter().copied().filter(|member| *member != own).collect();
         let mirror = fabric.publish(key, &row, &readers);
-        let view = |member: &NodeId| match *member == own {
+        let attachment = |member: &NodeId| match *member == own {
             true => row.clone(),
             false => fabric.attach(*member, key, ROW_WORDS),
         };
-        let rows = members.iter().map(view).collect();
+        let rows = members.iter().map(attachment).collect();
         let attached = members.iter().map(|member| *member == own).collect();
         Self {
             key,
@@ -261,13 +265,13 @@ impl Rows {
         }
     }
 
-    fn handle_event(&mut self, event: &Event) {
+    fn handle_event(&mut self, event: &FabricEvent) {
         let place = |node: &NodeId| self.members.iter().position(|member| member == node);
         match event {
-            Event::Attached { key, reader } if *key == self.key => {
+            FabricEvent::Attached { key, reader } if *key == self.key => {
                 place(reader).into_iter().for_each(|rank| self.attached[rank] = true);
             }
-            Event::PeerLost { peer, .. } => {
+            FabricEvent::PeerLost { peer, .. } => {
                 place(peer).into_iter().for_each(|rank| self.lost[rank] = true);
             }
             _ => {}

@@ -1,22 +1,22 @@
 //! A receiver's side: it attaches, copies at the others' pace or reads in place, and gives back (RDMC §2, fig. 1).
 
-use squall_fabric::copy::Strategies;
+use squall_fabric::copy::CopyStrategies;
 use squall_fabric::{Fabric, Instant, Region};
 
 use super::{BUFFERS_MAX, OBJECTS_MAX, OFFERED, PATIENCE, Progress, READY, Rows, buffer_key, descriptor};
 
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct LocalReceiver {
     block_bytes: usize,
     /// The root's buffers, by number; `None` until an object lies in one.
-    views: Vec<Option<Region>>,
+    attachments: Vec<Option<Region>>,
     /// Objects below have been seen in the root's row: `given_back <= seen <= offered`.
     seen: u64,
     pub(super) given_back: u64,
     /// Blocks copied of the next object.
     blocks: u64,
     pace: Pace,
-    strategies: Strategies,
+    strategies: CopyStrategies,
     pub(super) breached: bool,
 }
 
@@ -31,7 +31,7 @@ struct Pace {
 
 /// An object that can be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct ObjectOffer {
     /// Its number.
     pub number: u64,
     /// Its size.
@@ -40,7 +40,7 @@ pub struct Offer {
 
 /// What became of an attempt to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copied {
+pub enum CopyProgress {
     /// A block; there are more.
     Block,
     /// Nothing: others are behind. Let them have the processor.
@@ -49,11 +49,20 @@ pub enum Copied {
     All,
 }
 
-impl Receiver {
+impl LocalReceiver {
     pub(super) fn new(block_bytes: usize) -> Self {
-        let views = (0..BUFFERS_MAX).map(|_| None).collect();
-        let (pace, strategies) = (Pace::default(), Strategies::default());
-        Self { block_bytes, views, seen: 0, given_back: 0, blocks: 0, pace, strategies, breached: false }
+        let attachments = (0..BUFFERS_MAX).map(|_| None).collect();
+        let (pace, strategies) = (Pace::default(), CopyStrategies::default());
+        Self {
+            block_bytes,
+            attachments,
+            seen: 0,
+            given_back: 0,
+            blocks: 0,
+            pace,
+            strategies,
+            breached: false,
+        }
     }
 
     /// Attaches the buffers of objects that are new.
@@ -70,48 +79,51 @@ impl Receiver {
                 return 1;
             }
             let (index, words) = (index as usize, words as usize);
-            let view = self.views[index]
+            let attachment = self.attachments[index]
                 .get_or_insert_with(|| fabric.attach(rows.members[0], buffer_key(rows.key, index), words));
-            self.breached |= view.words() != words;
+            self.breached |= attachment.words() != words;
             self.seen += 1;
             work += 1;
         }
         work
     }
 
-    pub(super) fn next(&self, rows: &Rows) -> Option<Offer> {
+    pub(super) fn next(&self, rows: &Rows) -> Option<ObjectOffer> {
         // What is stored into the own row before all read it may never reach them [M5].
-        let can_tell = rows.is_ready() && !self.breached;
-        let is_ready = can_tell && self.given_back < rows.rows[0].load(READY).min(self.seen);
-        is_ready.then(|| Offer { number: self.given_back, bytes: read_descriptor(rows, self.given_back)[2] })
+        let can_report = rows.is_ready() && !self.breached;
+        let is_ready = can_report && self.given_back < rows.rows[0].load(READY).min(self.seen);
+        is_ready.then(|| ObjectOffer {
+            number: self.given_back,
+            bytes: read_descriptor(rows, self.given_back)[2],
+        })
     }
 
-    pub(super) fn copy<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows, target: &mut [u8]) -> Copied {
+    pub(super) fn copy<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows, target: &mut [u8]) -> CopyProgress {
         let offer = self.next(rows).expect("there is a next object");
         assert_eq!(target.len() as u64, offer.bytes, "the target has the object's size");
         if !self.may_go_on(fabric.now(), rows) {
-            return Copied::Later;
+            return CopyProgress::Later;
         }
         let first = usize::try_from(self.blocks).expect("inside memory") * self.block_bytes;
         let end = (first + self.block_bytes).min(target.len());
         if first < end {
-            let (view, object_bytes) = (self.view(rows), target.len());
+            let (attachment, object_bytes) = (self.attachment(rows), target.len());
             let block = &mut target[first..end];
-            self.strategies.copy_bytes_out(&view, first, block, object_bytes, || fabric.now());
+            self.strategies.copy_bytes_out(&attachment, first, block, object_bytes, || fabric.now());
         }
         if end == target.len() {
-            return Copied::All;
+            return CopyProgress::All;
         }
         self.blocks += 1;
         rows.show(fabric, super::PROGRESS, Progress::new(self.given_back, self.blocks).0);
-        Copied::Block
+        CopyProgress::Block
     }
 
     pub(super) fn lease<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows) -> Region {
         assert!(self.next(rows).is_some(), "there is a next object");
         self.blocks = u64::from(u32::MAX);
         rows.show(fabric, super::PROGRESS, Progress::new(self.given_back, self.blocks).0);
-        self.view(rows)
+        self.attachment(rows)
     }
 
     pub(super) fn give_back<F: Fabric>(&mut self, fabric: &mut F, rows: &Rows) {
@@ -123,10 +135,10 @@ impl Receiver {
     }
 
     /// The memory of the next object.
-    fn view(&self, rows: &Rows) -> Region {
+    fn attachment(&self, rows: &Rows) -> Region {
         let [index, ..] = read_descriptor(rows, self.given_back);
         let index = usize::try_from(index).expect("checked when it was seen");
-        self.views[index].clone().expect("attached when it was seen")
+        self.attachments[index].clone().expect("attached when it was seen")
     }
 
     /// Whether no other receiver is more than a block behind, but for those that do not move.

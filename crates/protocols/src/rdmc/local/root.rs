@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use squall_fabric::{Fabric, MirrorId, MirrorKey, NodeId, Region};
 
 use super::{BUFFERS_MAX, BufferId, OBJECTS_MAX, OFFERED, READY, ROW_WORDS, Rows, buffer_key, descriptor};
-use crate::rdmc::mutation::{Mutation, is_on};
+use crate::rdmc::mutation::{RdmcMutation, is_on};
 
 #[derive(Debug)]
-pub(super) struct Root {
+pub(super) struct LocalRoot {
     buffers: Vec<Shared>,
     /// Objects from `finished` on.
     objects: VecDeque<Object>,
@@ -34,7 +34,7 @@ struct Object {
     bytes: u64,
 }
 
-impl Root {
+impl LocalRoot {
     pub(super) const fn new() -> Self {
         Self { buffers: Vec::new(), objects: VecDeque::new(), finished: 0, ready: 0, offered: 0 }
     }
@@ -106,7 +106,7 @@ impl Root {
             let object = &self.objects[usize::try_from(self.ready - self.finished).expect("few")];
             let shared = &self.buffers[object.buffer];
             let is_mapped = rows.other_receivers().all(|rank| shared.attached[rank]);
-            if !is_mapped && !is_on(Mutation::ReadyUnattached) {
+            if !is_mapped && !is_on(RdmcMutation::ReadyUnattached) {
                 break;
             }
             let words = usize::try_from(object.bytes.div_ceil(8)).expect("fits the buffer");
@@ -125,7 +125,7 @@ impl Root {
     /// What all have given back is over. A member that is ahead of what it was offered is not believed.
     fn finish(&mut self, rows: &Rows) -> usize {
         let given_back = rows.other_receivers().map(|rank| rows.progress(rank).given_back());
-        let least = if is_on(Mutation::FinishWithFirst) { given_back.max() } else { given_back.min() };
+        let least = if is_on(RdmcMutation::FinishWithFirst) { given_back.max() } else { given_back.min() };
         let finished = least.unwrap_or(self.ready).clamp(self.finished, self.ready);
         let work = usize::try_from(finished - self.finished).expect("few");
         self.objects.drain(..work);

@@ -1,12 +1,12 @@
 //! Objects on one host under the adversary: every byte at every receiver, in order, memory at rest while it is read;
-//! deaths of receivers and of the root; mistakes that must be caught (RDMC §2, properties 2–5).
+//! deaths of receivers and of the root; mutations that must be caught (RDMC §2, properties 2–5).
 
-use squall_fabric::bulk::Lease;
+use squall_fabric::bulk::ObjectLease;
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Core, Duration, Fabric, MirrorKey, NodeId, Region, trusted};
 
-use super::{BufferId, Copied, Local, LocalFailure};
-use crate::rdmc::mutation::{Mutation, with};
+use super::{BufferId, CopyProgress, LocalFailure, LocalMulticast};
+use crate::rdmc::mutation::{RdmcMutation, with};
 
 const BLOCK: usize = 64;
 const KEY: MirrorKey = MirrorKey(100);
@@ -23,7 +23,7 @@ struct Cluster {
 
 struct Node {
     fabric: SimFabric,
-    core: Local,
+    core: LocalMulticast,
     prng: Prng,
     user: User,
 }
@@ -39,7 +39,7 @@ enum User {
         received: u64,
         /// The copy under way, or the lease and how long it will be kept.
         target: Option<Vec<u8>>,
-        lease: Option<(Lease, u64)>,
+        lease: Option<(ObjectLease, u64)>,
     },
 }
 
@@ -49,7 +49,7 @@ impl Cluster {
         let ids: Vec<NodeId> = (0..members).map(NodeId).collect();
         let node = |i: u32| {
             let mut fabric = world.fabric(i);
-            let mut core = Local::new(&mut fabric, KEY, &ids, BLOCK);
+            let mut core = LocalMulticast::new(&mut fabric, KEY, &ids, BLOCK);
             let user = if i == 0 {
                 let longest = sizes.iter().max().map_or(1, |bytes| bytes.div_ceil(8).max(1));
                 let buffers = (0..2).map(|_| {
@@ -69,12 +69,12 @@ impl Cluster {
 
     fn run(&mut self, mut strike: impl FnMut(&mut SimWorld, u64)) -> Result<(), String> {
         let until = self.world.now() + Duration::from_secs(5);
-        let mut turns = 0;
-        while let Some(i) = self.world.next_turn(until) {
-            turns += 1;
-            strike(&mut self.world, turns);
+        let mut steps = 0;
+        while let Some(i) = self.world.next_poll(until) {
+            steps += 1;
+            strike(&mut self.world, steps);
             let node = &mut self.nodes[i as usize];
-            let worked = node.turn().map_err(|text| format!("node {i}: {text}"))?;
+            let worked = node.step().map_err(|text| format!("node {i}: {text}"))?;
             let deadline = node.is_busy().then(|| node.fabric.now() + Duration::from_micros(100));
             self.world.rest(i, worked, deadline);
         }
@@ -97,7 +97,7 @@ impl Cluster {
 }
 
 impl Node {
-    fn turn(&mut self) -> Result<bool, String> {
+    fn step(&mut self) -> Result<bool, String> {
         let mut events = Vec::new();
         let mut worked = self.fabric.poll(&mut |event| events.push(event)) > 0;
         events.iter().for_each(|event| self.core.handle_event(&mut self.fabric, event));
@@ -123,7 +123,7 @@ impl Node {
 
 /// Fills free buffers with the next objects; spoils those that are free.
 fn send(
-    core: &mut Local,
+    core: &mut LocalMulticast,
     sizes: &[usize],
     sent: &mut usize,
     buffers: &mut [(Region, BufferId, Option<u64>)],
@@ -147,15 +147,15 @@ fn send(
 }
 
 fn receive(
-    (core, fabric, prng): (&mut Local, &mut SimFabric, &mut Prng),
+    (core, fabric, prng): (&mut LocalMulticast, &mut SimFabric, &mut Prng),
     received: &mut u64,
     target: &mut Option<Vec<u8>>,
-    lease: &mut Option<(Lease, u64)>,
+    lease: &mut Option<(ObjectLease, u64)>,
 ) -> Result<bool, String> {
-    if let Some((object, turns)) = lease {
+    if let Some((object, steps)) = lease {
         check(*received, object)?;
-        if *turns > 0 {
-            *turns -= 1;
+        if *steps > 0 {
+            *steps -= 1;
             return Ok(false);
         }
         *lease = None;
@@ -168,15 +168,15 @@ fn receive(
         return Err(format!("offered {offer:?} instead of {received}"));
     }
     if target.is_none() && prng.chance(300) {
-        let view = core.lease(fabric);
-        *lease = Some((trusted::lease(view, offer.bytes as usize), prng.below(5)));
+        let attachment = core.lease(fabric);
+        *lease = Some((trusted::lease(attachment, offer.bytes as usize), prng.below(5)));
         return Ok(true);
     }
     let target_bytes = target.get_or_insert_with(|| vec![0; offer.bytes as usize]);
     match core.copy(fabric, target_bytes) {
-        Copied::Block => return Ok(true),
-        Copied::Later => return Ok(false),
-        Copied::All => {}
+        CopyProgress::Block => return Ok(true),
+        CopyProgress::Later => return Ok(false),
+        CopyProgress::All => {}
     }
     check(*received, target_bytes)?;
     *target = None;
@@ -216,8 +216,8 @@ fn a_lost_receiver_holds_up_nobody() {
     for seed in 0..200 {
         let mut cluster = Cluster::new(seed, 4, &SIZES);
         let at = 1 + seed % 120;
-        let outcome = cluster.run(|world, turn| {
-            if turn == at {
+        let outcome = cluster.run(|world, step| {
+            if step == at {
                 world.crash(1 + (seed % 3) as u32);
             }
         });
@@ -233,8 +233,8 @@ fn a_lost_root_is_noticed() {
         let mut cluster = Cluster::new(seed, 3, &SIZES);
         let at = 1 + seed % 120;
         cluster
-            .run(|world, turn| {
-                if turn == at {
+            .run(|world, step| {
+                if step == at {
                     world.crash(0);
                 }
             })
@@ -246,10 +246,10 @@ fn a_lost_root_is_noticed() {
     }
 }
 
-/// The mistakes of this part, put back one at a time.
+/// The mutations of this part, put back one at a time.
 #[test]
-fn mistakes_are_caught() {
-    for mutation in [Mutation::ReadyUnattached, Mutation::FinishWithFirst] {
+fn mutations_are_caught() {
+    for mutation in [RdmcMutation::ReadyUnattached, RdmcMutation::FinishWithFirst] {
         let caught = with(mutation, || (0..100).any(|seed| run_without_faults(seed).is_err()));
         assert!(caught, "{mutation:?} was not noticed");
     }

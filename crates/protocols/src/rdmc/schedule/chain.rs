@@ -4,12 +4,12 @@ use super::NEVER;
 
 /// Member `r` passes block `b` on to `r + 1` in step `r + b`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chain {
+pub(super) struct ChainSchedule {
     pub(super) members: usize,
     pub(super) blocks: u64,
 }
 
-impl Chain {
+impl ChainSchedule {
     pub(super) fn steps(&self) -> u64 {
         self.blocks + self.members as u64 - 2
     }

@@ -4,11 +4,11 @@
 //! step of a network takes a latency and the time of a block on a link. Where links are the memory of one host, all
 //! members share its bandwidth: then what counts is the sum of all blocks, not the number of steps.
 
-use super::{Algorithm, Plan, Schedule};
+use super::{Algorithm, Schedule, TransferPlan};
 
 /// What carries the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transport {
+pub struct TransportProfile {
     /// From the post of a block to the post of its relay, beyond the time on the link, in nanoseconds.
     pub step_ns: u64,
     /// What one member can send, and at the same time receive, in bytes per microsecond.
@@ -17,7 +17,7 @@ pub struct Transport {
     pub shared: bool,
 }
 
-impl Transport {
+impl TransportProfile {
     /// An RDMA network of 100 Gb/s.
     pub const VERBS: Self = Self { step_ns: 5_000, bytes_per_us: 12_500, shared: false };
     /// TCP on a network of 10 Gb/s.
@@ -32,7 +32,7 @@ impl Transport {
     #[must_use]
     pub fn predict_ns(&self, algorithm: Algorithm, members: usize, bytes: u64, block_bytes: u64) -> u64 {
         let blocks = bytes.div_ceil(block_bytes);
-        let plan = Plan::new(&algorithm.into(), members, blocks);
+        let plan = TransferPlan::new(&algorithm.into(), members, blocks);
         let copies = (members as u64 - 1) * blocks;
         let on_link = if self.shared { copies } else { plan.steps() };
         let block_ns = block_bytes.min(bytes) * 1000 / self.bytes_per_us;
@@ -42,7 +42,7 @@ impl Transport {
 
 /// What the chooser chose.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct ScheduleChoice {
     /// The schedule.
     pub schedule: Schedule,
     /// The size of a block in bytes, a multiple of 8.
@@ -54,7 +54,7 @@ pub struct Choice {
 /// # Panics
 /// If there is no member.
 #[must_use]
-pub fn choose(bytes: u64, members: usize, transport: Transport) -> Choice {
+pub fn choose(bytes: u64, members: usize, transport: TransportProfile) -> ScheduleChoice {
     let sizes = (BLOCK_BYTES_MIN.ilog2()..=BLOCK_BYTES_MAX.ilog2()).map(|log| 1 << log);
     // Of equal ones the first: the simplest algorithm, the largest block.
     let candidates =
@@ -62,7 +62,7 @@ pub fn choose(bytes: u64, members: usize, transport: Transport) -> Choice {
     let (algorithm, block_bytes) = candidates
         .min_by_key(|(algorithm, size)| transport.predict_ns(*algorithm, members, bytes, *size))
         .expect("there are candidates");
-    Choice { schedule: algorithm.into(), block_bytes }
+    ScheduleChoice { schedule: algorithm.into(), block_bytes }
 }
 
 /// The simplest first.

@@ -9,17 +9,17 @@
 
 use std::sync::Arc;
 
-use super::{Algorithm, Flat, NEVER, Topology, Transfer};
+use super::{Algorithm, BlockTransfer, Flat, NEVER, Topology};
 
 /// A topology with an algorithm for each level. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hybrid {
+pub struct HybridSchedule {
     topology: Arc<Topology>,
     between: Algorithm,
     within: Algorithm,
 }
 
-impl Hybrid {
+impl HybridSchedule {
     /// `between` racks and `within` each.
     #[must_use]
     pub fn new(topology: Topology, between: Algorithm, within: Algorithm) -> Self {
@@ -53,11 +53,11 @@ impl Hybrid {
         racks.max().unwrap_or(0).max((2 * outer).saturating_sub(1))
     }
 
-    pub(super) fn next_send(&self, blocks: u64, rank: usize, from: u64) -> Option<Transfer> {
+    pub(super) fn next_send(&self, blocks: u64, rank: usize, from: u64) -> Option<BlockTransfer> {
         self.next(blocks, rank, from, Flat::next_send)
     }
 
-    pub(super) fn next_receive(&self, blocks: u64, rank: usize, from: u64) -> Option<Transfer> {
+    pub(super) fn next_receive(&self, blocks: u64, rank: usize, from: u64) -> Option<BlockTransfer> {
         self.next(blocks, rank, from, Flat::next_receive)
     }
 
@@ -75,23 +75,23 @@ impl Hybrid {
         blocks: u64,
         rank: usize,
         from: u64,
-        next: impl Fn(&Flat, usize, u64) -> Option<Transfer>,
-    ) -> Option<Transfer> {
+        next: impl Fn(&Flat, usize, u64) -> Option<BlockTransfer>,
+    ) -> Option<BlockTransfer> {
         let (rack, place) = self.topology.place(rank);
         let begin = self.inner_begin(rack, blocks);
         let inner_from = (from / 2).saturating_sub(begin);
-        let inner = next(&self.inner(rack, blocks), place, inner_from).map(|transfer| Transfer {
+        let inner = next(&self.inner(rack, blocks), place, inner_from).map(|transfer| BlockTransfer {
             step: 2 * (begin + transfer.step) + 1,
             peer: self.topology.rack(rack)[transfer.peer],
             ..transfer
         });
         let outer = (place == 0).then(|| next(&self.outer(blocks), rack, from.div_ceil(2))).flatten();
-        let outer = outer.map(|transfer| Transfer {
+        let outer = outer.map(|transfer| BlockTransfer {
             step: 2 * transfer.step,
             peer: self.topology.leader(transfer.peer),
             ..transfer
         });
-        let step = |transfer: &Option<Transfer>| transfer.map_or(NEVER, |transfer| transfer.step);
+        let step = |transfer: &Option<BlockTransfer>| transfer.map_or(NEVER, |transfer| transfer.step);
         if step(&outer) < step(&inner) { outer } else { inner }
     }
 

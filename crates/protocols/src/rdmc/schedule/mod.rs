@@ -26,18 +26,18 @@ mod tests;
 mod topology;
 mod tree;
 
-pub use chooser::{Choice, Transport, choose};
-pub use hybrid::Hybrid;
+pub use chooser::{ScheduleChoice, TransportProfile, choose};
+pub use hybrid::HybridSchedule;
 pub use topology::Topology;
 
-use chain::Chain;
-use pipeline::Pipeline;
-use sequential::Sequential;
-use tree::Tree;
+use chain::ChainSchedule;
+use pipeline::PipelineSchedule;
+use sequential::SequentialSchedule;
+use tree::TreeSchedule;
 
 /// One block from one member to another in one step, as one of the two sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct BlockTransfer {
     /// The step, from 0.
     pub step: u64,
     /// The rank of the other.
@@ -65,7 +65,7 @@ pub enum Schedule {
     /// One algorithm over all members.
     Flat(Algorithm),
     /// Two levels: one algorithm between racks, one within each (§3.1).
-    Hybrid(Hybrid),
+    Hybrid(HybridSchedule),
 }
 
 impl From<Algorithm> for Schedule {
@@ -76,17 +76,17 @@ impl From<Algorithm> for Schedule {
 
 /// A schedule for a number of members and blocks. Rank 0 is the root, which holds all blocks at the beginning.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TransferPlan {
     levels: Levels,
 }
 
 #[derive(Clone, Debug)]
 enum Levels {
     One(Flat),
-    Two { hybrid: Hybrid, blocks: u64 },
+    Two { hybrid: HybridSchedule, blocks: u64 },
 }
 
-impl Plan {
+impl TransferPlan {
     /// The plan of `schedule` for `members` members and `blocks` blocks.
     ///
     /// # Panics
@@ -115,19 +115,19 @@ impl Plan {
 
     /// What `rank` sends in `step`.
     #[must_use]
-    pub fn send(&self, rank: usize, step: u64) -> Option<Transfer> {
+    pub fn send(&self, rank: usize, step: u64) -> Option<BlockTransfer> {
         self.next_send(rank, step).filter(|transfer| transfer.step == step)
     }
 
     /// What `rank` receives in `step`.
     #[must_use]
-    pub fn receive(&self, rank: usize, step: u64) -> Option<Transfer> {
+    pub fn receive(&self, rank: usize, step: u64) -> Option<BlockTransfer> {
         self.next_receive(rank, step).filter(|transfer| transfer.step == step)
     }
 
     /// The first send of `rank` in step `from` or later.
     #[must_use]
-    pub fn next_send(&self, rank: usize, from: u64) -> Option<Transfer> {
+    pub fn next_send(&self, rank: usize, from: u64) -> Option<BlockTransfer> {
         match &self.levels {
             Levels::One(flat) => flat.next_send(rank, from),
             Levels::Two { hybrid, blocks } => hybrid.next_send(*blocks, rank, from),
@@ -136,7 +136,7 @@ impl Plan {
 
     /// The first receive of `rank` in step `from` or later.
     #[must_use]
-    pub fn next_receive(&self, rank: usize, from: u64) -> Option<Transfer> {
+    pub fn next_receive(&self, rank: usize, from: u64) -> Option<BlockTransfer> {
         match &self.levels {
             Levels::One(flat) => flat.next_receive(rank, from),
             Levels::Two { hybrid, blocks } => hybrid.next_receive(*blocks, rank, from),
@@ -144,12 +144,12 @@ impl Plan {
     }
 
     /// All that `rank` sends, in the order of steps.
-    pub fn sends(&self, rank: usize) -> impl Iterator<Item = Transfer> {
+    pub fn sends(&self, rank: usize) -> impl Iterator<Item = BlockTransfer> {
         successors(move |from| self.next_send(rank, from))
     }
 
     /// All that `rank` receives, in the order of steps.
-    pub fn receives(&self, rank: usize) -> impl Iterator<Item = Transfer> {
+    pub fn receives(&self, rank: usize) -> impl Iterator<Item = BlockTransfer> {
         successors(move |from| self.next_receive(rank, from))
     }
 
@@ -175,10 +175,10 @@ impl Plan {
 /// A plan of one level.
 #[derive(Clone, Copy, Debug)]
 enum Flat {
-    Sequential(Sequential),
-    Chain(Chain),
-    Tree(Tree),
-    Pipeline(Pipeline),
+    Sequential(SequentialSchedule),
+    Chain(ChainSchedule),
+    Tree(TreeSchedule),
+    Pipeline(PipelineSchedule),
 }
 
 macro_rules! each {
@@ -197,10 +197,10 @@ impl Flat {
         // One member, or no block, is a schedule of no steps [B5].
         let blocks = if members == 1 { 0 } else { blocks };
         match algorithm {
-            Algorithm::Sequential => Self::Sequential(Sequential { members, blocks }),
-            Algorithm::Chain => Self::Chain(Chain { members, blocks }),
-            Algorithm::Tree => Self::Tree(Tree { members, blocks }),
-            Algorithm::Pipeline => Self::Pipeline(Pipeline::new(members, blocks)),
+            Algorithm::Sequential => Self::Sequential(SequentialSchedule { members, blocks }),
+            Algorithm::Chain => Self::Chain(ChainSchedule { members, blocks }),
+            Algorithm::Tree => Self::Tree(TreeSchedule { members, blocks }),
+            Algorithm::Pipeline => Self::Pipeline(PipelineSchedule::new(members, blocks)),
         }
     }
 
@@ -208,11 +208,11 @@ impl Flat {
         each!(self, plan => if plan.blocks == 0 { 0 } else { plan.steps() })
     }
 
-    fn next_send(&self, rank: usize, from: u64) -> Option<Transfer> {
+    fn next_send(&self, rank: usize, from: u64) -> Option<BlockTransfer> {
         each!(self, plan => first(self.steps(), from, |from| plan.sends_from(rank, from), |step| plan.send(rank, step)))
     }
 
-    fn next_receive(&self, rank: usize, from: u64) -> Option<Transfer> {
+    fn next_receive(&self, rank: usize, from: u64) -> Option<BlockTransfer> {
         each!(self, plan => {
             first(self.steps(), from, |from| plan.receives_from(rank, from), |step| plan.receive(rank, step))
         })
@@ -238,18 +238,18 @@ fn first(
     from: u64,
     jump: impl Fn(u64) -> u64,
     transfer: impl Fn(u64) -> Option<(usize, u64)>,
-) -> Option<Transfer> {
+) -> Option<BlockTransfer> {
     let mut step = if from < steps { jump(from) } else { NEVER };
     while step < steps {
         if let Some((peer, block)) = transfer(step) {
-            return Some(Transfer { step, peer, block });
+            return Some(BlockTransfer { step, peer, block });
         }
         step = jump(step + 1);
     }
     None
 }
 
-fn successors(mut next: impl FnMut(u64) -> Option<Transfer>) -> impl Iterator<Item = Transfer> {
+fn successors(mut next: impl FnMut(u64) -> Option<BlockTransfer>) -> impl Iterator<Item = BlockTransfer> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let transfer = next(from)?;

@@ -20,14 +20,14 @@
 
 /// A binomial pipeline.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pipeline {
+pub(super) struct PipelineSchedule {
     members: usize,
     /// `1 <= dimensions`, `2^dimensions <= members < 2^(dimensions + 1)`, if there are at least two members.
     dimensions: u32,
     pub(super) blocks: u64,
 }
 
-impl Pipeline {
+impl PipelineSchedule {
     pub(super) fn new(members: usize, blocks: u64) -> Self {
         Self { members, dimensions: members.ilog2(), blocks }
     }
@@ -96,9 +96,9 @@ impl Pipeline {
 
     /// The distance from the dimension of `step` to the next dimension of the vertex; all dimensions for the root.
     fn gap(&self, vertex: usize, step: u64) -> u32 {
-        let turn = self.dimension(step);
-        let turned = vertex >> turn | vertex << (self.dimensions - turn);
-        turned.trailing_zeros().min(self.dimensions)
+        let rotation = self.dimension(step);
+        let rotated = vertex >> rotation | vertex << (self.dimensions - rotation);
+        rotated.trailing_zeros().min(self.dimensions)
     }
 
     /// What the receiver of a doubled vertex hands to the sender in `step`.
@@ -110,7 +110,7 @@ impl Pipeline {
     /// next has the last block, the other one the block before.
     fn trade(&self, rank: usize, vertex: usize, step: u64, giving: bool) -> Option<(usize, u64)> {
         if self.blocks == 1 {
-            return self.give_single(rank, vertex, giving);
+            return self.send_single(rank, vertex, giving);
         }
         let has_last = rank == self.sender(vertex, step);
         let before = u64::from(has_last != giving);
@@ -118,7 +118,7 @@ impl Pipeline {
     }
 
     /// The last step if there is one block: first members give it to the second ones of their neighbours.
-    fn give_single(&self, rank: usize, vertex: usize, giving: bool) -> Option<(usize, u64)> {
+    fn send_single(&self, rank: usize, vertex: usize, giving: bool) -> Option<(usize, u64)> {
         let neighbour = vertex ^ 1;
         let is_first = rank == vertex;
         match giving {

@@ -4,12 +4,12 @@ use super::NEVER;
 
 /// Member `k` gets block `b` in step `(k − 1) · blocks + b`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sequential {
+pub(super) struct SequentialSchedule {
     pub(super) members: usize,
     pub(super) blocks: u64,
 }
 
-impl Sequential {
+impl SequentialSchedule {
     pub(super) fn steps(&self) -> u64 {
         (self.members as u64 - 1) * self.blocks
     }

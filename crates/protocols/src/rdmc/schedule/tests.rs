@@ -1,6 +1,8 @@
 //! Schedules tried exhaustively: [B1]–[B6] for every group of up to 130 members (RDMC §3, app. A).
 
-use super::{Algorithm, Hybrid, Plan, Schedule, Topology, Transfer, Transport, choose};
+use super::{
+    Algorithm, BlockTransfer, HybridSchedule, Schedule, Topology, TransferPlan, TransportProfile, choose,
+};
 
 const MEMBERS_MAX: usize = 130;
 const BLOCKS_MAX: u64 = 64;
@@ -15,26 +17,26 @@ struct Run {
 }
 
 /// Goes through all steps of a plan; panics at the first breach of [B1] or [B2].
-fn run(plan: &Plan, members: usize, blocks: u64) -> Run {
+fn run(plan: &TransferPlan, members: usize, blocks: u64) -> Run {
     let words = usize::try_from(blocks.div_ceil(64)).expect("few blocks");
     let mut held = vec![vec![0_u64; words]; members];
     held[0].fill(u64::MAX);
-    let mut sends: Vec<(usize, Transfer)> =
+    let mut sends: Vec<(usize, BlockTransfer)> =
         (0..members).flat_map(|rank| plan.sends(rank).map(move |send| (rank, send))).collect();
     sends.sort_by_key(|(rank, send)| (send.step, *rank));
     let mut receives: Vec<_> = (0..members).map(|rank| plan.receives(rank)).collect();
     let mut result = Run { finished: vec![0; members], first_peer: vec![None; members] };
     for step in sends.chunk_by(|(_, a), (_, b)| a.step == b.step) {
-        for (rank, Transfer { peer, block, .. }) in step {
+        for (rank, BlockTransfer { peer, block, .. }) in step {
             assert!(*block < blocks && peer != rank, "{plan:?}: {rank} sends block {block} to {peer}");
             assert!(holds(&held[*rank], *block), "{plan:?}: {rank} sends block {block}, which it lacks [B1]");
         }
         for pair in step.windows(2) {
             assert_ne!(pair[0].0, pair[1].0, "{plan:?}: two sends in step {} [B2]", pair[0].1.step);
         }
-        for (rank, Transfer { step, peer, block }) in step {
+        for (rank, BlockTransfer { step, peer, block }) in step {
             let expected = receives[*peer].next();
-            let sent = Transfer { step: *step, peer: *rank, block: *block };
+            let sent = BlockTransfer { step: *step, peer: *rank, block: *block };
             assert_eq!(expected, Some(sent), "{plan:?}: {peer} expects something else [B1] [B2]");
             assert!(!holds(&held[*peer], *block), "{plan:?}: {peer} gets block {block} again [B1]");
             held[*peer][usize::try_from(block / 64).expect("small")] |= 1 << (block % 64);
@@ -57,8 +59,9 @@ fn holds(held: &[u64], block: u64) -> bool {
 
 /// All that holds for every schedule.
 fn check(schedule: &Schedule, members: usize, blocks: impl Iterator<Item = u64>) -> Vec<(u64, Run)> {
-    let runs: Vec<_> =
-        blocks.map(|blocks| (blocks, run(&Plan::new(schedule, members, blocks), members, blocks))).collect();
+    let runs: Vec<_> = blocks
+        .map(|blocks| (blocks, run(&TransferPlan::new(schedule, members, blocks), members, blocks)))
+        .collect();
     let peers = |run: &Run| run.first_peer.clone();
     for (blocks, run) in runs.iter().filter(|(blocks, _)| *blocks > 0) {
         let (_, with_most) = runs.last().expect("not empty");
@@ -94,7 +97,7 @@ fn the_pipeline_keeps_its_promises_for_all_groups() {
 #[test]
 fn one_block_makes_the_pipeline_a_tree() {
     for members in 2..=MEMBERS_MAX {
-        let plan = Plan::new(&Algorithm::Pipeline.into(), members, 1);
+        let plan = TransferPlan::new(&Algorithm::Pipeline.into(), members, 1);
         let mut holders = 1;
         for step in 0..plan.steps() {
             holders += (0..members).filter(|rank| plan.send(*rank, step).is_some()).count();
@@ -129,7 +132,7 @@ fn check_hybrids(members: usize, rack_of: impl Fn(u32) -> u32, blocks: &[u64]) {
     let racks: Vec<u32> = (0..u32::try_from(members).expect("few")).map(rack_of).collect();
     for between in ALL {
         for within in ALL {
-            let hybrid = Hybrid::new(Topology::new(&racks), between, within);
+            let hybrid = HybridSchedule::new(Topology::new(&racks), between, within);
             check(&Schedule::Hybrid(hybrid), members, blocks.iter().copied());
         }
     }
@@ -161,16 +164,17 @@ fn every_pair_of_schedules_makes_a_hybrid_for_all_groups() {
 /// A member computes its peers without a list of transfers for the simple schedules: they must be the same.
 #[test]
 fn peers_are_those_of_the_transfers() {
-    let hybrid = Hybrid::new(Topology::new(&[0, 0, 1, 1, 1, 2, 2]), Algorithm::Chain, Algorithm::Pipeline);
+    let hybrid =
+        HybridSchedule::new(Topology::new(&[0, 0, 1, 1, 1, 2, 2]), Algorithm::Chain, Algorithm::Pipeline);
     let mut schedules: Vec<(Schedule, usize)> = vec![(Schedule::Hybrid(hybrid), 7)];
     for members in [1, 2, 3, 6, 8, 13] {
         schedules.extend(ALL.map(|algorithm| (algorithm.into(), members)));
     }
     for (schedule, members) in schedules {
         for blocks in [0, 1, 2, 11] {
-            let plan = Plan::new(&schedule, members, blocks);
+            let plan = TransferPlan::new(&schedule, members, blocks);
             for rank in 0..members {
-                let peers = |transfers: Vec<Transfer>| {
+                let peers = |transfers: Vec<BlockTransfer>| {
                     let mut peers: Vec<usize> = transfers.iter().map(|transfer| transfer.peer).collect();
                     peers.sort_unstable();
                     peers.dedup();
@@ -186,7 +190,7 @@ fn peers_are_those_of_the_transfers() {
 /// Figure 3, middle and right: eight members, three blocks.
 #[test]
 fn the_figure_of_the_paper() {
-    let plan = Plan::new(&Algorithm::Pipeline.into(), 8, 3);
+    let plan = TransferPlan::new(&Algorithm::Pipeline.into(), 8, 3);
     let root: Vec<_> = plan.sends(0).map(|send| (send.peer, send.block)).collect();
     assert_eq!(root, [(1, 0), (2, 1), (4, 2), (1, 2), (2, 2)]);
     assert_eq!(plan.steps(), 5);
@@ -204,11 +208,11 @@ fn the_chooser_follows_the_model() {
         Schedule::Flat(algorithm) => algorithm,
         Schedule::Hybrid(hybrid) => panic!("{hybrid:?} without a topology"),
     };
-    assert_eq!(flat(1 << 28, 2, Transport::VERBS), Algorithm::Sequential);
-    assert_eq!(flat(1 << 12, 16, Transport::VERBS), Algorithm::Tree);
-    assert_eq!(flat(1 << 28, 16, Transport::VERBS), Algorithm::Pipeline);
-    assert_eq!(flat(1 << 28, 512, Transport::TCP), Algorithm::Pipeline);
-    let block = |members| choose(1 << 28, members, Transport::VERBS).block_bytes;
+    assert_eq!(flat(1 << 28, 2, TransportProfile::VERBS), Algorithm::Sequential);
+    assert_eq!(flat(1 << 12, 16, TransportProfile::VERBS), Algorithm::Tree);
+    assert_eq!(flat(1 << 28, 16, TransportProfile::VERBS), Algorithm::Pipeline);
+    assert_eq!(flat(1 << 28, 512, TransportProfile::TCP), Algorithm::Pipeline);
+    let block = |members| choose(1 << 28, members, TransportProfile::VERBS).block_bytes;
     assert!(block(512) < block(4), "{} and {}", block(512), block(4));
     assert!((1 << 14..=1 << 22).contains(&block(16)));
 }

@@ -4,12 +4,12 @@ use super::NEVER;
 
 /// In round `k`, which has a step for each block, each member `r < 2^k` sends the whole object to `r + 2^k`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tree {
+pub(super) struct TreeSchedule {
     pub(super) members: usize,
     pub(super) blocks: u64,
 }
 
-impl Tree {
+impl TreeSchedule {
     pub(super) fn steps(&self) -> u64 {
         u64::from(self.members.next_power_of_two().ilog2()) * self.blocks
     }

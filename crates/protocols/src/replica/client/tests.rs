@@ -43,7 +43,7 @@ fn numbers(sent: &[(u32, u64, u64, u32)]) -> Vec<(u32, u64, u32)> {
     sent.iter().map(|(node, _, number, open)| (*node, *number, *open)).collect()
 }
 
-/// As many as may be are under way, and an answer makes room for the next one.
+/// As many as may be are under way, and an answer makes space for the next one.
 #[test]
 fn updates_are_numbered_and_bounded() {
     let (mut client, calls) = client(5);
@@ -115,7 +115,7 @@ fn a_forgotten_session_does_not_apply_twice() {
 
 /// A lost state ends everything, and a refusal ends one update.
 #[test]
-fn what_cannot_be_done_is_told() {
+fn what_cannot_be_done_is_reported() {
     let (mut client, calls) = client(3);
     client.handle_answer(at(1), calls[0], ShardAnswer::Refused("too long".into()));
     assert_eq!(

@@ -1,14 +1,14 @@
-//! Mistakes put back one at a time: random runs catch each within a stated number of seeds (Derecho app. A).
+//! Mutations put back one at a time: random runs catch each within a stated number of seeds (Derecho app. A).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::random::{Tally, run};
-use crate::replica::mutation::{Mutation, with};
+use super::random::{ReplicaRunTally, run};
+use crate::replica::mutation::{ReplicaMutation, with};
 
 /// The first seed that catches the mutation, and what it says.
-fn caught(mutation: Mutation) -> Option<(u64, String)> {
+fn caught(mutation: ReplicaMutation) -> Option<(u64, String)> {
     (0..SEEDS_MAX).find_map(|seed| {
-        let run = || with(Some(mutation), || run(seed, &mut Tally::default()));
+        let run = || with(Some(mutation), || run(seed, &mut ReplicaRunTally::default()));
         let fault = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(())) => return None,
             Ok(Err(fault)) => fault,
@@ -20,36 +20,36 @@ fn caught(mutation: Mutation) -> Option<(u64, String)> {
 
 const SEEDS_MAX: u64 = 20000;
 
-/// Each mistake, and the invariant that it breaks first.
-const MUTATIONS: [(Mutation, &str); 12] = [
-    (Mutation::TakeOlderState, "[A1]"),
-    (Mutation::ApplyAllKept, "[A1]"),
-    (Mutation::ForgetKept, "[A1]"),
-    (Mutation::TagWithNextView, "[A"),
-    (Mutation::LeaveSessionsBehind, "[A1]"),
-    (Mutation::ApplyRepeated, "[A1]"),
-    (Mutation::DenyUnknown, "[A4]"),
-    (Mutation::AnswerFromEarlierView, "[A5]"),
-    (Mutation::LoseTooSoon, "[A7]"),
-    (Mutation::DropLastHolder, "[A"),
-    (Mutation::HoldAfterWedge, "[A"),
-    (Mutation::AskTheSame, "[V8]"),
+/// Each mutation, and the invariant that it breaks first.
+const MUTATIONS: [(ReplicaMutation, &str); 12] = [
+    (ReplicaMutation::TakeOlderState, "[A1]"),
+    (ReplicaMutation::ApplyAllKept, "[A1]"),
+    (ReplicaMutation::ForgetKept, "[A1]"),
+    (ReplicaMutation::TagWithNextView, "[A"),
+    (ReplicaMutation::LeaveSessionsBehind, "[A1]"),
+    (ReplicaMutation::ApplyRepeated, "[A1]"),
+    (ReplicaMutation::DenyUnknown, "[A4]"),
+    (ReplicaMutation::AnswerFromEarlierView, "[A5]"),
+    (ReplicaMutation::LoseTooSoon, "[A7]"),
+    (ReplicaMutation::DropLastHolder, "[A"),
+    (ReplicaMutation::HoldAfterWedge, "[A"),
+    (ReplicaMutation::AskTheSame, "[V8]"),
 ];
 
-/// Mistakes of clients with several updates under way, which only the simulator has.
-const SIMULATED: [Mutation; 7] = [
-    Mutation::AskAfterFailures,
-    Mutation::AskOutOfOrder,
-    Mutation::ApplyEarly,
-    Mutation::ForgetReplies,
-    Mutation::SendAgainInNewSession,
-    Mutation::DenySent,
-    Mutation::SkipUnanswered,
+/// Mutations of clients with several updates under way, which only the simulator has.
+const SIMULATED: [ReplicaMutation; 7] = [
+    ReplicaMutation::AskAfterFailures,
+    ReplicaMutation::AskOutOfOrder,
+    ReplicaMutation::ApplyEarly,
+    ReplicaMutation::ForgetReplies,
+    ReplicaMutation::SendAgainInNewSession,
+    ReplicaMutation::DenySent,
+    ReplicaMutation::SkipUnanswered,
 ];
 
 #[test]
 fn every_mutation_is_caught() {
-    assert_eq!(MUTATIONS.len() + SIMULATED.len(), Mutation::ALL.len(), "each mistake has its line");
+    assert_eq!(MUTATIONS.len() + SIMULATED.len(), ReplicaMutation::ALL.len(), "each mutation has its line");
     let mut missed = Vec::new();
     for (mutation, invariant) in MUTATIONS {
         match caught(mutation) {

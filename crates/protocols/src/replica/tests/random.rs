@@ -4,12 +4,12 @@
 use squall_fabric::NodeId;
 use squall_fabric::sim::Prng;
 
-use super::world::{Fault, Said, Waiting, World, ensure};
-use crate::replica::{Give, Origin, Readiness, SessionAnswer, TakeOver, members_of_shard};
+use super::world::{ReplicaWorld, SentSnapshot, WorldFault, WorldWaiter, ensure};
+use crate::replica::{Readiness, SessionAnswer, SnapshotOutcome, StateReply, UpdateOrigin, members_of_shard};
 
 /// What runs have done altogether.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct ReplicaRunTally {
     views: u64,
     acknowledged: u64,
     denied: u64,
@@ -27,7 +27,7 @@ struct Client {
 }
 
 struct Run {
-    world: World,
+    world: ReplicaWorld,
     prng: Prng,
     clients: [Client; 2],
     replicas: usize,
@@ -38,7 +38,7 @@ struct Run {
     is_wedged: bool,
     /// One that lives and never answers those that ask it for the state.
     hangs: Option<NodeId>,
-    tally: Tally,
+    tally: ReplicaRunTally,
 }
 
 const MOVES: usize = 10;
@@ -47,11 +47,11 @@ const MOVES: usize = 10;
 const MOVES_PER_RUN: usize = 250;
 
 /// One run; what is wrong with it, if anything is.
-pub(super) fn run(seed: u64, tally: &mut Tally) -> Result<(), Fault> {
+pub(super) fn run(seed: u64, tally: &mut ReplicaRunTally) -> Result<(), WorldFault> {
     let mut prng = Prng::new(seed);
     let nodes = 1 + prng.below(5) as u32;
     let replicas = 1 + prng.index(3);
-    let world = World::new(nodes, |group| members_of_shard(0, replicas, group));
+    let world = ReplicaWorld::new(nodes, |group| members_of_shard(0, replicas, group));
     let habits = [[50, 150, 600], [0, 50, 150], [1000, 500, 0]].map(|choices| choices[prng.index(3)]);
     let hangs = prng.chance(200).then(|| NodeId(prng.below(6) as u32));
     let clients = Default::default();
@@ -80,12 +80,12 @@ impl Run {
         living[self.prng.index(living.len())]
     }
 
-    fn step(&mut self, chosen: usize) -> Result<(), Fault> {
+    fn step(&mut self, chosen: usize) -> Result<(), WorldFault> {
         let node = self.any();
         match chosen {
             0 => {
                 let id = self.world.update();
-                self.world.send(node, None, id, Waiting::Own(id));
+                self.world.send(node, None, id, WorldWaiter::Own(id));
             }
             1 => self.client(node),
             2 => self.world.order(node, self.prng.below(3)),
@@ -109,8 +109,8 @@ impl Run {
         self.hear_answers();
         let client = &mut self.clients[who];
         let origin = match client.session {
-            None => Origin::Open(0),
-            Some(id) => Origin::Session { id, number: client.number, open: 0 },
+            None => UpdateOrigin::Open(0),
+            Some(id) => UpdateOrigin::Session { id, number: client.number, open: 0 },
         };
         if client.id == 0 {
             (client.id, client.number) = (self.world.update(), 1);
@@ -118,10 +118,10 @@ impl Run {
             self.tally.repeated += 1;
         }
         let origin = match origin {
-            Origin::Session { id, .. } => Origin::Session { id, number: client.number, open: 0 },
+            UpdateOrigin::Session { id, .. } => UpdateOrigin::Session { id, number: client.number, open: 0 },
             other => other,
         };
-        self.world.send(node, Some(origin), client.id, Waiting::Client(who));
+        self.world.send(node, Some(origin), client.id, WorldWaiter::Client(who));
     }
 
     fn hear_answers(&mut self) {
@@ -177,40 +177,40 @@ impl Run {
 
     /// `node` asks for the state, if it waits for it.
     fn ask(&mut self, node: NodeId) {
-        if self.world.said.iter().any(|said| said.to == node) {
+        if self.world.in_flight.iter().any(|sent| sent.to == node) {
             return;
         }
         let Some((from, since)) = self.world.member(node).replica.ask() else { return };
         let provider = &self.world.members[&from];
         if provider.lives
             && self.hangs != Some(from)
-            && let Give::State(gift) = provider.replica.give(since)
+            && let StateReply::State(snapshot) = provider.replica.provide_state(since)
         {
-            self.world.said.push(Said { from, to: node, gift });
+            self.world.in_flight.push(SentSnapshot { from, to: node, snapshot });
         }
     }
 
     /// A joiner takes what a state provider has sent, unless that died meanwhile.
-    fn hear(&mut self) -> Result<(), Fault> {
-        if self.world.said.is_empty() {
+    fn hear(&mut self) -> Result<(), WorldFault> {
+        if self.world.in_flight.is_empty() {
             return Ok(());
         }
-        let index = self.prng.index(self.world.said.len());
-        let Said { from, to, gift } = self.world.said.swap_remove(index);
+        let index = self.prng.index(self.world.in_flight.len());
+        let SentSnapshot { from, to, snapshot } = self.world.in_flight.swap_remove(index);
         let breaks = !self.world.members[&from].lives && self.prng.chance(500);
         if breaks || !self.world.members[&to].lives {
             return Ok(());
         }
-        match self.world.take_over(to, &gift)? {
-            Some(TakeOver::Taken) => self.tally.transfers += 1,
-            Some(TakeOver::NotWanted) => {}
-            None => self.world.said.push(Said { from, to, gift }),
+        match self.world.take_over(to, &snapshot)? {
+            Some(SnapshotOutcome::Taken) => self.tally.transfers += 1,
+            Some(SnapshotOutcome::NotWanted) => {}
+            None => self.world.in_flight.push(SentSnapshot { from, to, snapshot }),
         }
         Ok(())
     }
 
     /// [A7] What `node` takes for lost no member of its view has.
-    fn check_loss(&mut self, node: NodeId) -> Result<(), Fault> {
+    fn check_loss(&mut self, node: NodeId) -> Result<(), WorldFault> {
         let replica = &self.world.members[&node].replica;
         let Some(view) = replica.view().filter(|_| replica.readiness(0) == Readiness::Lost) else {
             return Ok(());
@@ -227,7 +227,7 @@ impl Run {
     }
 
     /// [A5] A member asks another, in its view.
-    fn question(&mut self, node: NodeId) -> Result<(), Fault> {
+    fn question(&mut self, node: NodeId) -> Result<(), WorldFault> {
         let view = self.world.members[&node].replica.view_id().unwrap_or(0);
         let other = self.any();
         let replica = &self.world.members[&other].replica;
@@ -238,7 +238,7 @@ impl Run {
     }
 
     /// Faults have ended: all deliver all, and whoever waits for a state gets it, or knows that it is lost.
-    fn calm(&mut self) -> Result<(), Fault> {
+    fn calm(&mut self) -> Result<(), WorldFault> {
         if !self.is_wedged {
             self.change_view();
         }
@@ -253,7 +253,7 @@ impl Run {
                     self.ask(node);
                 }
             }
-            while !self.world.said.is_empty() {
+            while !self.world.in_flight.is_empty() {
                 self.hear()?;
             }
             self.world.check()?;
@@ -270,7 +270,7 @@ impl Run {
         self.hangs.is_some() && self.world.living().into_iter().filter(holds).eq(self.hangs)
     }
 
-    fn check_end(&self) -> Result<(), Fault> {
+    fn check_end(&self) -> Result<(), WorldFault> {
         let members = self.world.view().members.iter().map(|node| (node, &self.world.members[node].replica));
         if self.is_stuck() {
             return Ok(());
@@ -291,14 +291,14 @@ const SEEDS: u64 = 3000;
 /// A few thousand runs, in which everything has happened that can.
 #[test]
 fn all_that_hold_the_state_hold_the_same() {
-    let mut tally = Tally::default();
+    let mut tally = ReplicaRunTally::default();
     for seed in 0..SEEDS {
         if let Err(fault) = run(seed, &mut tally) {
             panic!("seed {seed}: {fault}");
         }
     }
     println!("{tally:?}");
-    let Tally { views, acknowledged, denied, transfers, losses, repeated } = tally;
+    let ReplicaRunTally { views, acknowledged, denied, transfers, losses, repeated } = tally;
     let least = [views, acknowledged, denied, transfers, losses, repeated].into_iter().min();
     assert!(least > Some(100), "{tally:?}");
 }

@@ -9,12 +9,12 @@ use squall_fabric::NodeId;
 
 use crate::membership::{Member as GroupMember, View};
 use crate::replica::{
-    Applied, Delivery, Gift, Hold, Holding, Machine, Origin, Outcome, Position, Replica, Sessions, Settings,
-    ShardView, TakeOver, place,
+    AppliedReply, HoldDecision, Holding, Machine, Replica, ReplicaSettings, Sessions, ShardDelivery,
+    ShardPosition, ShardSnapshot, ShardView, SnapshotOutcome, UpdateOrigin, UpdateOutcome, place,
 };
 use crate::replica::{SessionAnswer, UnderWay};
 
-pub(super) type Fault = String;
+pub(super) type WorldFault = String;
 
 /// Returns a fault unless the condition holds.
 macro_rules! ensure {
@@ -28,9 +28,9 @@ pub(super) use ensure;
 
 /// The object: the list of all updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct List(pub(super) Vec<u64>);
+pub(super) struct UpdateList(pub(super) Vec<u64>);
 
-impl Machine for List {
+impl Machine for UpdateList {
     type Reply = u64;
     type Snapshot = Self;
 
@@ -54,7 +54,7 @@ impl Machine for List {
 
 /// Who waits for an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
+pub(super) enum WorldWaiter {
     /// A member, for its own update.
     Own(u64),
     /// A client, for a session or for an update.
@@ -62,15 +62,15 @@ pub(super) enum Waiting {
 }
 
 /// One process.
-pub(super) struct Member {
+pub(super) struct WorldMember {
     pub(super) lives: bool,
-    pub(super) replica: Replica<List>,
-    pub(super) under_way: UnderWay<Waiting>,
+    pub(super) replica: Replica<UpdateList>,
+    pub(super) under_way: UnderWay<WorldWaiter>,
     /// The view it is in, and how much of its log it has delivered.
     at: Option<usize>,
     next: usize,
     /// Committed, and in no log yet.
-    window: VecDeque<(Origin, u64)>,
+    window: VecDeque<(UpdateOrigin, u64)>,
     /// Since which view it is in the shard, as the group knows.
     window_since: Option<u64>,
     /// What counts when a view ends.
@@ -88,23 +88,23 @@ pub(super) struct Member {
 struct Entry {
     sender: usize,
     sequence: u64,
-    origin: Origin,
+    origin: UpdateOrigin,
     id: u64,
 }
 
 /// What a state provider has sent and the joiner has yet to take.
-pub(super) struct Said {
+pub(super) struct SentSnapshot {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
-    pub(super) gift: Gift<List>,
+    pub(super) snapshot: ShardSnapshot<UpdateList>,
 }
 
-pub(super) struct World {
-    pub(super) members: BTreeMap<NodeId, Member>,
+pub(super) struct ReplicaWorld {
+    pub(super) members: BTreeMap<NodeId, WorldMember>,
     views: Vec<(ShardView, Vec<Entry>)>,
-    pub(super) said: Vec<Said>,
+    pub(super) in_flight: Vec<SentSnapshot>,
     /// Updates that somebody was told to be applied, and where they were then.
-    pub(super) acknowledged: BTreeMap<u64, Position>,
+    pub(super) acknowledged: BTreeMap<u64, ShardPosition>,
     /// Updates that their senders were told to be not delivered.
     pub(super) denied: BTreeSet<u64>,
     /// Answers that clients have yet to hear.
@@ -112,12 +112,12 @@ pub(super) struct World {
     updates: u64,
 }
 
-impl World {
+impl ReplicaWorld {
     pub(super) fn new(group: u32, choose: impl FnOnce(&[NodeId]) -> Vec<NodeId>) -> Self {
         let mut world = Self {
             members: BTreeMap::new(),
             views: Vec::new(),
-            said: Vec::new(),
+            in_flight: Vec::new(),
             acknowledged: BTreeMap::new(),
             denied: BTreeSet::new(),
             answers: Vec::new(),
@@ -135,7 +135,7 @@ impl World {
         self.members.iter().filter(|(_, member)| member.lives).map(|(node, _)| *node).collect()
     }
 
-    pub(super) fn member(&mut self, node: NodeId) -> &mut Member {
+    pub(super) fn member(&mut self, node: NodeId) -> &mut WorldMember {
         self.members.get_mut(&node).expect("a node")
     }
 
@@ -152,7 +152,7 @@ impl World {
     pub(super) fn begin_view(&mut self, group: Vec<NodeId>, choose: impl FnOnce(&[NodeId]) -> Vec<NodeId>) {
         let id = self.views.len() as u64;
         for node in &group {
-            self.members.entry(*node).or_insert_with(|| Member::new(*node));
+            self.members.entry(*node).or_insert_with(|| WorldMember::new(*node));
         }
         let holds = |node: &NodeId| self.members[node].lives && self.members[node].counted;
         let ranks = group.iter().enumerate().filter(|(_, node)| holds(node));
@@ -176,16 +176,22 @@ impl World {
     }
 
     /// A state has come to `node`: takes it over, or leaves it to be taken later. `None` if it is to be kept.
-    pub(super) fn take_over(&mut self, node: NodeId, gift: &Gift<List>) -> Result<Option<TakeOver>, Fault> {
-        let sessions = Sessions::decode(&gift.sessions).map_err(|error| error.to_string())?;
+    pub(super) fn take_over(
+        &mut self,
+        node: NodeId,
+        snapshot: &ShardSnapshot<UpdateList>,
+    ) -> Result<Option<SnapshotOutcome>, WorldFault> {
+        let sessions = Sessions::decode(&snapshot.sessions).map_err(|error| error.to_string())?;
         let member = self.member(node);
-        let Some(since) = member.replica.wants(gift.position) else { return Ok(Some(TakeOver::NotWanted)) };
+        let Some(since) = member.replica.wants(snapshot.position) else {
+            return Ok(Some(SnapshotOutcome::NotWanted));
+        };
         match member.holding.hold(since) {
-            Hold::Later => return Ok(None),
-            Hold::NotWanted => return Ok(Some(TakeOver::NotWanted)),
-            Hold::Counted => {}
+            HoldDecision::Later => return Ok(None),
+            HoldDecision::NotWanted => return Ok(Some(SnapshotOutcome::NotWanted)),
+            HoldDecision::Counted => {}
         }
-        let taken = member.replica.take_over(gift.position, sessions, gift.snapshot.clone());
+        let taken = member.replica.take_over(snapshot.position, sessions, snapshot.snapshot.clone());
         self.permit(node);
         Ok(Some(taken))
     }
@@ -200,8 +206,8 @@ impl World {
         }
     }
 
-    fn settle(&mut self, waiting: Waiting, outcome: &Outcome<()>) {
-        if let (Waiting::Own(id), Outcome::NotDelivered) = (waiting, outcome) {
+    fn settle(&mut self, waiting: WorldWaiter, outcome: &UpdateOutcome<()>) {
+        if let (WorldWaiter::Own(id), UpdateOutcome::NotDelivered) = (waiting, outcome) {
             self.denied.insert(id);
         }
     }
@@ -213,7 +219,13 @@ impl World {
     }
 
     /// Sends an update, if `node` may.
-    pub(super) fn send(&mut self, node: NodeId, origin: Option<Origin>, id: u64, waiting: Waiting) -> bool {
+    pub(super) fn send(
+        &mut self,
+        node: NodeId,
+        origin: Option<UpdateOrigin>,
+        id: u64,
+        waiting: WorldWaiter,
+    ) -> bool {
         let member = self.member(node);
         let may = !member.has_wedged
             && member.under_way.since().is_some()
@@ -223,8 +235,8 @@ impl World {
         }
         let number = member.under_way.number();
         let origin = match origin {
-            None => Origin::Member(number),
-            Some(Origin::Open(_)) => Origin::Open(number),
+            None => UpdateOrigin::Member(number),
+            Some(UpdateOrigin::Open(_)) => UpdateOrigin::Open(number),
             Some(origin) => origin,
         };
         member.under_way.send(origin, waiting);
@@ -265,7 +277,7 @@ impl World {
         let next = member.at.map_or_else(|| first.expect("it is in a view"), |at| at + 1);
         (member.at, member.next) = (Some(next), 0);
         let was_in = member.under_way.since().is_some();
-        member.replica.begin_view(views[next].0.clone(), List::default);
+        member.replica.begin_view(views[next].0.clone(), UpdateList::default);
         if was_in && !views[next].0.members.contains(&node) {
             for (waiting, outcome) in member.under_way.leave::<()>() {
                 self.settle(waiting, &outcome);
@@ -289,42 +301,42 @@ impl World {
         let Entry { sender, sequence, .. } = entry;
         let member = self.member(node);
         let mut own = None;
-        let message = Delivery { view, sender, sequence, bytes: &bytes };
+        let message = ShardDelivery { view, sender, sequence, bytes: &bytes };
         member.replica.deliver(message, |origin, answer| own = Some((origin, answer)));
         let Some((origin, answer)) = own else { return };
         let waiting = member.under_way.deliver(origin);
         let position = member.replica.position().expect("it holds the state");
         match (waiting, answer) {
-            (Waiting::Own(id), _) => drop(self.acknowledged.insert(id, position)),
-            (Waiting::Client(client), Applied::Session(answer)) => {
+            (WorldWaiter::Own(id), _) => drop(self.acknowledged.insert(id, position)),
+            (WorldWaiter::Client(client), AppliedReply::Session(answer)) => {
                 if matches!(answer, SessionAnswer::Reply(_)) {
                     self.acknowledged.entry(entry.id).or_insert(position);
                 }
                 self.answers.push((client, answer));
             }
-            (Waiting::Client(_), _) => unreachable!("a client has a session"),
+            (WorldWaiter::Client(_), _) => unreachable!("a client has a session"),
         }
     }
 
     /// All updates up to `position` as they have to be: each session's once.
-    fn list_at(&self, position: Position) -> List {
+    fn list_at(&self, position: ShardPosition) -> UpdateList {
         let mut sessions = BTreeMap::new();
         let entries = self.views.iter().flat_map(|(view, log)| log.iter().map(move |entry| (view.id, entry)));
-        let before =
-            entries.take_while(|(view, entry)| Position { view: *view, sequence: entry.sequence } < position);
+        let before = entries
+            .take_while(|(view, entry)| ShardPosition { view: *view, sequence: entry.sequence } < position);
         let counts = |(_, entry): &(u64, &Entry)| match entry.origin {
-            Origin::Member(_) => true,
-            Origin::Open(_) | Origin::Query(_) => false,
-            Origin::Session { id, number, .. } => {
+            UpdateOrigin::Member(_) => true,
+            UpdateOrigin::Open(_) | UpdateOrigin::Query(_) => false,
+            UpdateOrigin::Session { id, number, .. } => {
                 let last = sessions.entry(id).or_insert(0);
                 number > std::mem::replace(last, number.max(*last))
             }
         };
-        List(before.filter(counts).map(|(_, entry)| entry.id).collect())
+        UpdateList(before.filter(counts).map(|(_, entry)| entry.id).collect())
     }
 
     /// All that must hold at any time.
-    pub(super) fn check(&mut self) -> Result<(), Fault> {
+    pub(super) fn check(&mut self) -> Result<(), WorldFault> {
         for (node, member) in &self.members {
             let (Some(list), Some(position)) = (member.replica.machine(), member.replica.position()) else {
                 continue;
@@ -340,7 +352,7 @@ impl World {
     }
 
     /// [A8] Nobody lets go of the state if no other member of its view had it, whether or not that one has died since.
-    fn check_holders(&mut self) -> Result<(), Fault> {
+    fn check_holders(&mut self) -> Result<(), WorldFault> {
         let has: BTreeSet<NodeId> = self
             .members
             .iter()
@@ -357,11 +369,11 @@ impl World {
     }
 }
 
-impl Member {
+impl WorldMember {
     fn new(node: NodeId) -> Self {
         Self {
             lives: true,
-            replica: Replica::new(node, Settings::default()),
+            replica: Replica::new(node, ReplicaSettings::default()),
             under_way: UnderWay::default(),
             at: None,
             next: 0,

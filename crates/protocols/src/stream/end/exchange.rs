@@ -1,18 +1,20 @@
 //! What one end says to the other and hears from it: messages and transfers in both directions (EXS fig. 2–5).
 
-use super::{End, Output, OwnEnd, Peer, PeerEnd};
+use super::{OwnEnd, PeerEnd, PeerParameters, StreamEnd, StreamOutput};
 use crate::stream::message::ADVERTS_PER_MESSAGE;
-use crate::stream::mutation::{Mutation, is_on};
-use crate::stream::sender::Step;
-use crate::stream::{Arrival, Completion, Kind, Message, SendId, SendOutcome, Violation};
+use crate::stream::mutation::{StreamMutation, is_on};
+use crate::stream::sender::SendStep;
+use crate::stream::{
+    Completion, SendId, SendOutcome, SocketKind, StreamMessage, StreamViolation, TransferArrival,
+};
 use squall_fabric::{Duration, Instant};
 
-impl End {
+impl StreamEnd {
     /// The peer has introduced itself.
     ///
     /// # Errors
     /// If it has used more credits for that than this end has.
-    pub fn handle_peer(&mut self, peer: &Peer) -> Result<(), Violation> {
+    pub fn handle_peer(&mut self, peer: &PeerParameters) -> Result<(), StreamViolation> {
         self.sender.on_peer(peer);
         self.credits.grant(peer.credits, peer.credits_used);
         self.completions.push_back(Completion::Connected);
@@ -29,14 +31,14 @@ impl End {
     /// # Errors
     /// If the peer broke the protocol.
     #[inline]
-    pub fn handle_arrival(&mut self, arrival: Arrival) -> Result<(), Violation> {
+    pub fn handle_arrival(&mut self, arrival: TransferArrival) -> Result<(), StreamViolation> {
         self.credits.on_arrival()?;
         match arrival {
-            Arrival::Direct { length } => {
+            TransferArrival::Direct { length } => {
                 let completed = self.receiver.on_direct(length)?;
                 completed.into_iter().for_each(|completed| self.complete(completed));
             }
-            Arrival::Indirect { skip, length } => self.receiver.on_indirect(skip, length)?,
+            TransferArrival::Indirect { skip, length } => self.receiver.on_indirect(skip, length)?,
         }
         Ok(())
     }
@@ -45,7 +47,7 @@ impl End {
     ///
     /// # Errors
     /// If the peer broke the protocol.
-    pub fn handle_message(&mut self, message: &Message) -> Result<(), Violation> {
+    pub fn handle_message(&mut self, message: &StreamMessage) -> Result<(), StreamViolation> {
         self.credits.on_arrival()?;
         self.credits.on_returned(message.credits)?;
         self.sender.on_freed(message.freed)?;
@@ -77,9 +79,9 @@ impl End {
         Ok(())
     }
 
-    fn on_end_seen(&mut self) -> Result<(), Violation> {
-        if self.own_end != OwnEnd::Told {
-            return Err(Violation::Unasked);
+    fn on_end_seen(&mut self) -> Result<(), StreamViolation> {
+        if self.own_end != OwnEnd::Announced {
+            return Err(StreamViolation::Unasked);
         }
         self.own_end = OwnEnd::Seen;
         if let Some(last) = self.under_way.back() {
@@ -96,20 +98,24 @@ impl End {
     }
 
     /// The next post, if there is one and credits allow it \[E6\]. A message is written into `message`.
-    pub fn poll_output(&mut self, now: Instant, message: &mut Message) -> Option<Output> {
+    pub fn poll_output(&mut self, now: Instant, message: &mut StreamMessage) -> Option<StreamOutput> {
         if self.owes_message() { self.poll_message(message) } else { self.poll_transfer(now, message) }
     }
 
-    /// The next post if [`End::owes_message`].
-    pub(in crate::stream) fn poll_message(&mut self, message: &mut Message) -> Option<Output> {
+    /// The next post if [`StreamEnd::owes_message`].
+    pub(in crate::stream) fn poll_message(&mut self, message: &mut StreamMessage) -> Option<StreamOutput> {
         let is_allowed = self.failure.is_none() && self.credits.allow_message();
         is_allowed.then(|| self.fill(message))
     }
 
-    /// The next post if it is not that [`End::owes_message`].
+    /// The next post if it is not that [`StreamEnd::owes_message`].
     // What it returns would go through memory, which waits for the words of the last post.
     #[inline(always)]
-    pub(in crate::stream) fn poll_transfer(&mut self, now: Instant, message: &mut Message) -> Option<Output> {
+    pub(in crate::stream) fn poll_transfer(
+        &mut self,
+        now: Instant,
+        message: &mut StreamMessage,
+    ) -> Option<StreamOutput> {
         if self.failure.is_some() || !self.credits.allow_transfer() {
             return None;
         }
@@ -124,26 +130,26 @@ impl End {
             _ => self.sender.patience().on_busy(now),
         }
         match self.sender.next(now, &mut self.statistics)? {
-            Step::Transfer(transfer) => {
+            SendStep::Transfer(transfer) => {
                 self.credits.spend();
                 if transfer.is_last {
                     self.under_way.push_back(transfer.send);
                 }
-                Some(Output::Transfer(transfer))
+                Some(StreamOutput::Transfer(transfer))
             }
-            Step::TooLong(length) => {
+            SendStep::TooLong(length) => {
                 self.owes_too_long = Some(length);
                 Some(self.fill(message))
             }
         }
     }
 
-    /// Whether [`End::poll_output`] has to know the time; else any earlier time will do.
+    /// Whether [`StreamEnd::poll_output`] has to know the time; else any earlier time will do.
     pub(in crate::stream) fn needs_clock(&self) -> bool {
         self.sender.needs_clock()
     }
 
-    /// Whether [`End::poll_output`] has nothing to do until something happens.
+    /// Whether [`StreamEnd::poll_output`] has nothing to do until something happens.
     #[inline]
     pub(in crate::stream) fn is_quiet(&mut self) -> bool {
         let is_busy = !self.under_way.is_empty();
@@ -161,7 +167,7 @@ impl End {
     /// Whether a message may take the place of a transfer: that the packet is too long.
     #[inline]
     pub(in crate::stream) fn has_packets(&self) -> bool {
-        self.settings.kind == Kind::Packets
+        self.settings.kind == SocketKind::Packets
     }
 
     /// Whether something has to be said now; what can wait travels with it.
@@ -172,18 +178,18 @@ impl End {
             || self.receiver.wants_to_advertise()
             || self.receiver.wants_to_withdraw()
             || self.owes_withdrawn
-            || self.sender.must_tell_wait()
-            || self.must_tell_end()
+            || self.sender.must_report_wait()
+            || self.must_announce_end()
             || self.peer_end == PeerEnd::Come
     }
 
-    fn must_tell_end(&self) -> bool {
-        let is_sent = self.sender.waiting() == 0 || is_on(Mutation::EndBeforeData);
+    fn must_announce_end(&self) -> bool {
+        let is_sent = self.sender.waiting() == 0 || is_on(StreamMutation::EndBeforeData);
         self.own_end == OwnEnd::Wanted && is_sent
     }
 
     /// Writes all that is due into `message`.
-    fn fill(&mut self, message: &mut Message) -> Output {
+    fn fill(&mut self, message: &mut StreamMessage) -> StreamOutput {
         message.clear();
         message.withdraw = self.receiver.take_withdraw();
         while message.adverts.len() < ADVERTS_PER_MESSAGE {
@@ -194,10 +200,10 @@ impl End {
         message.credits = self.credits.give_back();
         message.too_long = self.owes_too_long.take();
         message.withdrawn = std::mem::take(&mut self.owes_withdrawn);
-        message.awaits_advert = self.sender.tell_wait();
-        if self.must_tell_end() {
+        message.awaits_advert = self.sender.report_wait();
+        if self.must_announce_end() {
             message.end = true;
-            self.own_end = OwnEnd::Told;
+            self.own_end = OwnEnd::Announced;
         }
         if self.peer_end == PeerEnd::Come {
             message.end_seen = true;
@@ -205,7 +211,7 @@ impl End {
         }
         self.credits.spend();
         self.statistics.messages += 1;
-        Output::Message
+        StreamOutput::Message
     }
 }
 

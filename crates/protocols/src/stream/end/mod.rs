@@ -8,26 +8,26 @@ use std::collections::VecDeque;
 use squall_fabric::Instant;
 
 use super::credits::Credits;
-use super::receiver::{Completed, Receiver};
-use super::sender::Sender;
+use super::receiver::{CompletedReceive, StreamReceiver};
+use super::sender::StreamSender;
 use super::{
-    Completion, Failure, Kind, Memory, PostRefused, ReceiveId, ReceiveOutcome, RingCopy, SendId, SendOutcome,
-    Settings, Statistics, TRANSFER_BYTES_MAX, Transfer,
+    Completion, PostRefused, ReceiveId, ReceiveMemory, ReceiveOutcome, RingCopy, SendId, SendOutcome,
+    SocketFailure, SocketKind, Statistics, StreamSettings, StreamTransfer, TRANSFER_BYTES_MAX,
 };
 
 /// One end of a connection, as a pure state machine.
 ///
-/// **Law of driving.** Input: the user's `post_*`, `cancel_*` and [`End::end_stream`]; the network's `handle_*`, in the
+/// **Law of driving.** Input: the user's `post_*`, `cancel_*` and [`StreamEnd::end_stream`]; the network's `handle_*`, in the
 /// order of the connection's events, each after the receive that it used up is posted again. Output:
-/// [`End::poll_output`], each output posted on the connection before the next is asked for; [`End::poll_copy`], each
-/// copy made and confirmed by [`End::on_copied`] before anything else; [`End::poll_completion`]. After an error of
-/// `handle_*` call [`End::fail`].
+/// [`StreamEnd::poll_output`], each output posted on the connection before the next is asked for; [`StreamEnd::poll_copy`],
+/// each copy made and confirmed by [`StreamEnd::on_copied`] before anything else; [`StreamEnd::poll_completion`]. After an
+/// error of `handle_*` call [`StreamEnd::fail`].
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
-pub struct End {
-    settings: Settings,
-    sender: Sender,
-    receiver: Receiver,
+pub struct StreamEnd {
+    settings: StreamSettings,
+    sender: StreamSender,
+    receiver: StreamReceiver,
     credits: Credits,
     statistics: Statistics,
     completions: VecDeque<Completion>,
@@ -41,7 +41,7 @@ pub struct End {
     owes_withdrawn: bool,
     /// The length of the head packet, if the peer must learn that it is too long.
     owes_too_long: Option<u64>,
-    failure: Option<Failure>,
+    failure: Option<SocketFailure>,
     /// Nobody else writes to this end's memory any more.
     is_released: bool,
 }
@@ -54,7 +54,7 @@ enum OwnEnd {
     /// No more sends; those that wait go first.
     Wanted,
     /// The peer has been told.
-    Told,
+    Announced,
     /// The peer has seen it, and with it all data.
     Seen,
 }
@@ -72,7 +72,7 @@ enum PeerEnd {
 
 /// What an end must know of its peer before data can flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerParameters {
     /// The size of its ring.
     pub ring_words: u64,
     /// The most receives that it will have outstanding.
@@ -81,30 +81,30 @@ pub struct Peer {
     pub credits: u32,
     /// How many of these, at both ends, are used up by the introduction.
     pub credits_used: u32,
-    /// Whether it advertises again when its ring is empty ([`Settings::renewal`]).
+    /// Whether it advertises again when its ring is empty ([`StreamSettings::renewal`]).
     pub renews: bool,
 }
 
 /// Something to post on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// A send of the message that [`End::poll_output`] has filled in.
+pub enum StreamOutput {
+    /// A send of the message that [`StreamEnd::poll_output`] has filled in.
     Message,
-    /// A write with immediate. If it is the last of its send, its completion is wanted: [`End::handle_placed`].
-    Transfer(Transfer),
+    /// A write with immediate. If it is the last of its send, its completion is wanted: [`StreamEnd::handle_placed`].
+    Transfer(StreamTransfer),
 }
 
-impl End {
+impl StreamEnd {
     /// An end that has heard nothing of its peer.
     ///
     /// # Panics
-    /// If the settings do not pass [`Settings::check`].
+    /// If the settings do not pass [`StreamSettings::check`].
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: StreamSettings) -> Self {
         settings.check().expect("checked settings");
         Self {
-            sender: Sender::new(&settings),
-            receiver: Receiver::new(&settings),
+            sender: StreamSender::new(&settings),
+            receiver: StreamReceiver::new(&settings),
             credits: Credits::new(settings.credits),
             settings,
             statistics: Statistics::default(),
@@ -123,7 +123,7 @@ impl End {
 
     /// The settings.
     #[must_use]
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &StreamSettings {
         &self.settings
     }
 
@@ -140,7 +140,7 @@ impl End {
 
     /// Why the connection failed, if it did.
     #[must_use]
-    pub fn failure(&self) -> Option<Failure> {
+    pub fn failure(&self) -> Option<SocketFailure> {
         self.failure
     }
 
@@ -180,14 +180,14 @@ impl End {
         self.sender.waiting() == 0 && self.own_end != OwnEnd::Wanted
     }
 
-    /// Whether [`End::poll_completion`] has something.
+    /// Whether [`StreamEnd::poll_completion`] has something.
     #[inline]
     #[must_use]
     pub fn has_completion(&self) -> bool {
         !self.completions.is_empty()
     }
 
-    /// What [`End::poll_completion`] has.
+    /// What [`StreamEnd::poll_completion`] has.
     #[inline]
     pub(super) fn next_completion(&self) -> Option<&Completion> {
         self.completions.front()
@@ -199,7 +199,7 @@ impl End {
     /// [`PostRefused`]; nothing has been posted then.
     #[inline]
     pub fn post_send(&mut self, length: u64) -> Result<SendId, PostRefused> {
-        let is_packet = self.settings.kind == Kind::Packets;
+        let is_packet = self.settings.kind == SocketKind::Packets;
         match () {
             () if self.failure.is_some() => Err(PostRefused::Closed),
             () if self.own_end != OwnEnd::Open => Err(PostRefused::Ended),
@@ -222,8 +222,8 @@ impl End {
     ///
     /// # Errors
     /// [`PostRefused`]; nothing has been posted then.
-    pub fn post_receive(&mut self, memory: Memory, wait_all: bool) -> Result<ReceiveId, PostRefused> {
-        let is_packet = self.settings.kind == Kind::Packets;
+    pub fn post_receive(&mut self, memory: ReceiveMemory, wait_all: bool) -> Result<ReceiveId, PostRefused> {
+        let is_packet = self.settings.kind == SocketKind::Packets;
         match () {
             () if self.failure.is_some() && self.receiver.ring().stored() == 0 => Err(PostRefused::Closed),
             () if self.receiver.waiting() >= self.settings.receives_max => Err(PostRefused::Full),
@@ -260,7 +260,7 @@ impl End {
         self.own_end = self.own_end.max(OwnEnd::Wanted);
     }
 
-    /// When [`End::poll_output`] may have something to post though nothing has happened.
+    /// When [`StreamEnd::poll_output`] may have something to post though nothing has happened.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.sender.next_deadline().filter(|_| self.failure.is_none() && self.credits.allow_transfer())
@@ -284,7 +284,7 @@ impl End {
         self.receiver.next_copy(length_max)
     }
 
-    /// The copy that [`End::poll_copy`] asked for is made.
+    /// The copy that [`StreamEnd::poll_copy`] asked for is made.
     #[inline]
     pub fn on_copied(&mut self, copy: RingCopy) {
         self.statistics.copied_bytes += copy.length;
@@ -300,8 +300,8 @@ impl End {
     }
 
     /// The connection is unusable. Sends fail now; receives still get what has arrived, and fail after
-    /// [`End::handle_released`].
-    pub fn fail(&mut self, failure: Failure) {
+    /// [`StreamEnd::handle_released`].
+    pub fn fail(&mut self, failure: SocketFailure) {
         if self.failure.is_some() {
             return;
         }
@@ -336,7 +336,7 @@ impl End {
     }
 
     #[inline]
-    fn complete(&mut self, (id, bytes, outcome): Completed) {
+    fn complete(&mut self, (id, bytes, outcome): CompletedReceive) {
         self.completions.push_back(Completion::Receive { id, bytes, outcome });
     }
 }

@@ -18,7 +18,7 @@ use squall_fabric::{Duration, Instant};
 /// Where short sends go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
-enum Way {
+enum SendRoute {
     /// Straight to their receives if these are advertised, as in the paper.
     Adverts,
     /// Through the ring in any case.
@@ -27,10 +27,10 @@ enum Way {
 
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
-pub(super) struct Choice {
-    way: Way,
-    favourite: Way,
-    /// How fast either way is, by [`Way`].
+pub(super) struct SendPathChoice {
+    route: SendRoute,
+    favourite: SendRoute,
+    /// How fast either way is, by [`SendRoute`].
     means: [Mean; 2],
     /// What the ring is taken for before it is measured, in bytes a microsecond.
     assumed: u64,
@@ -39,7 +39,7 @@ pub(super) struct Choice {
     bytes: u64,
     /// What of that has got through since the clock was looked at, and whether the peer has told of copies.
     unclocked: u64,
-    is_told: bool,
+    is_reported: bool,
     /// Spans of the way without a change.
     spans: u32,
     /// When the trial began, and its spans that did not count.
@@ -56,20 +56,20 @@ pub(super) struct Choice {
     /// Sends that began after a pause, since something was measured.
     pauses: u32,
     /// The ring should drain, so that the peer advertises.
-    wants_turn: bool,
+    wants_round: bool,
 }
 
-impl Choice {
+impl SendPathChoice {
     pub(super) fn new(assumed: u64) -> Self {
         Self {
-            way: Way::Adverts,
-            favourite: Way::Adverts,
+            route: SendRoute::Adverts,
+            favourite: SendRoute::Adverts,
             means: [Mean::default(); 2],
             assumed,
             begin: None,
             bytes: 0,
             unclocked: 0,
-            is_told: false,
+            is_reported: false,
             spans: 0,
             trial: None,
             skipped: 0,
@@ -78,7 +78,7 @@ impl Choice {
             confirmed: 0,
             is_far: false,
             pauses: 0,
-            wants_turn: false,
+            wants_round: false,
         }
     }
 
@@ -90,31 +90,31 @@ impl Choice {
     /// Whether sends of `bytes` go through the ring though there are adverts.
     #[inline]
     pub(super) fn prefers_ring(&self, bytes: u64) -> bool {
-        self.way == Way::Ring && bytes <= SHORT_MAX
+        self.route == SendRoute::Ring && bytes <= SHORT_MAX
     }
 
     #[cfg(test)]
     pub(super) fn prefer_ring(&mut self, prefers: bool) {
         self.trial = None;
-        self.favourite = if prefers { Way::Ring } else { Way::Adverts };
-        if self.way != self.favourite {
+        self.favourite = if prefers { SendRoute::Ring } else { SendRoute::Adverts };
+        if self.route != self.favourite {
             self.take(self.favourite);
         }
     }
 
-    /// Whether [`Choice::on_time`] should be told the time.
+    /// Whether [`SendPathChoice::on_time`] should be told the time.
     #[inline]
     pub(super) fn needs_clock(&self) -> bool {
-        match self.way {
-            Way::Adverts => self.unclocked >= UNCLOCKED_MAX,
-            Way::Ring => self.is_told && self.unclocked >= UNCLOCKED_MAX,
+        match self.route {
+            SendRoute::Adverts => self.unclocked >= UNCLOCKED_MAX,
+            SendRoute::Ring => self.is_reported && self.unclocked >= UNCLOCKED_MAX,
         }
     }
 
     /// So much has gone to the peer's receives directly.
     #[inline]
     pub(super) fn on_direct(&mut self, bytes: u64) {
-        self.wants_turn = false;
+        self.wants_round = false;
         if bytes > SHORT_MAX {
             return self.on_long();
         }
@@ -131,7 +131,7 @@ impl Choice {
 
     /// The peer says that it has copied so much more.
     pub(super) fn on_freed(&mut self, bytes: u64) {
-        (self.bytes, self.unclocked, self.is_told) = (self.bytes + bytes, self.unclocked + bytes, true);
+        (self.bytes, self.unclocked, self.is_reported) = (self.bytes + bytes, self.unclocked + bytes, true);
     }
 
     /// Whether nothing has got through since the last pause.
@@ -154,7 +154,7 @@ impl Choice {
 
     /// What is long goes to its receives, and little depends on the rest.
     fn on_long(&mut self) {
-        if !self.is_interrupted() || self.way == Way::Ring {
+        if !self.is_interrupted() || self.route == SendRoute::Ring {
             self.forget();
         }
     }
@@ -164,12 +164,12 @@ impl Choice {
     }
 
     /// Whether the sender should let the ring drain.
-    pub(super) fn wants_turn(&self) -> bool {
-        self.wants_turn
+    pub(super) fn wants_round(&self) -> bool {
+        self.wants_round
     }
 
     /// It did, and no advert came.
-    pub(super) fn on_turn_in_vain(&mut self) {
+    pub(super) fn on_round_in_vain(&mut self) {
         if self.trial.is_some() {
             self.end_trial(self.favourite);
         }
@@ -179,7 +179,7 @@ impl Choice {
     #[inline]
     pub(super) fn on_time(&mut self, now: Instant) {
         if self.needs_clock() {
-            (self.unclocked, self.is_told) = (0, false);
+            (self.unclocked, self.is_reported) = (0, false);
             self.on_look(now);
         }
     }
@@ -199,7 +199,7 @@ impl Choice {
             self.skipped += 1;
             return;
         }
-        self.means[self.way as usize].add(bytes, span);
+        self.means[self.route as usize].add(bytes, span);
         self.spans += 1;
         match self.trial {
             None => self.consider_trial(now),
@@ -218,12 +218,12 @@ impl Choice {
         let is_early = match self.last_trial {
             Some(last) => now.since(last) < self.spacing,
             // The ring is most likely slower.
-            None => self.means[self.way as usize].per_us() > self.assumed && self.spans < LATE_SPANS,
+            None => self.means[self.route as usize].per_us() > self.assumed && self.spans < LATE_SPANS,
         };
         if self.spans < SPANS_MIN || is_early || self.is_far {
             return;
         }
-        let other = if self.way == Way::Ring { Way::Adverts } else { Way::Ring };
+        let other = if self.route == SendRoute::Ring { SendRoute::Adverts } else { SendRoute::Ring };
         (self.trial, self.skipped) = (Some(now), 0);
         self.means[other as usize] = Mean::default();
         self.take(other);
@@ -233,7 +233,7 @@ impl Choice {
     fn judge(&mut self, now: Instant, began: Instant) {
         let [adverts, ring] = self.means.map(Mean::per_ms);
         // The ring keeps the peer's processor busy: it has to be worth it.
-        let better = if ring > adverts + adverts / PREFERENCE { Way::Ring } else { Way::Adverts };
+        let better = if ring > adverts + adverts / PREFERENCE { SendRoute::Ring } else { SendRoute::Adverts };
         self.confirmed = if better == self.favourite { (self.confirmed + 1).min(CONFIRMED_MAX) } else { 0 };
         let trial = now.since(began);
         let (least, most) = (adverts.min(ring), adverts.max(ring).max(1));
@@ -245,17 +245,17 @@ impl Choice {
         self.end_trial(better);
     }
 
-    fn end_trial(&mut self, way: Way) {
+    fn end_trial(&mut self, route: SendRoute) {
         self.trial = None;
-        if self.way != way {
-            self.take(way);
+        if self.route != route {
+            self.take(route);
         }
     }
 
-    fn take(&mut self, way: Way) {
-        self.way = way;
-        (self.begin, self.unclocked, self.is_told, self.spans) = (None, 0, false, 0);
-        self.wants_turn = way == Way::Adverts;
+    fn take(&mut self, route: SendRoute) {
+        self.route = route;
+        (self.begin, self.unclocked, self.is_reported, self.spans) = (None, 0, false, 0);
+        self.wants_round = route == SendRoute::Adverts;
     }
 }
 
@@ -331,9 +331,9 @@ mod tests {
 
     /// A sender of messages of 1 KiB with a clock of its own; what is in the ring is told every 32 KiB.
     struct Run {
-        choice: Choice,
+        choice: SendPathChoice,
         nanos: u64,
-        untold: u64,
+        unreported: u64,
         direct: u64,
         ring: u64,
     }
@@ -342,7 +342,7 @@ mod tests {
 
     impl Run {
         fn new() -> Self {
-            Self { choice: Choice::new(4_000), nanos: 0, untold: 0, direct: 0, ring: 0 }
+            Self { choice: SendPathChoice::new(4_000), nanos: 0, unreported: 0, direct: 0, ring: 0 }
         }
 
         /// So many MiB, of which a message takes so many nanoseconds either way.
@@ -351,10 +351,10 @@ mod tests {
                 self.choice.on_time(Instant::from_nanos(self.nanos));
                 if self.choice.prefers_ring(MESSAGE) {
                     self.nanos += ring;
-                    (self.ring, self.untold) = (self.ring + MESSAGE, self.untold + MESSAGE);
+                    (self.ring, self.unreported) = (self.ring + MESSAGE, self.unreported + MESSAGE);
                     self.choice.on_indirect(MESSAGE);
-                    if self.untold == 32 * MESSAGE {
-                        self.choice.on_freed(std::mem::take(&mut self.untold));
+                    if self.unreported == 32 * MESSAGE {
+                        self.choice.on_freed(std::mem::take(&mut self.unreported));
                     }
                 } else {
                     self.nanos += adverts;
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_faster_way_is_taken() {
+    fn the_faster_route_is_taken() {
         let mut run = Run::new();
         run.send(1000, 500, 400);
         assert!(run.direct_share() <= 3, "the ring is faster by a fourth");
@@ -451,11 +451,11 @@ mod tests {
         assert!(run.choice.prefers_ring(MESSAGE));
         let tried = (0..100_000).find(|_| {
             run.send(1, 500, 400);
-            run.choice.wants_turn() || !run.choice.prefers_ring(MESSAGE)
+            run.choice.wants_round() || !run.choice.prefers_ring(MESSAGE)
         });
         assert!(tried.is_some());
-        run.choice.wants_turn = true;
-        run.choice.on_turn_in_vain();
+        run.choice.wants_round = true;
+        run.choice.on_round_in_vain();
         assert!(run.choice.prefers_ring(MESSAGE));
     }
 }

@@ -1,4 +1,4 @@
-//! Patience: when the sender waits for an advert although the ring has room.
+//! Patience: when the sender waits for an advert although the ring has space.
 //!
 //! `Deviation:` (EXS fig. 2) the paper's sender never waits: without an advert it goes through the ring at once, and a
 //! sender that is faster than the peer's copies then never comes out of the ring again (EXS table III, equal numbers
@@ -29,18 +29,18 @@ mod tests;
 
 use squall_fabric::{Duration, Instant};
 
-use choice::Choice;
 pub(super) use choice::SHORT_MAX;
-use pace::Pace;
+use choice::SendPathChoice;
+use pace::TransferPace;
 
 /// What the sender knows of the time that adverts and copies take.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct Patience {
     /// How fast the peer copies; `None` switches all rules off.
-    pace: Option<Pace>,
+    pace: Option<TransferPace>,
     /// Whether short sends take adverts; `None` if they do in any case.
-    choice: Option<Choice>,
+    choice: Option<SendPathChoice>,
     /// There and back on the wire: no advert that is asked for now comes earlier.
     round_trip: Duration,
     /// The wait that goes on: since when, and until when it may.
@@ -77,9 +77,9 @@ pub(super) struct Patience {
     /// Bytes that have gone through the ring since the last turn.
     ringed: u64,
     /// Until when the sender lets the ring drain.
-    turn: Option<Instant>,
-    /// How many times longer than an advert draining must take; `TURN_FACTOR_MIN..=TURN_FACTOR_MAX`.
-    turn_factor: u32,
+    round: Option<Instant>,
+    /// How many times longer than an advert draining must take; `ROUND_FACTOR_MIN..=ROUND_FACTOR_MAX`.
+    round_factor: u32,
     /// Bytes that were in the ring at the last turn, and bytes that have gone directly since.
     drained: u64,
     gained: u64,
@@ -102,8 +102,8 @@ struct Worth {
 impl Patience {
     pub(super) fn new(copy_bytes_per_us: u64) -> Self {
         Self {
-            pace: (copy_bytes_per_us > 0).then(|| Pace::new(copy_bytes_per_us)),
-            choice: (copy_bytes_per_us > 0).then(|| Choice::new(copy_bytes_per_us)),
+            pace: (copy_bytes_per_us > 0).then(|| TransferPace::new(copy_bytes_per_us)),
+            choice: (copy_bytes_per_us > 0).then(|| SendPathChoice::new(copy_bytes_per_us)),
             round_trip: Duration::ZERO,
             wait: None,
             cycle_begin: None,
@@ -124,8 +124,8 @@ impl Patience {
             unclocked: 0,
             uncounted: 0,
             ringed: 0,
-            turn: None,
-            turn_factor: TURN_FACTOR_MIN,
+            round: None,
+            round_factor: ROUND_FACTOR_MIN,
             drained: 0,
             gained: 0,
             drained_last: 0,
@@ -157,13 +157,13 @@ impl Patience {
     }
 
     fn choice_needs_clock(&self) -> bool {
-        self.choice.as_ref().is_some_and(Choice::needs_clock)
+        self.choice.as_ref().is_some_and(SendPathChoice::needs_clock)
     }
 
     /// Whether it is to be told the time when `bytes` go through the ring. Looking at the clock takes as long as to send a
     /// few of them, so for some kilobytes an older time will do: they weigh nothing.
     pub(super) fn needs_clock(&self, bytes: u64) -> bool {
-        let is_light = self.turn.is_none() && self.wait.is_none() && self.may_go_unclocked(bytes);
+        let is_light = self.round.is_none() && self.wait.is_none() && self.may_go_unclocked(bytes);
         self.pace.as_ref().is_some_and(|pace| !is_light || pace.needs_clock()) || self.choice_needs_clock()
     }
 
@@ -193,7 +193,7 @@ impl Patience {
 
     /// Nothing waits to be sent, and nothing is under way; the user may not know that yet.
     pub(super) fn on_idle(&mut self, now: Instant) {
-        self.pace.iter_mut().for_each(Pace::interrupt);
+        self.pace.iter_mut().for_each(TransferPace::interrupt);
         if self.cycle_begin.is_some() {
             self.idle_since.get_or_insert(now);
         }
@@ -206,13 +206,13 @@ impl Patience {
 
     /// The user knows that nothing is under way, and sends nothing.
     pub(super) fn on_pause(&mut self) {
-        self.choice.iter_mut().for_each(Choice::interrupt);
+        self.choice.iter_mut().for_each(SendPathChoice::interrupt);
     }
 
     /// Whether it knows that, or does not care.
     #[inline]
     pub(super) fn knows_pause(&self) -> bool {
-        self.choice.as_ref().is_none_or(Choice::is_interrupted)
+        self.choice.as_ref().is_none_or(SendPathChoice::is_interrupted)
     }
 
     /// The user has something to send again.
@@ -312,14 +312,14 @@ impl Patience {
             self.cycle_bytes += bytes;
         }
         self.gained += bytes;
-        self.turn = None;
+        self.round = None;
     }
 
     /// A direct phase has ended.
     pub(super) fn on_phase_end(&mut self) {
         (self.wait, self.glances, self.cycle_begin, self.cycle_bytes) = (None, 0, None, 0);
         self.unmeasured = 0;
-        self.pace.iter_mut().for_each(Pace::interrupt);
+        self.pace.iter_mut().for_each(TransferPace::interrupt);
         let is_in_vain = self.in_phase < self.since_phase / DOUBT_SHARE;
         self.doubt = if is_in_vain { (self.doubt + 1).min(DOUBT_MAX) } else { 0 };
         (self.in_phase, self.since_phase) = (0, 0);
@@ -327,9 +327,9 @@ impl Patience {
             return;
         }
         if self.gained >= 4 * self.drained {
-            self.turn_factor = TURN_FACTOR_MIN;
+            self.round_factor = ROUND_FACTOR_MIN;
         } else {
-            self.on_turn_in_vain();
+            self.on_round_in_vain();
         }
         self.drained = 0;
     }
@@ -359,9 +359,9 @@ impl Patience {
         let bytes = std::mem::take(&mut self.uncounted);
         self.ringed += bytes;
         self.to_forget = self.to_forget.saturating_sub(bytes);
-        if self.to_forget == 0 && self.turn_factor > TURN_FACTOR_MIN {
-            self.turn_factor /= 2;
-            self.to_forget = TURN_SPACING * self.drained_last;
+        if self.to_forget == 0 && self.round_factor > ROUND_FACTOR_MIN {
+            self.round_factor /= 2;
+            self.to_forget = ROUND_SPACING * self.drained_last;
         }
     }
 
@@ -376,30 +376,30 @@ impl Patience {
 
     /// Whether the sender, which has `bytes` to send, sends nothing through the ring, of which `in_use` bytes are in use,
     /// so that an indirect phase ends.
-    pub(super) fn turns(&mut self, now: Instant, bytes: u64, in_use: u64) -> bool {
-        if let Some(until) = self.turn {
+    pub(super) fn has_begun_round(&mut self, now: Instant, bytes: u64, in_use: u64) -> bool {
+        if let Some(until) = self.round {
             if now < until {
                 return true;
             }
-            self.turn = None;
-            self.on_turn_in_vain();
-            self.choice.iter_mut().for_each(Choice::on_turn_in_vain);
+            self.round = None;
+            self.on_round_in_vain();
+            self.choice.iter_mut().for_each(SendPathChoice::on_round_in_vain);
             return false;
         }
         if !self.needs_clock(bytes) || self.prefers_ring(bytes) {
             return false;
         }
         let advert = self.waited.max(self.round_trip).max(ADVERT_MIN);
-        if self.choice.as_ref().is_some_and(Choice::wants_turn) {
-            self.turn = Some(now + 2 * self.copying(in_use) + 4 * advert);
-            self.pace.iter_mut().for_each(Pace::interrupt);
+        if self.choice.as_ref().is_some_and(SendPathChoice::wants_round) {
+            self.round = Some(now + 2 * self.copying(in_use) + 4 * advert);
+            self.pace.iter_mut().for_each(TransferPace::interrupt);
             return true;
         }
         let drain = self.drain(now, advert, in_use).filter(|_| self.is_direct_faster());
         let Some(worth) = drain.or_else(|| self.trial(advert, bytes, in_use)) else { return false };
         let Worth { draining, drained, remembered } = worth;
-        self.turn = Some(now + 2 * draining + 2 * advert);
-        self.pace.iter_mut().for_each(Pace::interrupt);
+        self.round = Some(now + 2 * draining + 2 * advert);
+        self.pace.iter_mut().for_each(TransferPace::interrupt);
         (self.drained, self.drained_last, self.gained, self.ringed) = (drained, remembered, 0, 0);
         true
     }
@@ -407,13 +407,13 @@ impl Patience {
     /// A turn because the ring is full, if draining it is worth several adverts.
     fn drain(&self, now: Instant, advert: Duration, in_use: u64) -> Option<Worth> {
         // Mostly so little is in use that it is not worth the shortest advert.
-        if in_use.min(self.backlog.0 + self.uncounted) < self.bytes_per_us() * TURN_MIN_US {
+        if in_use.min(self.backlog.0 + self.uncounted) < self.bytes_per_us() * ROUND_MIN_US {
             return None;
         }
         // What is in use may have been copied, because the peer tells it late or because it travels.
         let draining = self.copying(in_use.min(self.backlog(now))).saturating_sub(self.round_trip);
         let worth = Worth { draining, drained: in_use, remembered: in_use };
-        (draining >= self.turn_factor * advert).then_some(worth)
+        (draining >= self.round_factor * advert).then_some(worth)
     }
 
     /// A turn to try whether an advert comes, if it is time for that.
@@ -424,7 +424,7 @@ impl Patience {
         }
         let cost = in_use + advert.as_nanos() as u64 * self.bytes_per_us() / 1000;
         // The first trials come soon, further ones in vain less and less often.
-        let spacing = 2 * u64::from(self.turn_factor).pow(2);
+        let spacing = 2 * u64::from(self.round_factor).pow(2);
         if self.ringed < spacing * cost {
             return None;
         }
@@ -436,23 +436,23 @@ impl Patience {
     }
 
     /// Whether the sender lets the ring drain, as far as is known.
-    pub(super) fn is_turning(&self) -> bool {
-        self.turn.is_some()
+    pub(super) fn is_in_round(&self) -> bool {
+        self.round.is_some()
     }
 
-    fn on_turn_in_vain(&mut self) {
-        self.turn_factor = (2 * self.turn_factor).min(TURN_FACTOR_MAX);
-        self.to_forget = TURN_SPACING * self.drained_last;
+    fn on_round_in_vain(&mut self) {
+        self.round_factor = (2 * self.round_factor).min(ROUND_FACTOR_MAX);
+        self.to_forget = ROUND_SPACING * self.drained_last;
     }
 
     /// When a wait ends.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let at_once = (self.glances > 0).then(|| Instant::from_nanos(0));
-        self.turn.or(self.wait.map(|(_, until)| until)).or(at_once)
+        self.round.or(self.wait.map(|(_, until)| until)).or(at_once)
     }
 
     fn bytes_per_us(&self) -> u64 {
-        self.pace.as_ref().map_or(0, Pace::bytes_per_us)
+        self.pace.as_ref().map_or(0, TransferPace::bytes_per_us)
     }
 
     /// How long the peer copies `bytes`; zero if patience is off.
@@ -467,9 +467,9 @@ const WAIT_FACTOR: u32 = 4;
 const CYCLES_MAX: u32 = 32;
 const CYCLES_MIN: u32 = 8;
 /// A turn must be worth at least so many adverts…
-const TURN_FACTOR_MIN: u32 = 2;
+const ROUND_FACTOR_MIN: u32 = 2;
 /// …and after many in vain at most so many, which bounds what further ones cost to a few percent.
-const TURN_FACTOR_MAX: u32 = 64;
+const ROUND_FACTOR_MAX: u32 = 64;
 /// Of the cycles of short sends one is measured, and then so many are not.
 const UNMEASURED: u32 = 15;
 /// In these a wait is looked at so many times before the clock is, which takes about a microsecond in all.
@@ -481,10 +481,10 @@ const UNCLOCKED_MAX: u64 = 16 << 10;
 /// What an advert takes at least, even if the wire takes no time.
 const ADVERT_MIN: Duration = Duration::from_nanos(500);
 /// So draining takes at least so many microseconds.
-const TURN_MIN_US: u64 = (TURN_FACTOR_MIN as u64 * ADVERT_MIN.as_nanos() as u64) / 1000;
+const ROUND_MIN_US: u64 = (ROUND_FACTOR_MIN as u64 * ADVERT_MIN.as_nanos() as u64) / 1000;
 /// A turn in vain is forgotten, in part, when so many times as much as was drained has gone through the ring: times change,
 /// and with so few tries more they cost little.
-const TURN_SPACING: u64 = 32;
+const ROUND_SPACING: u64 = 32;
 /// To copy a send that is worth a trial takes at least so many adverts.
 const TRIAL_FACTOR: u32 = 4;
 /// Direct transfer may take longer by one part in so many: it leaves the peer's processor alone.

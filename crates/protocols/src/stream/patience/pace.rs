@@ -11,7 +11,7 @@ use squall_fabric::{Duration, Instant};
 
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
-pub(super) struct Pace {
+pub(super) struct TransferPace {
     /// What is taken for true before it is measured.
     assumed: u64,
     /// At least 1.
@@ -29,7 +29,7 @@ pub(super) struct Pace {
     unclocked: u64,
 }
 
-impl Pace {
+impl TransferPace {
     pub(super) fn new(assumed: u64) -> Self {
         Self {
             assumed,
@@ -54,7 +54,7 @@ impl Pace {
         Duration::from_nanos(bytes.saturating_mul(self.cost) / COST_BYTES)
     }
 
-    /// Whether [`Pace::on_time`] should be told the time.
+    /// Whether [`TransferPace::on_time`] should be told the time.
     pub(super) fn needs_clock(&self) -> bool {
         self.unclocked >= UNCLOCKED_MAX
     }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     /// A message about 64 KiB every so often.
-    fn run(pace: &mut Pace, begin_us: u64, every_us: u64, messages: u64) {
+    fn run(pace: &mut TransferPace, begin_us: u64, every_us: u64, messages: u64) {
         for i in 0..messages {
             pace.on_freed(64 << 10);
             assert!(pace.needs_clock());
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_pace_is_learned() {
-        let mut pace = Pace::new(4000);
+        let mut pace = TransferPace::new(4000);
         assert_eq!(pace.bytes_per_us(), 4000);
         run(&mut pace, 0, 32, 9);
         assert_eq!(pace.bytes_per_us(), 2048, "after one span");
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn interrupted_spans_do_not_count() {
-        let mut pace = Pace::new(4000);
+        let mut pace = TransferPace::new(4000);
         run(&mut pace, 0, 32, 9);
         for i in 1..10 {
             pace.interrupt();

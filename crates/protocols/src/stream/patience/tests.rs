@@ -99,34 +99,34 @@ fn direct_phases_in_vain_become_rare() {
 fn a_sender_far_ahead_lets_the_ring_drain() {
     let mut near = patience(40);
     near.on_indirect(at(0), MIB);
-    assert!(!near.turns(at(0), 0, 64 * KIB), "not far ahead");
-    assert!(near.turns(at(0), 0, MIB) && near.turns(at(500), 0, MIB / 2));
+    assert!(!near.has_begun_round(at(0), 0, 64 * KIB), "not far ahead");
+    assert!(near.has_begun_round(at(0), 0, MIB) && near.has_begun_round(at(500), 0, MIB / 2));
     near.on_direct(at(600), MIB);
-    assert!(!near.turns(at(601), 0, 64 * KIB));
+    assert!(!near.has_begun_round(at(601), 0, 64 * KIB));
     let mut far = patience(48_000);
     far.on_indirect(at(0), 64 * MIB);
-    assert!(!far.turns(at(0), 0, 64 * MIB), "too far away");
-    assert!(!Patience::new(0).turns(at(0), 0, 64 * MIB), "switched off");
+    assert!(!far.has_begun_round(at(0), 0, 64 * MIB), "too far away");
+    assert!(!Patience::new(0).has_begun_round(at(0), 0, 64 * MIB), "switched off");
 }
 
 /// One send after the other, each copied before the next: the ring is never full, but after some are tried another way.
 #[test]
 fn a_sender_that_is_not_ahead_tries_direct_transfer() {
-    let (mut patience, mut turns) = (patience(4), Vec::new());
+    let (mut patience, mut rounds) = (patience(4), Vec::new());
     for i in 0..10_000 {
         let now = at(1_000 * i);
-        if patience.turns(now, MIB, 0) {
-            turns.push(i);
-            assert!(!patience.turns(at(1_000 * i + 100), MIB, 0), "no advert comes");
+        if patience.has_begun_round(now, MIB, 0) {
+            rounds.push(i);
+            assert!(!patience.has_begun_round(at(1_000 * i + 100), MIB, 0), "no advert comes");
         }
         patience.on_indirect(now, MIB);
     }
-    assert!(turns.first().is_some_and(|first| *first < 10), "{turns:?}");
-    assert!(turns.len() < 10_000 / 20, "{} turns in vain", turns.len());
+    assert!(rounds.first().is_some_and(|first| *first < 10), "{rounds:?}");
+    assert!(rounds.len() < 10_000 / 20, "{} turns in vain", rounds.len());
     for i in 0..10_000 {
         patience.on_indirect(at(10_000_000 + i), 512);
         assert!(
-            !patience.turns(at(10_000_000 + i), 512, 0),
+            !patience.has_begun_round(at(10_000_000 + i), 512, 0),
             "512 bytes are copied sooner than an advert comes"
         );
     }
@@ -138,7 +138,10 @@ fn a_sender_that_is_not_ahead_does_not_stop() {
     let mut patience = patience(4);
     for i in 0..1000 {
         patience.on_indirect(at(i), 64);
-        assert!(!patience.turns(at(i), 0, 64 * i), "{i} messages of 64 bytes, one in a microsecond");
+        assert!(
+            !patience.has_begun_round(at(i), 0, 64 * i),
+            "{i} messages of 64 bytes, one in a microsecond"
+        );
     }
 }
 
@@ -156,31 +159,31 @@ fn outliers_count_little() {
 }
 
 #[test]
-fn turns_in_vain_are_forgotten() {
+fn rounds_in_vain_are_forgotten() {
     let mut patience = patience(40);
     patience.on_indirect(at(0), MIB);
-    while patience.turn_factor < TURN_FACTOR_MAX {
+    while patience.round_factor < ROUND_FACTOR_MAX {
         patience.on_indirect(at(0), MIB);
-        patience.turns(at(0), 0, 64 * MIB);
-        patience.turns(at(1_000_000), 0, 64 * MIB);
+        patience.has_begun_round(at(0), 0, 64 * MIB);
+        patience.has_begun_round(at(1_000_000), 0, 64 * MIB);
     }
     let tries = (0..100_000).take_while(|i| {
         patience.on_indirect(at(1_000_000 + 350 * i), MIB);
-        patience.turn_factor > TURN_FACTOR_MIN
+        patience.round_factor > ROUND_FACTOR_MIN
     });
     assert!((1_000..100_000).contains(&tries.count()));
 }
 
 #[test]
-fn turns_in_vain_become_rare() {
+fn rounds_in_vain_become_rare() {
     let mut patience = patience(40);
     patience.on_indirect(at(0), 64 * MIB);
-    assert!(patience.turns(at(0), 0, MIB));
+    assert!(patience.has_begun_round(at(0), 0, MIB));
     for i in 1..4 {
         patience.on_direct(at(i), MIB / 2);
         patience.on_phase_end();
-        patience.turns(at(i), 0, MIB);
+        patience.has_begun_round(at(i), 0, MIB);
     }
-    assert!(!patience.turns(at(10), 0, MIB), "draining is not worth 16 adverts");
-    assert!(patience.turns(at(10), 0, 8 * MIB));
+    assert!(!patience.has_begun_round(at(10), 0, MIB), "draining is not worth 16 adverts");
+    assert!(patience.has_begun_round(at(10), 0, 8 * MIB));
 }

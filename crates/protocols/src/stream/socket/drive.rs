@@ -1,22 +1,23 @@
 //! How a socket is driven: events of the fabric in, posts and copies out, and the way to its end (EXS §II.B).
 
-use squall_fabric::{BreakReason, Core, Event, Fabric, Grant, Instant, PostError, Token};
+use squall_fabric::{BreakReason, Core, Fabric, FabricEvent, Grant, Instant, PostError, Token};
 
-use super::{SLOT_WORDS, Socket, State, bytes};
+use super::{SLOT_WORDS, SocketCore, State, bytes};
 use crate::stream::copy::copy_bytes;
-use crate::stream::hello::Hello;
+use crate::stream::hello::StreamHello;
 use crate::stream::posting::Posting;
 use crate::stream::{
-    Arrival, Completion, Failure, MESSAGE_BYTES_MAX, Message, Output, Peer, Route, Transfer, Violation,
+    Completion, MESSAGE_BYTES_MAX, PeerParameters, SocketFailure, StreamMessage, StreamOutput,
+    StreamTransfer, StreamViolation, TransferArrival, TransferRoute,
 };
 
-impl Socket {
+impl SocketCore {
     /// Takes an event as [`Core::handle_event`] does, if it is one that mostly comes and needs no fabric; false if not. For a
     /// driver that hands events over while the fabric yields them: to keep one costs more than to take it.
     #[inline]
-    pub fn absorb(&mut self, event: &Event) -> bool {
+    pub fn absorb(&mut self, event: &FabricEvent) -> bool {
         match *event {
-            Event::Arrived { conn, token, immediate } if conn == self.conn => {
+            FabricEvent::Arrived { conn, token, immediate } if conn == self.conn => {
                 self.rests = false;
                 if !self.is_over() && self.violation.is_none() {
                     let result = self.on_transfer(immediate);
@@ -24,7 +25,7 @@ impl Socket {
                 }
                 true
             }
-            Event::Done { conn, token } if conn == self.conn && !self.out.awaits_probe() => {
+            FabricEvent::Done { conn, token } if conn == self.conn && !self.out.awaits_probe() => {
                 self.on_done(token);
                 true
             }
@@ -33,7 +34,7 @@ impl Socket {
     }
 
     /// What arrived in the slot of that token is taken, or breaks the protocol.
-    fn on_used_up(&mut self, slot: Token, result: Result<(), Violation>) {
+    fn on_used_up(&mut self, slot: Token, result: Result<(), StreamViolation>) {
         match result {
             Ok(()) => self.spent.push(slot_of(slot)),
             Err(violation) => self.violation = Some(violation),
@@ -44,26 +45,26 @@ impl Socket {
     #[inline]
     fn judge<F: Fabric>(&mut self, fabric: &mut F) {
         if let Some(violation) = self.violation.take() {
-            self.give_up(fabric, Failure::Violation(violation));
+            self.give_up(fabric, SocketFailure::Violation(violation));
         }
     }
 
     #[inline]
-    fn on_transfer(&mut self, immediate: u32) -> Result<(), Violation> {
-        let arrival = Arrival::from_immediate(immediate);
-        if let Arrival::Indirect { .. } = arrival {
+    fn on_transfer(&mut self, immediate: u32) -> Result<(), StreamViolation> {
+        let arrival = TransferArrival::from_immediate(immediate);
+        if let TransferArrival::Indirect { .. } = arrival {
             // Its bytes are still with the peer's processor, and will be copied soon.
             self.ring.prefetch(self.end.next_arrival());
         }
         self.end.handle_arrival(arrival)
     }
 
-    fn on_message(&mut self, slot: usize, length: usize) -> Result<(), Violation> {
+    fn on_message(&mut self, slot: usize, length: usize) -> Result<(), StreamViolation> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let bytes = bytes.get_mut(..length).ok_or(Violation::Garbled)?;
+        let bytes = bytes.get_mut(..length).ok_or(StreamViolation::Garbled)?;
         self.slots.copy_bytes_out(slot * SLOT_WORDS, bytes);
         if self.peer_ring.is_none() {
-            return self.on_hello(&Hello::decode(bytes)?);
+            return self.on_hello(&StreamHello::decode(bytes)?);
         }
         let mut message = std::mem::take(&mut self.out.message);
         let result = message.decode(bytes).and_then(|()| self.check_grants(&message));
@@ -72,11 +73,11 @@ impl Socket {
         result
     }
 
-    fn on_hello(&mut self, hello: &Hello) -> Result<(), Violation> {
+    fn on_hello(&mut self, hello: &StreamHello) -> Result<(), StreamViolation> {
         hello.check(self.end.settings())?;
         self.check_grant(&hello.ring)?;
         (self.peer_ring, self.connect_by) = (Some(hello.ring), None);
-        self.end.handle_peer(&Peer {
+        self.end.handle_peer(&PeerParameters {
             ring_words: hello.ring.words,
             receives_max: hello.receives_max as usize,
             credits: hello.credits,
@@ -85,15 +86,15 @@ impl Socket {
         })
     }
 
-    fn check_grants(&self, message: &Message) -> Result<(), Violation> {
+    fn check_grants(&self, message: &StreamMessage) -> Result<(), StreamViolation> {
         message.adverts.iter().try_for_each(|advert| self.check_grant(&advert.grant))
     }
 
     /// Grants are the peer's own, for this node: a write under another one would be this node's fault.
-    fn check_grant(&self, grant: &Grant) -> Result<(), Violation> {
+    fn check_grant(&self, grant: &Grant) -> Result<(), StreamViolation> {
         let own = self.grants[0];
         let is_ours = grant.owner == self.peer && grant.peer == own.owner;
-        if is_ours { Ok(()) } else { Err(Violation::AdvertLength) }
+        if is_ours { Ok(()) } else { Err(StreamViolation::AdvertLength) }
     }
 
     #[inline]
@@ -106,7 +107,7 @@ impl Socket {
 
     /// Introduces this end.
     fn introduce(&mut self) {
-        let hello = Hello::new(self.end.settings(), self.grants[0]);
+        let hello = StreamHello::new(self.end.settings(), self.grants[0]);
         self.out.put_hello(&hello.encode());
         self.state = State::Open;
     }
@@ -128,7 +129,7 @@ impl Socket {
     }
 
     /// Posts all that may be posted; returns the number of posts, and counts a full queue as one, since no event
-    /// tells when there is room again.
+    /// tells when there is space again.
     fn post<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         if self.out.is_empty() && self.end.is_quiet() {
             return 0;
@@ -158,8 +159,8 @@ impl Socket {
                 // To wait may have to be told.
                 None if owes_message || !self.end.owes_message() => return posts,
                 None => continue,
-                Some(Output::Message) => self.out.put_message(),
-                Some(Output::Transfer(transfer)) => self.put_transfer(fabric, &transfer),
+                Some(StreamOutput::Message) => self.out.put_message(),
+                Some(StreamOutput::Transfer(transfer)) => self.put_transfer(fabric, &transfer),
             }
             posts += 1;
         }
@@ -173,14 +174,14 @@ impl Socket {
     }
 
     #[inline]
-    fn put_transfer<F: Fabric>(&mut self, fabric: &mut F, transfer: &Transfer) {
+    fn put_transfer<F: Fabric>(&mut self, fabric: &mut F, transfer: &StreamTransfer) {
         let (source, first_byte) = self.sends.find(transfer.send);
         let from_byte = first_byte + bytes(transfer.offset);
         let length = bytes(transfer.length);
         let history = self.out.history;
         let (grant, to_byte, before) = match transfer.route {
-            Route::Direct { grant, start } => (grant, bytes(start), history.last(bytes(start % 8))),
-            Route::Indirect { word, skip } => {
+            TransferRoute::Direct { grant, start } => (grant, bytes(start), history.last(bytes(start % 8))),
+            TransferRoute::Indirect { word, skip } => {
                 (self.peer_ring.expect("the peer is there"), bytes(8 * word + skip), 0)
             }
         };
@@ -194,7 +195,7 @@ impl Socket {
     }
 
     /// The connection has failed.
-    pub(super) fn give_up<F: Fabric>(&mut self, fabric: &mut F, failure: Failure) {
+    pub(super) fn give_up<F: Fabric>(&mut self, fabric: &mut F, failure: SocketFailure) {
         if !self.is_over() {
             self.end.fail(failure);
             self.close(fabric);
@@ -206,7 +207,7 @@ impl Socket {
         if self.end.has_all() {
             self.close(fabric);
         } else {
-            self.give_up(fabric, Failure::Broken(reason));
+            self.give_up(fabric, SocketFailure::Broken(reason));
         }
     }
 
@@ -239,7 +240,7 @@ impl Socket {
         self.judge(fabric);
         let mut work = if self.end.has_stored() { self.copy() } else { 0 };
         if self.connect_by.is_some_and(|by| fabric.now() >= by) {
-            self.give_up(fabric, Failure::Unanswered);
+            self.give_up(fabric, SocketFailure::Unanswered);
         }
         if self.state == State::Open {
             work += self.post(fabric);
@@ -267,31 +268,33 @@ impl Socket {
     }
 }
 
-impl<F: Fabric> Core<F> for Socket {
-    fn handle_event(&mut self, fabric: &mut F, event: &Event) {
+impl<F: Fabric> Core<F> for SocketCore {
+    fn handle_event(&mut self, fabric: &mut F, event: &FabricEvent) {
         self.rests = false;
         self.judge(fabric);
         if self.absorb(event) {
             return;
         }
         match *event {
-            Event::Connected { conn, .. } if conn == self.conn && self.state == State::Opening => {
+            FabricEvent::Connected { conn, .. } if conn == self.conn && self.state == State::Opening => {
                 self.introduce();
             }
-            Event::Received { conn, token, length } if conn == self.conn && !self.is_over() => {
+            FabricEvent::Received { conn, token, length } if conn == self.conn && !self.is_over() => {
                 let result = self.on_message(slot_of(token), length);
                 self.on_used_up(token, result);
             }
-            Event::Done { conn, token } if conn == self.conn => {
+            FabricEvent::Done { conn, token } if conn == self.conn => {
                 if let Some(span) = self.out.round_trip(fabric, token) {
                     self.end.handle_round_trip(span);
                 }
                 self.on_done(token);
             }
-            Event::Broken { conn, reason } if conn == self.conn => self.on_broken(fabric, reason),
-            Event::Refused { conn } if conn == self.conn => self.on_broken(fabric, BreakReason::Refused),
-            Event::PeerLost { peer, reason } if peer == self.peer => self.on_broken(fabric, reason),
-            Event::Revoked { ref grant } => {
+            FabricEvent::Broken { conn, reason } if conn == self.conn => self.on_broken(fabric, reason),
+            FabricEvent::Refused { conn } if conn == self.conn => {
+                self.on_broken(fabric, BreakReason::Refused)
+            }
+            FabricEvent::PeerLost { peer, reason } if peer == self.peer => self.on_broken(fabric, reason),
+            FabricEvent::Revoked { ref grant } => {
                 for (_, memory) in self.releasing.extract_if(.., |(of, _)| of == grant) {
                     fabric.release(&memory);
                 }

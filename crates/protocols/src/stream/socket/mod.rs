@@ -9,16 +9,16 @@ use squall_fabric::{Channel, ConnId, Fabric, Grant, Instant, NodeId, PostError, 
 
 use self::pieces::Pieces;
 use super::hello::HELLO_BYTES;
-use super::outgoing::Outgoing;
+use super::send_path::SendPath;
 use super::{
-    Completion, End, Failure, MESSAGE_BYTES_MAX, Memory, PostRefused, ReceiveId, SendId, Settings,
-    SettingsError, Statistics, Violation,
+    Completion, MESSAGE_BYTES_MAX, PostRefused, ReceiveId, ReceiveMemory, SendId, SocketFailure, Statistics,
+    StreamEnd, StreamSettings, StreamSettingsError, StreamViolation,
 };
 
 /// One end of a connection.
 ///
 /// **Law.** The driver is that of every [`squall_fabric::Core`]. The user posts sends and receives with memory of regions that this
-/// node's fabric has registered, leaves that memory alone until [`Socket::poll_completion`] names it, and asks for
+/// node's fabric has registered, leaves that memory alone until [`SocketCore::poll_completion`] names it, and asks for
 /// completions after each `poll`. Sends may be posted before the peer is there.
 ///
 /// **Memory** is named by bytes of a region, and begins at a word. The words of a receive belong to it whole: bytes
@@ -26,11 +26,11 @@ use super::{
 /// right to write all of that region, until the socket is closed: keep apart what the peer must not touch. The socket
 /// holds the region of the last send and of the last receive that are done, until others are done.
 #[derive(Debug)]
-pub struct Socket {
+pub struct SocketCore {
     peer: NodeId,
     conn: ConnId,
     state: State,
-    end: End,
+    end: StreamEnd,
     /// Memory for the peer's messages: one slot for each credit, always posted.
     slots: Region,
     /// Slots that are used up and not yet posted again.
@@ -47,13 +47,13 @@ pub struct Socket {
     /// Memory of outstanding sends and receives, in order.
     sends: Pieces<SendId>,
     receives: Pieces<ReceiveId>,
-    out: Outgoing,
+    out: SendPath,
     /// The last time that the sender had to know.
     now: Instant,
     /// A completion of the socket itself.
     closed: Option<Completion>,
-    /// How the peer broke the protocol, found by [`Socket::absorb`]; the next poll gives up.
-    violation: Option<Violation>,
+    /// How the peer broke the protocol, found by [`SocketCore::absorb`]; the next poll gives up.
+    violation: Option<StreamViolation>,
     /// A poll has nothing to do until the user posts something or an event comes.
     rests: bool,
 }
@@ -70,7 +70,7 @@ enum State {
     Closed,
 }
 
-impl Socket {
+impl SocketCore {
     /// Opens `channel` to `peer`, which does the same with settings of the same kind and policy.
     ///
     /// # Errors
@@ -79,8 +79,8 @@ impl Socket {
         fabric: &mut F,
         peer: NodeId,
         channel: Channel,
-        settings: Settings,
-    ) -> Result<Self, SettingsError> {
+        settings: StreamSettings,
+    ) -> Result<Self, StreamSettingsError> {
         settings.check()?;
         let count = settings.credits as usize;
         let slots = fabric.register(count * SLOT_WORDS);
@@ -93,7 +93,7 @@ impl Socket {
             peer,
             conn,
             state: State::Opening,
-            end: End::new(settings),
+            end: StreamEnd::new(settings),
             slots,
             spent: Vec::with_capacity(count),
             ring,
@@ -103,7 +103,7 @@ impl Socket {
             connect_by,
             sends: Pieces::default(),
             receives: Pieces::default(),
-            out: Outgoing::new(),
+            out: SendPath::new(),
             now: fabric.now(),
             closed: None,
             violation: None,
@@ -137,7 +137,7 @@ impl Socket {
         self.is_over() || self.out.is_empty() && self.end.has_transferred_all()
     }
 
-    /// Whether [`Socket::poll_completion`] has something.
+    /// Whether [`SocketCore::poll_completion`] has something.
     #[inline]
     #[must_use]
     pub fn has_completion(&self) -> bool {
@@ -152,7 +152,7 @@ impl Socket {
 
     /// Why the connection has failed, if it has.
     #[must_use]
-    pub fn failure(&self) -> Option<Failure> {
+    pub fn failure(&self) -> Option<SocketFailure> {
         self.end.failure()
     }
 
@@ -187,7 +187,7 @@ impl Socket {
         check_memory(memory, &bytes)?;
         let grant = self.grant(fabric, memory);
         let (start, length) = (bytes.start as u64, bytes.len() as u64);
-        let id = self.end.post_receive(Memory { grant, start, length }, wait_all)?;
+        let id = self.end.post_receive(ReceiveMemory { grant, start, length }, wait_all)?;
         self.rests = false;
         self.receives.add(id, memory, bytes.start);
         Ok(id)
@@ -209,7 +209,7 @@ impl Socket {
     }
 
     /// Gives adopted memory back: takes the peer's right on it, if it has one, and lets the fabric release it then, which
-    /// [`Socket::is_releasing`] tells. False, and nothing has changed, while an outstanding operation names the memory.
+    /// [`SocketCore::is_releasing`] tells. False, and nothing has changed, while an outstanding operation names the memory.
     pub fn release<F: Fabric>(&mut self, fabric: &mut F, memory: &Region) -> bool {
         if self.sends.name(memory) || self.receives.name(memory) {
             return false;
@@ -259,7 +259,7 @@ impl Socket {
     /// Gives the connection up at once; the peer sees it break.
     pub fn abort<F: Fabric>(&mut self, fabric: &mut F) {
         self.rests = false;
-        self.give_up(fabric, Failure::Aborted);
+        self.give_up(fabric, SocketFailure::Aborted);
     }
 
     /// The next thing that is done.

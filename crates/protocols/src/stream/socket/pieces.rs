@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use squall_fabric::{Region, Shelf};
+use squall_fabric::{Region, RegionSlab};
 
 /// Which memory belongs to which operation. Operations are added with ascending names and mostly done in order.
 #[derive(Debug)]
 pub(super) struct Pieces<I> {
     pieces: VecDeque<Piece<I>>,
-    regions: Shelf,
+    regions: RegionSlab,
 }
 
 /// Memory of one operation.
@@ -22,7 +22,7 @@ struct Piece<I> {
 
 impl<I> Default for Pieces<I> {
     fn default() -> Self {
-        Self { pieces: VecDeque::new(), regions: Shelf::default() }
+        Self { pieces: VecDeque::new(), regions: RegionSlab::default() }
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::pair::Pair;
-use crate::stream::{CREDITS_MIN, Kind, Policy, ReceiveId, Settings};
+use super::pair::EndPair;
+use crate::stream::{CREDITS_MIN, ReceiveId, SocketKind, StreamSettings, TransferPolicy};
 
 /// What a user does, in this order.
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +20,13 @@ use Act::{CancelReceive, End, Receive, ReceiveAll, Send};
 /// A pair and how far its users are.
 #[derive(Clone, Hash)]
 struct State {
-    pair: Pair,
+    pair: EndPair,
     done: [usize; 2],
 }
 
 /// Goes through all states that `settings` and the users' scripts allow; returns how many there are.
-fn explore(settings: &[Settings; 2], scripts: [&[Act]; 2]) -> usize {
-    let mut open = vec![State { pair: Pair::new(settings.clone()), done: [0; 2] }];
+fn explore(settings: &[StreamSettings; 2], scripts: [&[Act]; 2]) -> usize {
+    let mut open = vec![State { pair: EndPair::new(settings.clone()), done: [0; 2] }];
     let mut seen = BTreeSet::from([fingerprint(&open[0])]);
     while let Some(state) = open.pop() {
         let mut is_last = true;
@@ -72,7 +72,7 @@ fn successor(state: &State, i: usize, kind: usize, script: &[Act]) -> Option<Sta
     }
 }
 
-fn perform(pair: &mut Pair, i: usize, act: Act) -> Result<(), String> {
+fn perform(pair: &mut EndPair, i: usize, act: Act) -> Result<(), String> {
     match act {
         Send(length) => assert!(pair.send(i, length)),
         Receive(length) => assert!(pair.receive(i, length, false)?),
@@ -102,8 +102,8 @@ fn fingerprint(state: &State) -> u64 {
 
 const STATES_MAX: usize = 1_000_000;
 
-fn small(policy: Policy, renewal: bool) -> [Settings; 2] {
-    let settings = Settings {
+fn small(policy: TransferPolicy, renewal: bool) -> [StreamSettings; 2] {
+    let settings = StreamSettings {
         policy,
         renewal,
         renewal_gap_bytes: 0,
@@ -113,15 +113,15 @@ fn small(policy: Policy, renewal: bool) -> [Settings; 2] {
         credits: CREDITS_MIN + 1,
         sends_max: 8,
         receives_max: 8,
-        ..Settings::default()
+        ..StreamSettings::default()
     };
     [settings.clone(), settings]
 }
 
 /// Explores under all policies; returns the number of states.
 fn explore_all(sender: &[Act], receiver: &[Act]) -> usize {
-    let renewals = [true, false].map(|renewal| small(Policy::Dynamic, renewal));
-    let others = [Policy::Direct, Policy::Indirect].map(|policy| small(policy, true));
+    let renewals = [true, false].map(|renewal| small(TransferPolicy::Dynamic, renewal));
+    let others = [TransferPolicy::Direct, TransferPolicy::Indirect].map(|policy| small(policy, true));
     renewals.iter().chain(&others).map(|settings| explore(settings, [sender, receiver])).sum()
 }
 
@@ -159,7 +159,8 @@ fn both_directions() {
 }
 
 fn both_ways(script: &[Act]) -> usize {
-    let settings = small(Policy::Dynamic, true).map(|settings| Settings { credits: CREDITS_MIN, ..settings });
+    let settings = small(TransferPolicy::Dynamic, true)
+        .map(|settings| StreamSettings { credits: CREDITS_MIN, ..settings });
     explore(&settings, [script, script])
 }
 
@@ -173,7 +174,8 @@ fn packets() {
 }
 
 fn packet_states(sender: &[Act], receiver: &[Act]) -> usize {
-    let settings = small(Policy::Dynamic, true).map(|settings| Settings { kind: Kind::Packets, ..settings });
+    let settings = small(TransferPolicy::Dynamic, true)
+        .map(|settings| StreamSettings { kind: SocketKind::Packets, ..settings });
     explore(&settings, [sender, receiver])
 }
 

@@ -3,37 +3,37 @@
 use squall_fabric::Duration;
 use squall_fabric::sim::Prng;
 
-use super::pair::{Fault, Pair};
+use super::pair::{EndPair, PairFault};
 use super::random::check_resume;
-use crate::stream::mutation::{Mutation, with};
-use crate::stream::{CREDITS_MIN, Policy, Settings};
+use crate::stream::mutation::{StreamMutation, with};
+use crate::stream::{CREDITS_MIN, StreamSettings, TransferPolicy};
 
 /// Side 0 sends, side 1 receives.
-fn pair(renewal: bool) -> Pair {
-    Pair::alike(Settings {
+fn pair(renewal: bool) -> EndPair {
+    EndPair::alike(StreamSettings {
         renewal,
         renewal_gap_bytes: 0,
         advert_bytes_min: 0,
         copy_bytes_per_us: 0,
         ring_words: 8,
         credits: CREDITS_MIN + 12,
-        ..Settings::default()
+        ..StreamSettings::default()
     })
 }
 
 /// Everything that side `i` has under way arrives.
-fn deliver_all(pair: &mut Pair, i: usize) -> Result<(), Fault> {
+fn deliver_all(pair: &mut EndPair, i: usize) -> Result<(), PairFault> {
     while pair.post(i)? || pair.deliver(i)? {}
     Ok(())
 }
 
 /// Side 0 sends `length` bytes at once; they are not yet delivered.
-fn send(pair: &mut Pair, length: u64) -> Result<(), Fault> {
+fn send(pair: &mut EndPair, length: u64) -> Result<(), PairFault> {
     assert!(pair.send(0, length));
     pair.post(0).map(|posted| assert!(posted))
 }
 
-fn receive(pair: &mut Pair, lengths: &[u64]) -> Result<(), Fault> {
+fn receive(pair: &mut EndPair, lengths: &[u64]) -> Result<(), PairFault> {
     for length in lengths {
         assert!(pair.receive(1, *length, false)?);
     }
@@ -41,7 +41,7 @@ fn receive(pair: &mut Pair, lengths: &[u64]) -> Result<(), Fault> {
 }
 
 /// Routes of side 0 since the last look.
-fn routes(pair: &mut Pair) -> Vec<bool> {
+fn routes(pair: &mut EndPair) -> Vec<bool> {
     std::mem::take(&mut pair.sides[0].routes)
 }
 
@@ -50,7 +50,7 @@ const INDIRECT: bool = false;
 
 /// Fig. 1 and 6: an indirect transfer crosses four adverts and fills the first receive. If a later receive were
 /// advertised now, with an estimate, the sender could come to that estimate by another indirect transfer.
-fn figure_6(renewal: bool) -> Result<Vec<bool>, Fault> {
+fn figure_6(renewal: bool) -> Result<Vec<bool>, PairFault> {
     let mut pair = pair(renewal);
     receive(&mut pair, &[10, 10, 10, 10])?;
     send(&mut pair, 2)?;
@@ -70,13 +70,14 @@ fn figure_6_a_later_receive_is_not_advertised_before_older_ones() {
     // The second send crosses the renewed adverts; the third finds them stale, or finds none.
     assert_eq!(figure_6(true), Ok(vec![INDIRECT, INDIRECT, INDIRECT]));
     assert_eq!(figure_6(false), Ok(vec![INDIRECT, INDIRECT, INDIRECT]));
-    let fault = with(Some(Mutation::AdvertiseBehindVoided), || figure_6(false)).expect_err("fig. 6 as drawn");
+    let fault =
+        with(Some(StreamMutation::AdvertiseBehindVoided), || figure_6(false)).expect_err("fig. 6 as drawn");
     assert!(fault.starts_with("[E1]"), "{fault}");
 }
 
 /// Fig. 7: adverts wait until the receives before them are satisfied; then direct transfer resumes. With renewal it
 /// resumes as soon as the ring is empty.
-fn figure_7(renewal: bool) -> Result<Vec<bool>, Fault> {
+fn figure_7(renewal: bool) -> Result<Vec<bool>, PairFault> {
     let mut pair = pair(renewal);
     receive(&mut pair, &[4, 4])?;
     send(&mut pair, 2)?;
@@ -98,7 +99,7 @@ fn figure_7_adverts_resume_in_order() {
 }
 
 /// Fig. 8: two adverts of a new phase come too late. The second one's estimate happens to be where the sender is.
-fn figure_8(renewal: bool) -> Result<Vec<bool>, Fault> {
+fn figure_8(renewal: bool) -> Result<Vec<bool>, PairFault> {
     let mut pair = pair(renewal);
     receive(&mut pair, &[10])?;
     send(&mut pair, 2)?;
@@ -117,15 +118,15 @@ fn figure_8(renewal: bool) -> Result<Vec<bool>, Fault> {
 fn figure_8_a_late_advert_takes_its_phase_with_it() {
     for renewal in [true, false] {
         assert_eq!(figure_8(renewal), Ok(vec![INDIRECT; 3]));
-        let fault =
-            with(Some(Mutation::KeepPhaseOfDropped), || figure_8(renewal)).expect_err("fig. 8 as drawn");
+        let fault = with(Some(StreamMutation::KeepPhaseOfDropped), || figure_8(renewal))
+            .expect_err("fig. 8 as drawn");
         assert!(fault.starts_with("[E1]"), "{fault}");
     }
 }
 
 /// [E2] A burst that fills the ring, receives without adverts that drain it, and a pause: what comes then is direct,
 /// again and again. Fig. 5 as printed never gets there.
-fn bursts(renewal: bool) -> Result<(), Fault> {
+fn bursts(renewal: bool) -> Result<(), PairFault> {
     let mut pair = pair(renewal);
     for _ in 0..10 {
         for length in [7, 9, 20] {
@@ -145,7 +146,7 @@ fn bursts(renewal: bool) -> Result<(), Fault> {
 fn zero_copy_resumes_after_bursts() {
     for renewal in [true, false] {
         assert_eq!(bursts(renewal), Ok(()));
-        let fault = with(Some(Mutation::NoResync), || bursts(renewal)).expect_err("fig. 5 as printed");
+        let fault = with(Some(StreamMutation::NoResync), || bursts(renewal)).expect_err("fig. 5 as printed");
         assert!(fault.starts_with("[E2]"), "{fault}");
     }
 }
@@ -158,11 +159,11 @@ fn stuck_per_mille(renewal: bool) -> u64 {
 }
 
 /// Direct transfers in the second half of one run.
-fn late_direct(seed: u64, renewal: bool) -> Result<usize, Fault> {
+fn late_direct(seed: u64, renewal: bool) -> Result<usize, PairFault> {
     let mut prng = Prng::new(seed);
     let mut pair = pair(renewal);
-    for turn in 0..400 {
-        if turn == 200 {
+    for step in 0..400 {
+        if step == 200 {
             routes(&mut pair);
         }
         match prng.below(8) {
@@ -186,7 +187,7 @@ const RUNS: u64 = 500;
 /// renewal rarely, and then because the sender was ahead.
 #[test]
 fn runs_do_not_stay_indirect() {
-    let printed = with(Some(Mutation::NoResync), || stuck_per_mille(false));
+    let printed = with(Some(StreamMutation::NoResync), || stuck_per_mille(false));
     let (repaired, renewed) = (stuck_per_mille(false), stuck_per_mille(true));
     println!("runs per mille without direct transfer in their second half: {printed}, {repaired}, {renewed}");
     assert!(printed > 950 && repaired < 850 && renewed < 400, "{printed} {repaired} {renewed}");
@@ -194,9 +195,9 @@ fn runs_do_not_stay_indirect() {
 
 /// The routes of three sends: two cross the adverts, which are in vain, so that much would have to be copied before the
 /// next; the third waits for the ring to drain, since what is in it (39 µs) takes longer than an advert (10 µs).
-fn wait_after_adverts_in_vain() -> Result<Vec<bool>, Fault> {
-    let settings = Settings { copy_bytes_per_us: 100, ring_words: 4096, ..Settings::default() };
-    let mut pair = Pair::alike(settings);
+fn wait_after_adverts_in_vain() -> Result<Vec<bool>, PairFault> {
+    let settings = StreamSettings { copy_bytes_per_us: 100, ring_words: 4096, ..StreamSettings::default() };
+    let mut pair = EndPair::alike(settings);
     pair.sides[0].end.handle_round_trip(Duration::from_micros(10));
     receive(&mut pair, &[20_000; 3])?;
     assert!(pair.post(1)?, "all are advertised");
@@ -212,16 +213,16 @@ fn wait_after_adverts_in_vain() -> Result<Vec<bool>, Fault> {
 #[test]
 fn who_waits_for_an_advert_gets_it() {
     assert_eq!(wait_after_adverts_in_vain(), Ok(vec![INDIRECT, INDIRECT, DIRECT]));
-    let silent = with(Some(Mutation::WaitSilently), wait_after_adverts_in_vain);
+    let silent = with(Some(StreamMutation::WaitSilently), wait_after_adverts_in_vain);
     assert_eq!(silent, Ok(vec![INDIRECT; 3]), "it waited in vain");
 }
 
 /// The baselines force one mode.
 #[test]
 fn policies_force_their_mode() {
-    for (policy, route) in [(Policy::Direct, DIRECT), (Policy::Indirect, INDIRECT)] {
-        let mut pair = Pair::alike(Settings { policy, ..Settings::default() });
-        let mut moves = || -> Result<Vec<bool>, Fault> {
+    for (policy, route) in [(TransferPolicy::Direct, DIRECT), (TransferPolicy::Indirect, INDIRECT)] {
+        let mut pair = EndPair::alike(StreamSettings { policy, ..StreamSettings::default() });
+        let mut moves = || -> Result<Vec<bool>, PairFault> {
             pair.send(0, 5);
             pair.calm()?;
             receive(&mut pair, &[3, 9])?;

@@ -1,16 +1,16 @@
-//! Mistakes put back one at a time (EXS fig. 2–8): random interleavings catch each within a stated number of seeds.
+//! Mutations put back one at a time (EXS fig. 2–8): random interleavings catch each within a stated number of seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::pair::{Fault, Pair, ensure};
-use super::random::{Tally, run};
-use crate::stream::mutation::{Mutation, with};
-use crate::stream::{CREDITS_MIN, Policy, Settings};
+use super::pair::{EndPair, PairFault, ensure};
+use super::random::{StreamRunTally, run};
+use crate::stream::mutation::{StreamMutation, with};
+use crate::stream::{CREDITS_MIN, StreamSettings, TransferPolicy};
 
 /// The first seed that catches the mutation, and what it says.
-fn caught(mutation: Mutation, seeds_max: u64) -> Option<(u64, String)> {
+fn caught(mutation: StreamMutation, seeds_max: u64) -> Option<(u64, String)> {
     (0..seeds_max).find_map(|seed| {
-        let run = || with(Some(mutation), || run(seed, &mut Tally::default()));
+        let run = || with(Some(mutation), || run(seed, &mut StreamRunTally::default()));
         let fault = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(())) => return None,
             Ok(Err(fault)) => fault,
@@ -20,20 +20,20 @@ fn caught(mutation: Mutation, seeds_max: u64) -> Option<(u64, String)> {
     })
 }
 
-/// What mistakes are, and within how many seeds they are caught.
-const MUTATIONS: [(Mutation, u64); 12] = [
-    (Mutation::NoResync, 100),
-    (Mutation::AdvertiseBehindVoided, 1000),
-    (Mutation::KeepPhaseOfDropped, 1000),
-    (Mutation::IgnoreSequence, 100),
-    (Mutation::IgnorePhase, 1000),
-    (Mutation::AdvertiseOverStored, 1000),
-    (Mutation::WriteAcrossEnd, 100),
-    (Mutation::WaitAllOnce, 100),
-    (Mutation::CancelAtOnce, 1000),
-    (Mutation::EndBeforeData, 1000),
-    (Mutation::DropRest, 100),
-    (Mutation::CutPacket, 100),
+/// What mutations are, and within how many seeds they are caught.
+const MUTATIONS: [(StreamMutation, u64); 12] = [
+    (StreamMutation::NoResync, 100),
+    (StreamMutation::AdvertiseBehindVoided, 1000),
+    (StreamMutation::KeepPhaseOfDropped, 1000),
+    (StreamMutation::IgnoreSequence, 100),
+    (StreamMutation::IgnorePhase, 1000),
+    (StreamMutation::AdvertiseOverStored, 1000),
+    (StreamMutation::WriteAcrossEnd, 100),
+    (StreamMutation::WaitAllOnce, 100),
+    (StreamMutation::CancelAtOnce, 1000),
+    (StreamMutation::EndBeforeData, 1000),
+    (StreamMutation::DropRest, 100),
+    (StreamMutation::CutPacket, 100),
 ];
 
 #[test]
@@ -49,9 +49,12 @@ fn every_mutation_is_caught() {
 }
 
 /// Both ends have as many sends as the other has credits, and nothing else to say, all at once.
-fn all_at_once() -> Result<(), Fault> {
-    let mut pair =
-        Pair::alike(Settings { policy: Policy::Indirect, credits: CREDITS_MIN, ..Settings::default() });
+fn all_at_once() -> Result<(), PairFault> {
+    let mut pair = EndPair::alike(StreamSettings {
+        policy: TransferPolicy::Indirect,
+        credits: CREDITS_MIN,
+        ..StreamSettings::default()
+    });
     for i in 0..2 {
         assert!((0..=CREDITS_MIN).all(|_| pair.send(i, 1)));
         while pair.post(i)? {}
@@ -67,6 +70,6 @@ fn all_at_once() -> Result<(), Fault> {
 fn without_reserve_both_ends_starve() {
     assert_eq!(all_at_once(), Ok(()));
     let fault =
-        with(Some(Mutation::NoReserve), all_at_once).expect_err("no credit is left to return credits");
+        with(Some(StreamMutation::NoReserve), all_at_once).expect_err("no credit is left to return credits");
     assert!(fault.starts_with("[E6]"), "{fault}");
 }

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, VecDeque};
 use squall_fabric::{Grant, Instant, NodeId, RegionId};
 
 use crate::stream::{
-    Completion, End, Kind, MESSAGE_BYTES_MAX, Memory, Message, Output, Peer, ReceiveId, ReceiveOutcome,
-    Route, SendId, SendOutcome, Settings, Transfer,
+    Completion, MESSAGE_BYTES_MAX, PeerParameters, ReceiveId, ReceiveMemory, ReceiveOutcome, SendId,
+    SendOutcome, SocketKind, StreamEnd, StreamMessage, StreamOutput, StreamSettings, StreamTransfer,
+    TransferRoute,
 };
 
 /// What a check found.
-pub(super) type Fault = String;
+pub(super) type PairFault = String;
 
 /// Fails with a message unless the condition holds.
 macro_rules! ensure {
@@ -23,21 +24,21 @@ pub(super) use ensure;
 
 /// Two connected ends; what one posts travels in order.
 #[derive(Clone, Hash)]
-pub(super) struct Pair {
-    pub(super) sides: [Side; 2],
+pub(super) struct EndPair {
+    pub(super) sides: [PairSide; 2],
     /// A buffer for outputs; holds nothing between moves.
-    message: Message,
+    message: StreamMessage,
     pub(super) now: Instant,
 }
 
 /// One end with its memory, its user, and what it has posted.
 #[derive(Clone, Hash)]
-pub(super) struct Side {
-    pub(super) end: End,
-    kind: Kind,
+pub(super) struct PairSide {
+    pub(super) end: StreamEnd,
+    kind: SocketKind,
     ring: Vec<u8>,
     /// What this side has posted and the other has not got.
-    pub(super) lane: VecDeque<Item>,
+    pub(super) lane: VecDeque<InFlight>,
     /// Completions of transfers on their way to this side.
     pub(super) placed: VecDeque<SendId>,
     receives: BTreeMap<ReceiveId, Buffer>,
@@ -71,14 +72,14 @@ struct Buffer {
 
 /// Something on its way.
 #[derive(Clone, Hash, Debug)]
-pub(super) enum Item {
-    Write { immediate: u32, route: Landing, bytes: Vec<u8>, done: Option<SendId> },
+pub(super) enum InFlight {
+    Write { immediate: u32, route: WriteLanding, bytes: Vec<u8>, done: Option<SendId> },
     Message(Vec<u8>),
 }
 
 /// Where a write lands.
 #[derive(Clone, Copy, Hash, Debug)]
-pub(super) enum Landing {
+pub(super) enum WriteLanding {
     Receive { id: ReceiveId, start: u64 },
     Ring { byte: u64 },
 }
@@ -88,10 +89,10 @@ pub(super) fn byte(side: usize, position: u64) -> u8 {
     (position.wrapping_mul(167) ^ (position >> 8) ^ (side as u64 * 0x5a)) as u8
 }
 
-impl Side {
-    fn new(settings: &Settings) -> Self {
+impl PairSide {
+    fn new(settings: &StreamSettings) -> Self {
         Self {
-            end: End::new(settings.clone()),
+            end: StreamEnd::new(settings.clone()),
             kind: settings.kind,
             ring: vec![0; settings.ring_words as usize * 8],
             lane: VecDeque::new(),
@@ -127,13 +128,13 @@ impl Side {
     }
 }
 
-impl Pair {
+impl EndPair {
     /// Two ends that know each other.
-    pub(super) fn new(settings: [Settings; 2]) -> Self {
-        let mut sides = [0, 1].map(|i| Side::new(&settings[i]));
+    pub(super) fn new(settings: [StreamSettings; 2]) -> Self {
+        let mut sides = [0, 1].map(|i| PairSide::new(&settings[i]));
         for i in 0..2 {
             let peer = &settings[1 - i];
-            let peer = Peer {
+            let peer = PeerParameters {
                 ring_words: peer.ring_words,
                 receives_max: peer.receives_max,
                 credits: peer.credits,
@@ -143,11 +144,11 @@ impl Pair {
             sides[i].end.handle_peer(&peer).expect("no credit is used");
             assert_eq!(sides[i].end.poll_completion(), Some(Completion::Connected));
         }
-        Self { sides, message: Message::default(), now: Instant::default() }
+        Self { sides, message: StreamMessage::default(), now: Instant::default() }
     }
 
     /// Both ends alike.
-    pub(super) fn alike(settings: Settings) -> Self {
+    pub(super) fn alike(settings: StreamSettings) -> Self {
         Self::new([settings.clone(), settings])
     }
 
@@ -162,14 +163,14 @@ impl Pair {
     }
 
     /// The user of side `i` posts a receive; false if it is refused.
-    pub(super) fn receive(&mut self, i: usize, length: u64, wait_all: bool) -> Result<bool, Fault> {
+    pub(super) fn receive(&mut self, i: usize, length: u64, wait_all: bool) -> Result<bool, PairFault> {
         let side = &mut self.sides[i];
         let next = ReceiveId(side.end.next_receive());
         let [owner, peer] = [i, 1 - i].map(|i| NodeId(i as u32));
         let words = length.div_ceil(8);
         let grant = Grant { owner, peer, region: RegionId(1), first: 0, words, key: next.0 };
         let buffer = Buffer { bytes: vec![0; length as usize], filled: 0, wait_all };
-        match side.end.post_receive(Memory { grant, start: 0, length }, wait_all) {
+        match side.end.post_receive(ReceiveMemory { grant, start: 0, length }, wait_all) {
             Ok(id) => side.receives.insert(id, buffer),
             Err(_) => return Ok(false),
         };
@@ -177,13 +178,13 @@ impl Pair {
         Ok(true)
     }
 
-    pub(super) fn cancel_receive(&mut self, i: usize, id: ReceiveId) -> Result<(), Fault> {
+    pub(super) fn cancel_receive(&mut self, i: usize, id: ReceiveId) -> Result<(), PairFault> {
         self.sides[i].end.cancel_receive(id);
         self.collect(i)
     }
 
     /// Cancels the last send, so that those before it keep their places in the stream.
-    pub(super) fn cancel_last_send(&mut self, i: usize) -> Result<(), Fault> {
+    pub(super) fn cancel_last_send(&mut self, i: usize) -> Result<(), PairFault> {
         let side = &mut self.sides[i];
         let Some(id) = side.last_send() else { return Ok(()) };
         let (start, length) = side.sends[&id];
@@ -202,36 +203,36 @@ impl Pair {
     }
 
     /// Side `i` posts its next output; false if it has none.
-    pub(super) fn post(&mut self, i: usize) -> Result<bool, Fault> {
+    pub(super) fn post(&mut self, i: usize) -> Result<bool, PairFault> {
         let side = &mut self.sides[i];
         let item = match side.end.poll_output(self.now, &mut self.message) {
             None => return Ok(false),
-            Some(Output::Message) => {
+            Some(StreamOutput::Message) => {
                 let mut bytes = [0; MESSAGE_BYTES_MAX];
                 let length = self.message.encode(&mut bytes);
                 self.message.clear();
-                Item::Message(bytes[..length].to_vec())
+                InFlight::Message(bytes[..length].to_vec())
             }
-            Some(Output::Transfer(transfer)) => side.write(i, &transfer)?,
+            Some(StreamOutput::Transfer(transfer)) => side.write(i, &transfer)?,
         };
         side.lane.push_back(item);
         Ok(true)
     }
 
     /// What side `i` posted first arrives; false if nothing is under way.
-    pub(super) fn deliver(&mut self, i: usize) -> Result<bool, Fault> {
+    pub(super) fn deliver(&mut self, i: usize) -> Result<bool, PairFault> {
         let Some(item) = self.sides[i].lane.pop_front() else { return Ok(false) };
         let other = &mut self.sides[1 - i];
         let broken = |violation| format!("side {i} is accused: {violation}");
         match item {
-            Item::Write { immediate, route, bytes, done } => {
+            InFlight::Write { immediate, route, bytes, done } => {
                 other.land(route, &bytes)?;
                 self.sides[i].placed_bytes += bytes.len() as u64;
                 self.sides[i].placed.extend(done);
-                let arrival = crate::stream::Arrival::from_immediate(immediate);
+                let arrival = crate::stream::TransferArrival::from_immediate(immediate);
                 self.sides[1 - i].end.handle_arrival(arrival).map_err(broken)?;
             }
-            Item::Message(bytes) => {
+            InFlight::Message(bytes) => {
                 self.message.decode(&bytes).map_err(broken)?;
                 let handled = other.end.handle_message(&self.message).map_err(broken);
                 self.message.clear();
@@ -243,7 +244,7 @@ impl Pair {
     }
 
     /// Side `i` learns of its first placed send; false if there is none.
-    pub(super) fn place(&mut self, i: usize) -> Result<bool, Fault> {
+    pub(super) fn place(&mut self, i: usize) -> Result<bool, PairFault> {
         let Some(id) = self.sides[i].placed.pop_front() else { return Ok(false) };
         self.sides[i].end.handle_placed(id);
         self.collect(i)?;
@@ -251,7 +252,7 @@ impl Pair {
     }
 
     /// Side `i` copies at most `length_max` bytes out of its ring; false if it cannot.
-    pub(super) fn copy(&mut self, i: usize, length_max: u64) -> Result<bool, Fault> {
+    pub(super) fn copy(&mut self, i: usize, length_max: u64) -> Result<bool, PairFault> {
         let side = &mut self.sides[i];
         let Some(copy) = side.end.poll_copy(length_max) else { return Ok(false) };
         let from = copy.from as usize..(copy.from + copy.length) as usize;
@@ -266,7 +267,7 @@ impl Pair {
     }
 
     /// All that the network and both ends can do without their users.
-    pub(super) fn calm(&mut self) -> Result<(), Fault> {
+    pub(super) fn calm(&mut self) -> Result<(), PairFault> {
         let mut moved = true;
         while moved {
             moved = false;
@@ -286,7 +287,7 @@ impl Pair {
     }
 
     /// Takes and checks the completions of side `i`.
-    fn collect(&mut self, i: usize) -> Result<(), Fault> {
+    fn collect(&mut self, i: usize) -> Result<(), PairFault> {
         while let Some(completion) = self.sides[i].end.poll_completion() {
             match completion {
                 Completion::Connected | Completion::Closed { .. } => {}
@@ -303,7 +304,7 @@ impl Pair {
         id: ReceiveId,
         bytes: u64,
         outcome: ReceiveOutcome,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), PairFault> {
         let [first, second] = &mut self.sides;
         let (side, other) = if i == 0 { (first, second) } else { (second, first) };
         let buffer = side.receives.remove(&id).ok_or("a receive completes twice")?;
@@ -316,10 +317,10 @@ impl Pair {
             ReceiveOutcome::Filled => {
                 let full = bytes == buffer.bytes.len() as u64;
                 ensure!(
-                    full || !buffer.wait_all || side.kind == Kind::Packets,
+                    full || !buffer.wait_all || side.kind == SocketKind::Packets,
                     "[E7] {id:?} wanted all and got {bytes}"
                 );
-                ensure!(bytes > 0 || side.kind == Kind::Packets, "{id:?} completes without bytes");
+                ensure!(bytes > 0 || side.kind == SocketKind::Packets, "{id:?} completes without bytes");
             }
             ReceiveOutcome::End => side.ends += 1,
             ReceiveOutcome::TooLong { length } => {
@@ -334,7 +335,7 @@ impl Pair {
             ReceiveOutcome::Cancelled => {}
             ReceiveOutcome::Failed(failure) => return Err(format!("{id:?} failed: {failure}")),
         }
-        if side.kind == Kind::Packets && outcome == ReceiveOutcome::Filled {
+        if side.kind == SocketKind::Packets && outcome == ReceiveOutcome::Filled {
             let (start, length) = other.packets.pop_front().ok_or("[E9] a packet that was not sent")?;
             ensure!(length == bytes && start == side.got, "[E9] {bytes} of a packet of {length} bytes");
         }
@@ -348,29 +349,31 @@ impl Pair {
     }
 }
 
-impl Side {
+impl PairSide {
     /// The write that a transfer asks for.
-    fn write(&mut self, i: usize, transfer: &Transfer) -> Result<Item, Fault> {
+    fn write(&mut self, i: usize, transfer: &StreamTransfer) -> Result<InFlight, PairFault> {
         let (start, length) = *self.sends.get(&transfer.send).ok_or("a transfer of a send that is done")?;
         ensure!(transfer.offset + transfer.length <= length, "a transfer beyond its send");
         let position = start + transfer.offset;
         let bytes = (position..position + transfer.length).map(|position| byte(i, position)).collect();
         let route = match transfer.route {
-            Route::Direct { grant, start } => Landing::Receive { id: ReceiveId(grant.key), start },
-            Route::Indirect { word, skip } => {
+            TransferRoute::Direct { grant, start } => {
+                WriteLanding::Receive { id: ReceiveId(grant.key), start }
+            }
+            TransferRoute::Indirect { word, skip } => {
                 ensure!(skip == transfer.offset % 8, "an indirect transfer changes its alignment");
-                Landing::Ring { byte: word * 8 + skip }
+                WriteLanding::Ring { byte: word * 8 + skip }
             }
         };
-        self.routes.push(matches!(route, Landing::Receive { .. }));
+        self.routes.push(matches!(route, WriteLanding::Receive { .. }));
         let done = transfer.is_last.then_some(transfer.send);
-        Ok(Item::Write { immediate: transfer.arrival().to_immediate(), route, bytes, done })
+        Ok(InFlight::Write { immediate: transfer.arrival().to_immediate(), route, bytes, done })
     }
 
     /// A write lands in this side's memory.
-    fn land(&mut self, route: Landing, bytes: &[u8]) -> Result<(), Fault> {
+    fn land(&mut self, route: WriteLanding, bytes: &[u8]) -> Result<(), PairFault> {
         match route {
-            Landing::Receive { id, start } => {
+            WriteLanding::Receive { id, start } => {
                 let head = self.receives.first_key_value().map(|(id, _)| *id);
                 ensure!(head == Some(id), "[E1] a direct transfer to {id:?}, the head is {head:?}");
                 let buffer = self.receives.get_mut(&id).expect("the head");
@@ -384,7 +387,7 @@ impl Side {
                 buffer.bytes[start as usize..end].copy_from_slice(bytes);
                 buffer.filled += bytes.len() as u64;
             }
-            Landing::Ring { byte } => {
+            WriteLanding::Ring { byte } => {
                 let end = byte as usize + bytes.len();
                 ensure!(end <= self.ring.len(), "[E5] an indirect transfer beyond the ring");
                 self.ring[byte as usize..end].copy_from_slice(bytes);
@@ -393,7 +396,7 @@ impl Side {
         Ok(())
     }
 
-    fn on_sent(&mut self, id: SendId, outcome: SendOutcome) -> Result<(), Fault> {
+    fn on_sent(&mut self, id: SendId, outcome: SendOutcome) -> Result<(), PairFault> {
         let (start, length) = self.sends.remove(&id).ok_or("a send completes twice")?;
         match outcome {
             SendOutcome::Placed => {

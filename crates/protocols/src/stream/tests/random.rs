@@ -3,12 +3,12 @@
 use squall_fabric::Duration;
 use squall_fabric::sim::Prng;
 
-use super::pair::{Fault, Pair, Side, ensure};
-use crate::stream::{CREDITS_MIN, Kind, Policy, Settings};
+use super::pair::{EndPair, PairFault, PairSide, ensure};
+use crate::stream::{CREDITS_MIN, SocketKind, StreamSettings, TransferPolicy};
 
 /// What runs have done altogether.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct StreamRunTally {
     pub(super) runs: u64,
     pub(super) moves: u64,
     pub(super) bytes: u64,
@@ -35,15 +35,15 @@ const MOVES: usize = 8;
 /// Moves of both sides in one run.
 pub(super) const MOVES_PER_RUN: u64 = 150;
 
-fn settings(prng: &mut Prng) -> [Settings; 2] {
-    let kind = if prng.chance(200) { Kind::Packets } else { Kind::Stream };
+fn settings(prng: &mut Prng) -> [StreamSettings; 2] {
+    let kind = if prng.chance(200) { SocketKind::Packets } else { SocketKind::Stream };
     let policy = match prng.below(5) {
-        0 => Policy::Direct,
-        1 => Policy::Indirect,
-        _ => Policy::Dynamic,
+        0 => TransferPolicy::Direct,
+        1 => TransferPolicy::Indirect,
+        _ => TransferPolicy::Dynamic,
     };
     let ring_words_max = if prng.chance(500) { 4 } else { 40 };
-    [(); 2].map(|()| Settings {
+    [(); 2].map(|()| StreamSettings {
         kind,
         policy,
         renewal: prng.chance(600),
@@ -55,7 +55,7 @@ fn settings(prng: &mut Prng) -> [Settings; 2] {
         credits: CREDITS_MIN + prng.below(8) as u32,
         sends_max: 1 + prng.index(6),
         receives_max: 1 + prng.index(6),
-        ..Settings::default()
+        ..StreamSettings::default()
     })
 }
 
@@ -84,21 +84,21 @@ impl Habits {
 }
 
 /// One run; the same seed is the same run.
-pub(super) fn run(seed: u64, tally: &mut Tally) -> Result<(), Fault> {
+pub(super) fn run(seed: u64, tally: &mut StreamRunTally) -> Result<(), PairFault> {
     let mut prng = Prng::new(seed);
     let settings = settings(&mut prng);
     let kind = settings[0].kind;
-    let dynamic = kind == Kind::Stream && settings[0].policy == Policy::Dynamic;
+    let dynamic = kind == SocketKind::Stream && settings[0].policy == TransferPolicy::Dynamic;
     // With all receives advertised again, it does not matter what is outstanding.
     let renewal = settings.each_ref().map(|settings| settings.renewal && settings.advert_bytes_min == 0);
-    let mut pair = Pair::new(settings);
-    let takes_turns = prng.chance(500);
+    let mut pair = EndPair::new(settings);
+    let alternates = prng.chance(500);
     let habits = [Habits::drawn(&mut prng), Habits::drawn(&mut prng)];
     for _ in 0..MOVES_PER_RUN {
         let i = prng.index(2);
         pair.now = pair.now + Duration::from_nanos(prng.below(300));
         step(&mut pair, i, &habits[i], kind, &mut prng)?;
-        if takes_turns && prng.chance(60) {
+        if alternates && prng.chance(60) {
             // Short sends may take either way at any time.
             pair.sides[i].end.prefer_ring(prng.chance(500));
         }
@@ -111,8 +111,14 @@ pub(super) fn run(seed: u64, tally: &mut Tally) -> Result<(), Fault> {
     Ok(())
 }
 
-fn step(pair: &mut Pair, i: usize, habits: &Habits, kind: Kind, prng: &mut Prng) -> Result<(), Fault> {
-    let least = u64::from(kind == Kind::Stream);
+fn step(
+    pair: &mut EndPair,
+    i: usize,
+    habits: &Habits,
+    kind: SocketKind,
+    prng: &mut Prng,
+) -> Result<(), PairFault> {
+    let least = u64::from(kind == SocketKind::Stream);
     let length = least + prng.below(habits.length_max);
     let side = &pair.sides[i];
     match habits.choose(prng) {
@@ -140,7 +146,7 @@ fn step(pair: &mut Pair, i: usize, habits: &Habits, kind: Kind, prng: &mut Prng)
     Ok(())
 }
 
-fn take_back(pair: &mut Pair, i: usize, prng: &mut Prng) -> Result<(), Fault> {
+fn take_back(pair: &mut EndPair, i: usize, prng: &mut Prng) -> Result<(), PairFault> {
     let receives = pair.sides[i].receive_ids();
     match prng.below(8) {
         0 => pair.end_stream(i),
@@ -153,7 +159,7 @@ fn take_back(pair: &mut Pair, i: usize, prng: &mut Prng) -> Result<(), Fault> {
 
 /// [E2] Side `i` rests until all is delivered and the other side is ahead: its next transfer must be direct. Returns
 /// whether this could be tried.
-pub(super) fn check_resume(pair: &mut Pair, i: usize, renewal: bool) -> Result<bool, Fault> {
+pub(super) fn check_resume(pair: &mut EndPair, i: usize, renewal: bool) -> Result<bool, PairFault> {
     pair.sides[i].end.prefer_ring(false);
     pair.calm()?;
     let other = 1 - i;
@@ -176,16 +182,16 @@ pub(super) fn check_resume(pair: &mut Pair, i: usize, renewal: bool) -> Result<b
 }
 
 /// Both sides end their streams; all that was sent comes out, and both know it [E7], [E8].
-fn finish(pair: &mut Pair, kind: Kind) -> Result<(), Fault> {
+fn finish(pair: &mut EndPair, kind: SocketKind) -> Result<(), PairFault> {
     for _ in 0..ROUNDS_MAX {
         for i in 0..2 {
             pair.end_stream(i);
-            if pair.sides[i].got < pair.sides[1 - i].sent || kind == Kind::Packets {
+            if pair.sides[i].got < pair.sides[1 - i].sent || kind == SocketKind::Packets {
                 pair.receive(i, 200, false)?;
             }
         }
         pair.calm()?;
-        let is_over = |side: &Side| side.end.is_finished() && side.receives_outstanding() == 0;
+        let is_over = |side: &PairSide| side.end.is_finished() && side.receives_outstanding() == 0;
         let [a, b] = &pair.sides;
         if is_over(a) && is_over(b) && a.got == b.sent && b.got == a.sent {
             break;
@@ -207,8 +213,8 @@ fn finish(pair: &mut Pair, kind: Kind) -> Result<(), Fault> {
 /// More rounds than receives of 200 bytes are needed for what one run sends.
 const ROUNDS_MAX: usize = 500;
 
-impl Tally {
-    fn count(&mut self, pair: &Pair) {
+impl StreamRunTally {
+    fn count(&mut self, pair: &EndPair) {
         self.runs += 1;
         self.moves += MOVES_PER_RUN;
         for side in &pair.sides {
@@ -224,8 +230,8 @@ impl Tally {
 }
 
 /// Runs seeds; panics at the first fault.
-fn run_seeds(seeds: std::ops::Range<u64>) -> Tally {
-    let mut tally = Tally::default();
+fn run_seeds(seeds: std::ops::Range<u64>) -> StreamRunTally {
+    let mut tally = StreamRunTally::default();
     for seed in seeds {
         if let Err(fault) = run(seed, &mut tally) {
             panic!("seed {seed}: {fault}");

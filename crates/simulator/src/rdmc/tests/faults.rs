@@ -2,32 +2,32 @@
 
 use squall_fabric::sim::{SimConfig, Verdict};
 use squall_fabric::{Duration, NodeId};
-use squall_protocols::rdmc::Cause;
+use squall_protocols::rdmc::FailureCause;
 use squall_protocols::rdmc::schedule::Algorithm;
 
-use super::super::cluster::Cluster;
-use super::super::plan::{GroupPlan, Plan};
+use super::super::cluster::RdmcCluster;
+use super::super::plan::{RdmcGroupPlan, RdmcPlan};
 use super::super::resumption::{run_with_death, survivors};
 
 /// A member dies at any step, perhaps a second one while the survivors resume.
 #[test]
-fn survivors_are_told_and_resume() {
+fn survivors_hear_of_it_and_resume() {
     let mut resumed = 0;
     for seed in 0..300 {
-        match run_with_death(&Plan::with_death(seed)) {
+        match run_with_death(&RdmcPlan::with_death(seed)) {
             Ok(rounds) => resumed += rounds,
-            Err(text) => panic!("seed {seed}: {text}\n{:#?}", Plan::with_death(seed)),
+            Err(text) => panic!("seed {seed}: {text}\n{:#?}", RdmcPlan::with_death(seed)),
         }
     }
     assert!(resumed > 150, "only {resumed} groups were resumed: the plans have lost their teeth");
 }
 
 /// Five members, a pipeline, objects large enough to be interrupted.
-fn example(id: u64) -> GroupPlan {
-    GroupPlan::new(id, &[0, 1, 2, 3, 4], Algorithm::Pipeline.into(), 64, &[64 * 30, 64 * 9 + 1])
+fn example(id: u64) -> RdmcGroupPlan {
+    RdmcGroupPlan::new(id, &[0, 1, 2, 3, 4], Algorithm::Pipeline.into(), 64, &[64 * 30, 64 * 9 + 1])
 }
 
-fn causes(cluster: &Cluster, group: &GroupPlan) -> Vec<Cause> {
+fn causes(cluster: &RdmcCluster, group: &RdmcGroupPlan) -> Vec<FailureCause> {
     let living = group.members.iter().filter(|member| cluster.world.lives(**member));
     living
         .map(|member| {
@@ -41,15 +41,17 @@ fn causes(cluster: &Cluster, group: &GroupPlan) -> Vec<Cause> {
 #[test]
 fn a_broken_link_is_a_failure_and_can_be_opened_again() {
     for seed in 0..40 {
-        let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 5);
+        let mut cluster = RdmcCluster::new(seed, SimConfig::adversarial(seed), 5);
         let group = example(1);
         cluster.create(&group, |_| Vec::new());
-        let enough = |cluster: &Cluster| cluster.world.pieces(0, 1) > 20;
+        let enough = |cluster: &RdmcCluster| cluster.world.pieces(0, 1) > 20;
         cluster.run_until(Duration::from_secs(1), enough).expect("nothing wrong so far");
         cluster.world.strike(&Verdict::Break { a: 0, b: 1 });
         cluster.run().expect("nothing wrong");
         cluster.check_all_failed(&group).expect("all are told");
-        let cut = |cause: &Cause| [Cause::Lost(NodeId(0)), Cause::Lost(NodeId(1))].contains(cause);
+        let cut = |cause: &FailureCause| {
+            [FailureCause::Lost(NodeId(0)), FailureCause::Lost(NodeId(1))].contains(cause)
+        };
         assert!(causes(&cluster, &group).iter().all(cut), "{:?}", causes(&cluster, &group));
         let (next, left) = survivors(&cluster, &group).expect("all live");
         cluster.create(&next, |member| left[&member].clone());
@@ -67,8 +69,8 @@ fn a_group_that_is_stopped_harms_no_other() {
 }
 
 pub(super) fn run_with_wedge(seed: u64) -> Result<(), String> {
-    let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 2);
-    let group = |id| GroupPlan::new(id, &[0, 1], Algorithm::Chain.into(), 64, &[64 * 3, 64 * 3, 64 * 3]);
+    let mut cluster = RdmcCluster::new(seed, SimConfig::adversarial(seed), 2);
+    let group = |id| RdmcGroupPlan::new(id, &[0, 1], Algorithm::Chain.into(), 64, &[64 * 3, 64 * 3, 64 * 3]);
     let groups = [group(1), group(2)];
     cluster.nodes[1].core.application_mut().offers_per_mille = 1000;
     groups.iter().for_each(|group| cluster.create(group, |_| Vec::new()));
@@ -85,13 +87,13 @@ pub(super) fn run_with_wedge(seed: u64) -> Result<(), String> {
 #[test]
 fn a_member_may_refuse_an_object() {
     for seed in 0..20 {
-        let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 5);
+        let mut cluster = RdmcCluster::new(seed, SimConfig::adversarial(seed), 5);
         let group = example(1);
         cluster.nodes[3].core.application_mut().refused = Some((group.id, 1));
         cluster.create(&group, |_| Vec::new());
         cluster.run().expect("nothing wrong");
         cluster.check_all_failed(&group).expect("all are told");
-        assert_eq!(causes(&cluster, &group), [Cause::Refused(NodeId(3)); 5]);
+        assert_eq!(causes(&cluster, &group), [FailureCause::Refused(NodeId(3)); 5]);
     }
 }
 
@@ -99,7 +101,7 @@ fn a_member_may_refuse_an_object() {
 #[test]
 fn members_that_disagree_do_not_begin() {
     for seed in 0..20 {
-        let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 5);
+        let mut cluster = RdmcCluster::new(seed, SimConfig::adversarial(seed), 5);
         let group = example(1);
         let mut other = group.clone();
         other.settings.block_bytes = 128;
@@ -109,7 +111,7 @@ fn members_that_disagree_do_not_begin() {
         }
         cluster.run().expect("nothing wrong");
         cluster.check_all_failed(&group).expect("all are told");
-        let disagree = |cause: &Cause| matches!(cause, Cause::Disagreed(_));
+        let disagree = |cause: &FailureCause| matches!(cause, FailureCause::Disagreed(_));
         assert!(causes(&cluster, &group).iter().all(disagree), "{:?}", causes(&cluster, &group));
     }
 }
@@ -118,7 +120,7 @@ fn members_that_disagree_do_not_begin() {
 #[test]
 fn applications_may_wedge_and_leave() {
     for seed in 0..20 {
-        let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 5);
+        let mut cluster = RdmcCluster::new(seed, SimConfig::adversarial(seed), 5);
         let (group, other) = (example(1), example(2));
         cluster.create(&group, |_| Vec::new());
         cluster.create(&other, |_| Vec::new());
@@ -131,11 +133,11 @@ fn applications_may_wedge_and_leave() {
         cluster.world.wake(0);
         cluster.run().expect("nothing wrong");
         cluster.check_all_failed(&group).expect("all are told");
-        assert_eq!(causes(&cluster, &group), [Cause::Wedged(NodeId(4)); 5]);
+        assert_eq!(causes(&cluster, &group), [FailureCause::Wedged(NodeId(4)); 5]);
         for member in [0, 1, 3, 4] {
             let stream = cluster.nodes[member].core.application().stream(other.id);
             let cause = stream.failure.as_ref().map(|failure| failure.cause);
-            assert_eq!(cause, Some(Cause::Left(NodeId(2))), "member {member}");
+            assert_eq!(cause, Some(FailureCause::Left(NodeId(2))), "member {member}");
         }
     }
 }

@@ -3,15 +3,15 @@
 use squall_fabric::Duration;
 use squall_fabric::sim::{SimConfig, Verdict};
 
-use super::super::cluster::{Cluster, SETTLE, run_plan};
-use super::super::plan::{GroupPlan, Plan};
+use super::super::cluster::{RdmcCluster, SETTLE, run_plan};
+use super::super::plan::{RdmcGroupPlan, RdmcPlan};
 use squall_protocols::rdmc::schedule::Algorithm;
 
 /// Every byte, at every receiver, in order, whatever the adversary does.
 #[test]
 fn all_objects_arrive_under_the_adversary() {
     for seed in 0..300 {
-        let plan = Plan::drawn(seed);
+        let plan = RdmcPlan::drawn(seed);
         run_plan(&plan).unwrap_or_else(|text| panic!("seed {seed}: {text}\n{plan:#?}"));
     }
 }
@@ -24,8 +24,8 @@ fn edge_sizes_arrive() {
     for members in [1, 2, 3, 4, 5, 8, 11] {
         for algorithm in [Algorithm::Sequential, Algorithm::Chain, Algorithm::Tree, Algorithm::Pipeline] {
             let nodes: Vec<u32> = (0..members).collect();
-            let group = GroupPlan::new(1, &nodes, algorithm.into(), BLOCK, &sizes);
-            let plan = Plan {
+            let group = RdmcGroupPlan::new(1, &nodes, algorithm.into(), BLOCK, &sizes);
+            let plan = RdmcPlan {
                 seed: u64::from(members),
                 nodes: members,
                 groups: vec![group],
@@ -51,10 +51,10 @@ fn a_paused_receiver_is_not_overrun() {
 
 pub(super) fn run_with_pause(seed: u64) -> Result<(), String> {
     let config = SimConfig { one_sided_progress: true, ..SimConfig::adversarial(seed) };
-    let mut cluster = Cluster::new(seed, config, 3);
+    let mut cluster = RdmcCluster::new(seed, config, 3);
     // Together their windows are greater than the credits of a link.
     let groups =
-        (1..=20).map(|id| GroupPlan::new(id, &[0, 1, 2], Algorithm::Chain.into(), 8, &[8 * 40, 8 * 5]));
+        (1..=20).map(|id| RdmcGroupPlan::new(id, &[0, 1, 2], Algorithm::Chain.into(), 8, &[8 * 40, 8 * 5]));
     let groups: Vec<_> = groups.collect();
     groups.iter().for_each(|group| cluster.create(group, |_| Vec::new()));
     cluster.run_until(SETTLE, |cluster| cluster.world.pieces(0, 1) > 10)?;

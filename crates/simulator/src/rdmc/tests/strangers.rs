@@ -1,12 +1,12 @@
 //! Peers that break the protocol: no panic, nothing wrong received, all others are told (RDMC §2; [B1], [B7]).
 
 use squall_fabric::sim::{Prng, SimConfig, SimFabric, SimWorld};
-use squall_fabric::{Channel, ConnId, Event, Fabric, Grant, NodeId, Source, Token, Write};
+use squall_fabric::{Channel, ConnId, Fabric, FabricEvent, Grant, NodeId, Token, Write, WriteSource};
 
-use super::super::cluster::{Cluster, SETTLE};
-use super::super::plan::GroupPlan;
+use super::super::cluster::{RdmcCluster, SETTLE};
+use super::super::plan::RdmcGroupPlan;
 use squall_protocols::rdmc::schedule::Algorithm;
-use squall_protocols::rdmc::{GroupId, Message, Slot, Summary};
+use squall_protocols::rdmc::{BlockSummary, GroupId, ObjectSlot, RdmcMessage};
 
 /// Node 2 of a group of three does not run RDMC: it answers with messages, blocks and bytes by chance, some of them
 /// nearly right.
@@ -14,16 +14,16 @@ use squall_protocols::rdmc::{GroupId, Message, Slot, Summary};
 fn a_stranger_breaks_nothing() {
     let mut failed = 0;
     for seed in 0..150 {
-        let mut cluster = Cluster::new(seed, SimConfig::adversarial(seed), 3);
-        let group = GroupPlan::new(1, &[0, 1, 2], Algorithm::Pipeline.into(), 64, &[640, 64]);
+        let mut cluster = RdmcCluster::new(seed, SimConfig::adversarial(seed), 3);
+        let group = RdmcGroupPlan::new(1, &[0, 1, 2], Algorithm::Pipeline.into(), 64, &[640, 64]);
         for member in [0, 1] {
             cluster.create_at(member, &group, Vec::new());
             cluster.nodes[member as usize].core.application_mut().offers_per_mille = 500;
         }
         let mut stranger = Stranger::new(&cluster.world, seed);
         let until = cluster.world.now() + SETTLE;
-        while let Some(i) = cluster.world.next_turn(until) {
-            let worked = if i == 2 { stranger.turn() } else { cluster.nodes[i as usize].turn() };
+        while let Some(i) = cluster.world.next_poll(until) {
+            let worked = if i == 2 { stranger.step() } else { cluster.nodes[i as usize].step() };
             let deadline = (i < 2).then(|| cluster.nodes[i as usize].next_deadline()).flatten();
             cluster.world.rest(i, worked, deadline);
             assert_eq!(*cluster.watch.borrow(), None, "seed {seed}");
@@ -57,16 +57,16 @@ impl Stranger {
         for i in 0..64_u64 {
             let first = usize::try_from(i).expect("small") * 32;
             let conn = conns[usize::from(i >= 32)];
-            fabric.post_receive(conn, &memory, first..first + 32, Token(i)).expect("room");
+            fabric.post_receive(conn, &memory, first..first + 32, Token(i)).expect("space");
         }
         Self { fabric, conns, prng: Prng::new(seed ^ 0x57a6), grants: vec![], left: 40, memory }
     }
 
-    fn turn(&mut self) -> bool {
+    fn step(&mut self) -> bool {
         let mut events = Vec::new();
         self.fabric.poll(&mut |event| events.push(event));
         for event in &events {
-            if let Event::Received { conn, token, length } = event {
+            if let FabricEvent::Received { conn, token, length } = event {
                 self.on_received(*conn, *token, *length);
             }
         }
@@ -81,14 +81,14 @@ impl Stranger {
         let mut bytes = vec![0; length];
         let first = usize::try_from(token.0).expect("small") * 32;
         self.memory.copy_bytes_out(first, &mut bytes);
-        let message = Message::decode(&bytes).expect("the others speak well");
+        let message = RdmcMessage::decode(&bytes).expect("the others speak well");
         let _ = self.fabric.post_receive(conn, &self.memory, first..first + 32, token);
         match message {
-            Message::Hello { credits } => self.grants.push(credits),
-            Message::Offer { grant, .. } | Message::Ready { grant, .. } => self.grants.push(grant),
+            RdmcMessage::Hello { credits } => self.grants.push(credits),
+            RdmcMessage::Offer { grant, .. } | RdmcMessage::Ready { grant, .. } => self.grants.push(grant),
             // Often it answers as a member would, so that it gets further.
-            Message::Join { .. } if self.prng.chance(800) => drop(self.fabric.send(conn, &bytes, None)),
-            Message::Announce { group, number, .. } if self.prng.chance(800) => {
+            RdmcMessage::Join { .. } if self.prng.chance(800) => drop(self.fabric.send(conn, &bytes, None)),
+            RdmcMessage::Announce { group, number, .. } if self.prng.chance(800) => {
                 self.ready(conn, group, number);
             }
             _ => {}
@@ -100,7 +100,10 @@ impl Stranger {
         let target = self.fabric.register(100);
         let grant = self.fabric.grant(&target, 0..100, peer);
         let slot = self.prng.draw() as u8;
-        self.say(conn, &Message::Ready { group, number, slot, grant, bound: 5, held: Summary::default() });
+        self.say(
+            conn,
+            &RdmcMessage::Ready { group, number, slot, grant, bound: 5, held: BlockSummary::default() },
+        );
     }
 
     fn offer(&mut self, conn: ConnId, group: GroupId, number: u64) {
@@ -108,10 +111,10 @@ impl Stranger {
         let target = self.fabric.register(100);
         let grant = self.fabric.grant(&target, 0..1 + self.prng.index(100), peer);
         let slot = self.prng.draw() as u8;
-        self.say(conn, &Message::Offer { group, number, slot, grant });
+        self.say(conn, &RdmcMessage::Offer { group, number, slot, grant });
     }
 
-    fn say(&mut self, conn: ConnId, message: &Message) {
+    fn say(&mut self, conn: ConnId, message: &RdmcMessage) {
         let (bytes, length) = message.encode();
         let _ = self.fabric.send(conn, &bytes[..length], None);
     }
@@ -123,9 +126,9 @@ impl Stranger {
             0 => self.ready(conn, group, number),
             1 => self.say(
                 conn,
-                &Message::Announce { group, number, bytes: 640, slot: Slot { index: 0, uses: 1 } },
+                &RdmcMessage::Announce { group, number, bytes: 640, slot: ObjectSlot { index: 0, uses: 1 } },
             ),
-            2 => self.say(conn, &Message::Stopped { group }),
+            2 => self.say(conn, &RdmcMessage::Stopped { group }),
             3 => {
                 let length = self.prng.index(192);
                 let bytes: Vec<u8> = (0..length).map(|_| self.prng.draw() as u8 & 7).collect();
@@ -136,8 +139,13 @@ impl Stranger {
                 let words: &[u64] = if grant.words == 257 { &[0] } else { &[] };
                 // Blocks that nobody expects from it; what is expected from a member is taken for right.
                 let immediate = Some(self.prng.draw() as u32 & 0x300_000f | 16);
-                let write =
-                    Write { source: Source::Value(words), grant: &grant, offset: 0, immediate, signal: None };
+                let write = Write {
+                    source: WriteSource::Value(words),
+                    grant: &grant,
+                    offset: 0,
+                    immediate,
+                    signal: None,
+                };
                 let _ = self.fabric.write(conn, write);
             }
             6 => self.offer(conn, group, number),

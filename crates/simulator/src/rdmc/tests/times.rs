@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use squall_protocols::rdmc::schedule::Algorithm;
 
-use super::super::prediction::{MB, Machines};
+use super::super::prediction::{MB, PaperMachines};
 
-const SIERRA: Machines = Machines::SIERRA;
-const STAMPEDE: Machines = Machines::STAMPEDE;
-const FRACTUS: Machines = Machines::FRACTUS;
+const SIERRA: PaperMachines = PaperMachines::SIERRA;
+const STAMPEDE: PaperMachines = PaperMachines::STAMPEDE;
+const FRACTUS: PaperMachines = PaperMachines::FRACTUS;
 
 /// 100 Gb/s, 256 MB, 1 MB blocks: at least 90 % of line rate for up to 16 members, and all receive it nearly at once.
 #[test]
@@ -45,7 +45,7 @@ fn figures() {
         (8, STAMPEDE, &[2, 3, 4, 8, 16, 32, 64, 128][..]),
         (9, FRACTUS, &[2, 3, 4, 5, 6, 7, 8, 12, 16][..]),
     ] {
-        let Machines { name, gigabits } = machines;
+        let PaperMachines { name, gigabits } = machines;
         _ = writeln!(page, "\n## Figure {figure}: {name}, {gigabits} Gb/s, binomial pipeline, 1 MB blocks\n");
         _ = writeln!(page, "| members | 256 MB | 64 MB | 8 MB | skew of 256 MB |\n|---|---|---|---|---|");
         for members in groups {
@@ -69,7 +69,7 @@ fn block_sizes(page: &mut String) {
         [("16 KB", 8), ("64 KB", 33), ("256 KB", 131), ("1 MB", 524), ("2 MB", 1048), ("4 MB", 2096)]
     {
         let rates = [256, 64, 8, 4].map(|size| {
-            let rate = |machines: Machines| {
+            let rate = |machines: PaperMachines| {
                 machines.rate(size * MB, &machines.multicast(Algorithm::Pipeline, 4, size * MB, words * 8))
             };
             format!("{:.1} / {:.1}", rate(FRACTUS), rate(STAMPEDE))

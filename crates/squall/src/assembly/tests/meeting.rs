@@ -5,16 +5,16 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use squall_transports::Waker;
-use squall_transports::bootstrap::{Desk, DeskEvent, Proof};
+use squall_transports::bootstrap::{AdmissionEvent, AdmissionListener, Proof};
 
 use super::*;
-use crate::admission::Joining;
+use crate::admission::JoinDriver;
 use crate::error::JoinError;
 
-fn all_meet<S: Link>(members: u32, listen: &Address) {
-    let first = Process::<S>::coordinate(members, listen, |_| {});
+fn all_meet<S: LinkSocket>(members: u32, listen: &Address) {
+    let first = TestProcess::<S>::coordinate(members, listen, |_| {});
     let contact = first.address.clone();
-    let others = (1..members).map(|_| Process::<S>::join(members, &contact, |_| {}));
+    let others = (1..members).map(|_| TestProcess::<S>::join(members, &contact, |_| {}));
     assert_all_meshed(std::iter::once(first).chain(others).collect::<Vec<_>>());
 }
 
@@ -35,10 +35,10 @@ fn members_meet_over_tcp() {
 /// A process that asks for a rank gets it, the coordinator too; the others fill the gaps in the order of arrival.
 #[test]
 fn ranks_are_given_as_asked_and_by_arrival() {
-    let mut first = Process::<UnixStream>::coordinate(5, &unix_address(), |plan| plan.rank = Some(2));
+    let mut first = TestProcess::<UnixStream>::coordinate(5, &unix_address(), |plan| plan.rank = Some(2));
     let mut members = Vec::new();
     for (joined, rank) in (2..).zip([None, Some(1), Some(4), None]) {
-        members.push(Process::<UnixStream>::join(5, &first.address, |plan| plan.rank = rank));
+        members.push(TestProcess::<UnixStream>::join(5, &first.address, |plan| plan.rank = rank));
         first.await_joined(joined);
     }
     let asked: Vec<_> = members.iter().map(|member| member.address.clone()).collect();
@@ -54,19 +54,19 @@ fn ranks_are_given_as_asked_and_by_arrival() {
 #[test]
 fn a_member_may_start_before_the_coordinator_and_another_late() {
     let contact = unix_address();
-    let mut early = Process::<UnixStream>::join(3, &contact, |_| {});
+    let mut early = TestProcess::<UnixStream>::join(3, &contact, |_| {});
     std::thread::sleep(Duration::from_millis(100));
-    let first = Process::<UnixStream>::coordinate(3, &contact, |_| {});
+    let first = TestProcess::<UnixStream>::coordinate(3, &contact, |_| {});
     early.await_joined(2);
-    let late = Process::<UnixStream>::join(3, &contact, |_| {});
+    let late = TestProcess::<UnixStream>::join(3, &contact, |_| {});
 
     let (early, progress) = early.outcome();
-    let calling = Progress::Calling { contact, cause: "nobody listens there".into() };
-    assert!(matches!(progress[0], Progress::Listening { .. }));
+    let calling = BootstrapProgress::Calling { contact, cause: "nobody listens there".into() };
+    assert!(matches!(progress[0], BootstrapProgress::Listening { .. }));
     assert_eq!(progress[1], calling);
-    let joined = |joined| Progress::Joined { joined, members: 3 };
+    let joined = |joined| BootstrapProgress::Joined { joined, members: 3 };
     assert_eq!(progress[2..], [joined(2), joined(3)], "a member hears how many have joined");
-    let Met::Assembled(early) = early.unwrap() else { panic!("no group runs") };
+    let MeetOutcome::Assembled(early) = early.unwrap() else { panic!("no group runs") };
     assert_meshed(vec![early, first.assembly(), late.assembly()]);
 }
 
@@ -74,18 +74,20 @@ fn a_member_may_start_before_the_coordinator_and_another_late() {
 #[test]
 fn a_wildcard_address_is_replaced_by_the_one_seen() {
     let everywhere: Address = "0.0.0.0:0".parse().unwrap();
-    let listener = Listener::<TcpStream>::bind(&everywhere).unwrap();
+    let listener = BootstrapListener::<TcpStream>::bind(&everywhere).unwrap();
     let Address::Tcp { port, .. } = *listener.address() else { unreachable!() };
     let contact = Address::Tcp { host: "127.0.0.1".into(), port };
     assert!(listener.is_at(&contact) && !listener.is_at(&"192.0.2.1:1".parse().unwrap()));
 
     let contacts = [contact];
-    let first = Process::run(plan(3, &contacts), listener);
+    let first = TestProcess::run(plan(3, &contacts), listener);
     let others: Vec<_> = (0..2)
-        .map(|_| Process::run(plan(3, &contacts), Listener::<TcpStream>::bind(&everywhere).unwrap()))
+        .map(|_| {
+            TestProcess::run(plan(3, &contacts), BootstrapListener::<TcpStream>::bind(&everywhere).unwrap())
+        })
         .collect();
     let mut assemblies = vec![first.assembly()];
-    assemblies.extend(others.into_iter().map(Process::assembly));
+    assemblies.extend(others.into_iter().map(TestProcess::assembly));
     for member in assemblies[0].members.iter().filter(|member| member.node != assemblies[0].node) {
         assert!(member.address.to_string().starts_with("127.0.0.1:"), "{}", member.address);
     }
@@ -100,7 +102,7 @@ fn a_wildcard_address_is_replaced_by_the_one_seen() {
 #[test]
 fn all_members_are_contacts() {
     let contacts: Vec<_> = (0..5).map(|_| unix_address()).collect();
-    let members = contacts.iter().map(|contact| Process::<UnixStream>::at(contact, plan(5, &contacts)));
+    let members = contacts.iter().map(|contact| TestProcess::<UnixStream>::at(contact, plan(5, &contacts)));
     assert_all_meshed(members.collect::<Vec<_>>());
 }
 
@@ -108,9 +110,9 @@ fn all_members_are_contacts() {
 #[test]
 fn the_first_contact_never_starts() {
     let contacts = [(); 3].map(|()| unix_address());
-    let second = Process::<UnixStream>::at(&contacts[1], plan(3, &contacts));
-    let third = Process::at(&contacts[2], plan(3, &contacts));
-    assert_all_meshed([second, third, Process::outside(plan(3, &contacts))]);
+    let second = TestProcess::<UnixStream>::at(&contacts[1], plan(3, &contacts));
+    let third = TestProcess::at(&contacts[2], plan(3, &contacts));
+    assert_all_meshed([second, third, TestProcess::outside(plan(3, &contacts))]);
 }
 
 /// The first contact stalls: the kernel connects, and no process answers.
@@ -120,9 +122,9 @@ fn a_first_contact_that_hangs_delays_no_member() {
     let Address::Abstract(name) = &contacts[0] else { unreachable!() };
     let silent = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
     let begun = Instant::now();
-    let second = Process::<UnixStream>::at(&contacts[1], plan(3, &contacts));
-    let third = Process::at(&contacts[2], plan(3, &contacts));
-    assert_all_meshed([second, third, Process::outside(plan(3, &contacts))]);
+    let second = TestProcess::<UnixStream>::at(&contacts[1], plan(3, &contacts));
+    let third = TestProcess::at(&contacts[2], plan(3, &contacts));
+    assert_all_meshed([second, third, TestProcess::outside(plan(3, &contacts))]);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     silent.set_nonblocking(true).unwrap();
     assert!(silent.accept().is_ok(), "it was called");
@@ -132,16 +134,16 @@ fn a_first_contact_that_hangs_delays_no_member() {
 #[test]
 fn a_quorum_of_the_contacts_is_awaited() {
     let contacts = [(); 3].map(|()| unix_address());
-    let mut first = Process::<UnixStream>::at(&contacts[0], plan(3, &contacts));
-    let others = [(); 2].map(|()| Process::<UnixStream>::outside(plan(3, &contacts)));
-    first.await_event(|event| *event == Progress::NoQuorum { present: 1, needed: 2 });
-    let second = Process::<UnixStream>::at(&contacts[1], plan(3, &contacts));
+    let mut first = TestProcess::<UnixStream>::at(&contacts[0], plan(3, &contacts));
+    let others = [(); 2].map(|()| TestProcess::<UnixStream>::outside(plan(3, &contacts)));
+    first.await_event(|event| *event == BootstrapProgress::NoQuorum { present: 1, needed: 2 });
+    let second = TestProcess::<UnixStream>::at(&contacts[1], plan(3, &contacts));
     let mut assemblies = vec![first.assembly(), second.assembly()];
     let mut released = Vec::new();
     for other in others {
         match other.outcome().0.unwrap() {
-            Met::Assembled(assembly) => assemblies.push(assembly),
-            Met::Running(contact) => released.push(contact),
+            MeetOutcome::Assembled(assembly) => assemblies.push(assembly),
+            MeetOutcome::Running(contact) => released.push(contact),
         }
     }
     assert_meshed(assemblies);
@@ -154,16 +156,16 @@ fn a_missing_quorum_is_named() {
     let contacts = [(); 3].map(|()| unix_address());
     let mut brief = plan(2, &contacts);
     brief.timeout = Duration::from_secs(2);
-    let lonely = Process::<UnixStream>::at(&contacts[2], brief.clone());
-    let other = Process::<UnixStream>::outside(plan(2, &contacts));
+    let lonely = TestProcess::<UnixStream>::at(&contacts[2], brief.clone());
+    let other = TestProcess::<UnixStream>::outside(plan(2, &contacts));
     let error = lonely.error();
     let BootstrapError::NoQuorum { present: 1, needed: 2, .. } = &error else { panic!("{error:?}") };
     assert!(error.to_string().contains(&contacts[0].to_string()), "{error}");
-    let mut first = Process::<UnixStream>::at(&contacts[0], plan(2, &contacts));
-    first.await_event(|event| *event == Progress::NoQuorum { present: 1, needed: 2 });
-    let second = Process::at(&contacts[1], plan(2, &contacts));
+    let mut first = TestProcess::<UnixStream>::at(&contacts[0], plan(2, &contacts));
+    first.await_event(|event| *event == BootstrapProgress::NoQuorum { present: 1, needed: 2 });
+    let second = TestProcess::at(&contacts[1], plan(2, &contacts));
     let (outcome, _) = other.outcome();
-    assert!(matches!(outcome, Ok(Met::Running(_))), "both contacts are needed: {outcome:?}");
+    assert!(matches!(outcome, Ok(MeetOutcome::Running(_))), "both contacts are needed: {outcome:?}");
     assert_all_meshed([first, second]);
 }
 
@@ -172,8 +174,8 @@ fn a_missing_quorum_is_named() {
 fn a_contact_counts_once() {
     let contact = unix_address();
     let contacts = [contact.clone(), contact.clone(), contact.clone()];
-    let first = Process::<UnixStream>::at(&contact, plan(2, &contacts));
-    assert_all_meshed([first, Process::outside(plan(2, &contacts))]);
+    let first = TestProcess::<UnixStream>::at(&contact, plan(2, &contacts));
+    assert_all_meshed([first, TestProcess::outside(plan(2, &contacts))]);
 }
 
 /// Answers everybody, until the test ends.
@@ -190,8 +192,8 @@ fn what_is_not_squall_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let contact: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
     std::thread::spawn(move || answer_http(&listener));
-    let brief = |plan: &mut Plan| plan.timeout = Duration::from_secs(1);
-    let error = Process::<TcpStream>::join(2, &contact, brief).error();
+    let brief = |plan: &mut BootstrapPlan| plan.timeout = Duration::from_secs(1);
+    let error = TestProcess::<TcpStream>::join(2, &contact, brief).error();
     assert!(matches!(error, BootstrapError::NotSquall { address } if address == contact));
 }
 
@@ -214,20 +216,22 @@ fn whatever_listens_at_the_first_contact_ends_nobody() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let first: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
         std::thread::spawn(move || stranger(listener));
-        let member = Listener::<TcpStream>::bind(&any_port()).unwrap();
+        let member = BootstrapListener::<TcpStream>::bind(&any_port()).unwrap();
         let mut plan = plan(2, &[first, member.address().clone()]);
         plan.timeout = Duration::from_secs(8);
-        let (desk, mut events) = Desk::open(member, &plan, 7, Waker::new().unwrap()).unwrap();
+        let (desk, mut events) = AdmissionListener::open(member, &plan, 7, Waker::new().unwrap()).unwrap();
         let begun = Instant::now();
         let entering = std::thread::spawn(move || {
-            let own = Listener::<TcpStream>::bind(&any_port()).unwrap();
-            let Met::Running(contact) = meet(&plan, &own, &mut |_| ()).unwrap() else { panic!("it runs") };
-            let mut joining = Joining::new(&plan, &own, Some(&contact)).unwrap();
+            let own = BootstrapListener::<TcpStream>::bind(&any_port()).unwrap();
+            let MeetOutcome::Running(contact) = meet(&plan, &own, &mut |_| ()).unwrap() else {
+                panic!("it runs")
+            };
+            let mut joining = JoinDriver::new(&plan, &own, Some(&contact)).unwrap();
             joining.link("joiner", &own, &mut |_| ()).map(|_| ()).unwrap_err()
         });
         let asker = loop {
             match events.poll_event() {
-                Some(DeskEvent::JoinAsked { asker, .. }) => break asker,
+                Some(AdmissionEvent::JoinAsked { asker, .. }) => break asker,
                 _ => std::thread::sleep(Duration::from_millis(1)),
             }
             assert!(

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
-use squall_transports::bootstrap::{self as frame, Notice, Refusal, Release, Secret};
+use squall_transports::bootstrap::{self as frame, CoordinatorNotice, Refusal, ReleaseFrame, Secret};
 
 use super::*;
 
-type Outcome<S> = Result<Met<<S as Link>::Secured>, BootstrapError>;
+type AssemblyOutcome<S> = Result<MeetOutcome<<S as LinkSocket>::Secured>, BootstrapError>;
 
 /// An address in the abstract namespace that no other test has.
 fn unix_address() -> Address {
@@ -31,9 +31,9 @@ fn any_port() -> Address {
 }
 
 /// A plan with limits that are short enough to notice a fault and long enough for a busy machine.
-fn plan(members: u32, contacts: &[Address]) -> Plan {
+fn plan(members: u32, contacts: &[Address]) -> BootstrapPlan {
     let secret = Secret::new("the secret of the tests").unwrap();
-    let mut plan = Plan::new("tests", &secret, members);
+    let mut plan = BootstrapPlan::new("tests", &secret, members);
     plan.contacts = contacts.to_vec();
     plan.timeout = Duration::from_secs(30);
     plan.handshake_timeout = Duration::from_millis(600);
@@ -41,42 +41,42 @@ fn plan(members: u32, contacts: &[Address]) -> Plan {
 }
 
 /// A process, run by a thread.
-struct Process<S: Link> {
+struct TestProcess<S: LinkSocket> {
     address: Address,
-    thread: JoinHandle<Outcome<S>>,
-    events: Receiver<Progress>,
+    thread: JoinHandle<AssemblyOutcome<S>>,
+    events: Receiver<BootstrapProgress>,
     /// What has come out of `events`.
-    seen: Vec<Progress>,
+    seen: Vec<BootstrapProgress>,
 }
 
-impl<S: Link> Process<S> {
+impl<S: LinkSocket> TestProcess<S> {
     /// One of `members` that listens at `listen`, alone on the list of contacts; `change` alters its plan.
-    fn coordinate(members: u32, listen: &Address, change: impl FnOnce(&mut Plan)) -> Self {
-        let listener = Listener::bind(listen).unwrap();
+    fn coordinate(members: u32, listen: &Address, change: impl FnOnce(&mut BootstrapPlan)) -> Self {
+        let listener = BootstrapListener::bind(listen).unwrap();
         let mut plan = plan(members, &[listener.address().clone()]);
         change(&mut plan);
         Self::run(plan, listener)
     }
 
     /// One of `members` that asks the only contact; `change` alters its plan.
-    fn join(members: u32, contact: &Address, change: impl FnOnce(&mut Plan)) -> Self {
+    fn join(members: u32, contact: &Address, change: impl FnOnce(&mut BootstrapPlan)) -> Self {
         let mut plan = plan(members, std::slice::from_ref(contact));
         change(&mut plan);
         Self::outside(plan)
     }
 
     /// A process that is no contact.
-    fn outside(plan: Plan) -> Self {
+    fn outside(plan: BootstrapPlan) -> Self {
         let listen = if plan.contacts[0].is_unix() { unix_address() } else { any_port() };
-        Self::run(plan, Listener::bind(&listen).unwrap())
+        Self::run(plan, BootstrapListener::bind(&listen).unwrap())
     }
 
     /// A process that listens at an address.
-    fn at(listen: &Address, plan: Plan) -> Self {
-        Self::run(plan, Listener::bind(listen).unwrap())
+    fn at(listen: &Address, plan: BootstrapPlan) -> Self {
+        Self::run(plan, BootstrapListener::bind(listen).unwrap())
     }
 
-    fn run(plan: Plan, listener: Listener<S>) -> Self {
+    fn run(plan: BootstrapPlan, listener: BootstrapListener<S>) -> Self {
         let address = listener.address().clone();
         let (sender, events) = channel();
         let run = move || meet(&plan, &listener, &mut |event| sender.send(event).unwrap());
@@ -85,25 +85,27 @@ impl<S: Link> Process<S> {
 
     /// Waits until that many are here, as far as this process knows.
     fn await_joined(&mut self, count: u32) {
-        self.await_event(|event| matches!(event, Progress::Joined { joined, .. } if *joined == count));
+        self.await_event(
+            |event| matches!(event, BootstrapProgress::Joined { joined, .. } if *joined == count),
+        );
     }
 
-    fn await_event(&mut self, expected: impl Fn(&Progress) -> bool) {
+    fn await_event(&mut self, expected: impl Fn(&BootstrapProgress) -> bool) {
         while !self.seen.iter().any(&expected) {
             self.seen.push(self.events.recv_timeout(Duration::from_secs(20)).unwrap());
         }
     }
 
-    fn outcome(mut self) -> (Outcome<S>, Vec<Progress>) {
+    fn outcome(mut self) -> (AssemblyOutcome<S>, Vec<BootstrapProgress>) {
         let outcome = self.thread.join().unwrap();
         self.seen.extend(self.events.iter());
         (outcome, self.seen)
     }
 
-    fn assembly(self) -> Assembly<S::Secured> {
+    fn assembly(self) -> ConnectedGroup<S::Secured> {
         match self.outcome().0.unwrap() {
-            Met::Assembled(assembly) => assembly,
-            Met::Running(contact) => panic!("a group runs at {contact}"),
+            MeetOutcome::Assembled(assembly) => assembly,
+            MeetOutcome::Running(contact) => panic!("a group runs at {contact}"),
         }
     }
 
@@ -113,7 +115,7 @@ impl<S: Link> Process<S> {
 }
 
 /// Asserts that all agree on who they are, and that each pair shares one stream, on which nothing has come yet.
-fn assert_meshed<S: Read + Write>(mut assemblies: Vec<Assembly<S>>) {
+fn assert_meshed<S: Read + Write>(mut assemblies: Vec<ConnectedGroup<S>>) {
     assemblies.sort_by_key(|assembly| assembly.node);
     let nodes: Vec<_> = (0..).map(NodeId).take(assemblies.len()).collect();
     for (node, assembly) in nodes.iter().zip(&mut assemblies) {
@@ -136,8 +138,8 @@ fn assert_meshed<S: Read + Write>(mut assemblies: Vec<Assembly<S>>) {
     }
 }
 
-fn assert_all_meshed<S: Link>(processes: impl IntoIterator<Item = Process<S>>) {
-    assert_meshed(processes.into_iter().map(Process::assembly).collect());
+fn assert_all_meshed<S: LinkSocket>(processes: impl IntoIterator<Item = TestProcess<S>>) {
+    assert_meshed(processes.into_iter().map(TestProcess::assembly).collect());
 }
 
 /// A process that has been accepted, and does nothing more until it dies.
@@ -149,15 +151,15 @@ struct Puppet {
 
 impl Puppet {
     /// Claims a rank at the plan's only contact; says that it listens at `listen`, if it does not where it does.
-    fn join(plan: &Plan, rank: u32, listen: Option<Address>) -> Self {
+    fn join(plan: &BootstrapPlan, rank: u32, listen: Option<Address>) -> Self {
         let (life, end) = channel();
         let (accepted, is_accepted) = channel();
         let plan = plan.clone();
         let thread = std::thread::spawn(move || {
-            let listener = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+            let listener = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
             let listen = listen.unwrap_or_else(|| listener.address().clone());
             let (members, agreement) = (plan.members, plan.agreement);
-            let claim = frame::Claim { members, rank: Some(rank), agreement, listen, contact: None };
+            let claim = frame::ClaimFrame { members, rank: Some(rank), agreement, listen, contact: None };
             let held = MeetingPoint::with(&plan, &listener, |point| {
                 point.ask(&plan.contacts[0], claim, plan.timeout, soon());
                 assert!(matches!(next(point), MeetingEvent::Answered(frame::ClaimAnswer::Accepted)));
@@ -180,7 +182,7 @@ impl Drop for Puppet {
 }
 
 /// The next event.
-fn next<S: Link>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
+fn next<S: LinkSocket>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
     loop {
         if let Some(event) = point.poll(soon(), &mut |_| ()).unwrap().pop() {
             return event;
@@ -189,7 +191,7 @@ fn next<S: Link>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
 }
 
 /// Accepts the next process that claims to be one of the first members.
-fn accept(point: &mut MeetingPoint<'_, UnixStream>) -> (u64, frame::Claim) {
+fn accept(point: &mut MeetingPoint<'_, UnixStream>) -> (u64, frame::ClaimFrame) {
     let MeetingEvent::Claimed { visitor, claim } = next(point) else { panic!("it claims nothing") };
     point.answer(visitor, frame::ClaimAnswer::Accepted, &mut |_| ());
     (visitor, claim)
@@ -199,9 +201,9 @@ fn accept(point: &mut MeetingPoint<'_, UnixStream>) -> (u64, frame::Claim) {
 fn with_coordinator(
     contact: &Address,
     members: u32,
-    play: impl FnOnce(&mut MeetingPoint<'_, UnixStream>, u64, frame::Claim),
+    play: impl FnOnce(&mut MeetingPoint<'_, UnixStream>, u64, frame::ClaimFrame),
 ) {
-    let listener = Listener::<UnixStream>::bind(contact).unwrap();
+    let listener = BootstrapListener::<UnixStream>::bind(contact).unwrap();
     let plan = plan(members, std::slice::from_ref(contact));
     let played = MeetingPoint::with(&plan, &listener, |point| {
         let (visitor, claim) = accept(point);

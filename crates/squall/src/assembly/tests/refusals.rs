@@ -4,15 +4,18 @@ use super::*;
 
 /// Starts a group of three of which one process is wrong: it must get the error that `expected` recognises, and
 /// the right ones meet without it.
-fn one_is_wrong(change: impl FnOnce(&mut Plan), expected: impl FnOnce(&BootstrapError, &Address) -> bool) {
-    let mut first = Process::<UnixStream>::coordinate(3, &unix_address(), |_| {});
+fn one_is_wrong(
+    change: impl FnOnce(&mut BootstrapPlan),
+    expected: impl FnOnce(&BootstrapError, &Address) -> bool,
+) {
+    let mut first = TestProcess::<UnixStream>::coordinate(3, &unix_address(), |_| {});
     let contact = first.address.clone();
-    let second = Process::<UnixStream>::join(3, &contact, |plan| plan.rank = Some(2));
+    let second = TestProcess::<UnixStream>::join(3, &contact, |plan| plan.rank = Some(2));
     first.await_joined(2);
-    let error = Process::<UnixStream>::join(3, &contact, change).error();
+    let error = TestProcess::<UnixStream>::join(3, &contact, change).error();
     assert!(expected(&error, &contact), "{error:?}");
-    let third = Process::<UnixStream>::join(3, &contact, |_| {});
-    first.await_event(|event| matches!(event, Progress::Rejected { .. }));
+    let third = TestProcess::<UnixStream>::join(3, &contact, |_| {});
+    first.await_event(|event| matches!(event, BootstrapProgress::Rejected { .. }));
     assert_all_meshed([first, second, third]);
 }
 
@@ -25,7 +28,7 @@ fn refused_as(error: &BootstrapError, expected: &Refusal) -> bool {
 
 #[test]
 fn a_wrong_secret_is_named_with_the_address() {
-    let wrong = |plan: &mut Plan| {
+    let wrong = |plan: &mut BootstrapPlan| {
         plan.secret = Secret::new("another secret of the tests").unwrap();
         plan.timeout = BRIEF;
     };
@@ -39,15 +42,15 @@ fn a_wrong_secret_is_named_with_the_address() {
 #[test]
 fn a_wrong_secret_is_named_at_another_contact() {
     let contacts = [unix_address(), unix_address()];
-    let first = Process::<UnixStream>::at(&contacts[0], plan(2, &contacts));
+    let first = TestProcess::<UnixStream>::at(&contacts[0], plan(2, &contacts));
     let mut wrong = plan(2, &contacts);
     (wrong.secret, wrong.timeout) = (Secret::new("another secret of the tests").unwrap(), BRIEF);
-    let error = Process::<UnixStream>::at(&contacts[1], wrong).error();
+    let error = TestProcess::<UnixStream>::at(&contacts[1], wrong).error();
     assert!(
         matches!(&error, BootstrapError::SecretRefused { address } if *address == contacts[0]),
         "{error:?}"
     );
-    let second = Process::at(&contacts[1], plan(2, &contacts));
+    let second = TestProcess::at(&contacts[1], plan(2, &contacts));
     assert_all_meshed([first, second]);
 }
 
@@ -88,40 +91,42 @@ fn ranks_are_those_of_members() {
 #[test]
 fn another_list_of_contacts_is_named() {
     let contacts = [unix_address(), unix_address()];
-    let first = Process::<UnixStream>::at(&contacts[0], plan(2, &contacts[..1]));
-    let error = Process::<UnixStream>::at(&contacts[1], plan(2, &contacts)).error();
+    let first = TestProcess::<UnixStream>::at(&contacts[0], plan(2, &contacts[..1]));
+    let error = TestProcess::<UnixStream>::at(&contacts[1], plan(2, &contacts)).error();
     assert!(refused_as(&error, &Refusal::Contacts), "{error:?}");
     assert!(error.to_string().contains("give all processes the same `contacts`"), "{error}");
-    let second = Process::join(2, &contacts[0], |_| {});
+    let second = TestProcess::join(2, &contacts[0], |_| {});
     assert_all_meshed([first, second]);
 }
 
 /// A process that is no contact sends others to the one that it follows, which they only ask if they know it, too.
 #[test]
 fn a_follower_names_its_coordinator() {
-    let first = Process::<UnixStream>::coordinate(3, &unix_address(), |_| {});
-    let mut second = Process::<UnixStream>::join(3, &first.address, |_| {});
+    let first = TestProcess::<UnixStream>::coordinate(3, &unix_address(), |_| {});
+    let mut second = TestProcess::<UnixStream>::join(3, &first.address, |_| {});
     second.await_joined(2);
-    let stray = Process::<UnixStream>::join(3, &second.address, |plan| plan.timeout = BRIEF);
+    let stray = TestProcess::<UnixStream>::join(3, &second.address, |plan| plan.timeout = BRIEF);
     let error = stray.error();
     assert!(matches!(error, BootstrapError::Unreachable { .. }), "{error:?}");
     assert!(error.to_string().contains("it follows another contact"), "{error}");
     let contacts = [second.address.clone(), first.address.clone()];
-    let third = Process::outside(plan(3, &contacts));
+    let third = TestProcess::outside(plan(3, &contacts));
     assert_all_meshed([first, second, third]);
 }
 
 /// One that comes when all are here waits, and takes the place of one that dies.
 #[test]
 fn one_too_many_waits() {
-    let mut first = Process::<UnixStream>::coordinate(3, &unix_address(), |_| {});
+    let mut first = TestProcess::<UnixStream>::coordinate(3, &unix_address(), |_| {});
     let contact = first.address.clone();
     // It is counted, but does not link, so the others wait.
     let puppet = Puppet::join(&plan(3, std::slice::from_ref(&contact)), 1, None);
-    let second = Process::<UnixStream>::join(3, &contact, |plan| plan.rank = Some(2));
+    let second = TestProcess::<UnixStream>::join(3, &contact, |plan| plan.rank = Some(2));
     first.await_joined(3);
-    let mut late = Process::<UnixStream>::join(3, &contact, |_| {});
-    late.await_event(|event| matches!(event, Progress::Calling { cause, .. } if cause.contains("linking")));
+    let mut late = TestProcess::<UnixStream>::join(3, &contact, |_| {});
+    late.await_event(
+        |event| matches!(event, BootstrapProgress::Calling { cause, .. } if cause.contains("linking")),
+    );
     drop(puppet);
     assert_all_meshed([first, second, late]);
 }

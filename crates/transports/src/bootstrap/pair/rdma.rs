@@ -3,11 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 
-use super::Terms;
+use super::PairTerms;
 use crate::bootstrap::Address;
 use crate::verbs::{self, VerbsError};
 
-impl Terms {
+impl PairTerms {
     /// For who is asked for RDMA: any device that can be used.
     pub(super) fn has_rdma(&self) -> bool {
         let found = verbs::check_for(&self.verbs, &[], self.locked_bytes);

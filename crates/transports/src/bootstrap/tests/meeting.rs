@@ -2,18 +2,18 @@
 
 use serde::Serialize;
 
-use super::message::Report;
+use super::message::LinkReport;
 use super::*;
 
 /// A connection with a process that has asked for something, as a contact has it that follows the protocol no further.
-fn accept(listener: &Listener<UnixStream>) -> (Wire<UnixStream>, Request) {
+fn accept(listener: &BootstrapListener<UnixStream>) -> (FramedSocket<UnixStream>, BootstrapRequest) {
     let stream = loop {
         match listener.accept() {
             Ok(stream) => break stream,
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    let mut wire = Wire::new(stream).unwrap();
+    let mut wire = FramedSocket::new(stream).unwrap();
     let proof = plan(2, listener.address()).proof();
     let session = proof.demand(&mut wire.waiting(soon().into()), None).unwrap();
     wire.begin(session);
@@ -23,14 +23,14 @@ fn accept(listener: &Listener<UnixStream>) -> (Wire<UnixStream>, Request) {
 
 /// What a follower makes of a frame of its coordinator.
 fn heard(frame: &impl Serialize) -> MeetingEvent {
-    let contact = Listener::<UnixStream>::bind(&unix_address()).unwrap();
-    let own = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    let contact = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
+    let own = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
     let plan = plan(2, contact.address());
     MeetingPoint::with(&plan, &own, |point| {
         point.ask(contact.address(), claim(&plan, own.address()), plan.timeout, soon());
         let (mut wire, request) = accept(&contact);
-        assert_eq!(request, Request::Join(claim(&plan, own.address())));
-        wire.write_frame(&Answer::Accepted, soon()).unwrap();
+        assert_eq!(request, BootstrapRequest::Join(claim(&plan, own.address())));
+        wire.write_frame(&BootstrapAnswer::Accepted, soon()).unwrap();
         assert!(matches!(next(point), MeetingEvent::Answered(ClaimAnswer::Accepted)));
         point.keep();
         wire.write_frame(frame, soon()).unwrap();
@@ -44,14 +44,17 @@ fn heard(frame: &impl Serialize) -> MeetingEvent {
 fn a_notice_that_makes_no_sense_is_named() {
     let roster = |listen: [&str; 2]| (1_u32, 1_u64, 1_u32, 0_u32, listen.map(String::from).to_vec());
     let sound = heard(&roster(["unix:@a", "unix:@b"]));
-    assert!(matches!(sound, MeetingEvent::Noticed(Notice::Roster { session: 1, node: 1, .. })), "{sound:?}");
+    assert!(
+        matches!(sound, MeetingEvent::Noticed(CoordinatorNotice::Roster { session: 1, node: 1, .. })),
+        "{sound:?}"
+    );
     for nonsense in [["unix:@a", "b"], ["unix:@a", "127.0.0.1:1"], ["unix:@a", &"b".repeat(300)]] {
         let event = heard(&roster(nonsense));
         assert!(matches!(event, MeetingEvent::Nonsense(_)), "{event:?}");
     }
     let event = heard(&77_u32);
     assert!(matches!(event, MeetingEvent::Nonsense(_)), "{event:?}");
-    let event = heard(&Notice::Released(Release::Redirect(any_port())));
+    let event = heard(&CoordinatorNotice::Released(ReleaseFrame::Redirect(any_port())));
     assert!(matches!(event, MeetingEvent::Nonsense(_)), "{event:?}");
 }
 
@@ -61,7 +64,7 @@ fn a_claim_that_makes_no_sense_is_refused() {
     let host = Host::<UnixStream>::open(&unix_address(), |_| {});
     let plan = plan(3, &host.address);
     let address = unix_address();
-    let nonsense: [&dyn Fn(&mut Claim); 3] = [
+    let nonsense: [&dyn Fn(&mut ClaimFrame); 3] = [
         &|claim| claim.listen = any_port(),
         &|claim| claim.contact = Some((1, vec![address.clone()])),
         &|claim| claim.contact = Some((0, vec![any_port()])),
@@ -78,14 +81,14 @@ fn a_claim_that_makes_no_sense_is_refused() {
 /// A process that was accepted and says something else than that its links stand is lost, and so is one that has gone.
 #[test]
 fn followers_report_or_are_lost() {
-    let listener = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    let listener = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
     let plan = plan(3, listener.address());
     MeetingPoint::with(&plan, &listener, |point| {
         let mut join = || {
-            let stream = <UnixStream as Link>::connect(listener.address(), soon(), None).unwrap();
-            let mut wire = Wire::new(stream).unwrap();
+            let stream = <UnixStream as LinkSocket>::connect(listener.address(), soon(), None).unwrap();
+            let mut wire = FramedSocket::new(stream).unwrap();
             let proof = plan.proof();
-            let request = Request::Join(claim(&plan, &unix_address()));
+            let request = BootstrapRequest::Join(claim(&plan, &unix_address()));
             let wire = std::thread::spawn(move || {
                 wire.prove(&proof, soon().into()).unwrap();
                 wire.write_frame(&request, soon()).unwrap();
@@ -94,15 +97,15 @@ fn followers_report_or_are_lost() {
             let MeetingEvent::Claimed { visitor, .. } = next(point) else { panic!("a claim") };
             point.answer(visitor, ClaimAnswer::Accepted, &mut |_| ());
             let mut wire = wire.join().unwrap();
-            assert_eq!(wire.read_frame::<Answer>(soon()).unwrap(), Answer::Accepted);
+            assert_eq!(wire.read_frame::<BootstrapAnswer>(soon()).unwrap(), BootstrapAnswer::Accepted);
             (visitor, wire)
         };
         let ((first, mut honest), (second, mut other)) = (join(), join());
         assert!(first < second, "visitors have numbers in ascending order");
-        honest.write_frame(&Report::Linked { session: 9 }, soon()).unwrap();
+        honest.write_frame(&LinkReport::Linked { session: 9 }, soon()).unwrap();
         let event = next(point);
         assert!(matches!(event, MeetingEvent::Reported { visitor, session: 9 } if visitor == first));
-        other.write_frame(&Report::Connected, soon()).unwrap();
+        other.write_frame(&LinkReport::Connected, soon()).unwrap();
         let event = next(point);
         assert!(matches!(event, MeetingEvent::Lost { visitor, .. } if visitor == second), "{event:?}");
         drop(honest);
@@ -115,10 +118,10 @@ fn followers_report_or_are_lost() {
 /// A process that does not read holds nothing up, and is lost when its buffer is full.
 #[test]
 fn a_process_that_does_not_read_is_lost() {
-    let listener = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    let listener = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
     let contact = listener.address().clone();
     let plan = plan(2, &contact);
-    let own = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    let own = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
     MeetingPoint::with(&plan, &listener, |point| {
         MeetingPoint::with(&plan, &own, |follower| {
             follower.ask(&contact, claim(&plan, own.address()), plan.timeout, soon());
@@ -126,7 +129,7 @@ fn a_process_that_does_not_read_is_lost() {
             point.answer(visitor, ClaimAnswer::Accepted, &mut |_| ());
             let begun = Instant::now();
             let lost = loop {
-                point.notify(visitor, &Notice::Released(Release::Unready(vec![0; 10_000])));
+                point.notify(visitor, &CoordinatorNotice::Released(ReleaseFrame::Unready(vec![0; 10_000])));
                 let events = point.poll(Instant::now(), &mut |_| ()).unwrap();
                 if !events.is_empty() {
                     break events;
@@ -142,14 +145,14 @@ fn a_process_that_does_not_read_is_lost() {
 
 #[test]
 fn a_plan_that_contradicts_itself_is_refused() {
-    let plans: [fn(&mut Plan); 5] = [
+    let plans: [fn(&mut BootstrapPlan); 5] = [
         |plan| plan.members = 0,
         |plan| plan.members = MEMBERS_MAX as u32 + 1,
         |plan| plan.unauthenticated_max = 0,
         |plan| plan.contacts = vec![any_port()],
         |plan| plan.contacts = vec![unix_address(); MEMBERS_MAX + 1],
     ];
-    let listener = Listener::<UnixStream>::bind(&unix_address()).unwrap();
+    let listener = BootstrapListener::<UnixStream>::bind(&unix_address()).unwrap();
     for change in plans {
         let mut plan = plan(2, listener.address());
         change(&mut plan);
@@ -161,13 +164,13 @@ fn a_plan_that_contradicts_itself_is_refused() {
 #[test]
 fn an_address_that_cannot_be_had_is_named() {
     let address = unix_address();
-    let _listener = Listener::<UnixStream>::bind(&address).unwrap();
-    let again = Listener::<UnixStream>::bind(&address).unwrap_err();
+    let _listener = BootstrapListener::<UnixStream>::bind(&address).unwrap();
+    let again = BootstrapListener::<UnixStream>::bind(&address).unwrap_err();
     assert!(matches!(again, BootstrapError::AddressInUse { address: named } if named == address));
 
-    let elsewhere = Listener::<TcpStream>::bind(&"192.0.2.1:7000".parse().unwrap()).unwrap_err();
+    let elsewhere = BootstrapListener::<TcpStream>::bind(&"192.0.2.1:7000".parse().unwrap()).unwrap_err();
     assert!(matches!(elsewhere, BootstrapError::AddressElsewhere { .. }), "{elsewhere:?}");
-    let kind = Listener::<TcpStream>::bind(&address).unwrap_err();
+    let kind = BootstrapListener::<TcpStream>::bind(&address).unwrap_err();
     assert!(matches!(kind, BootstrapError::Plan(_)));
 }
 
@@ -177,8 +180,11 @@ fn a_socket_file_is_replaced_when_stale_and_removed_at_the_end() {
     // Dropped without being removed, as by a process that was killed.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let address = Address::Path(path.clone());
-    let listener = Listener::<UnixStream>::bind(&address).unwrap();
-    assert!(matches!(Listener::<UnixStream>::bind(&address), Err(BootstrapError::AddressInUse { .. })));
+    let listener = BootstrapListener::<UnixStream>::bind(&address).unwrap();
+    assert!(matches!(
+        BootstrapListener::<UnixStream>::bind(&address),
+        Err(BootstrapError::AddressInUse { .. })
+    ));
     assert!(path.exists(), "a socket that is in use stays");
     drop(listener);
     assert!(!path.exists());

@@ -2,8 +2,8 @@
 
 #[path = "../../../tests/joins/join.rs"]
 mod join;
+mod joiners;
 mod meeting;
-mod newcomers;
 mod strangers;
 
 use std::io::{Read, Write};
@@ -18,8 +18,8 @@ use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 
 use self::join::{TestJoined, join};
-use super::message::{Answer, Request};
-use super::wire::Wire;
+use super::message::{BootstrapAnswer, BootstrapRequest};
+use super::wire::FramedSocket;
 use super::*;
 use crate::bootstrap;
 
@@ -36,9 +36,9 @@ fn any_port() -> Address {
 
 /// A plan for `members` members of which one listens at `contact`. Long waits would hide a fault, so all limits are short enough
 /// to notice and long enough for a busy machine.
-fn plan(members: u32, contact: &Address) -> Plan {
+fn plan(members: u32, contact: &Address) -> BootstrapPlan {
     let secret = Secret::new("the secret of the tests").unwrap();
-    let mut plan = Plan::new("tests", &secret, members);
+    let mut plan = BootstrapPlan::new("tests", &secret, members);
     plan.contacts = vec![contact.clone()];
     plan.timeout = Duration::from_secs(20);
     plan.handshake_timeout = Duration::from_millis(600);
@@ -46,16 +46,16 @@ fn plan(members: u32, contact: &Address) -> Plan {
 }
 
 /// A process that receives others, run by a thread: it reports what happens, and asks all that claim to come later.
-struct Host<S: Link> {
+struct Host<S: LinkSocket> {
     address: Address,
     over: Arc<AtomicBool>,
-    thread: JoinHandle<(Listener<S>, Vec<Progress>)>,
+    thread: JoinHandle<(BootstrapListener<S>, Vec<BootstrapProgress>)>,
     events: Receiver<MeetingEvent>,
 }
 
-impl<S: Link> Host<S> {
-    fn open(listen: &Address, change: impl FnOnce(&mut Plan)) -> Self {
-        let listener = Listener::<S>::bind(listen).unwrap();
+impl<S: LinkSocket> Host<S> {
+    fn open(listen: &Address, change: impl FnOnce(&mut BootstrapPlan)) -> Self {
+        let listener = BootstrapListener::<S>::bind(listen).unwrap();
         let address = listener.address().clone();
         let mut plan = plan(3, &address);
         change(&mut plan);
@@ -83,21 +83,21 @@ impl<S: Link> Host<S> {
     }
 
     /// Waits for the next claim.
-    fn claim(&self) -> Claim {
+    fn claim(&self) -> ClaimFrame {
         match self.events.recv_timeout(Duration::from_secs(10)).unwrap() {
             MeetingEvent::Claimed { claim, .. } => claim,
             other => panic!("{other:?}"),
         }
     }
 
-    fn close(self) -> (Listener<S>, Vec<Progress>) {
+    fn close(self) -> (BootstrapListener<S>, Vec<BootstrapProgress>) {
         self.over.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
 }
 
-fn claim(plan: &Plan, listen: &Address) -> Claim {
-    Claim {
+fn claim(plan: &BootstrapPlan, listen: &Address) -> ClaimFrame {
+    ClaimFrame {
         members: plan.members,
         rank: plan.rank,
         agreement: plan.agreement,
@@ -107,9 +107,9 @@ fn claim(plan: &Plan, listen: &Address) -> Claim {
 }
 
 /// What comes of a claim at the plan's contact.
-fn claim_at<S: Link>(plan: &Plan, change: impl FnOnce(&mut Claim)) -> MeetingEvent {
+fn claim_at<S: LinkSocket>(plan: &BootstrapPlan, change: impl FnOnce(&mut ClaimFrame)) -> MeetingEvent {
     let listen = if S::takes(&any_port()) { any_port() } else { unix_address() };
-    let listener = Listener::<S>::bind(&listen).unwrap();
+    let listener = BootstrapListener::<S>::bind(&listen).unwrap();
     MeetingPoint::with(plan, &listener, |point| {
         let mut claim = claim(plan, listener.address());
         change(&mut claim);
@@ -120,7 +120,7 @@ fn claim_at<S: Link>(plan: &Plan, change: impl FnOnce(&mut Claim)) -> MeetingEve
 }
 
 /// The next event.
-fn next<S: Link>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
+fn next<S: LinkSocket>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
     loop {
         if let Some(event) = point.poll(soon(), &mut |_| ()).unwrap().pop() {
             return event;
@@ -129,7 +129,7 @@ fn next<S: Link>(point: &mut MeetingPoint<'_, S>) -> MeetingEvent {
 }
 
 /// Asserts that a process that follows the protocol is answered.
-fn assert_open<S: Link>(host: &Host<S>) {
+fn assert_open<S: LinkSocket>(host: &Host<S>) {
     let event = claim_at::<S>(&plan(3, &host.address), |_| {});
     assert!(matches!(event, MeetingEvent::Answered(ClaimAnswer::Later(_))), "{event:?}");
     host.claim();
@@ -141,8 +141,8 @@ fn soon() -> Instant {
 
 /// Waits until `address` answers, as a member would that starts early.
 fn connect_tcp(address: &Address) -> TcpStream {
-    let stream = <TcpStream as Link>::connect(address, soon(), None).unwrap();
-    Link::set_nonblocking(&stream, false).unwrap();
+    let stream = <TcpStream as LinkSocket>::connect(address, soon(), None).unwrap();
+    LinkSocket::set_nonblocking(&stream, false).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream
 }

@@ -2,8 +2,8 @@
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_oneof, proptest};
 
-use super::message::Notice;
-use super::wire::WireError;
+use super::message::CoordinatorNotice;
+use super::wire::FramingError;
 use super::*;
 use crate::session::ANSWER_BYTES;
 
@@ -18,7 +18,8 @@ fn silent_clients_keep_nobody_out() {
     }
     assert_open(&host);
     let (_, progress) = host.close();
-    let rejected = progress.iter().filter(|event| matches!(event, Progress::Rejected { .. })).count();
+    let rejected =
+        progress.iter().filter(|event| matches!(event, BootstrapProgress::Rejected { .. })).count();
     assert_eq!(rejected, 12);
 }
 
@@ -82,10 +83,10 @@ fn garbage_after_the_proof_is_no_panic() {
             far.write_all(if framed { &length } else { &[] }).unwrap();
             far.write_all(&bytes).unwrap();
             drop(far);
-            let mut wire = Wire::new(near).unwrap();
+            let mut wire = FramedSocket::new(near).unwrap();
             // Whatever the first turns out to be, the wire is of use or says that it is not.
-            while wire.poll_frame::<Request>().is_ok_and(|request| request.is_some()) {}
-            let _ = wire.poll_frame::<Notice>();
+            while wire.poll_frame::<BootstrapRequest>().is_ok_and(|request| request.is_some()) {}
+            let _ = wire.poll_frame::<CoordinatorNotice>();
         }
     });
 }
@@ -95,13 +96,15 @@ fn a_frame_is_bounded_and_read_to_its_last_byte() {
     let frame = |bytes: &[u8]| {
         let (near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
         far.write_all(bytes).unwrap();
-        Wire::new(near).unwrap().read_frame::<Notice>(Instant::now() + Duration::from_millis(20))
+        FramedSocket::new(near)
+            .unwrap()
+            .read_frame::<CoordinatorNotice>(Instant::now() + Duration::from_millis(20))
     };
-    let go = postcard::to_stdvec(&Notice::Go).unwrap();
-    assert!(matches!(frame(&[&[1, 0, 0, 0], &go[..]].concat()), Ok(Notice::Go)));
-    assert!(matches!(frame(&[&[2, 0, 0, 0], &go[..], &[0]].concat()), Err(WireError::Malformed(_))));
-    assert!(matches!(frame(&[0, 0, 5, 0]), Err(WireError::Malformed(_))), "longer than FRAME_BYTES_MAX");
-    assert!(matches!(frame(&[1, 0]), Err(WireError::Late)));
+    let go = postcard::to_stdvec(&CoordinatorNotice::Go).unwrap();
+    assert!(matches!(frame(&[&[1, 0, 0, 0], &go[..]].concat()), Ok(CoordinatorNotice::Go)));
+    assert!(matches!(frame(&[&[2, 0, 0, 0], &go[..], &[0]].concat()), Err(FramingError::Malformed(_))));
+    assert!(matches!(frame(&[0, 0, 5, 0]), Err(FramingError::Malformed(_))), "longer than FRAME_BYTES_MAX");
+    assert!(matches!(frame(&[1, 0]), Err(FramingError::Late)));
 }
 
 #[test]

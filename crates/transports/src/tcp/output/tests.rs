@@ -16,8 +16,8 @@ impl Random {
 }
 
 /// What the kernel would take from the queue if it took at most `limit` bytes.
-fn take(output: &mut Output, limit: usize) -> Vec<u8> {
-    let mut pieces = [Piece::EMPTY; PIECES_MAX];
+fn take(output: &mut OutputQueue, limit: usize) -> Vec<u8> {
+    let mut pieces = [IoPiece::EMPTY; PIECES_MAX];
     let count = output.gather(&mut pieces);
     let mut taken: Vec<u8> = Vec::new();
     for piece in &pieces[..count] {
@@ -29,7 +29,7 @@ fn take(output: &mut Output, limit: usize) -> Vec<u8> {
     taken
 }
 
-fn all(output: &mut Output) -> Vec<u64> {
+fn all(output: &mut OutputQueue) -> Vec<u64> {
     let mut bytes = Vec::new();
     while !output.is_empty() {
         bytes.extend(take(output, usize::MAX));
@@ -47,11 +47,11 @@ fn whatever_the_kernel_takes_the_stream_is_what_was_posted() {
     for seed in 1..200 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
         (0..region.words()).for_each(|word| region.store(word, random.below(1 << 60) as u64));
-        let (mut output, mut expected, mut sent) = (Output::default(), Vec::new(), Vec::new());
+        let (mut output, mut expected, mut sent) = (OutputQueue::default(), Vec::new(), Vec::new());
         for _ in 0..300 {
             let first = random.below(region.words());
             let end = first + 1 + random.below(region.words() - first);
-            let frame = Frame::Ack { connection: 1, count: random.below(1 << 30) as u64 };
+            let frame = TcpFrame::Ack { connection: 1, count: random.below(1 << 30) as u64 };
             match random.below(4) {
                 0 => {
                     output.push_mirror(3, &region, first..end);
@@ -80,8 +80,8 @@ fn words_that_are_taken_by_value_are_what_was_posted() {
     (0..region.words()).for_each(|word| region.store(word, 7 * word as u64));
     for seed in 1..200 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
-        let (mut output, mut expected, mut sent) = (Output::default(), Vec::new(), Vec::new());
-        let mut take = |output: &mut Output, limit: usize| {
+        let (mut output, mut expected, mut sent) = (OutputQueue::default(), Vec::new(), Vec::new());
+        let mut take = |output: &mut OutputQueue, limit: usize| {
             let mut target = vec![0; limit];
             let taken = output.take_words(&mut target);
             sent.extend_from_slice(&target[..taken]);
@@ -96,7 +96,7 @@ fn words_that_are_taken_by_value_are_what_was_posted() {
                     expected.extend((first..end).map(|word| region.load(word)));
                 }
                 1 => {
-                    let frame = Frame::Ack { connection: 1, count: random.below(1 << 30) as u64 };
+                    let frame = TcpFrame::Ack { connection: 1, count: random.below(1 << 30) as u64 };
                     output.push_frame(frame);
                     expected.extend(&frame.encode().0[..HEADER_WORDS]);
                 }
@@ -118,7 +118,7 @@ fn a_word_that_the_kernel_split_stays_whole() {
     let region = Region::heap(RegionId(1), count);
     for split in 1..8 {
         (0..count).for_each(|word| region.store(word, u64::MAX));
-        let mut output = Output::default();
+        let mut output = OutputQueue::default();
         output.push_mirror(0, &region, 0..count);
         let mut sent = take(&mut output, 16 + 8 * 5 + split);
         (0..count).for_each(|word| region.store(word, 0));
@@ -134,12 +134,12 @@ fn a_word_that_the_kernel_split_stays_whole() {
 #[test]
 fn a_word_replaces_itself_only_at_the_tail() {
     let region = Region::heap(RegionId(1), 4);
-    let mut output = Output::default();
+    let mut output = OutputQueue::default();
     assert!(output.push_mirror_word(0, 1, 10));
     assert!(!output.push_mirror_word(0, 1, 11), "nothing lies between");
     assert!(output.push_mirror_word(0, 2, 20), "another word");
     assert!(output.push_mirror_word(0, 1, 12), "another word lies between [M1]");
-    assert!(output.push_mirror_word(1, 1, 30), "another view");
+    assert!(output.push_mirror_word(1, 1, 30), "another attachment");
     output.push_mirror(1, &region, 0..1);
     assert!(output.push_mirror_word(1, 1, 31), "a range lies between [M1]");
     let values: Vec<u64> = all(&mut output).chunks(3).map(|frame| frame[2]).collect();
@@ -149,7 +149,7 @@ fn a_word_replaces_itself_only_at_the_tail() {
 /// A frame that the kernel has begun to take is what it is.
 #[test]
 fn a_word_that_is_under_way_is_not_replaced() {
-    let mut output = Output::default();
+    let mut output = OutputQueue::default();
     output.push_mirror_word(0, 1, 10);
     let mut sent = take(&mut output, 1);
     assert!(output.push_mirror_word(0, 1, 11));
@@ -162,7 +162,7 @@ fn a_word_that_is_under_way_is_not_replaced() {
 
 #[test]
 fn memory_is_reclaimed_while_the_queue_is_never_empty() {
-    let mut output = Output::default();
+    let mut output = OutputQueue::default();
     output.push_mirror_word(0, 0, 0);
     for k in 0..2_000_000 {
         output.push_mirror_word(0, 1 + k % 2, 0);

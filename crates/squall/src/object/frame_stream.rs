@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::stream::Stream;
 
 /// See the module's documentation.
-pub(super) struct Line {
+pub(super) struct FrameStream {
     stream: Stream,
     /// Frames that have not left yet, from `sent` on.
     output: Vec<u8>,
@@ -20,7 +20,7 @@ pub(super) struct Line {
     has_ended: bool,
 }
 
-impl Line {
+impl FrameStream {
     pub(super) const fn new(stream: Stream) -> Self {
         Self { stream, output: Vec::new(), sent: 0, input: Vec::new(), taken: 0, has_ended: false }
     }
@@ -29,7 +29,7 @@ impl Line {
         self.stream.waker()
     }
 
-    /// Takes a frame to be sent, which `write` appends; [`Line::pump`] sends it.
+    /// Takes a frame to be sent, which `write` appends; [`FrameStream::pump`] sends it.
     pub(super) fn put(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let start = self.output.len();
         self.output.extend([0; 4]);
@@ -84,7 +84,7 @@ impl Line {
         self.output.len() - self.sent
     }
 
-    /// Whether [`Line::next`] returns a frame, or an error.
+    /// Whether [`FrameStream::next`] returns a frame, or an error.
     pub(super) fn has_frame(&self) -> bool {
         !matches!(first_frame(&self.input[self.taken..]), Ok(None))
     }
@@ -130,7 +130,7 @@ impl Line {
 }
 
 /// What follows the frames that were taken.
-impl Read for Line {
+impl Read for FrameStream {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let rest = &self.input[self.taken..];
         if rest.is_empty() {

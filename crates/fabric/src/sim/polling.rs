@@ -1,29 +1,29 @@
-//! Turns: which node polls next, and when.
+//! Polling: which node polls next, and when.
 //!
 //! A node that worked polls again as soon as its processor is free (cost model) or after a random rest
 //! (adversary), so that nodes poll in any order. A node that found nothing to do sleeps until its memory changes,
 //! an event waits for it, or its deadline comes: the polls in between would find nothing ([`crate::Core`]).
 
-use super::World;
+use super::WorldState;
 use super::adversary::Adversary;
-use super::clock::Dial;
+use super::clock::DriftingClock;
 use super::fault::nanos;
 use super::node::NodeState;
 use crate::Instant;
 
-impl World {
+impl WorldState {
     /// Lets time pass up to the next turn of a node, and no further than `until`.
-    pub(super) fn next_turn(&mut self, until: u64) -> Option<u32> {
+    pub(super) fn next_poll(&mut self, until: u64) -> Option<u32> {
         loop {
-            let turn = self.earliest_turn();
-            let turn_at = turn.map_or(u64::MAX, |(at, _)| at);
+            let poll = self.earliest_poll();
+            let poll_at = poll.map_or(u64::MAX, |(at, _)| at);
             let event_at = self.agenda.next_at().unwrap_or(u64::MAX);
-            if event_at.min(turn_at) > until {
+            if event_at.min(poll_at) > until {
                 self.now = self.now.max(until);
                 return None;
             }
-            if event_at > turn_at {
-                let (at, node) = turn?;
+            if event_at > poll_at {
+                let (at, node) = poll?;
                 self.now = self.now.max(at);
                 self.nodes[node as usize].ready_at = None;
                 return Some(node);
@@ -32,8 +32,8 @@ impl World {
         }
     }
 
-    fn earliest_turn(&self) -> Option<(u64, u32)> {
-        let ready = |node: &super::node::Node| node.ready_at.filter(|_| node.state == NodeState::Running);
+    fn earliest_poll(&self) -> Option<(u64, u32)> {
+        let ready = |node: &super::node::SimNode| node.ready_at.filter(|_| node.state == NodeState::Running);
         (0..).zip(&self.nodes).filter_map(|(i, node)| Some((ready(node)?, i))).min()
     }
 
@@ -88,9 +88,9 @@ impl World {
     }
 
     /// A clock for a new node.
-    pub(super) fn draw_dial(&mut self) -> Dial {
-        let Some(adversary) = &self.config.adversary else { return Dial::default() };
+    pub(super) fn draw_dial(&mut self) -> DriftingClock {
+        let Some(adversary) = &self.config.adversary else { return DriftingClock::default() };
         let offset = self.prng.below(nanos(adversary.clock_offset_max) + 1);
-        Dial::drawn(offset, adversary.clock_drift_max, &mut self.rates)
+        DriftingClock::drawn(offset, adversary.clock_drift_max, &mut self.rates)
     }
 }

@@ -16,34 +16,34 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 
 use super::error::system;
-use super::link::Link;
-use super::message::{Answer, Refusal, Request};
-use super::wire::{Wire, WireError, poll_for};
-use super::{BootstrapError, Listener, Plan, Progress, Proof, ProofError};
+use super::link::LinkSocket;
+use super::message::{BootstrapAnswer, BootstrapRequest, Refusal};
+use super::wire::{FramedSocket, FramingError, poll_for};
+use super::{BootstrapError, BootstrapListener, BootstrapPlan, BootstrapProgress, Proof, ProofError};
 use crate::session::{HELLO_BYTES, HELLO_HEAD_BYTES, Rejection};
 
 /// Who has proved the secret and said what it wants.
-pub(super) struct Visitor<S> {
-    pub(super) wire: Wire<S>,
+pub(super) struct ProvedVisitor<S> {
+    pub(super) wire: FramedSocket<S>,
     pub(super) peer: String,
-    pub(super) request: Request,
+    pub(super) request: BootstrapRequest,
 }
 
-impl<S: Link> Visitor<S> {
+impl<S: LinkSocket> ProvedVisitor<S> {
     /// Refuses the request, closes the connection, and tells of it, unless somebody has only looked around.
-    pub(super) fn turn_away(mut self, refusal: Refusal, on_progress: &mut dyn FnMut(Progress)) {
+    pub(super) fn reject(mut self, refusal: Refusal, on_progress: &mut dyn FnMut(BootstrapProgress)) {
         let cause = refusal.to_string();
         // Whoever does not wait for the answer needs none.
-        let _ = self.wire.write_frame(&Answer::Refused(refusal), Instant::now());
-        if !matches!(self.request, Request::Status { .. }) {
-            on_progress(Progress::Rejected { peer: self.peer, cause });
+        let _ = self.wire.write_frame(&BootstrapAnswer::Refused(refusal), Instant::now());
+        if !matches!(self.request, BootstrapRequest::Status { .. }) {
+            on_progress(BootstrapProgress::Rejected { peer: self.peer, cause });
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Reception<'p, S: Link> {
-    listener: &'p Listener<S>,
+pub(super) struct HandshakeQueue<'p, S: LinkSocket> {
+    listener: &'p BootstrapListener<S>,
     proof: &'p Proof,
     handshake_timeout: Duration,
     /// Oldest first; `pending.len() <= pending_max`.
@@ -53,7 +53,7 @@ pub(super) struct Reception<'p, S: Link> {
 
 #[derive(Debug)]
 struct Pending<S> {
-    wire: Wire<S>,
+    wire: FramedSocket<S>,
     peer: String,
     source: Option<IpAddr>,
     since: Instant,
@@ -69,8 +69,8 @@ enum Stage {
     Request,
 }
 
-impl<'p, S: Link> Reception<'p, S> {
-    pub(super) fn new(plan: &Plan, listener: &'p Listener<S>, proof: &'p Proof) -> Self {
+impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
+    pub(super) fn new(plan: &BootstrapPlan, listener: &'p BootstrapListener<S>, proof: &'p Proof) -> Self {
         Self {
             listener,
             proof,
@@ -86,8 +86,8 @@ impl<'p, S: Link> Reception<'p, S> {
         &mut self,
         watched: &[BorrowedFd<'_>],
         deadline: Instant,
-        on_progress: &mut dyn FnMut(Progress),
-    ) -> Result<Vec<Visitor<S>>, BootstrapError> {
+        on_progress: &mut dyn FnMut(BootstrapProgress),
+    ) -> Result<Vec<ProvedVisitor<S>>, BootstrapError> {
         self.wait(watched, deadline)?;
         self.accept(on_progress)?;
         let mut visitors = Vec::new();
@@ -95,10 +95,10 @@ impl<'p, S: Link> Reception<'p, S> {
         for mut pending in std::mem::take(&mut self.pending) {
             match pending.advance(self.proof) {
                 Ok(Some(request)) => {
-                    visitors.push(Visitor { wire: pending.wire, peer: pending.peer, request });
+                    visitors.push(ProvedVisitor { wire: pending.wire, peer: pending.peer, request });
                 }
                 Ok(None) if now < pending.since + self.handshake_timeout => self.pending.push(pending),
-                Ok(None) => on_progress(pending.rejected(&WireError::Late.to_string())),
+                Ok(None) => on_progress(pending.rejected(&FramingError::Late.to_string())),
                 Err(error) => on_progress(pending.rejected(&error.to_string())),
             }
         }
@@ -117,7 +117,7 @@ impl<'p, S: Link> Reception<'p, S> {
         poll_for(&mut fds, wake.saturating_duration_since(now)).map_err(system("to wait for connections"))
     }
 
-    fn accept(&mut self, on_progress: &mut dyn FnMut(Progress)) -> Result<(), BootstrapError> {
+    fn accept(&mut self, on_progress: &mut dyn FnMut(BootstrapProgress)) -> Result<(), BootstrapError> {
         // Those that are there are heard before more are taken than have places.
         for _ in 0..self.pending_max {
             let now = Instant::now();
@@ -131,10 +131,10 @@ impl<'p, S: Link> Reception<'p, S> {
             let peer = stream.peer();
             let source = stream.peer_ip().map(network);
             if let Ok(Some(user)) = stream.foreign_user() {
-                on_progress(Progress::Rejected { peer, cause: format!("user {user} is not ours") });
+                on_progress(BootstrapProgress::Rejected { peer, cause: format!("user {user} is not ours") });
                 continue;
             }
-            let wire = Wire::new(stream).map_err(system("to make a socket non-blocking"))?;
+            let wire = FramedSocket::new(stream).map_err(system("to make a socket non-blocking"))?;
             if self.pending.len() >= self.pending_max {
                 let leaving = self.pending.remove(self.leaving(source));
                 on_progress(leaving.rejected("too many connections wait for their proof"));
@@ -144,7 +144,7 @@ impl<'p, S: Link> Reception<'p, S> {
         Ok(())
     }
 
-    /// Which connection makes room for one from `source`.
+    /// Which connection makes space for one from `source`.
     fn leaving(&self, source: Option<IpAddr>) -> usize {
         let count = |wanted| {
             let pending = self.pending.iter().filter(|pending| pending.source == wanted).count();
@@ -160,9 +160,9 @@ impl<'p, S: Link> Reception<'p, S> {
     }
 }
 
-impl<S: Link> Pending<S> {
+impl<S: LinkSocket> Pending<S> {
     /// Takes what has come; the request, once all of it is there.
-    fn advance(&mut self, proof: &Proof) -> Result<Option<Request>, ProofError> {
+    fn advance(&mut self, proof: &Proof) -> Result<Option<BootstrapRequest>, ProofError> {
         loop {
             match self.stage {
                 Stage::HelloHead => {
@@ -197,14 +197,14 @@ impl<S: Link> Pending<S> {
         Err(rejection.error)
     }
 
-    /// Writes a short answer, for which the socket's buffer has room: it was empty.
+    /// Writes a short answer, for which the socket's buffer has space: it was empty.
     fn answer(&mut self, bytes: &[u8]) -> Result<(), ProofError> {
         use std::io::Write;
         Ok(self.wire.waiting(Instant::now().into()).write_all(bytes)?)
     }
 
-    fn rejected(self, cause: &str) -> Progress {
-        Progress::Rejected { peer: self.peer, cause: cause.into() }
+    fn rejected(self, cause: &str) -> BootstrapProgress {
+        BootstrapProgress::Rejected { peer: self.peer, cause: cause.into() }
     }
 }
 
@@ -218,7 +218,7 @@ fn network(ip: IpAddr) -> IpAddr {
 
 const HOST_NETWORK: u128 = !0 << 64;
 
-fn proof_io(error: WireError) -> ProofError {
+fn proof_io(error: FramingError) -> ProofError {
     ProofError::Io(error.into())
 }
 

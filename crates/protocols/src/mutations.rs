@@ -1,52 +1,52 @@
-//! Declares mistakes that can be put back into a protocol, one at a time, to see that a check catches them. A checker
-//! that has never failed is not trusted (Derecho §3.2–3.4, Spindle §2–3, RDMC §3.2, EXS §III).
+//! Declares mutations: mistakes that can be put back into a protocol, one at a time, to see that a check catches them. A
+//! checker that has never failed is not trusted (Derecho §3.2–3.4, Spindle §2–3, RDMC §3.2, EXS §III).
 //!
 //! Outside tests, and without the feature `mutations`, which only the simulator's tests switch on, `is_on` is `false` at
 //! compile time, and the protocols hold no trace of this.
 
-/// An enum of mistakes, all of them as `ALL`, `is_on` for the protocol, and `with` for tests.
+/// An enum of mutations, all of them as `ALL`, `is_on` for the protocol, and `with` for tests.
 macro_rules! mutations {
-    ($(#[$about:meta])* $vis:vis enum Mutation { $($(#[$what:meta])* $name:ident,)+ }) => {
+    ($(#[$about:meta])* $vis:vis enum $mutation:ident { $($(#[$what:meta])* $name:ident,)+ }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         #[cfg_attr(
             not(any(test, feature = "mutations")),
-            allow(dead_code, unreachable_pub, reason = "only tests make mistakes")
+            allow(dead_code, unreachable_pub, reason = "only tests switch mutations on")
         )]
-        $vis enum Mutation {
+        $vis enum $mutation {
             $($(#[$what])* $name,)+
         }
 
         #[cfg(any(test, feature = "mutations"))]
         #[allow(dead_code, reason = "some tests name those that they look for")]
-        impl Mutation {
+        impl $mutation {
             /// All mutations.
             $vis const ALL: &[Self] = &[$(Self::$name,)+];
         }
 
         #[cfg(any(test, feature = "mutations"))]
         thread_local! {
-            static ACTIVE: std::cell::Cell<Option<Mutation>> = const { std::cell::Cell::new(None) };
+            static ACTIVE: std::cell::Cell<Option<$mutation>> = const { std::cell::Cell::new(None) };
         }
 
         /// Whether `mutation` is on in this thread.
         #[cfg(any(test, feature = "mutations"))]
-        pub(crate) fn is_on(mutation: Mutation) -> bool {
+        pub(crate) fn is_on(mutation: $mutation) -> bool {
             ACTIVE.get() == Some(mutation)
         }
 
         /// Whether `mutation` is on: never.
         #[cfg(not(any(test, feature = "mutations")))]
         #[inline]
-        pub(crate) const fn is_on(_: Mutation) -> bool {
+        pub(crate) const fn is_on(_: $mutation) -> bool {
             false
         }
 
         /// Runs `run` with `mutation` on, if there is one, in this thread.
         #[cfg(any(test, feature = "mutations"))]
-        #[allow(dead_code, reason = "some mistakes are made by the simulator's tests only")]
-        $vis fn with<T>(mutation: impl Into<Option<Mutation>>, run: impl FnOnce() -> T) -> T {
+        #[allow(dead_code, reason = "some mutations are switched on by the simulator's tests only")]
+        $vis fn with<T>(mutation: impl Into<Option<$mutation>>, run: impl FnOnce() -> T) -> T {
             struct Off;
             impl Drop for Off {
                 fn drop(&mut self) {

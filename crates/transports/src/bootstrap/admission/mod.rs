@@ -1,27 +1,27 @@
-//! The join desk: where a group that runs is reached by who wants to join it, and by who asks how it does
-//! (Derecho §3.3: joins go through the leader, and each member links with the newcomer).
+//! The admission listener: where a group that runs is reached by who wants to join it, and by who asks how it does
+//! (Derecho §3.3: joins go through the leader, and each member links with the joiner).
 //!
-//! **Law.** After the assembly each member opens a desk on its own [`Listener`]. A thread of the desk's own serves it,
-//! asleep as long as nobody comes. The desk decides nothing: it proves the secret, parses, and hands what comes over as
-//! [`DeskEvent`]s to the member's polling thread, whose [`Waker`] it uses; that thread says who leads, who is admitted,
-//! and under which number. A join takes these steps:
+//! **Law.** After the assembly each member opens an admission listener on its own [`BootstrapListener`]. A thread of the
+//! admission listener's own serves it, asleep as long as nobody comes. The admission listener decides nothing: it proves the
+//! secret, parses, and hands what comes over as [`AdmissionEvent`]s to the member's polling thread, whose [`Waker`] it uses;
+//! that thread says who leads, who is admitted, and under which number. A join takes these steps:
 //!
-//! 1. The newcomer ([`super::JoinCalls`]) calls a contact and asks to join ([`DeskEvent::JoinAsked`]). A member that does not
-//!    lead answers [`Asker::redirect`]; one that cannot admit now, [`Asker::wait`]; the leader, [`Asker::admit`] with a
+//! 1. The joiner ([`super::JoinCalls`]) calls a contact and asks to join ([`AdmissionEvent::JoinAsked`]). A member that does
+//!    not lead answers [`Asker::redirect`]; one that cannot admit now, [`Asker::wait`]; the leader, [`Asker::admit`] with a
 //!    number that no node ever had, the members, and a token for its own code at the other end.
-//! 2. The newcomer connects to each member and says its number ([`DeskEvent::LinkAsked`]). Each member decides on its polling
-//!    thread, and so before it can hear of a view with the newcomer; then its desk answers, and hands the stream over
-//!    ([`DeskEvent::Peer`]).
-//! 3. It reports to the leader that all its links stand. The leader's desk answers, and hands over its own link
-//!    ([`DeskEvent::Peer`]) and the news ([`DeskEvent::Connected`]). Who dies before is [`DeskEvent::Gone`].
-//!    Whether the newcomer becomes a member is for the leader's group to decide now.
+//! 2. The joiner connects to each member and says its number ([`AdmissionEvent::LinkAsked`]). Each member decides on its
+//!    polling thread, and so before it can hear of a view with the joiner; then its admission listener answers, and hands the
+//!    stream over ([`AdmissionEvent::Peer`]).
+//! 3. It reports to the leader that all its links stand. The leader's admission listener answers, and hands over its own link
+//!    ([`AdmissionEvent::Peer`]) and the news ([`AdmissionEvent::Connected`]). Who dies before is [`AdmissionEvent::Gone`].
+//!    Whether the joiner becomes a member is for the leader's group to decide now.
 //!
 //! **Bounds.** As in the bootstrap, nobody is heard before the proof, and connections without it are few and
 //! short-lived. Of those who have proved the secret, [`ASKERS_MAX`] wait for answers, each for [`ANSWER_TIMEOUT`]; those who were
-//! admitted link until the member dismisses them ([`Desk::dismiss`]). If the polling thread does not take its events, newcomers
-//! are told to wait.
+//! admitted link until the member dismisses them ([`AdmissionListener::dismiss`]). If the polling thread does not take its
+//! events, joiners are told to wait.
 
-mod room;
+mod thread;
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,41 +32,41 @@ use std::time::Duration;
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicU64, Ordering};
 
-use self::room::Room;
+use self::thread::AdmissionThread;
 use super::error::system;
-use super::link::Link;
-use super::message::{Admittance, Answer};
-use super::{Address, BootstrapError, Listener, Member, Plan};
+use super::link::LinkSocket;
+use super::message::{AdmissionFrame, BootstrapAnswer};
+use super::{Address, BootstrapError, BootstrapListener, BootstrapMember, BootstrapPlan};
 use crate::Waker;
 
 /// Requests that wait for an answer of the polling thread.
 pub const ASKERS_MAX: usize = 64;
-/// How long they wait, before the desk itself tells them to come again.
+/// How long they wait, before the admission listener itself tells them to come again.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest token of a leader.
 pub const TOKEN_BYTES_MAX: usize = 64 << 10;
 /// The longest answer to a question about the status.
 pub const STATUS_BYTES_MAX: usize = 128 << 10;
 
-/// A member's desk. Closed when dropped; who waits is told to try elsewhere by the end of its connection.
+/// A member's admission listener. Closed when dropped; who waits is told to try elsewhere by the end of its connection.
 #[derive(Debug)]
-pub struct Desk {
+pub struct AdmissionListener {
     address: Address,
-    orders: Orders,
+    orders: OrderSender,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What comes to a desk, in the order in which it came.
+/// What comes to an admission listener, in the order in which it came.
 #[derive(Debug)]
-pub struct DeskEvents<S> {
-    events: Receiver<DeskEvent<S>>,
+pub struct AdmissionEvents<S> {
+    events: Receiver<AdmissionEvent<S>>,
     waiting: Arc<AtomicU64>,
 }
 
-/// What a desk tells its member's polling thread.
+/// What an admission listener tells its member's polling thread.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum DeskEvent<S> {
+pub enum AdmissionEvent<S> {
     /// A process wants to join.
     JoinAsked {
         /// To be answered.
@@ -123,7 +123,7 @@ pub enum DeskEvent<S> {
 pub struct JoinInfo {
     /// What it calls itself, for people to see.
     pub name: String,
-    /// Where it listens; never empty. The first is for members that use this desk's kind of socket.
+    /// Where it listens; never empty. The first is for members that use this admission listener's kind of socket.
     pub addresses: Vec<Address>,
     /// The rank that it asks for.
     pub rank: Option<u32>,
@@ -134,12 +134,12 @@ pub struct JoinInfo {
 /// What the leader gives to who is admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// The newcomer's number, which no node ever had.
+    /// The joiner's number, which no node ever had.
     pub node: NodeId,
     /// This node.
     pub leader: NodeId,
-    /// All members, this node included: with whom the newcomer links.
-    pub members: Vec<Member>,
+    /// All members, this node included: with whom the joiner links.
+    pub members: Vec<BootstrapMember>,
     /// For the code that joins; at most [`TOKEN_BYTES_MAX`] bytes.
     pub token: Vec<u8>,
 }
@@ -147,64 +147,66 @@ pub struct Admission {
 /// Somebody who waits for an answer. If it is dropped without one, the asker is told to try again.
 pub struct Asker {
     number: u64,
-    orders: Orders,
+    orders: OrderSender,
     answered: bool,
 }
 
-impl Desk {
-    /// Opens a desk: serves `listener` from now on, in a thread of its own. `session` is that of the assembly (or of
-    /// [`super::Joined`]); the cluster, its secret, the agreement and the limits of handshakes are the plan's. `waker`
+impl AdmissionListener {
+    /// Opens an admission listener: serves `listener` from now on, in a thread of its own. `session` is that of the assembly
+    /// (or of [`super::Joined`]); the cluster, its secret, the agreement and the limits of handshakes are the plan's. `waker`
     /// is used after each event.
     ///
     /// # Errors
     /// If a thread or a file descriptor cannot be had.
-    pub fn open<S: Link>(
-        listener: Listener<S>,
-        plan: &Plan,
+    pub fn open<S: LinkSocket>(
+        listener: BootstrapListener<S>,
+        plan: &BootstrapPlan,
         session: u64,
         waker: Waker,
-    ) -> Result<(Self, DeskEvents<S::Secured>), BootstrapError> {
+    ) -> Result<(Self, AdmissionEvents<S::Secured>), BootstrapError> {
         let address = listener.address().clone();
         let doorbell = Waker::new().map_err(system("to make a doorbell"))?;
         let (orders, received) = channel();
         let (events, for_member) = channel();
         let waiting = Arc::new(AtomicU64::new(0));
-        let orders = Orders { orders, doorbell: doorbell.clone() };
-        let told = Told { events, waiting: Arc::clone(&waiting), waker };
-        let (plan, desk_orders) = (plan.clone(), orders.clone());
-        let run = move || Room::serve(&plan, &listener, session, told, (desk_orders, received));
-        let thread = std::thread::Builder::new().name("squall-desk".into()).spawn(run);
-        let thread = Some(thread.map_err(system("to start the desk's thread"))?);
-        Ok((Self { address, orders, thread }, DeskEvents { events: for_member, waiting }))
+        let orders = OrderSender { orders, doorbell: doorbell.clone() };
+        let event_sender = EventSender { events, waiting: Arc::clone(&waiting), waker };
+        let (plan, thread_orders) = (plan.clone(), orders.clone());
+        let run = move || {
+            AdmissionThread::serve(&plan, &listener, session, event_sender, (thread_orders, received))
+        };
+        let thread = std::thread::Builder::new().name("squall-admit".into()).spawn(run);
+        let thread = Some(thread.map_err(system("to start the admission thread"))?);
+        Ok((Self { address, orders, thread }, AdmissionEvents { events: for_member, waiting }))
     }
 
     /// Closes the connection of a node that was admitted here and is not connected.
     pub fn dismiss(&self, node: NodeId) {
-        self.orders.give(Order::Dismiss(node));
+        self.orders.send(Order::Dismiss(node));
     }
 
-    /// Where the desk can be reached.
+    /// Where the admission listener can be reached.
     #[must_use]
     pub const fn address(&self) -> &Address {
         &self.address
     }
 }
 
-impl Drop for Desk {
+impl Drop for AdmissionListener {
     fn drop(&mut self) {
-        self.orders.give(Order::Close);
+        self.orders.send(Order::Close);
         if let Some(thread) = self.thread.take() {
-            // A panic of the desk has been printed by its thread.
+            // A panic of the admission listener has been printed by its thread.
             let _ = thread.join();
         }
     }
 }
 
-impl<S> DeskEvents<S> {
+impl<S> AdmissionEvents<S> {
     /// The next event, if there is one. Costs one load when there is none.
     #[inline]
-    pub fn poll_event(&mut self) -> Option<DeskEvent<S>> {
-        // SYNC: pairs with the release in `Told::tell`: who sees the count finds the event.
+    pub fn poll_event(&mut self) -> Option<AdmissionEvent<S>> {
+        // SYNC: pairs with the release in `EventSender::send`: who sees the count finds the event.
         if self.waiting.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -215,7 +217,7 @@ impl<S> DeskEvents<S> {
 }
 
 impl Asker {
-    /// Takes the newcomer in, as far as links go. [`DeskEvent::Connected`] or [`DeskEvent::Gone`] answers.
+    /// Takes the joiner in, as far as links go. [`AdmissionEvent::Connected`] or [`AdmissionEvent::Gone`] answers.
     ///
     /// # Panics
     /// If the token is too long, there are too many members, or the leader is not one of them.
@@ -227,29 +229,29 @@ impl Asker {
         assert!(members.iter().all(|member| member.node != *node), "{node} is a member already");
         let members = members.iter().map(|member| (member.node.0, member.address.to_string())).collect();
         let (node, leader, token) = (node.0, leader.0, token.clone());
-        // The desk knows its session.
-        self.answer_with(Answer::Admit(Admittance { session: 0, node, leader, members, token }));
+        // The admission listener knows its session.
+        self.answer_with(BootstrapAnswer::Admit(AdmissionFrame { session: 0, node, leader, members, token }));
     }
 
-    /// Sends the newcomer to the leader.
+    /// Sends the joiner to the leader.
     pub fn redirect(self, leader: &Address) {
-        self.answer_with(Answer::Redirect { leader: leader.to_string() });
+        self.answer_with(BootstrapAnswer::Redirect { leader: leader.to_string() });
     }
 
-    /// Takes the link of `node`, which has asked for it. [`DeskEvent::Peer`] or [`DeskEvent::LinkFailed`] answers.
+    /// Takes the link of `node`, which has asked for it. [`AdmissionEvent::Peer`] or [`AdmissionEvent::LinkFailed`] answers.
     pub fn take_link(mut self, node: NodeId) {
         self.answered = true;
-        self.orders.give(Order::TakeLink(self.number, node));
+        self.orders.send(Order::TakeLink(self.number, node));
     }
 
     /// Tells the asker to try again soon; `reason` is for people and is cut to 200 characters.
     pub fn wait(self, reason: &str) {
-        self.answer_with(Answer::Wait { reason: cut(reason) });
+        self.answer_with(BootstrapAnswer::Wait { reason: cut(reason) });
     }
 
     /// Tells the asker to give up; `reason` says what to do next, and is cut to 200 characters.
     pub fn refuse(self, reason: &str) {
-        self.answer_with(Answer::Denied { reason: cut(reason) });
+        self.answer_with(BootstrapAnswer::Denied { reason: cut(reason) });
     }
 
     /// Answers a question about the status.
@@ -258,12 +260,12 @@ impl Asker {
     /// If the answer is longer than [`STATUS_BYTES_MAX`].
     pub fn answer(self, bytes: Vec<u8>) {
         assert!(bytes.len() <= STATUS_BYTES_MAX, "a status of {} bytes", bytes.len());
-        self.answer_with(Answer::Status { bytes });
+        self.answer_with(BootstrapAnswer::Status { bytes });
     }
 
-    fn answer_with(mut self, answer: Answer) {
+    fn answer_with(mut self, answer: BootstrapAnswer) {
         self.answered = true;
-        self.orders.give(Order::Answer(self.number, answer));
+        self.orders.send(Order::Answer(self.number, answer));
     }
 }
 
@@ -271,7 +273,7 @@ impl Drop for Asker {
     fn drop(&mut self) {
         if !self.answered {
             let reason = "the member did not decide".into();
-            self.orders.give(Order::Answer(self.number, Answer::Wait { reason }));
+            self.orders.send(Order::Answer(self.number, BootstrapAnswer::Wait { reason }));
         }
     }
 }
@@ -282,25 +284,25 @@ impl fmt::Debug for Asker {
     }
 }
 
-/// What a desk is told to do.
+/// What an admission listener is told to do.
 #[derive(Debug)]
 enum Order {
-    Answer(u64, Answer),
+    Answer(u64, BootstrapAnswer),
     TakeLink(u64, NodeId),
     Dismiss(NodeId),
     Close,
 }
 
-/// The way to a desk's thread.
+/// The way to an admission listener's thread.
 #[derive(Clone, Debug)]
-struct Orders {
+struct OrderSender {
     orders: Sender<Order>,
     doorbell: Waker,
 }
 
-impl Orders {
-    fn give(&self, order: Order) {
-        // A desk that is closed needs no orders.
+impl OrderSender {
+    fn send(&self, order: Order) {
+        // An admission listener that is closed needs no orders.
         if self.orders.send(order).is_ok() {
             self.doorbell.ring();
         }
@@ -309,15 +311,15 @@ impl Orders {
 
 /// The way to the polling thread.
 #[derive(Debug)]
-struct Told<S> {
-    events: Sender<DeskEvent<S>>,
+struct EventSender<S> {
+    events: Sender<AdmissionEvent<S>>,
     waiting: Arc<AtomicU64>,
     waker: Waker,
 }
 
-impl<S> Told<S> {
+impl<S> EventSender<S> {
     /// Hands an event over; what the member no longer wants is dropped.
-    fn tell(&self, event: DeskEvent<S>) {
+    fn send(&self, event: AdmissionEvent<S>) {
         if self.events.send(event).is_ok() {
             // SYNC: pairs with the acquire in `poll_event`.
             self.waiting.fetch_add(1, Ordering::Release);
@@ -335,5 +337,5 @@ fn cut(reason: &str) -> String {
     reason.chars().take(200).collect()
 }
 
-/// Beyond so many events newcomers are told to wait.
+/// Beyond so many events joiners are told to wait.
 const EVENTS_MAX: u64 = 4 * ASKERS_MAX as u64;

@@ -1,4 +1,4 @@
-//! Turns: a host receives one copy at a time, in the order in which the copies came.
+//! The queue: a host receives one copy at a time, in the order in which the copies came.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The copies of a host; the first one has its turn.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct CopyQueue {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -20,23 +20,23 @@ struct Queue {
 
 /// A copy's place in the queue, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Turn<'t> {
-    turns: &'t Turns,
+pub(crate) struct QueueTicket<'t> {
+    queue: &'t CopyQueue,
     number: u64,
 }
 
 /// What a copy waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ahead {
+pub(crate) struct CopiesAhead {
     /// How many copies come first.
     pub(crate) copies: usize,
     /// The source of the one that has its turn.
     pub(crate) source: String,
 }
 
-impl Turns {
+impl CopyQueue {
     /// A place at the end, for a copy from `source`; `None` if too many wait.
-    pub(crate) fn queue(&self, source: &str) -> Option<Turn<'_>> {
+    pub(crate) fn queue(&self, source: &str) -> Option<QueueTicket<'_>> {
         let mut queue = self.lock();
         if queue.copies.len() > WAITING_MAX {
             return None;
@@ -44,7 +44,7 @@ impl Turns {
         queue.numbers += 1;
         let number = queue.numbers;
         queue.copies.push_back((number, source.to_owned()));
-        Some(Turn { turns: self, number })
+        Some(QueueTicket { queue: self, number })
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -52,28 +52,28 @@ impl Turns {
     }
 }
 
-impl Turn<'_> {
+impl QueueTicket<'_> {
     /// Waits until the turn has come, for `patience` at most; what it still waits for then.
-    pub(crate) fn wait(&self, patience: Duration) -> Option<Ahead> {
+    pub(crate) fn wait(&self, patience: Duration) -> Option<CopiesAhead> {
         let waiting = |queue: &mut Queue| queue.ahead(self.number).is_some();
-        let waited = self.turns.changed.wait_timeout_while(self.turns.lock(), patience, waiting);
+        let waited = self.queue.changed.wait_timeout_while(self.queue.lock(), patience, waiting);
         waited.unwrap_or_else(PoisonError::into_inner).0.ahead(self.number)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
-        self.turns.lock().copies.retain(|(number, _)| *number != self.number);
-        self.turns.changed.notify_all();
+        self.queue.lock().copies.retain(|(number, _)| *number != self.number);
+        self.queue.changed.notify_all();
     }
 }
 
 impl Queue {
-    fn ahead(&self, number: u64) -> Option<Ahead> {
+    fn ahead(&self, number: u64) -> Option<CopiesAhead> {
         let (first, source) = self.copies.front().filter(|(first, _)| *first != number)?;
         debug_assert!(*first < number, "numbers rise in the queue");
         let copies = self.copies.iter().take_while(|(other, _)| *other != number).count();
-        Some(Ahead { copies, source: source.clone() })
+        Some(CopiesAhead { copies, source: source.clone() })
     }
 }
 
@@ -84,12 +84,12 @@ const WAITING_MAX: usize = 64;
 mod tests {
     use super::*;
 
-    /// One has its turn, the others wait in the order in which they came, and one that goes makes room for the next.
+    /// One has its turn, the others wait in the order in which they came, and one that goes makes space for the next.
     #[test]
-    fn copies_have_their_turns_in_order() {
-        let turns = Turns::default();
-        let [a, b, c] = ["a", "b", "c"].map(|source| turns.queue(source).unwrap());
-        let ahead = |copies, source: &str| Some(Ahead { copies, source: source.into() });
+    fn copies_run_in_order() {
+        let queue = CopyQueue::default();
+        let [a, b, c] = ["a", "b", "c"].map(|source| queue.queue(source).unwrap());
+        let ahead = |copies, source: &str| Some(CopiesAhead { copies, source: source.into() });
         assert_eq!(a.wait(Duration::ZERO), None);
         assert_eq!(b.wait(Duration::ZERO), ahead(1, "a"));
         assert_eq!(c.wait(Duration::ZERO), ahead(2, "a"));
@@ -105,10 +105,10 @@ mod tests {
 
     #[test]
     fn the_queue_is_bounded() {
-        let turns = Turns::default();
-        let queued: Vec<Turn<'_>> = (0..=WAITING_MAX).map(|_| turns.queue("a").unwrap()).collect();
-        assert!(turns.queue("b").is_none());
+        let queue = CopyQueue::default();
+        let queued: Vec<QueueTicket<'_>> = (0..=WAITING_MAX).map(|_| queue.queue("a").unwrap()).collect();
+        assert!(queue.queue("b").is_none());
         drop(queued);
-        assert!(turns.queue("b").is_some());
+        assert!(queue.queue("b").is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! Placing: writes into memory that its owner has adopted, which the owner executes [F13].
+//! Remote copies: writes into memory that its owner has adopted, which the owner executes [F13].
 //!
 //! Such memory cannot be mapped by others, and the kernel's write into another process (`process_vm_writev`) is no way to
 //! it: a writer that is stopped between its look at the grant and the write would write after the revocation [F9], and
@@ -17,23 +17,23 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use squall_fabric::{BreakReason, Event, Grant, NodeId, Region, Source, Write};
+use squall_fabric::{BreakReason, FabricEvent, Grant, NodeId, Region, Write, WriteSource};
 
 use super::ShmFabric;
-use super::connection::{Connection, Placing};
+use super::connection::{RemoteCopy, ShmConnection};
 use super::fetching::PeerMemory;
 use super::link::GRANTS_MAX;
-use super::ring::{INLINE_WORDS_MAX, Post, Request};
-use super::wire::{Message, Violation, Witness};
-use super::writes::Attempt;
+use super::ring::{INLINE_WORDS_MAX, RemoteCopyRequest, RingPost};
+use super::wire::{ProbeWord, ShmMessage, ShmViolation};
+use super::writes::PostAttempt;
 
 /// Grants over adopted memory that this node gave to one peer, by key. There is nothing to hand over: they are plain
 /// data, and the owner alone checks them.
-pub(super) type GivenAdopted = BTreeMap<u64, (Grant, Region)>;
+pub(super) type AdoptedGrants = BTreeMap<u64, (Grant, Region)>;
 
 /// Bytes that this node has placed for its peers, in memory that it has adopted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Placed {
+pub struct RemoteCopyCounters {
     /// Read from the writer's memory: one copy.
     pub fetched_bytes: u64,
     /// Through the ring of the connection, because they were few or the kernel lets this process not read the writer:
@@ -43,7 +43,7 @@ pub struct Placed {
 
 /// What to do about a connection whose requests were served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Going {
+pub(super) enum ServeOutcome {
     /// Other posts may be there.
     On,
     /// There is more to fetch, in the next poll.
@@ -54,7 +54,7 @@ pub(super) enum Going {
 
 /// What became of the peer's request.
 enum Served {
-    Placed(Option<Event>),
+    Copied(Option<FabricEvent>),
     /// There is more to fetch, in the next poll.
     Unfinished,
     /// It ended the connection.
@@ -69,11 +69,11 @@ pub(super) const fn is_adopted(grant: &Grant) -> bool {
 
 // The writer.
 impl ShmFabric {
-    /// Posts a request to place the words of a write, or as many of them as there is room for.
+    /// Posts a request to place the words of a write, or as many of them as there is space for.
     #[cold]
-    pub(super) fn try_place(&mut self, index: usize, write: &Write<'_>) -> Attempt {
+    pub(super) fn try_remote_copy(&mut self, index: usize, write: &Write<'_>) -> PostAttempt {
         if write.signal.is_some() && self.events.is_full() {
-            return Attempt::Full;
+            return PostAttempt::Full;
         }
         let words = write.source.words();
         let link = self.connections.at(index).expect("connected").link;
@@ -85,14 +85,14 @@ impl ShmFabric {
             let is_last = posted + piece == words;
             let immediate = write.immediate.filter(|_| is_last);
             let inline = if is_fetched { 0 } else { piece };
-            let post = Post::Place { inline, immediate };
-            let room = match immediate {
-                Some(_) => self.room_for(index, post),
-                None => self.ring_room_for(index, post),
+            let post = RingPost::RemoteCopy { inline, immediate };
+            let space = match immediate {
+                Some(_) => self.space_for(index, post),
+                None => self.ring_space_for(index, post),
             };
-            match room {
-                Ok(Attempt::Posted) => {}
-                Ok(_) if posted > 0 => return Attempt::Part(posted),
+            match space {
+                Ok(PostAttempt::Posted) => {}
+                Ok(_) if posted > 0 => return PostAttempt::Part(posted),
                 Ok(other) => return other,
                 Err(violation) => return self.end_by_violation(index, violation),
             }
@@ -100,82 +100,82 @@ impl ShmFabric {
             let request = request(write, posted, piece);
             let end = connection.outgoing.post_request(post, &request, &write.source, posted);
             let source = match &write.source {
-                Source::Region(region, _) if is_fetched => Some((*region).clone()),
+                WriteSource::Region(region, _) if is_fetched => Some((*region).clone()),
                 _ => None,
             };
             let signal = write.signal.filter(|_| is_last);
-            if connection.placing.is_empty() {
-                self.placing.push(index);
+            if connection.remote_copies.is_empty() {
+                self.remote_copies.push(index);
             }
-            connection.placing.push_back(Placing { end, signal, _source: source });
+            connection.remote_copies.push_back(RemoteCopy { end, signal, _source: source });
             self.links[link].announce_post();
             self.to_ring.insert(link);
             posted += piece;
             if is_last {
-                return Attempt::Posted;
+                return PostAttempt::Posted;
             }
         }
     }
 
     /// Yields what peers have placed by now.
-    pub(super) fn collect_placed(&mut self) {
-        for index in std::mem::take(&mut self.placing) {
-            match self.collect_placed_on(index) {
+    pub(super) fn collect_copied(&mut self) {
+        for index in std::mem::take(&mut self.remote_copies) {
+            match self.collect_copied_on(index) {
                 Ok(true) => {}
-                Ok(false) => self.placing.push(index),
+                Ok(false) => self.remote_copies.push(index),
                 Err(violation) => _ = self.end_by_violation(index, violation),
             }
         }
     }
 
-    /// As [`ShmFabric::collect_placed`], of one connection; returns whether nothing is left.
-    fn collect_placed_on(&mut self, index: usize) -> Result<bool, Violation> {
+    /// As [`ShmFabric::collect_copied`], of one connection; returns whether nothing is left.
+    fn collect_copied_on(&mut self, index: usize) -> Result<bool, ShmViolation> {
         let now_ns = self.now_ns();
         let Some(connection) = self.connections.at(index) else { return Ok(true) };
         let Some(incoming) = &connection.incoming else { return Ok(true) };
         let consumed = connection.outgoing.consumed(incoming)?;
         let conn = connection.id;
-        while let Some(placed) = connection.placing.pop_front_if(|placing| placing.end <= consumed) {
-            placed.signal.into_iter().for_each(|token| self.events.push_done(conn, token));
+        while let Some(copied) = connection.remote_copies.pop_front_if(|copy| copy.end <= consumed) {
+            copied.signal.into_iter().for_each(|token| self.events.push_done(conn, token));
         }
         // What waits for these could not go before.
         connection.waiting_since = now_ns;
-        Ok(connection.placing.is_empty())
+        Ok(connection.remote_copies.is_empty())
     }
 
     /// The peer has refused a write that it should have placed [F10].
-    pub(super) fn on_refused(&mut self, link: usize, channel: u32, index: u64) -> Result<(), Violation> {
+    pub(super) fn on_refused(&mut self, link: usize, channel: u32, index: u64) -> Result<(), ShmViolation> {
         let Some(slot) = self.end_of_peer(link, channel, index)? else { return Ok(()) };
-        self.collect_placed_on(slot)?;
+        self.collect_copied_on(slot)?;
         let Some(conn) = self.connections.at(slot).map(|connection| connection.id) else { return Ok(()) };
-        self.end(slot, Event::Refused { conn });
+        self.end(slot, FabricEvent::Refused { conn });
         Ok(())
     }
 }
 
-fn request(write: &Write<'_>, posted: usize, words: usize) -> Request {
+fn request(write: &Write<'_>, posted: usize, words: usize) -> RemoteCopyRequest {
     let Grant { key, region, first, words: granted, .. } = *write.grant;
     let address = match &write.source {
-        Source::Region(region, range) => region.pointer(range.start + posted).as_ptr().addr() as u64,
-        Source::Value(_) => 0,
+        WriteSource::Region(region, range) => region.pointer(range.start + posted).as_ptr().addr() as u64,
+        WriteSource::Value(_) => 0,
     };
     let offset = (write.offset as u64).saturating_add(posted as u64);
-    Request { grant: [key, region.0, first, granted], offset, words: words as u64, address }
+    RemoteCopyRequest { grant: [key, region.0, first, granted], offset, words: words as u64, address }
 }
 
 // The owner.
 impl ShmFabric {
     /// Gives `peer` the right to have words placed in `range` of an adopted region.
-    pub(super) fn give_adopted(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
+    pub(super) fn issue_adopted(&mut self, region: &Region, range: Range<usize>, peer: NodeId) -> Grant {
         region.check(&range);
         let link = self.link_to(peer);
-        self.grants_given += 1;
+        self.grants_issued += 1;
         let (first, words) = (range.start as u64, range.len() as u64);
-        let (owner, key) = (self.node, ADOPTED | self.grants_given);
+        let (owner, key) = (self.node, ADOPTED | self.grants_issued);
         let grant = Grant { owner, peer, region: region.id(), first, words, key };
-        let given = &mut self.links[link].given.adopted;
-        assert!(given.len() < GRANTS_MAX, "at most {GRANTS_MAX} grants to one peer: revoke some");
-        given.insert(key, (grant, region.clone()));
+        let issued = &mut self.links[link].issued.adopted;
+        assert!(issued.len() < GRANTS_MAX, "at most {GRANTS_MAX} grants to one peer: revoke some");
+        issued.insert(key, (grant, region.clone()));
         grant
     }
 
@@ -183,11 +183,11 @@ impl ShmFabric {
     pub(super) fn take_back_adopted(&mut self, grant: &Grant) {
         // With a peer that was removed its grants went, too.
         if let Some(link) = self.links.find(grant.peer) {
-            let given = self.links[link].given.adopted.remove(&grant.key);
-            let is_it = given.is_some_and(|(given, _)| given == *grant);
+            let issued = self.links[link].issued.adopted.remove(&grant.key);
+            let is_it = issued.is_some_and(|(issued, _)| issued == *grant);
             assert!(is_it, "{grant:?} was not given, or was revoked before");
         }
-        self.events.push(Event::Revoked { grant: *grant });
+        self.events.push(FabricEvent::Revoked { grant: *grant });
     }
 
     /// Whether this node reads its peers' memory, where the kernel lets it, when it places their writes. It does unless it
@@ -207,7 +207,7 @@ impl ShmFabric {
     }
 
     /// Tries whether this node may read the peer's memory.
-    pub(super) fn on_witness(&mut self, link: usize, witness: &Witness) {
+    pub(super) fn on_witness(&mut self, link: usize, witness: &ProbeWord) {
         match PeerMemory::of(witness) {
             Ok(memory) => {
                 self.links[link].memory = Some(memory);
@@ -222,8 +222,8 @@ impl ShmFabric {
 
     /// What this node has placed for its peers so far.
     #[must_use]
-    pub const fn placed(&self) -> Placed {
-        self.placed
+    pub const fn remote_copies(&self) -> RemoteCopyCounters {
+        self.copied
     }
 
     /// Serves the peer's requests at the front of a connection's ring until another post is there, or none.
@@ -231,38 +231,40 @@ impl ShmFabric {
     pub(super) fn serve_requests(
         &mut self,
         slot: usize,
-        sink: &mut dyn FnMut(Event),
-    ) -> Result<Going, Violation> {
+        sink: &mut dyn FnMut(FabricEvent),
+    ) -> Result<ServeOutcome, ShmViolation> {
         let mut budget = FETCHED_WORDS_PER_POLL;
         loop {
-            let Some(connection) = self.connections.at(slot) else { return Ok(Going::Over) };
+            let Some(connection) = self.connections.at(slot) else { return Ok(ServeOutcome::Over) };
             let link = connection.link;
-            let Some(incoming) = &connection.incoming else { return Ok(Going::Over) };
-            let Some(post @ Post::Place { .. }) = incoming.front()? else { return Ok(Going::On) };
+            let Some(incoming) = &connection.incoming else { return Ok(ServeOutcome::Over) };
+            let Some(post @ RingPost::RemoteCopy { .. }) = incoming.front()? else {
+                return Ok(ServeOutcome::On);
+            };
             match self.serve(slot, post, &mut budget)? {
-                Served::Placed(event) => {
+                Served::Copied(event) => {
                     // It may have parked, waiting for this.
                     self.to_ring.insert(link);
                     event.into_iter().for_each(&mut *sink);
                 }
                 Served::Unfinished => {
                     self.links[link].look_again = true;
-                    return Ok(Going::Later);
+                    return Ok(ServeOutcome::Later);
                 }
-                Served::Ended => return Ok(Going::Over),
+                Served::Ended => return Ok(ServeOutcome::Over),
             }
         }
     }
 
-    fn serve(&mut self, slot: usize, post: Post, budget: &mut usize) -> Result<Served, Violation> {
-        let Post::Place { inline, immediate } = post else { unreachable!("the caller has looked") };
+    fn serve(&mut self, slot: usize, post: RingPost, budget: &mut usize) -> Result<Served, ShmViolation> {
+        let RingPost::RemoteCopy { inline, immediate } = post else { unreachable!("the caller has looked") };
         let connection = self.connections.at(slot).expect("the caller has looked");
         if immediate.is_some() && !connection.has_receive() {
-            return Err(Violation("a post for which there is no receive"));
+            return Err(ShmViolation("a post for which there is no receive"));
         }
         let request = connection.incoming.as_ref().expect("the caller has looked").request();
         let link = connection.link;
-        let Some((target, first)) = admit(&self.links[link].given.adopted, &request) else {
+        let Some((target, first)) = admit(&self.links[link].issued.adopted, &request) else {
             self.refuse_peer(slot);
             return Ok(Served::Ended);
         };
@@ -270,9 +272,9 @@ impl ShmFabric {
         if inline == words {
             let incoming = connection.incoming.as_ref().expect("the caller has looked");
             incoming.copy_inline_to(inline, &target, first);
-            self.placed.relayed_bytes += 8 * words as u64;
+            self.copied.relayed_bytes += 8 * words as u64;
         } else if inline != 0 {
-            return Err(Violation("a request with some of its words"));
+            return Err(ShmViolation("a request with some of its words"));
         } else if connection.fetched < words {
             let fetched = connection.fetched;
             let piece = (words - fetched).min(*budget);
@@ -294,14 +296,14 @@ impl ShmFabric {
             self.break_connection(slot, BreakReason::PeerClosed);
             return Ok(Served::Ended);
         }
-        Ok(Served::Placed(connection.on_placed(post)))
+        Ok(Served::Copied(connection.on_copied(post)))
     }
 
     fn fetch(&mut self, link: usize, address: u64, (target, first): (&Region, usize), words: usize) -> bool {
         let Some(memory) = &self.links[link].memory else { return false };
         match memory.fetch(address, target, first, words) {
             Ok(()) => {
-                self.placed.fetched_bytes += 8 * words as u64;
+                self.copied.fetched_bytes += 8 * words as u64;
                 true
             }
             Err(error) => {
@@ -314,7 +316,7 @@ impl ShmFabric {
 
     /// Whether the writer's memory held its words when they were fetched.
     fn writer_stands(&mut self, slot: usize) -> bool {
-        let Some(Connection { link, incoming: Some(incoming), .. }) = self.connections.at(slot) else {
+        let Some(ShmConnection { link, incoming: Some(incoming), .. }) = self.connections.at(slot) else {
             return false;
         };
         !incoming.has_ended() && self.links[*link].memory.as_ref().is_some_and(|memory| memory.is_alive())
@@ -323,16 +325,16 @@ impl ShmFabric {
     /// Refuses the peer's request at the front and ends the connection [F10].
     fn refuse_peer(&mut self, slot: usize) {
         let Some(connection) = self.connections.at(slot) else { return };
-        let Connection { id: conn, link, channel, index, .. } = *connection;
-        self.tell(link, Message::Refused { channel: channel.0, index }, None);
-        self.end(slot, Event::Broken { conn, reason: BreakReason::Refused });
+        let ShmConnection { id: conn, link, channel, index, .. } = *connection;
+        self.send_message(link, ShmMessage::Refused { channel: channel.0, index }, None);
+        self.end(slot, FabricEvent::Broken { conn, reason: BreakReason::Refused });
     }
 }
 
 /// The region and its word at which the request writes, if there is a valid grant for all of it.
-fn admit(given: &GivenAdopted, request: &Request) -> Option<(Region, usize)> {
+fn admit(issued: &AdoptedGrants, request: &RemoteCopyRequest) -> Option<(Region, usize)> {
     let [key, region, first, words] = request.grant;
-    let (grant, target) = given.get(&key)?;
+    let (grant, target) = issued.get(&key)?;
     let is_it = (grant.region.0, grant.first, grant.words) == (region, first, words);
     let end = request.offset.checked_add(request.words)?;
     let at = usize::try_from(first + request.offset.min(words)).ok()?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Values by name. A name is a place in the low half and how often the place was used before in the high half, so a
 /// name that is over is noticed (until its place has been used 65,536 times more; only misuse has such names).
-pub(crate) struct Slots<T> {
+pub(crate) struct SlotMap<T> {
     places: Vec<Place<T>>,
     /// Places without a value.
     free: Vec<u16>,
@@ -15,7 +15,7 @@ struct Place<T> {
     value: Option<T>,
 }
 
-impl<T> Slots<T> {
+impl<T> SlotMap<T> {
     /// Keeps a value; returns its name.
     ///
     /// # Panics
@@ -38,7 +38,7 @@ impl<T> Slots<T> {
         if u32::from(place.uses) == name >> 16 { place.value.as_ref() } else { None }
     }
 
-    /// As [`Slots::at`].
+    /// As [`SlotMap::at`].
     #[inline]
     pub(crate) fn at_mut(&mut self, name: u32) -> Option<&mut T> {
         let place = self.places.get_mut(place_of(name))?;
@@ -74,19 +74,19 @@ impl<T> Slots<T> {
         self.places.iter().filter_map(|place| place.value.as_ref())
     }
 
-    /// As [`Slots::iter`].
+    /// As [`SlotMap::iter`].
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().filter_map(|place| place.value.as_mut())
     }
 }
 
-impl<T> Default for Slots<T> {
+impl<T> Default for SlotMap<T> {
     fn default() -> Self {
         Self { places: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Slots<T> {
+impl<T: fmt::Debug> fmt::Debug for SlotMap<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_place_is_used_again_under_another_name() {
-        let mut slots = Slots::default();
+        let mut slots = SlotMap::default();
         let [a, b] = ["a", "b"].map(|value| slots.insert(value));
         assert_eq!((slots.remove(a), slots.remove(a), slots.at(a)), (Some("a"), None, None));
         let c = slots.insert("c");

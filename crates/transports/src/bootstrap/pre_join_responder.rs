@@ -1,29 +1,29 @@
-//! The porter: answers at a process that joins and is not in the group yet, so that nobody waits there in vain.
+//! The pre-join responder: answers at a process that joins and is not in the group yet, so that nobody waits there in vain.
 
 use std::time::{Duration, Instant};
 
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
 use super::error::system;
-use super::link::Link;
+use super::handshake_queue::HandshakeQueue;
+use super::link::LinkSocket;
 use super::message::Refusal;
-use super::reception::Reception;
-use super::{BootstrapError, Listener, Plan, Proof};
+use super::{BootstrapError, BootstrapListener, BootstrapPlan, Proof};
 use crate::Waker;
 
 /// Sends everybody away who comes to `listener`, with the word that it is too early.
-pub(super) struct Porter<'p, S: Link> {
-    plan: &'p Plan,
-    listener: &'p Listener<S>,
+pub(super) struct PreJoinResponder<'p, S: LinkSocket> {
+    plan: &'p BootstrapPlan,
+    listener: &'p BootstrapListener<S>,
     proof: &'p Proof,
     over: AtomicBool,
     doorbell: Waker,
 }
 
-impl<'p, S: Link> Porter<'p, S> {
+impl<'p, S: LinkSocket> PreJoinResponder<'p, S> {
     pub(super) fn new(
-        plan: &'p Plan,
-        listener: &'p Listener<S>,
+        plan: &'p BootstrapPlan,
+        listener: &'p BootstrapListener<S>,
         proof: &'p Proof,
     ) -> Result<Self, BootstrapError> {
         let doorbell = Waker::new().map_err(system("to make a doorbell"))?;
@@ -32,14 +32,12 @@ impl<'p, S: Link> Porter<'p, S> {
 
     /// Serves until dismissed. Who has connected and not said what it wants by then sees the end of its connection.
     pub(super) fn serve(&self) {
-        let mut reception = Reception::new(self.plan, self.listener, self.proof);
+        let mut queue = HandshakeQueue::new(self.plan, self.listener, self.proof);
         while !self.over.load(Ordering::Relaxed) {
             let until = Instant::now() + LONG;
-            match reception.poll(&[self.doorbell.doorbell()], until, &mut |_| ()) {
+            match queue.poll(&[self.doorbell.doorbell()], until, &mut |_| ()) {
                 Ok(visitors) => {
-                    visitors
-                        .into_iter()
-                        .for_each(|visitor| visitor.turn_away(Refusal::Assembling, &mut |_| ()));
+                    visitors.into_iter().for_each(|visitor| visitor.reject(Refusal::Assembling, &mut |_| ()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a process that joins cannot accept connections now");
@@ -49,7 +47,7 @@ impl<'p, S: Link> Porter<'p, S> {
         }
     }
 
-    /// Ends [`Porter::serve`].
+    /// Ends [`PreJoinResponder::serve`].
     pub(super) fn dismiss(&self) {
         self.over.store(true, Ordering::Relaxed);
         self.doorbell.ring();

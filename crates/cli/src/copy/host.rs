@@ -17,31 +17,31 @@ use squall::config::{Secret, VerbsSettings};
 use squall_harness::terminal::output;
 
 use super::folder::Folder;
-use super::turns::{Ahead, Turns};
-use super::{HostId, Line, Position, receive};
+use super::queue::{CopiesAhead, CopyQueue};
+use super::{CopyConnection, HostId, QueuePosition, receive};
 
 /// A host that receives copies.
-pub(crate) struct Entrance {
+pub(crate) struct CopyHost {
     pub(crate) secret: Secret,
     pub(crate) verbs: VerbsSettings,
     pub(crate) folder: Folder,
     /// By which sources know the host again, whatever they call it.
     id: HostId,
-    turns: Turns,
+    queue: CopyQueue,
     unproved: Mutex<Unproved>,
 }
 
 /// How a copy has ended: its source, and how many files have come.
-pub(crate) type Ended = (String, Result<usize>);
+pub(crate) type CopyEnd = (String, Result<usize>);
 
-impl Entrance {
+impl CopyHost {
     pub(crate) fn new(secret: Secret, verbs: VerbsSettings, folder: Folder) -> Result<Self> {
         let unproved = Mutex::new(Unproved { max: unproved_max(), ..Unproved::default() });
-        Ok(Self { secret, verbs, folder, id: host_id()?, turns: Turns::default(), unproved })
+        Ok(Self { secret, verbs, folder, id: host_id()?, queue: CopyQueue::default(), unproved })
     }
 
     /// Takes connections for ever, each in a thread; copies that have ended are reported to `ended`.
-    pub(crate) fn run(self: Arc<Self>, listener: &TcpListener, ended: &Sender<Ended>) {
+    pub(crate) fn run(self: Arc<Self>, listener: &TcpListener, ended: &Sender<CopyEnd>) {
         loop {
             let taken = listener.accept().and_then(|(stream, peer)| {
                 let (entrance, ended) = (Arc::clone(&self), ended.clone());
@@ -62,9 +62,9 @@ impl Entrance {
     }
 
     /// From the proof to the end of the copy.
-    fn attend(&self, number: u64, peer: &str, ended: &Sender<Ended>) {
+    fn attend(&self, number: u64, peer: &str, ended: &Sender<CopyEnd>) {
         let Some(stream) = self.unproved().stream(number) else { return };
-        let proved = Line::demand(stream, &self.secret);
+        let proved = CopyConnection::demand(stream, &self.secret);
         let is_left = self.unproved().remove(number);
         let mut line = match proved {
             Ok(line) if is_left => line,
@@ -77,28 +77,28 @@ impl Entrance {
     }
 
     /// Receives one copy when its turn has come; `None` if the source went before.
-    fn receive(&self, line: &mut Line, peer: &str) -> Option<Result<usize>> {
+    fn receive(&self, line: &mut CopyConnection, peer: &str) -> Option<Result<usize>> {
         let hello = line.say(&self.id).and_then(|()| line.hear::<()>(Some(HELLO_PATIENCE)));
         if let Err(error) = hello {
             output::note(format_args!("{peer}: {error:#}"));
             return None;
         }
-        let Some(turn) = self.turns.queue(peer) else {
+        let Some(ticket) = self.queue.queue(peer) else {
             let message = "too many copies wait here already: try again later".to_owned();
-            let _ = line.say(&Position::Refused { message });
+            let _ = line.say(&QueuePosition::Refused { message });
             return None;
         };
         let mut is_new = true;
-        while let Some(Ahead { copies, source }) =
-            turn.wait(if is_new { Duration::ZERO } else { WORD_PERIOD })
+        while let Some(CopiesAhead { copies, source }) =
+            ticket.wait(if is_new { Duration::ZERO } else { WORD_PERIOD })
         {
             if is_new {
                 output::note(format_args!("{peer}: waits for the copy from {source}"));
             }
             is_new = false;
-            line.say(&Position::Waiting { copies, source }).ok()?;
+            line.say(&QueuePosition::Waiting { copies, source }).ok()?;
         }
-        line.say(&Position::First).ok()?;
+        line.say(&QueuePosition::First).ok()?;
         Some(receive::serve(line, &self.folder, &self.secret, &self.verbs))
     }
 
@@ -197,14 +197,14 @@ mod tests {
         let mut unproved = Unproved { max: 4, ..Unproved::default() };
         let [flood, honest] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<IpAddr>().unwrap());
         let first: Vec<u64> = (0..4).map(|_| unproved.admit(flood, stream()).unwrap()).collect();
-        let guest = unproved.admit(honest, stream()).unwrap();
+        let caller = unproved.admit(honest, stream()).unwrap();
         assert!(unproved.stream(first[0]).is_none() && unproved.stream(first[1]).is_some());
         for _ in 0..20 {
             unproved.admit(flood, stream()).unwrap();
-            assert!(unproved.stream(guest).is_some());
+            assert!(unproved.stream(caller).is_some());
             assert_eq!(unproved.connections.len(), 4);
         }
-        assert!(unproved.remove(guest) && !unproved.remove(guest));
+        assert!(unproved.remove(caller) && !unproved.remove(caller));
     }
 
     #[test]

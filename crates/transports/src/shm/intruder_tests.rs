@@ -6,30 +6,32 @@ use std::sync::Arc;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use squall_fabric::{
-    BreakReason, Channel, ConnId, Event, Fabric, MirrorKey, NodeId, PostError, Region, Token,
+    BreakReason, Channel, ConnId, Fabric, FabricEvent, MirrorKey, NodeId, PostError, Region, Token,
 };
 
 use super::ShmFabric;
 use super::link;
-use super::memory::{INTERNAL, Segment};
-use super::ring::{self, HEAD, IMMEDIATE, INLINE_WORDS_MAX, PLACE, PLACE_AND_TELL, RECEIVES, RING, SEND};
-use super::socket::Socket;
-use super::wire::{Message, Witness};
+use super::memory::{INTERNAL, ShmSegment};
+use super::ring::{
+    self, HEAD, IMMEDIATE, INLINE_WORDS_MAX, RECEIVES, REMOTE_COPY, REMOTE_COPY_WITH_IMMEDIATE, RING, SEND,
+};
+use super::socket::UnixSocket;
+use super::wire::{ProbeWord, ShmMessage};
 
 /// A fabric with one honest peer and one that does what a test says.
 struct Stage {
     fabric: ShmFabric,
     honest: ShmFabric,
-    intruder: Socket,
-    events: Vec<Event>,
+    intruder: UnixSocket,
+    events: Vec<FabricEvent>,
     /// Keeps what the intruder has shown alive.
-    _shown: Arc<Segment>,
+    _shown: Arc<ShmSegment>,
 }
 
 const HONEST: NodeId = NodeId(1);
 const INTRUDER: NodeId = NodeId(2);
-const WITNESS: Witness = Witness { pid: 1, address: 8, word: 7 };
-const GREETING: Message = Message::Hello { node: INTRUDER.0, witness: WITNESS };
+const WITNESS: ProbeWord = ProbeWord { pid: 1, address: 8, word: 7 };
+const GREETING: ShmMessage = ShmMessage::Hello { node: INTRUDER.0, witness: WITNESS };
 
 impl Stage {
     /// The intruder has not greeted.
@@ -37,35 +39,35 @@ impl Stage {
         let [(a, b), (c, d)] = [(); 2].map(|()| UnixStream::pair().expect("sockets"));
         let fabric = ShmFabric::new(NodeId(0), vec![(HONEST, a), (INTRUDER, c)]).expect("a fabric");
         let honest = ShmFabric::new(HONEST, vec![(NodeId(0), b)]).expect("a fabric");
-        let shown = Segment::new(link::PAGE_WORDS).expect("memory");
-        let intruder = Socket::new(d).expect("same user");
+        let shown = ShmSegment::new(link::PAGE_WORDS).expect("memory");
+        let intruder = UnixSocket::new(d).expect("same user");
         Self { fabric, honest, intruder, events: Vec::new(), _shown: shown }
     }
 
     /// The intruder has greeted like anybody.
-    fn greeted() -> Self {
+    fn after_hello() -> Self {
         let mut stage = Self::silent();
         let file = stage._shown.file().try_clone().expect("a file");
         stage.says(GREETING, Some(&file));
         stage.settle();
-        assert_eq!(stage.fabric.links[1].life, link::Life::Up);
+        assert_eq!(stage.fabric.links[1].life, link::PeerLiveness::Up);
         stage
     }
 
-    /// As `greeted`, and connected on channel 1: the connection, and the page range that the intruder shows.
+    /// As `after_hello`, and connected on channel 1: the connection, and the page range that the intruder shows.
     fn connected() -> (Self, ConnId, Region) {
-        let mut stage = Self::greeted();
+        let mut stage = Self::after_hello();
         let conn = stage.fabric.open(INTRUDER, Channel(1));
-        let segment = Segment::new(ring::PAGE_WORDS).expect("memory");
+        let segment = ShmSegment::new(ring::PAGE_WORDS).expect("memory");
         let page = segment.region(INTERNAL, ring::PAGE_WORDS);
         let file = segment.file().try_clone().expect("a file");
-        stage.says(Message::Open { channel: 1, index: 1 }, Some(&file));
+        stage.says(ShmMessage::Open { channel: 1, index: 1 }, Some(&file));
         stage.settle();
-        assert!(stage.events.contains(&Event::Connected { conn, peer: INTRUDER }));
+        assert!(stage.events.contains(&FabricEvent::Connected { conn, peer: INTRUDER }));
         (stage, conn, page)
     }
 
-    fn says(&mut self, message: Message, file: Option<&OwnedFd>) {
+    fn says(&mut self, message: ShmMessage, file: Option<&OwnedFd>) {
         self.intruder.send(message, file.map(AsFd::as_fd)).expect("open");
     }
 
@@ -87,15 +89,15 @@ impl Stage {
     /// The intruder is disconnected for breaking the protocol; the honest peer is not disturbed.
     fn assert_disconnected(mut self) {
         self.settle();
-        let lost = Event::PeerLost { peer: INTRUDER, reason: BreakReason::Protocol };
+        let lost = FabricEvent::PeerLost { peer: INTRUDER, reason: BreakReason::Protocol };
         assert!(self.events.contains(&lost), "{:?}", self.events);
         let region = self.fabric.register(1);
         self.fabric.publish(MirrorKey(1), &region, &[HONEST]);
-        let view = self.honest.attach(NodeId(0), MirrorKey(1), 1);
+        let attachment = self.honest.attach(NodeId(0), MirrorKey(1), 1);
         self.settle();
         region.store(0, 7);
-        assert_eq!(view.load(0), 7, "the honest peer is still served");
-        assert!(self.events.contains(&Event::Attached { key: MirrorKey(1), reader: HONEST }));
+        assert_eq!(attachment.load(0), 7, "the honest peer is still served");
+        assert!(self.events.contains(&FabricEvent::Attached { key: MirrorKey(1), reader: HONEST }));
     }
 }
 
@@ -108,8 +110,8 @@ fn plain_file(bytes: u64, seals: SealFlags) -> OwnedFd {
 }
 
 #[test]
-fn who_does_not_greet_is_disconnected() {
-    for message in [Message::Doorbell, Message::Attached { key: 1 }, Message::Withdrawn { key: 1 }] {
+fn a_peer_without_hello_is_disconnected() {
+    for message in [ShmMessage::Doorbell, ShmMessage::Attached { key: 1 }, ShmMessage::Withdrawn { key: 1 }] {
         let mut stage = Stage::silent();
         stage.says(message, None);
         stage.assert_disconnected();
@@ -117,17 +119,17 @@ fn who_does_not_greet_is_disconnected() {
 }
 
 #[test]
-fn a_wrong_greeting_disconnects() {
+fn a_wrong_hello_disconnects() {
     let good = plain_file(link::PAGE_WORDS as u64 * 8, SealFlags::SHRINK);
     let shrinking = plain_file(link::PAGE_WORDS as u64 * 8, SealFlags::empty());
     let small = plain_file(8, SealFlags::SHRINK);
-    let another = Message::Hello { node: 9, witness: WITNESS };
+    let another = ShmMessage::Hello { node: 9, witness: WITNESS };
     for (message, file) in [(another, &good), (GREETING, &shrinking), (GREETING, &small)] {
         let mut stage = Stage::silent();
         stage.says(message, Some(file));
         stage.assert_disconnected();
     }
-    let mut stage = Stage::greeted();
+    let mut stage = Stage::after_hello();
     stage.says(GREETING, Some(&good));
     stage.assert_disconnected();
 }
@@ -136,18 +138,18 @@ fn a_wrong_greeting_disconnects() {
 fn control_messages_out_of_turn_disconnect() {
     let file = plain_file(1 << 20, SealFlags::SHRINK);
     let reason = BreakReason::PeerClosed;
-    let granted = |key, first, words| Message::Granted { key, region: 1, first, words, moves: 0 };
+    let granted = |key, first, words| ShmMessage::Granted { key, region: 1, first, words, moves: 0 };
     for (message, file) in [
-        (Message::Open { channel: 1, index: 2 }, Some(&file)),
-        (Message::Open { channel: 1, index: 0 }, Some(&file)),
-        (Message::Close { channel: 1, index: 1, reason }, None),
-        (Message::Attached { key: 1 }, None),
+        (ShmMessage::Open { channel: 1, index: 2 }, Some(&file)),
+        (ShmMessage::Open { channel: 1, index: 0 }, Some(&file)),
+        (ShmMessage::Close { channel: 1, index: 1, reason }, None),
+        (ShmMessage::Attached { key: 1 }, None),
         (granted(0xffff, 0, 1), Some(&file)),
         (granted(1 << 16, 0, 1 << 17 | 1), Some(&file)),
         (granted(1 << 16, u64::MAX, 2), Some(&file)),
         (granted(1 << 16, 1 << 60, 1 << 60), Some(&file)),
     ] {
-        let mut stage = Stage::greeted();
+        let mut stage = Stage::after_hello();
         stage.says(message, file);
         stage.assert_disconnected();
     }
@@ -156,26 +158,26 @@ fn control_messages_out_of_turn_disconnect() {
 #[test]
 fn a_mirror_published_twice_disconnects() {
     for attached in [true, false] {
-        let mut stage = Stage::greeted();
+        let mut stage = Stage::after_hello();
         let file = plain_file(4096, SealFlags::SHRINK);
-        let _view = attached.then(|| stage.fabric.attach(INTRUDER, MirrorKey(5), 4));
-        stage.says(Message::Mirror { key: 5, words: 4 }, Some(&file));
+        let _attachment = attached.then(|| stage.fabric.attach(INTRUDER, MirrorKey(5), 4));
+        stage.says(ShmMessage::Mirror { key: 5, words: 4 }, Some(&file));
         stage.settle();
-        assert!(!stage.events.iter().any(|event| matches!(event, Event::PeerLost { .. })));
-        stage.says(Message::Mirror { key: 5, words: 4 }, Some(&file));
+        assert!(!stage.events.iter().any(|event| matches!(event, FabricEvent::PeerLost { .. })));
+        stage.says(ShmMessage::Mirror { key: 5, words: 4 }, Some(&file));
         stage.assert_disconnected();
     }
 }
 
-/// The view of a mirror whose file is smaller than announced stays zeros, instead of ending the process (SIGBUS).
+/// The attachment of a mirror whose file is smaller than announced stays zeros, instead of ending the process (SIGBUS).
 #[test]
 fn a_mirror_with_too_small_a_file_disconnects() {
-    let mut stage = Stage::greeted();
-    let view = stage.fabric.attach(INTRUDER, MirrorKey(5), 100_000);
+    let mut stage = Stage::after_hello();
+    let attachment = stage.fabric.attach(INTRUDER, MirrorKey(5), 100_000);
     let file = plain_file(4096, SealFlags::SHRINK);
-    stage.says(Message::Mirror { key: 5, words: 100_000 }, Some(&file));
+    stage.says(ShmMessage::Mirror { key: 5, words: 100_000 }, Some(&file));
     stage.settle();
-    assert!((0..100_000).step_by(100).all(|word| view.load(word) == 0));
+    assert!((0..100_000).step_by(100).all(|word| attachment.load(word) == 0));
     stage.assert_disconnected();
 }
 
@@ -183,7 +185,7 @@ fn a_mirror_with_too_small_a_file_disconnects() {
 fn a_ring_that_lies_disconnects() {
     let lies: [&dyn Fn(&Region); 5] = [
         // A request with more words than fit.
-        &|page| page.store(RING, (INLINE_WORDS_MAX as u64 + 1) << 40 | PLACE_AND_TELL),
+        &|page| page.store(RING, (INLINE_WORDS_MAX as u64 + 1) << 40 | REMOTE_COPY_WITH_IMMEDIATE),
         // A kind that does not exist.
         &|page| page.store(RING, 99),
         // An immediate of more than 32 bits.
@@ -199,11 +201,11 @@ fn a_ring_that_lies_disconnects() {
     for lie in lies {
         let (mut stage, conn, page) = Stage::connected();
         let memory = stage.fabric.register(1 << 14);
-        stage.fabric.post_receive(conn, &memory, 0..1 << 14, Token(1)).expect("room");
+        stage.fabric.post_receive(conn, &memory, 0..1 << 14, Token(1)).expect("space");
         lie(&page);
         stage.posts();
         stage.settle();
-        let broken = Event::Broken { conn, reason: BreakReason::Protocol };
+        let broken = FabricEvent::Broken { conn, reason: BreakReason::Protocol };
         assert!(stage.events.contains(&broken), "{:?}", stage.events);
         stage.assert_disconnected();
     }
@@ -232,11 +234,15 @@ fn a_bad_request_breaks_its_connection_only() {
         for (word, (right, change)) in (RING + 1..).zip(right.into_iter().zip(change)) {
             page.store(word, right.wrapping_add(change));
         }
-        page.store(RING, PLACE);
+        page.store(RING, REMOTE_COPY);
         stage.posts();
         stage.settle();
-        assert!(stage.events.contains(&Event::Broken { conn, reason }), "{change:?}: {:?}", stage.events);
-        assert!(!stage.events.iter().any(|event| matches!(event, Event::PeerLost { .. })));
+        assert!(
+            stage.events.contains(&FabricEvent::Broken { conn, reason }),
+            "{change:?}: {:?}",
+            stage.events
+        );
+        assert!(!stage.events.iter().any(|event| matches!(event, FabricEvent::PeerLost { .. })));
         assert!((0..8).all(|word| target.load(word) == 0), "{change:?} landed");
     }
 }
@@ -244,7 +250,7 @@ fn a_bad_request_breaks_its_connection_only() {
 /// A request that comes with some of its words, or that has an immediate and finds no receive.
 #[test]
 fn a_request_that_lies_disconnects() {
-    for header in [1 << 40 | PLACE, PLACE_AND_TELL] {
+    for header in [1 << 40 | REMOTE_COPY, REMOTE_COPY_WITH_IMMEDIATE] {
         let (mut stage, conn, page) = Stage::connected();
         let target = stage.fabric.adopt(&Region::heap(INTERNAL, 8));
         let grant = stage.fabric.grant(&target, 0..8, INTRUDER);
@@ -253,7 +259,7 @@ fn a_request_that_lies_disconnects() {
         page.store(RING, header);
         stage.posts();
         stage.settle();
-        let broken = Event::Broken { conn, reason: BreakReason::Protocol };
+        let broken = FabricEvent::Broken { conn, reason: BreakReason::Protocol };
         assert!(stage.events.contains(&broken), "{:?}", stage.events);
         stage.assert_disconnected();
     }
@@ -289,12 +295,12 @@ fn noise_is_survived() {
         // Kinds that exist more often than others, so that some bodies are read.
         let byte = |n: u64| if n & 3 == 0 { (n >> 8) as u8 & 7 } else { (n >> 8) as u8 };
         let bytes: Vec<u8> = (0..length).map(|_| byte(noise())).collect();
-        theirs.write_all(&bytes).expect("room");
+        theirs.write_all(&bytes).expect("space");
         drop(theirs);
         let mut lost = false;
         for _ in 0..3 {
             fabric.pace.hurry();
-            fabric.poll(&mut |event| lost |= matches!(event, Event::PeerLost { .. }));
+            fabric.poll(&mut |event| lost |= matches!(event, FabricEvent::PeerLost { .. }));
         }
         assert!(lost, "round {round}: {bytes:?}");
     }

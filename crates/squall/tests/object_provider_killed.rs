@@ -1,4 +1,4 @@
-//! A giver that is killed with -9 in the middle of a state: the newcomer gets all of it from another (Derecho §3.3).
+//! A provider that is killed with -9 in the middle of a state: the joiner gets all of it from another (Derecho §3.3).
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -14,7 +14,7 @@ use squall_fabric::atomics::{AtomicBool, Ordering};
 
 /// Tells this program to be a member: the name of the group and the member's rank follow.
 const ROLE: &str = "SQUALL_GIVER_KILLED";
-/// What a giver says when half of the state is written.
+/// What a provider says when half of the state is written.
 const HALF: &str = "half is written";
 const READY: &str = "ready";
 const BLOCKS: usize = 64;
@@ -23,10 +23,10 @@ const BYTES: u64 = (BLOCKS * BLOCK_BYTES) as u64;
 const UPDATES: u32 = 50;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Groups whose names begin so suspect a member after this time.
-const HALTED: &str = "giver-halted";
+const HALTED: &str = "provider-halted";
 const SUSPICION_AFTER: Duration = Duration::from_secs(1);
 
-/// Whether a giver may write the second half.
+/// Whether a provider may write the second half.
 static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
 
 /// Blocks, each filled with one byte.
@@ -93,20 +93,20 @@ struct Member {
 }
 
 impl Member {
-    /// Starts it; `said` gets its rank with each line that it says.
-    fn start(name: &str, rank: usize, said: &Sender<(usize, String)>) -> Self {
+    /// Starts it; `reports` gets its rank with each line that it says.
+    fn start(name: &str, rank: usize, reports: &Sender<(usize, String)>) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_giver", "--nocapture"])
+            .args(["--exact", "the_provider", "--nocapture"])
             .env(ROLE, format!("{name} {rank}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let lines: BufReader<ChildStdout> = BufReader::new(child.stdout.take().unwrap());
-        let (input, said) = (child.stdin.take().unwrap(), said.clone());
+        let (input, reports) = (child.stdin.take().unwrap(), reports.clone());
         // It ends with the process.
         thread::spawn(move || {
-            lines.lines().map_while(Result::ok).for_each(|line| drop(said.send((rank, line))));
+            lines.lines().map_while(Result::ok).for_each(|line| drop(reports.send((rank, line))));
         });
         Self { child, input }
     }
@@ -125,9 +125,9 @@ impl Drop for Member {
     }
 }
 
-/// Not a test by itself: what a giver does until it is killed.
+/// Not a test by itself: what a provider does until it is killed.
 #[test]
-fn the_giver() {
+fn the_provider() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (name, rank) = role.split_once(' ').unwrap();
     let mut group = Group::join(config(name, rank.parse().unwrap())).expect("it comes in");
@@ -145,18 +145,18 @@ fn the_giver() {
 
 /// Two members that have the state, and what they say.
 fn start_two(name: &str) -> ([Member; 2], Receiver<(usize, String)>) {
-    let (sender, said) = channel();
+    let (sender, reports) = channel();
     let members = [0, 1].map(|rank| Member::start(name, rank, &sender));
     for _ in &members {
-        wait_for(READY, &said);
+        wait_for(READY, &reports);
     }
-    (members, said)
+    (members, reports)
 }
 
 /// The member that says `what` next.
-fn wait_for(what: &str, said: &Receiver<(usize, String)>) -> usize {
+fn wait_for(what: &str, reports: &Receiver<(usize, String)>) -> usize {
     loop {
-        let (rank, line) = said.recv_timeout(PATIENCE).expect("a member says something");
+        let (rank, line) = reports.recv_timeout(PATIENCE).expect("a member says something");
         if line.ends_with(what) {
             return rank;
         }
@@ -164,14 +164,14 @@ fn wait_for(what: &str, said: &Receiver<(usize, String)>) -> usize {
 }
 
 #[test]
-fn another_gives_the_whole_state() {
-    let name = format!("giver-killed-{}", std::process::id());
-    let (mut members, said) = start_two(&name);
-    let told = Arc::new(Mutex::new(Vec::<Transfer>::new()));
-    let newcomer = thread::spawn({
-        let (name, told) = (name.clone(), Arc::clone(&told));
+fn another_sends_the_whole_state() {
+    let name = format!("provider-killed-{}", std::process::id());
+    let (mut members, reports) = start_two(&name);
+    let reported = Arc::new(Mutex::new(Vec::<Transfer>::new()));
+    let joiner = thread::spawn({
+        let (name, reported) = (name.clone(), Arc::clone(&reported));
         move || {
-            let on_transfer = Box::new(move |transfer| told.lock().unwrap().push(transfer));
+            let on_transfer = Box::new(move |transfer| reported.lock().unwrap().push(transfer));
             let options = ObjectOptions { on_transfer, ..ObjectOptions::default() };
             let mut group = Group::join(config(&name, 2)).expect("it comes in");
             let blocks = group.object_with("blocks", first, options).unwrap();
@@ -179,19 +179,19 @@ fn another_gives_the_whole_state() {
             (group, blocks)
         }
     });
-    let giver = wait_for(HALF, &said);
+    let provider = wait_for(HALF, &reports);
     let client = Client::<Blocks>::connect_with(&config(&name, 0), "blocks", PATIENCE).unwrap();
     let write = |updates: std::ops::Range<u32>| {
         for update in updates {
             client.update(b"", &(update, update as u8)).unwrap().wait().expect("some member takes it");
         }
     };
-    // In the state of the other, and kept by the newcomer.
+    // In the state of the other, and kept by the joiner.
     write(0..UPDATES / 2);
-    members[giver].kill();
-    writeln!(members[1 - giver].input, "go on").unwrap();
+    members[provider].kill();
+    writeln!(members[1 - provider].input, "go on").unwrap();
     write(UPDATES / 2..UPDATES);
-    let (group, blocks) = newcomer.join().unwrap();
+    let (group, blocks) = joiner.join().unwrap();
     let mut expected = vec![1; BLOCKS];
     (0..UPDATES).for_each(|update| expected[update as usize % BLOCKS] = update as u8);
     let own = group.view().members.last().expect("it is in the view").node;
@@ -199,10 +199,10 @@ fn another_gives_the_whole_state() {
     blocks.update(b"", &(0, 200)).unwrap().wait().unwrap();
     expected[0] = 200;
     assert_eq!(blocks.query_at(own, 0, &()).unwrap().wait().unwrap(), expected);
-    let told = told.lock().unwrap();
-    let [begun, .., done] = told[..] else { panic!("two transfers: {told:?}") };
-    assert!(done.is_done && done.bytes == BYTES && done.from != begun.from, "{told:?}");
-    assert!(!told.iter().any(|transfer| transfer.from == begun.from && transfer.is_done), "{told:?}");
+    let reported = reported.lock().unwrap();
+    let [begun, .., done] = reported[..] else { panic!("two transfers: {reported:?}") };
+    assert!(done.is_done && done.bytes == BYTES && done.from != begun.from, "{reported:?}");
+    assert!(!reported.iter().any(|transfer| transfer.from == begun.from && transfer.is_done), "{reported:?}");
 }
 
 /// A joiner does not wait for a state provider that is halted in the middle of a state for much longer than it takes to
@@ -210,10 +210,10 @@ fn another_gives_the_whole_state() {
 #[test]
 fn a_halted_provider_is_replaced_soon() {
     let name = format!("{HALTED}-{}", std::process::id());
-    let (mut members, said) = start_two(&name);
+    let (mut members, reports) = start_two(&name);
     let mut group = Group::join(config(&name, 2)).expect("it comes in");
     let blocks = group.object("blocks", first).unwrap();
-    let provider = wait_for(HALF, &said);
+    let provider = wait_for(HALF, &reports);
     let pid = members[provider].child.id().to_string();
     assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
     let halted = Instant::now();

@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use squall_fabric::atomics::{AtomicBool, Ordering};
 
-use crate::control::Command;
+use crate::control::ParentCommand;
 use crate::lines::read_line;
 
 /// The exit status of a member whose parent has gone; nobody is there to see it.
@@ -28,7 +28,7 @@ pub(crate) fn die_with(parent: u32) {
 }
 
 /// The parent's commands.
-pub(crate) struct Lifeline {
+pub(crate) struct ParentWatchdog {
     go: Receiver<()>,
     stopped: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
@@ -36,7 +36,7 @@ pub(crate) struct Lifeline {
     catch_up: Receiver<(u64, Vec<u64>)>,
 }
 
-impl Lifeline {
+impl ParentWatchdog {
     /// Reads commands on a thread of its own from now on.
     pub(crate) fn watch() -> Self {
         let (sender, go) = channel();
@@ -52,11 +52,11 @@ impl Lifeline {
             loop {
                 match read_line(&mut pipe) {
                     // Nobody waits for it any more if the work has failed meanwhile.
-                    Ok(Some(Command::Go)) => drop(sender.send(())),
-                    Ok(Some(Command::CatchUp { view, missing })) => drop(news.send((view, missing))),
-                    Ok(Some(Command::Drain)) => drain.store(true, Ordering::Relaxed),
-                    Ok(Some(Command::Leave)) => leave.store(true, Ordering::Relaxed),
-                    Ok(Some(Command::Stop)) => stop.store(true, Ordering::Relaxed),
+                    Ok(Some(ParentCommand::Go)) => drop(sender.send(())),
+                    Ok(Some(ParentCommand::CatchUp { view, missing })) => drop(news.send((view, missing))),
+                    Ok(Some(ParentCommand::Drain)) => drain.store(true, Ordering::Relaxed),
+                    Ok(Some(ParentCommand::Leave)) => leave.store(true, Ordering::Relaxed),
+                    Ok(Some(ParentCommand::Stop)) => stop.store(true, Ordering::Relaxed),
                     Ok(None) | Err(_) => std::process::exit(PARENT_GONE),
                 }
             }
@@ -72,7 +72,7 @@ impl Lifeline {
         self.go.recv().map_err(|_| anyhow!("the parent has gone"))
     }
 
-    /// What a newcomer has been told next, and of which view.
+    /// What a joiner has been told next, and of which view.
     pub(crate) fn caught_up(&self) -> Option<(u64, Vec<u64>)> {
         self.catch_up.try_recv().ok()
     }

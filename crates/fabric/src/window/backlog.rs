@@ -2,29 +2,29 @@
 
 use std::sync::Arc;
 
-use super::{Geometry, HEADER_WORDS, LARGE, ReserveError, Shared, Writer};
+use super::{HEADER_WORDS, LARGE, ReserveError, Shared, WindowGeometry, WindowWriter};
 use crate::Region;
 use crate::atomics::Ordering;
 
-/// The committed messages of a closed window, from a given one on, in order. Its [`Writer`] may still commit the one
+/// The committed messages of a closed window, from a given one on, in order. Its [`WindowWriter`] may still commit the one
 /// message that it had reserved when the window was closed: that one is taken too.
 #[derive(Debug)]
-pub struct Remains {
+pub struct WindowBacklog {
     pub(super) region: Region,
-    pub(super) geometry: Geometry,
+    pub(super) geometry: WindowGeometry,
     pub(super) shared: Arc<Shared>,
     /// The next record to take; `next <= ready`.
     pub(super) next: u64,
     /// The bodies of large ones among them.
-    pub(super) bodies: Option<Box<Remains>>,
+    pub(super) bodies: Option<Box<WindowBacklog>>,
 }
 
-impl Remains {
-    /// Moves messages to another window of the same geometry while it has room and is open; returns how many.
+impl WindowBacklog {
+    /// Moves messages to another window of the same geometry while it has space and is open; returns how many.
     ///
     /// # Panics
     /// If the other window is made for shorter messages.
-    pub fn move_into(&mut self, writer: &mut Writer) -> u64 {
+    pub fn move_into(&mut self, writer: &mut WindowWriter) -> u64 {
         let before = self.next;
         for _ in 0..self.left() {
             let length = self.region.load_relaxed(self.place() + 1);
@@ -62,10 +62,10 @@ impl Remains {
         self.geometry.first + self.shared.start(self.next)
     }
 
-    /// Whether all is moved and nothing more can come: the window's [`Writer`] is gone.
+    /// Whether all is moved and nothing more can come: the window's [`WindowWriter`] is gone.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        // SYNC: pairs with the release in `Writer::drop`: its last commit is seen.
+        // SYNC: pairs with the release in `WindowWriter::drop`: its last commit is seen.
         let retired = self.shared.retired.load(Ordering::Acquire);
         retired && self.shared.ready.0.load(Ordering::Relaxed) == self.next
     }
@@ -73,12 +73,12 @@ impl Remains {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Publisher, Reader};
+    use super::super::{WindowPublisher, WindowReader};
     use super::*;
     use crate::{RegionId, trusted};
 
-    fn ring(id: u64) -> (Region, Geometry, Writer, Publisher) {
-        let geometry = Geometry::new(3, 4, 8, 1000);
+    fn ring(id: u64) -> (Region, WindowGeometry, WindowWriter, WindowPublisher) {
+        let geometry = WindowGeometry::new(3, 4, 8, 1000);
         let region = Region::heap(RegionId(id), 3 + geometry.words());
         let (writer, publisher) = trusted::window(&region, geometry, None);
         (region, geometry, writer, publisher)
@@ -87,7 +87,7 @@ mod tests {
     /// [V7] what is left of a closed window goes on in the next one: once, in order, with the message that was still
     /// under construction.
     #[test]
-    fn the_remains_of_a_window_go_on_in_the_next() {
+    fn the_backlog_of_a_window_moves_into_the_next() {
         let (_, _, mut writer, mut publisher) = ring(1);
         let (region, geometry, mut next, mut next_publisher) = ring(2);
         for number in 0..2_u8 {
@@ -99,16 +99,16 @@ mod tests {
         let late = writer.reserve(1).unwrap();
         publisher.close();
         // Indexes: message 0, null, message 1, null; the cut leaves message 0 and its null behind.
-        let mut remains = publisher.remains(2);
-        assert_eq!(remains.move_into(&mut next), 2);
+        let mut backlog = publisher.backlog(2);
+        assert_eq!(backlog.move_into(&mut next), 2);
         late.commit();
-        assert!(!remains.is_done());
+        assert!(!backlog.is_done());
         assert_eq!(writer.reserve(1).err(), Some(ReserveError::Closed));
         drop(writer);
-        assert!(!remains.is_done(), "the late message is not moved");
-        assert_eq!((remains.move_into(&mut next), remains.is_done()), (1, true));
+        assert!(!backlog.is_done(), "the late message is not moved");
+        assert_eq!((backlog.move_into(&mut next), backlog.is_done()), (1, true));
         next_publisher.publish(u64::MAX, |_| ());
-        let mut reader = Reader::new(&region, geometry);
+        let mut reader = WindowReader::new(&region, geometry);
         for index in 0..3_u64 {
             let record = reader.take(index, next_publisher.announcement()).unwrap().unwrap();
             let expected = [1, 2, 0][usize::try_from(index).unwrap()];

@@ -1,23 +1,23 @@
 //! What the next poll yields, in order.
 //!
-//! Of a post that is done only the token is kept, one word. A whole [`Event`] is written in words and read back in larger
+//! Of a post that is done only the token is kept, one word. A whole [`FabricEvent`] is written in words and read back in larger
 //! pieces, for which the processor waits until all that it has stored before is out, among that the words of the post, on
 //! their way to another processor's cache.
 
 use std::collections::VecDeque;
 
-use squall_fabric::{ConnId, Event, Token};
+use squall_fabric::{ConnId, FabricEvent, Token};
 
 /// **Invariant.** What is in `done` happened before what is in `others`.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct EventQueue {
     /// Signalled posts on `conn` that are done.
     done: VecDeque<Token>,
     conn: ConnId,
-    others: VecDeque<Event>,
+    others: VecDeque<FabricEvent>,
 }
 
-impl News {
+impl EventQueue {
     pub(super) fn new() -> Self {
         Self { done: VecDeque::with_capacity(EVENTS_MAX), conn: ConnId(0), others: VecDeque::new() }
     }
@@ -26,7 +26,7 @@ impl News {
         self.done.is_empty() && self.others.is_empty()
     }
 
-    /// Whether signalled posts find no room.
+    /// Whether signalled posts find no space.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.done.len() + self.others.len() >= EVENTS_MAX
@@ -39,25 +39,25 @@ impl News {
             self.conn = conn;
             self.done.push_back(token);
         } else {
-            self.push(Event::Done { conn, token });
+            self.push(FabricEvent::Done { conn, token });
         }
     }
 
     #[cold]
-    pub(super) fn push(&mut self, event: Event) {
+    pub(super) fn push(&mut self, event: FabricEvent) {
         self.others.push_back(event);
     }
 
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<Event> {
+    pub(super) fn pop(&mut self) -> Option<FabricEvent> {
         match self.done.pop_front() {
-            Some(token) => Some(Event::Done { conn: self.conn, token }),
+            Some(token) => Some(FabricEvent::Done { conn: self.conn, token }),
             None => self.others.pop_front(),
         }
     }
 
     /// Forgets the events, other than of posts that are done, that `is_kept` does not want.
-    pub(super) fn retain(&mut self, is_kept: impl FnMut(&Event) -> bool) {
+    pub(super) fn retain(&mut self, is_kept: impl FnMut(&FabricEvent) -> bool) {
         self.others.retain(is_kept);
     }
 }
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn events_keep_their_order() {
-        let done = |conn, token| Event::Done { conn, token: Token(token) };
-        let other = |token| Event::Received { conn: ConnId(1), token: Token(token), length: 8 };
-        let (mut news, mut prng) = (News::new(), squall_fabric::sim::Prng::new(3));
+        let done = |conn, token| FabricEvent::Done { conn, token: Token(token) };
+        let other = |token| FabricEvent::Received { conn: ConnId(1), token: Token(token), length: 8 };
+        let (mut news, mut prng) = (EventQueue::new(), squall_fabric::sim::Prng::new(3));
         let (mut pushed, mut popped) = (0, 0);
         let mut expected = VecDeque::new();
         for _ in 0..10_000 {

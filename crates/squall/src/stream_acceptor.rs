@@ -16,11 +16,11 @@ use squall_fabric::atomics::{AtomicBool, AtomicUsize, Ordering};
 use squall_transports::bootstrap::Address;
 
 use crate::config::Config;
-use crate::stream::{Listener, Options, Socket, Stream, StreamError};
+use crate::stream::{Listener, Socket, Stream, StreamError, StreamOptions};
 
 /// Accepts streams. Dropping it ends listening, and asks the conversations to end.
 #[derive(Debug)]
-pub(crate) struct Reception {
+pub(crate) struct StreamAcceptor {
     address: Address,
     state: Arc<State>,
     /// Wakes the thread that accepts, to end it.
@@ -35,17 +35,17 @@ struct State {
 }
 
 /// Talks with one peer until the connection ends, or the flag says that the member ends.
-pub(crate) trait Converse: Send + Sync + 'static {
+pub(crate) trait Conversation: Send + Sync + 'static {
     fn converse(&self, stream: Stream, is_closed: &AtomicBool) -> io::Result<()>;
 }
 
-impl Reception {
+impl StreamAcceptor {
     /// Listens beside the member's own address; `what` names what is served in the address and in logs.
     pub(crate) fn open(
         config: &Config,
-        options: &Options,
+        options: &StreamOptions,
         what: &'static str,
-        partner: impl Converse,
+        partner: impl Conversation,
     ) -> Result<Self, StreamError> {
         let listener = Listener::bind(&address_beside(&config.listen, what), options)?;
         let address = listener.address().clone();
@@ -73,7 +73,7 @@ impl Reception {
     }
 }
 
-impl Drop for Reception {
+impl Drop for StreamAcceptor {
     fn drop(&mut self) {
         self.state.is_closed.store(true, Ordering::Relaxed);
         // If nobody hears it, the thread has ended.
@@ -98,7 +98,7 @@ fn address_beside(listen: &Address, what: &str) -> Address {
     }
 }
 
-fn accept<C: Converse>(
+fn accept<C: Conversation>(
     listener: &Listener,
     bell: &UnixStream,
     state: &Arc<State>,
@@ -111,7 +111,7 @@ fn accept<C: Converse>(
             return;
         }
         match listener.accept_within(Some(ACCEPT_PATIENCE)) {
-            Ok(Some(socket)) => welcome(socket, state, partner, what),
+            Ok(Some(socket)) => accept_socket(socket, state, partner, what),
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%error, "a connection to this member's {what} was not accepted");
@@ -122,7 +122,7 @@ fn accept<C: Converse>(
 }
 
 /// Gives a connection a thread, if there are not too many: who is turned away asks another member.
-fn welcome<C: Converse>(socket: Socket, state: &Arc<State>, partner: &Arc<C>, what: &str) {
+fn accept_socket<C: Conversation>(socket: Socket, state: &Arc<State>, partner: &Arc<C>, what: &str) {
     if state.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
         state.connections.fetch_sub(1, Ordering::Relaxed);
         tracing::warn!("a connection to this member's {what} was closed: there are {CONNECTIONS_MAX}");

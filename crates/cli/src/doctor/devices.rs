@@ -51,7 +51,7 @@ impl fmt::Display for DeviceReport {
 pub(crate) fn devices(chosen: Option<&str>) -> Vec<DeviceReport> {
     // Without the library there are none, and somebody else says so.
     let devices = verbs::devices().unwrap_or_default();
-    let report = |(name, device): verbs::Survey| {
+    let report = |(name, device): verbs::DeviceSurvey| {
         let chosen = chosen == Some(name.as_str());
         match device {
             Ok(device) => {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_told_with_its_use_or_its_fault() {
+    fn a_device_is_reported_with_its_use_or_its_fault() {
         let use_of = UseOf {
             port: 1,
             network: "RoCE",

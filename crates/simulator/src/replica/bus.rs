@@ -1,7 +1,7 @@
 //! What goes from process to process beside the group, as over streams: questions, answers, states (Derecho app. A: external
 //! clients, §3.3: state transfer).
 //!
-//! Letters of one connection arrive in their order. Each takes its time, waits at a partition until the network heals, and is
+//! Datagrams of one connection arrive in their order. Each takes its time, waits at a partition until the network heals, and is
 //! lost with its sender or receiver.
 
 use std::collections::BTreeMap;
@@ -9,54 +9,54 @@ use std::collections::BTreeMap;
 use squall_fabric::sim::{Prng, SimWorld};
 use squall_fabric::{Duration, Instant};
 use squall_protocols::membership::View;
-use squall_protocols::replica::{Gift, Position, ShardAnswer, ShardRequest};
+use squall_protocols::replica::{ShardAnswer, ShardPosition, ShardRequest, ShardSnapshot};
 
-use super::list::List;
+use super::list::AppendList;
 
 #[derive(Clone, Debug)]
-pub(super) enum Body {
+pub(super) enum DatagramBody {
     Ask(u32, ShardRequest),
     Answer {
         /// The view that the member is in.
         view: u64,
         answer: ShardAnswer,
         /// How far the member had come, for the checker.
-        at: Option<Position>,
+        at: Option<ShardPosition>,
         /// The state that follows the answer.
-        gift: Option<Gift<List>>,
+        snapshot: Option<ShardSnapshot<AppendList>>,
     },
 }
 
 /// Which question: whose, over which of its connections, and which of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Call {
+pub(super) struct CallId {
     pub(super) asker: u32,
     pub(super) connection: u64,
     pub(super) number: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Letter {
+pub(super) struct Datagram {
     pub(super) from: u32,
-    pub(super) call: Call,
-    pub(super) body: Body,
+    pub(super) call: CallId,
+    pub(super) body: DatagramBody,
 }
 
-/// All letters on their way, and what everybody can find out about the group.
-pub(super) struct Office {
+/// All datagrams on their way, and what everybody can find out about the group.
+pub(super) struct MessageBus {
     world: SimWorld,
     prng: Prng,
     /// By receiver.
-    boxes: Vec<BTreeMap<(Instant, u64), Letter>>,
+    boxes: Vec<BTreeMap<(Instant, u64), Datagram>>,
     posted: u64,
-    /// When the last letter of a connection arrives, by sender, receiver and connection.
+    /// When the last datagram of a connection arrives, by sender, receiver and connection.
     last: BTreeMap<(u32, u32, u64), Instant>,
     delay_max: Duration,
     /// The view that each node is in.
     views: BTreeMap<u32, View>,
 }
 
-impl Office {
+impl MessageBus {
     pub(super) fn new(world: &SimWorld, seed: u64, delay_max: Duration) -> Self {
         let boxes = vec![BTreeMap::new(); world.nodes() as usize];
         let (prng, views) = (Prng::new(seed ^ 0x0ff1ce), BTreeMap::new());
@@ -83,28 +83,28 @@ impl Office {
         Duration::from_nanos(1 + self.prng.below(most.as_nanos() as u64))
     }
 
-    pub(super) fn post(&mut self, from: u32, to: u32, call: Call, body: Body) {
+    pub(super) fn post(&mut self, from: u32, to: u32, call: CallId, body: DatagramBody) {
         // A rule may have killed the sender in the middle of its turn.
         if self.lives(from) {
             let at = self.now() + self.pause(self.delay_max);
             let last = self.last.entry((from, to, call.connection)).or_insert(at);
             *last = at.max(*last);
             self.posted += 1;
-            self.boxes[to as usize].insert((*last, self.posted), Letter { from, call, body });
+            self.boxes[to as usize].insert((*last, self.posted), Datagram { from, call, body });
             self.world.wake(to);
         }
     }
 
-    /// The next letter that has come.
-    pub(super) fn take(&mut self, node: u32) -> Option<Letter> {
+    /// The next datagram that has come.
+    pub(super) fn take(&mut self, node: u32) -> Option<Datagram> {
         let (now, world) = (self.world.now(), &self.world);
         let mut due = self.boxes[node as usize].range(..=(now, u64::MAX));
-        let (key, _) = due.find(|(_, letter)| world.can_reach(letter.from, node))?;
+        let (key, _) = due.find(|(_, datagram)| world.can_reach(datagram.from, node))?;
         let key = *key;
         self.boxes[node as usize].remove(&key)
     }
 
-    /// When to look for the next letter.
+    /// When to look for the next datagram.
     pub(super) fn next_at(&self, node: u32) -> Option<Instant> {
         let ((at, _), _) = self.boxes[node as usize].first_key_value()?;
         // What has come and is not taken waits for the network to heal.
@@ -133,5 +133,5 @@ impl Office {
     }
 }
 
-/// How often a letter looks whether a partition has ended.
+/// How often a datagram looks whether a partition has ended.
 const LOOK_EVERY: Duration = Duration::from_micros(200);

@@ -3,18 +3,18 @@
 
 use squall_fabric::{ConnId, Duration, Fabric, PostError, Region, Token};
 
-use super::posting::{History, Posting, Signal, Signals, Staging, Wire};
-use super::{MESSAGE_BYTES_MAX, Message, SendId};
+use super::posting::{PostContext, PostSignal, PostSignals, Posting, RecentBytes, ShiftBuffer};
+use super::{MESSAGE_BYTES_MAX, SendId, StreamMessage};
 
 /// The way from one end to its connection.
 #[derive(Debug)]
-pub(super) struct Outgoing {
-    signals: Signals,
-    staging: Staging,
-    pub(super) history: History,
+pub(super) struct SendPath {
+    signals: PostSignals,
+    staging: ShiftBuffer,
+    pub(super) history: RecentBytes,
     posting: Option<Posting>,
     /// Reused for each message in either direction; holds nothing between calls.
-    pub(super) message: Message,
+    pub(super) message: StreamMessage,
     bytes: Box<[u8; MESSAGE_BYTES_MAX]>,
     /// The length of the message in `bytes` that is not yet posted; 0 if there is none.
     unsent: usize,
@@ -25,14 +25,14 @@ pub(super) struct Outgoing {
     pub(super) has_answered_end: bool,
 }
 
-impl Outgoing {
+impl SendPath {
     pub(super) fn new() -> Self {
         Self {
-            signals: Signals::default(),
-            staging: Staging::default(),
-            history: History::default(),
+            signals: PostSignals::default(),
+            staging: ShiftBuffer::default(),
+            history: RecentBytes::default(),
             posting: None,
-            message: Message::default(),
+            message: StreamMessage::default(),
             bytes: Box::new([0; MESSAGE_BYTES_MAX]),
             unsent: 0,
             is_answer: false,
@@ -56,7 +56,7 @@ impl Outgoing {
         (self.unsent, self.wants_done) = (bytes.len(), true);
     }
 
-    /// Takes a transfer; posts as much of it as there is room for. To hold its memory for later is a locked instruction, which
+    /// Takes a transfer; posts as much of it as there is space for. To hold its memory for later is a locked instruction, which
     /// waits for all that was written before: so only what has to wait is held.
     #[inline]
     pub(super) fn put_transfer<F: Fabric>(
@@ -68,7 +68,7 @@ impl Outgoing {
         assert!(self.is_empty(), "one transfer at a time");
         let (signals, staging) = (&mut self.signals, &mut self.staging);
         // An error will come again when the rest is posted.
-        if posting.post(&mut Wire { fabric, conn, signals, staging }) != Ok(true) {
+        if posting.post(&mut PostContext { fabric, conn, signals, staging }) != Ok(true) {
             self.posting = Some(posting.into_owned());
         }
     }
@@ -78,20 +78,20 @@ impl Outgoing {
         self.unsent == 0 && self.posting.is_none()
     }
 
-    /// Posts what waits, as far as there is room; true if nothing waits any more.
+    /// Posts what waits, as far as there is space; true if nothing waits any more.
     pub(super) fn flush<F: Fabric>(&mut self, fabric: &mut F, conn: ConnId) -> Result<bool, PostError> {
         if self.unsent > 0 {
             let signal = self.wants_done.then(|| self.signals.next_token());
             fabric.send(conn, &self.bytes[..self.unsent], signal)?;
             if self.wants_done {
                 let has_answered_end = self.is_answer;
-                self.signals.expect_small(fabric, Signal { has_answered_end, ..Signal::default() });
+                self.signals.expect_small(fabric, PostSignal { has_answered_end, ..PostSignal::default() });
             }
             self.unsent = 0;
         }
         let Some(posting) = &mut self.posting else { return Ok(true) };
         let (signals, staging) = (&mut self.signals, &mut self.staging);
-        let is_posted = posting.post(&mut Wire { fabric, conn, signals, staging })?;
+        let is_posted = posting.post(&mut PostContext { fabric, conn, signals, staging })?;
         if is_posted {
             self.posting = None;
         }

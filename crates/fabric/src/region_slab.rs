@@ -8,7 +8,7 @@ use crate::Region;
 /// Regions by number, each as long as it is used. The one that fell out of use last stays until another does: mostly it is
 /// posted next.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct RegionSlab {
     places: Vec<Place>,
     /// Places without a region.
     free: Vec<u32>,
@@ -24,8 +24,8 @@ struct Place {
     uses: u32,
 }
 
-impl Shelf {
-    /// Puts `region` on the shelf, or uses it once more; returns its number.
+impl RegionSlab {
+    /// Puts `region` into the slab, or uses it once more; returns its number.
     #[inline]
     pub fn put(&mut self, region: &Region) -> u32 {
         for number in [Some(self.last), self.idle].into_iter().flatten() {
@@ -117,14 +117,14 @@ mod tests {
         let regions: Vec<_> = (0..5).map(|id| Region::heap(RegionId(id), 1)).collect();
         let mut prng = crate::sim::Prng::new(7);
         for choice in 1..=5 {
-            let (mut shelf, mut posted) = (Shelf::default(), VecDeque::new());
+            let (mut slab, mut posted) = (RegionSlab::default(), VecDeque::new());
             for _ in 0..1000 {
                 if posted.len() < 8 && prng.draw().is_multiple_of(2) {
                     let region = &regions[(prng.draw() % choice) as usize];
-                    posted.push_back((shelf.put(region), region.id()));
+                    posted.push_back((slab.put(region), region.id()));
                 } else if let Some((number, id)) = posted.pop_front() {
-                    assert_eq!(shelf.at(number).id(), id);
-                    shelf.take(number);
+                    assert_eq!(slab.at(number).id(), id);
+                    slab.take(number);
                 }
             }
         }
@@ -135,24 +135,24 @@ mod tests {
     #[test]
     fn one_region_without_use_is_held() {
         let [one, two] = [1, 2].map(|id| Region::heap(RegionId(id), 1));
-        let mut shelf = Shelf::default();
-        let (first, again) = (shelf.put(&one), shelf.put(&one));
+        let mut slab = RegionSlab::default();
+        let (first, again) = (slab.put(&one), slab.put(&one));
         assert_eq!((first, holders(&one)), (again, 2), "a second use is no second reference");
-        shelf.take(first);
-        shelf.take(again);
+        slab.take(first);
+        slab.take(again);
         assert_eq!(holders(&one), 2);
-        let other = shelf.put(&two);
+        let other = slab.put(&two);
         assert_eq!(holders(&one), 2, "the other is in use");
-        shelf.take(other);
+        slab.take(other);
         assert_eq!((holders(&one), holders(&two)), (1, 2));
-        shelf.forget(&one);
+        slab.forget(&one);
         assert_eq!(holders(&two), 2);
-        let used = shelf.put(&two);
-        shelf.forget(&two);
-        assert!(shelf.has_in_use(&two) && shelf.at(used).is_same(&two), "it is in use");
-        shelf.take(used);
-        assert!(!shelf.has_in_use(&two));
-        shelf.forget(&two);
+        let used = slab.put(&two);
+        slab.forget(&two);
+        assert!(slab.has_in_use(&two) && slab.at(used).is_same(&two), "it is in use");
+        slab.take(used);
+        assert!(!slab.has_in_use(&two));
+        slab.forget(&two);
         assert_eq!(holders(&two), 1);
     }
 }

@@ -8,7 +8,7 @@ use crate::verbs::VerbsSettings;
 
 /// How a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PeerTransport {
     /// Shared memory.
     Shm = 0,
     /// RDMA.
@@ -17,7 +17,7 @@ pub enum Way {
     Tcp = 2,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for PeerTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Shm => "shared memory",
@@ -29,11 +29,11 @@ impl fmt::Display for Way {
 
 /// The way to one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct TransportChoice {
     /// The peer.
     pub peer: NodeId,
     /// How it is reached.
-    pub way: Way,
+    pub transport: PeerTransport,
     /// Why so, in words.
     pub reason: String,
 }
@@ -57,7 +57,7 @@ impl Default for CompositeSettings {
 
 /// What a node says to a peer about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct TransportOffer {
     /// Names the host, until it boots again.
     pub host: [u8; 16],
     /// Who runs the node.
@@ -65,7 +65,7 @@ pub struct Offer {
     /// Where and how it can be met by a Unix socket.
     pub socket: Option<Rendezvous>,
     /// The network of its RDMA device.
-    pub network: Option<Network>,
+    pub network: Option<RdmaNetwork>,
 }
 
 /// A Unix socket for one peer.
@@ -79,14 +79,14 @@ pub struct Rendezvous {
 
 /// RDMA devices of one network reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Network {
+pub enum RdmaNetwork {
     /// RoCE version 2, which is routed as the streams are.
     Ethernet,
     /// A subnet of InfiniBand.
     InfiniBand([u8; 8]),
 }
 
-impl Offer {
+impl TransportOffer {
     /// As it travels. All is in order of the fields, behind a mark with the version.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; OFFER_BYTES] {
@@ -101,8 +101,8 @@ impl Offer {
         }
         match &self.network {
             None => {}
-            Some(Network::Ethernet) => bytes[29] = 1,
-            Some(Network::InfiniBand(subnet)) => {
+            Some(RdmaNetwork::Ethernet) => bytes[29] = 1,
+            Some(RdmaNetwork::InfiniBand(subnet)) => {
                 bytes[29] = 2;
                 bytes[80..88].copy_from_slice(subnet);
             }
@@ -124,8 +124,8 @@ impl Offer {
             user: u32::from_le_bytes(part(bytes, 24)),
             socket: (bytes[28] == 1).then_some(socket),
             network: match bytes[29] {
-                1 => Some(Network::Ethernet),
-                2 => Some(Network::InfiniBand(part(bytes, 80))),
+                1 => Some(RdmaNetwork::Ethernet),
+                2 => Some(RdmaNetwork::InfiniBand(part(bytes, 80))),
                 _ => None,
             },
         };
@@ -159,21 +159,21 @@ const MARK: [u8; 8] = *b"sqlmeet1";
 mod tests {
     use super::*;
 
-    fn offer() -> Offer {
+    fn offer() -> TransportOffer {
         let socket = Some(Rendezvous { name: [2; 16], key: [3; 32] });
-        Offer { host: [1; 16], user: 1000, socket, network: Some(Network::Ethernet) }
+        TransportOffer { host: [1; 16], user: 1000, socket, network: Some(RdmaNetwork::Ethernet) }
     }
 
     #[test]
     fn an_offer_is_read_as_it_was_written() {
-        let subnet = Some(Network::InfiniBand([4; 8]));
+        let subnet = Some(RdmaNetwork::InfiniBand([4; 8]));
         for offer in [
             offer(),
-            Offer { socket: None, ..offer() },
-            Offer { network: None, ..offer() },
-            Offer { network: subnet, ..offer() },
+            TransportOffer { socket: None, ..offer() },
+            TransportOffer { network: None, ..offer() },
+            TransportOffer { network: subnet, ..offer() },
         ] {
-            assert_eq!(Offer::from_bytes(&offer.to_bytes()), Ok(offer));
+            assert_eq!(TransportOffer::from_bytes(&offer.to_bytes()), Ok(offer));
         }
     }
 
@@ -182,7 +182,7 @@ mod tests {
         for (place, value) in [(0, b'x'), (7, b'2'), (28, 2), (29, 3), (30, 1), (80, 1)] {
             let mut bytes = offer().to_bytes();
             bytes[place] = value;
-            assert!(Offer::from_bytes(&bytes).is_err(), "byte {place}");
+            assert!(TransportOffer::from_bytes(&bytes).is_err(), "byte {place}");
         }
     }
 
@@ -191,12 +191,13 @@ mod tests {
         let ours = offer();
         assert!(ours.may_share_memory(&ours) && ours.shares_network(&ours));
         let others = [
-            Offer { host: [9; 16], ..offer() },
-            Offer { user: 1001, ..offer() },
-            Offer { socket: None, ..offer() },
+            TransportOffer { host: [9; 16], ..offer() },
+            TransportOffer { user: 1001, ..offer() },
+            TransportOffer { socket: None, ..offer() },
         ];
         assert!(others.iter().all(|other| !ours.may_share_memory(other) && ours.shares_network(other)));
-        let subnet = |number| Offer { network: Some(Network::InfiniBand([number; 8])), ..offer() };
+        let subnet =
+            |number| TransportOffer { network: Some(RdmaNetwork::InfiniBand([number; 8])), ..offer() };
         assert!(!ours.shares_network(&subnet(1)) && !subnet(1).shares_network(&subnet(2)));
         assert!(subnet(1).shares_network(&subnet(1)));
     }

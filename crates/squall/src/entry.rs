@@ -6,30 +6,30 @@ use std::os::unix::net::UnixStream;
 
 use squall_fabric::NodeId;
 use squall_transports::barrier;
-use squall_transports::bootstrap::{self, Address, Joined, Link, Listener, Progress};
+use squall_transports::bootstrap::{self, Address, BootstrapListener, BootstrapProgress, Joined, LinkSocket};
 use squall_transports::composite::{CompositeFabric, CompositeSettings};
 use squall_transports::shm::ShmFabric;
 use squall_transports::tcp::TcpFabric;
 use squall_transports::verbs::{self, VerbsFabric, VerbsSettings};
 
-use crate::admission::Joining;
-use crate::assembly::{Assembly, Met, meet};
+use crate::admission::JoinDriver;
+use crate::assembly::{ConnectedGroup, MeetOutcome, meet};
 use crate::config::{Config, Transport};
 use crate::error::JoinError;
 use crate::transport::AnyFabric;
 
-/// The socket at which this process can be reached, before its desk takes it over.
+/// The socket at which this process can be reached, before its admission listener takes it over.
 #[derive(Debug)]
 pub(crate) enum AnyListener {
-    Unix(Listener<UnixStream>),
-    Tcp(Listener<TcpStream>),
+    Unix(BootstrapListener<UnixStream>),
+    Tcp(BootstrapListener<TcpStream>),
 }
 
 /// A process that has links with all members.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct GroupEntry {
     pub(crate) fabric: AnyFabric,
-    pub(crate) start: Start,
+    pub(crate) start: EntryStart,
     /// Names this start of the group.
     pub(crate) session: u64,
     /// Where the members listen, this one included.
@@ -38,42 +38,42 @@ pub(crate) struct Entry {
 
 /// How it has come.
 #[derive(Debug)]
-pub(crate) enum Start {
+pub(crate) enum EntryStart {
     /// With the members of the first view.
     First(Vec<NodeId>),
     /// It waits for its first view.
-    Joining { members: Vec<NodeId>, rank: u64, joining: Joining },
+    Joining { members: Vec<NodeId>, rank: u64, joining: JoinDriver },
 }
 
 impl AnyListener {
     /// Listens where the configuration says.
     pub(crate) fn bind(config: &Config) -> Result<Self, JoinError> {
         Ok(if config.transport.needs_unix_socket() {
-            Self::Unix(Listener::bind(&config.listen)?)
+            Self::Unix(BootstrapListener::bind(&config.listen)?)
         } else {
-            Self::Tcp(Listener::bind(&config.listen)?)
+            Self::Tcp(BootstrapListener::bind(&config.listen)?)
         })
     }
 }
 
 /// How a process is to come to its group.
 #[derive(Debug)]
-pub(crate) enum Entering {
+pub(crate) enum EntryRequest {
     /// With the first members, or, if the group runs already, later.
     Either,
     /// Later.
     Join,
     /// Later, after an attempt that has failed.
-    JoinAgain(Joining),
+    JoinAgain(JoinDriver),
 }
 
 /// Meets the first members or joins the group; sets the transport up.
 pub(crate) fn enter(
     config: &Config,
-    entering: Entering,
+    entering: EntryRequest,
     listener: &AnyListener,
-    on_progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Entry, JoinError> {
+    on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
+) -> Result<GroupEntry, JoinError> {
     // Where there are threads this takes the kernel milliseconds, for which no group is to wait.
     barrier::expedited();
     match (config.transport, listener) {
@@ -115,24 +115,24 @@ fn device(config: &Config) -> VerbsSettings {
     VerbsSettings { address, ..config.verbs.clone() }
 }
 
-fn enter_by<S: Link>(
+fn enter_by<S: LinkSocket>(
     config: &Config,
-    entering: Entering,
-    listener: &Listener<S>,
-    on_progress: &mut (dyn FnMut(Progress) + Send),
+    entering: EntryRequest,
+    listener: &BootstrapListener<S>,
+    on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
     build: impl FnOnce(NodeId, Vec<(NodeId, S::Secured)>, bool) -> Result<AnyFabric, JoinError>,
-) -> Result<Entry, JoinError> {
+) -> Result<GroupEntry, JoinError> {
     let name = format!("process {}", std::process::id());
     let plan = config.plan();
     let mut joining = match entering {
-        Entering::JoinAgain(joining) => joining,
-        Entering::Join => Joining::new(&plan, listener, None)?,
-        Entering::Either => match meet(&plan, listener, on_progress)? {
-            Met::Running(contact) => Joining::new(&plan, listener, Some(&contact))?,
-            Met::Assembled(Assembly { node, session, members, streams }) => {
-                let start = Start::First(members.iter().map(|member| member.node).collect());
+        EntryRequest::JoinAgain(joining) => joining,
+        EntryRequest::Join => JoinDriver::new(&plan, listener, None)?,
+        EntryRequest::Either => match meet(&plan, listener, on_progress)? {
+            MeetOutcome::Running(contact) => JoinDriver::new(&plan, listener, Some(&contact))?,
+            MeetOutcome::Assembled(ConnectedGroup { node, session, members, streams }) => {
+                let start = EntryStart::First(members.iter().map(|member| member.node).collect());
                 let roster = members.into_iter().map(|member| (member.node, member.address)).collect();
-                return Ok(Entry { fabric: build(node, streams, false)?, start, session, roster });
+                return Ok(GroupEntry { fabric: build(node, streams, false)?, start, session, roster });
             }
         },
     };
@@ -140,20 +140,20 @@ fn enter_by<S: Link>(
     let nodes = members.iter().map(|member| member.node).collect();
     let own = (node, listener.address().clone());
     let roster = members.into_iter().map(|member| (member.node, member.address)).chain([own]).collect();
-    let start = Start::Joining { members: nodes, rank, joining };
-    Ok(Entry { fabric: build(node, streams, true)?, start, session, roster })
+    let start = EntryStart::Joining { members: nodes, rank, joining };
+    Ok(GroupEntry { fabric: build(node, streams, true)?, start, session, roster })
 }
 
 /// Meets the members of a group that nobody joins later, such as that of a bulk transfer.
 pub(crate) fn assemble(
     config: &Config,
-    on_progress: &mut (dyn FnMut(Progress) + Send),
+    on_progress: &mut (dyn FnMut(BootstrapProgress) + Send),
 ) -> Result<(AnyFabric, Vec<NodeId>), JoinError> {
     let listener = AnyListener::bind(config)?;
-    let entry = enter(config, Entering::Either, &listener, on_progress)?;
+    let entry = enter(config, EntryRequest::Either, &listener, on_progress)?;
     match entry.start {
-        Start::First(members) => Ok((entry.fabric, members)),
-        Start::Joining { .. } => {
+        EntryStart::First(members) => Ok((entry.fabric, members)),
+        EntryStart::Joining { .. } => {
             let contact = config.contacts.first().unwrap_or(&config.listen).clone();
             Err(bootstrap::BootstrapError::Running { contact }.into())
         }

@@ -1,14 +1,14 @@
-//! The welcome: how a joiner learns of its first view (Derecho §2).
+//! The view notice: how a joiner learns of its first view (Derecho §2).
 //!
 //! Each member that installs a view publishes a mirror for each of its joiners, and stores the view once the joiner
 //! has attached. The joiner waits for the first that is complete; all say the same \[V1\].
 
 use squall_fabric::layout::Columns;
-use squall_fabric::{Column, Event, Fabric, Layout, MirrorId, MirrorKey, NodeId, Region};
+use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, RowLayout};
 
 use super::{MEMBERS_MAX, Member, View};
 
-/// Where things are in a welcome.
+/// Where things are in a view notice.
 #[derive(Debug)]
 struct Words {
     id: Column<u64>,
@@ -24,7 +24,7 @@ struct Words {
 
 impl Words {
     fn new(states: usize) -> Self {
-        let mut layout = Layout::new();
+        let mut layout = RowLayout::new();
         let (id, members, leaving) = (layout.column(), layout.list(2 * MEMBERS_MAX), layout.column());
         let (holders, count) = (layout.list(states), layout.column());
         Self { id, members, leaving, holders, count, words: layout.words() }
@@ -37,28 +37,28 @@ fn key(joiner: NodeId) -> MirrorKey {
 
 /// A member's side: tells one joiner of the view.
 #[derive(Debug)]
-pub struct Greeter {
+pub struct ViewNotifier {
     joiner: NodeId,
     view: View,
     region: Region,
     mirror: MirrorId,
     words: Words,
     attached: bool,
-    told: bool,
+    notified: bool,
 }
 
-impl Greeter {
+impl ViewNotifier {
     /// Tells `joiner` of `view` once it has attached.
     pub fn new<F: Fabric>(fabric: &mut F, joiner: NodeId, view: View) -> Self {
         let words = Words::new(view.holders.len());
         let region = fabric.register(words.words);
         let mirror = fabric.publish(key(joiner), &region, &[joiner]);
-        Self { joiner, view, region, mirror, words, attached: false, told: false }
+        Self { joiner, view, region, mirror, words, attached: false, notified: false }
     }
 
     /// Takes an event of the fabric.
-    pub fn handle_event(&mut self, event: &Event) {
-        let Event::Attached { key: attached, reader } = event else { return };
+    pub fn handle_event(&mut self, event: &FabricEvent) {
+        let FabricEvent::Attached { key: attached, reader } = event else { return };
         self.attached |= (*attached, *reader) == (key(self.joiner), self.joiner);
     }
 
@@ -76,7 +76,7 @@ impl Greeter {
 
     /// Tells the joiner, once; returns the amount of work done.
     pub fn poll<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        if !self.attached || self.told {
+        if !self.attached || self.notified {
             return 0;
         }
         let Words { id, members, leaving, holders, count, .. } = &self.words;
@@ -97,19 +97,19 @@ impl Greeter {
             fabric.push(self.mirror, holders.words(0..holders.count()));
         }
         fabric.push_word(self.mirror, count.word());
-        self.told = true;
+        self.notified = true;
         1
     }
 }
 
 /// The joiner's side.
 #[derive(Debug)]
-pub struct Welcome {
+pub struct ViewNotice {
     words: Words,
     mirrors: Vec<Region>,
 }
 
-impl Welcome {
+impl ViewNotice {
     /// Waits for a view from any of `contacts`, in a group in which so many subgroups may have a state.
     pub fn new<F: Fabric>(fabric: &mut F, contacts: &[NodeId], states: usize) -> Self {
         let (words, key) = (Words::new(states), key(fabric.node()));

@@ -9,11 +9,12 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 use squall_fabric::{
-    Channel, ConnId, Event, Fabric, Grant, NodeId, PostError, Region, RegionId, Source, Token, Write,
+    Channel, ConnId, Fabric, FabricEvent, Grant, NodeId, PostError, Region, RegionId, Token, Write,
+    WriteSource,
 };
 use squall_transports::shm::ShmFabric;
 
-use child::{PATIENCE, Process, fabric_of_child, poll_until, poll_until_alone, role};
+use child::{ChildProcess, PATIENCE, fabric_of_child, poll_until, poll_until_alone, role};
 
 /// Not a test of its own: what the children of the tests below do.
 #[test]
@@ -43,15 +44,15 @@ fn a_stopped_writer_is_fenced_at_once() {
     let (mut process, mut owner) = Owner::of_writer();
     owner.poll_into_a_block();
     process.signal(Signal::STOP);
-    let before = owner.fabric.placed().fetched_bytes;
-    owner.fabric.poll(&mut |event| assert!(!matches!(event, Event::Arrived { .. }), "{event:?}"));
-    assert!(owner.fabric.placed().fetched_bytes > before, "its words are fetched while it is stopped");
+    let before = owner.fabric.remote_copies().fetched_bytes;
+    owner.fabric.poll(&mut |event| assert!(!matches!(event, FabricEvent::Arrived { .. }), "{event:?}"));
+    assert!(owner.fabric.remote_copies().fetched_bytes > before, "its words are fetched while it is stopped");
     let grant = owner.grant;
     owner.fabric.revoke(&grant);
     let mut events = Vec::new();
     owner.fabric.poll(&mut |event| events.push(event));
-    assert!(events.contains(&Event::Revoked { grant }), "{events:?}");
-    assert!(!events.iter().any(|event| matches!(event, Event::Arrived { .. })), "{events:?}");
+    assert!(events.contains(&FabricEvent::Revoked { grant }), "{events:?}");
+    assert!(!events.iter().any(|event| matches!(event, FabricEvent::Arrived { .. })), "{events:?}");
     owner.assert_at_rest();
     process.signal(Signal::CONT);
     poll_until(&mut owner.fabric, "the end of the refused writer", |_, _| process.has_ended());
@@ -72,7 +73,7 @@ fn a_removed_writer_is_fenced_at_once() {
 /// The kernel lets the owner not read the writer's memory: everything lands, by two copies.
 #[test]
 fn without_the_right_to_read_words_come_through_the_ring() {
-    let (process, socket) = Process::start("own");
+    let (process, socket) = ChildProcess::start("own");
     if !rustix::process::geteuid().is_root() {
         // The child cannot give up a right that it has not: so this process denies it.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
@@ -86,7 +87,7 @@ fn without_the_right_to_read_words_come_through_the_ring() {
         poll_until(&mut fabric, "a place", |fabric, _| {
             fabric.write(conn, block(&grant, &source, k)) != Err(PostError::Full)
         });
-        let done = Event::Done { conn, token: Token(k) };
+        let done = FabricEvent::Done { conn, token: Token(k) };
         poll_until(&mut fabric, "Done", |_, events| events.contains(&done));
     }
     drop(fabric);
@@ -105,12 +106,12 @@ fn a_writer_that_closes_shows_nothing_more() {
     let mut connected = false;
     while !connected {
         owner.poll(&mut |_| ());
-        writer.poll(&mut |event| connected |= matches!(event, Event::Connected { .. }));
+        writer.poll(&mut |event| connected |= matches!(event, FabricEvent::Connected { .. }));
     }
-    owner.post_receive(conns[0], &target, 0..1, Token(0)).expect("room");
+    owner.post_receive(conns[0], &target, 0..1, Token(0)).expect("space");
     let source = writer.adopt(&Region::heap(RegionId(0), SHORT_WORDS));
     poll_until(&mut writer, "a receive", |writer, _| {
-        let all = Source::Region(&source, 0..SHORT_WORDS);
+        let all = WriteSource::Region(&source, 0..SHORT_WORDS);
         let write = Write { source: all, grant: &grant, offset: 0, immediate: Some(1), signal: None };
         writer.write(conns[1], write).is_ok()
     });
@@ -118,8 +119,8 @@ fn a_writer_that_closes_shows_nothing_more() {
     // From now on it is the user's again.
     (0..SHORT_WORDS).for_each(|word| source.store(word, u64::MAX));
     poll_until(&mut owner, "the end", |_, events| {
-        assert!(!events.iter().any(|event| matches!(event, Event::Arrived { .. })), "{events:?}");
-        events.iter().any(|event| matches!(event, Event::Broken { .. }))
+        assert!(!events.iter().any(|event| matches!(event, FabricEvent::Arrived { .. })), "{events:?}");
+        events.iter().any(|event| matches!(event, FabricEvent::Broken { .. }))
     });
 }
 
@@ -133,14 +134,14 @@ struct Owner {
 }
 
 impl Owner {
-    fn of_writer() -> (Process, Self) {
-        let (process, socket) = Process::start("write");
+    fn of_writer() -> (ChildProcess, Self) {
+        let (process, socket) = ChildProcess::start("write");
         let mut fabric = ShmFabric::new(NodeId(0), vec![(NodeId(1), socket)]).expect("a fabric");
         let target = fabric.adopt(&Region::heap(RegionId(0), BLOCK_WORDS));
         let grant = fabric.grant(&target, 0..BLOCK_WORDS, NodeId(1));
         let conn = order(&mut fabric, NodeId(1), &grant);
         let inbox = fabric.register(1);
-        (0..500).for_each(|k| fabric.post_receive(conn, &inbox, 0..1, Token(k)).expect("room"));
+        (0..500).for_each(|k| fabric.post_receive(conn, &inbox, 0..1, Token(k)).expect("space"));
         (process, Self { fabric, target, grant, conn, last: 0 })
     }
 
@@ -150,7 +151,7 @@ impl Owner {
         for polls in 0.. {
             let (target, last) = (&self.target, &mut self.last);
             self.fabric.poll(&mut |event| {
-                if let Event::Arrived { immediate, .. } = event {
+                if let FabricEvent::Arrived { immediate, .. } = event {
                     assert_eq!(u64::from(immediate), *last + 1);
                     *last += 1;
                     assert!(
@@ -174,8 +175,9 @@ impl Owner {
         let begin = Instant::now();
         while begin.elapsed().as_millis() < 20 {
             let conn = self.conn;
-            self.fabric
-                .poll(&mut |event| assert!(!matches!(event, Event::Arrived { conn: of, .. } if of == conn)));
+            self.fabric.poll(&mut |event| {
+                assert!(!matches!(event, FabricEvent::Arrived { conn: of, .. } if of == conn))
+            });
         }
         assert!((0..BLOCK_WORDS).all(|word| self.target.load(word) == before[word]), "a word landed");
     }
@@ -183,15 +185,15 @@ impl Owner {
 
 fn poll_until_lost(owner: &mut Owner) {
     poll_until(&mut owner.fabric, "the news of the death", |_, events| {
-        assert!(!events.iter().any(|event| matches!(event, Event::Arrived { .. })), "{events:?}");
-        events.iter().any(|event| matches!(event, Event::PeerLost { .. }))
+        assert!(!events.iter().any(|event| matches!(event, FabricEvent::Arrived { .. })), "{events:?}");
+        events.iter().any(|event| matches!(event, FabricEvent::PeerLost { .. }))
     });
 }
 
 /// Sends a grant to the peer, which waits for it on channel 1.
 fn order(fabric: &mut ShmFabric, peer: NodeId, grant: &Grant) -> ConnId {
     let conn = fabric.open(peer, Channel(1));
-    poll_until(fabric, "Connected", |_, events| events.contains(&Event::Connected { conn, peer }));
+    poll_until(fabric, "Connected", |_, events| events.contains(&FabricEvent::Connected { conn, peer }));
     poll_until(fabric, "a receive", |fabric, _| fabric.send(conn, &grant.to_bytes(), None).is_ok());
     conn
 }
@@ -199,11 +201,11 @@ fn order(fabric: &mut ShmFabric, peer: NodeId, grant: &Grant) -> ConnId {
 fn receive_order(fabric: &mut ShmFabric, peer: NodeId) -> (ConnId, Grant) {
     let memory = fabric.register(64);
     let conn = fabric.open(peer, Channel(1));
-    fabric.post_receive(conn, &memory, 0..64, Token(0)).expect("room");
+    fabric.post_receive(conn, &memory, 0..64, Token(0)).expect("space");
     let mut bytes = Vec::new();
     poll_until(fabric, "its order", |_, events| {
         for event in events {
-            if let Event::Received { length, .. } = event {
+            if let FabricEvent::Received { length, .. } = event {
                 bytes.resize(*length, 0);
                 memory.copy_bytes_out(0, &mut bytes);
             }
@@ -217,7 +219,7 @@ fn receive_order(fabric: &mut ShmFabric, peer: NodeId) -> (ConnId, Grant) {
 fn block<'a>(grant: &'a Grant, source: &'a Region, k: u64) -> Write<'a> {
     let signal = Some(Token(k));
     let immediate = u32::try_from(k).ok();
-    Write { source: Source::Region(source, 0..source.words()), grant, offset: 0, immediate, signal }
+    Write { source: WriteSource::Region(source, 0..source.words()), grant, offset: 0, immediate, signal }
 }
 
 /// Writes two blocks in turn until it is refused, as it must be.
@@ -238,8 +240,8 @@ fn write_blocks() {
         }
         let mut refused = false;
         fabric.poll(&mut |event| match event {
-            Event::Refused { .. } => refused = true,
-            Event::Done { token, .. } => done = token.0,
+            FabricEvent::Refused { .. } => refused = true,
+            FabricEvent::Done { token, .. } => done = token.0,
             _ => {}
         });
         if refused {
@@ -261,19 +263,19 @@ fn own_without_rights() {
     let grant = fabric.grant(&target, 0..SHORT_WORDS, NodeId(0));
     let conn = order(&mut fabric, NodeId(0), &grant);
     let inbox = fabric.register(1);
-    (0..ROUNDS).for_each(|k| fabric.post_receive(conn, &inbox, 0..1, Token(k)).expect("room"));
+    (0..ROUNDS).for_each(|k| fabric.post_receive(conn, &inbox, 0..1, Token(k)).expect("space"));
     let mut arrived = 0;
     poll_until(&mut fabric, "all blocks", |_, events| {
         for event in events {
-            let Event::Arrived { immediate, .. } = event else { continue };
+            let FabricEvent::Arrived { immediate, .. } = event else { continue };
             let base = u64::from(*immediate);
             assert!((0..SHORT_WORDS).all(|word| target.load(word) == base + word as u64), "block {base}");
             arrived += 1;
         }
         arrived == ROUNDS
     });
-    let placed = fabric.placed();
-    assert_eq!((placed.fetched_bytes, placed.relayed_bytes), (0, ROUNDS * 8 * SHORT_WORDS as u64));
+    let copied = fabric.remote_copies();
+    assert_eq!((copied.fetched_bytes, copied.relayed_bytes), (0, ROUNDS * 8 * SHORT_WORDS as u64));
     poll_until_alone(&mut fabric, |_| ());
 }
 

@@ -1,0 +1,102 @@
+//! What a member's part of a shard has to take, view by view, while the group goes ahead (Derecho §3.4, app. A).
+
+use std::collections::VecDeque;
+
+use squall_fabric::NodeId;
+
+use crate::membership::View;
+
+/// What comes next in a shard.
+#[derive(Debug)]
+pub enum ShardEvent<P> {
+    /// A view, and the shard's members in it.
+    View(View, Vec<NodeId>),
+    /// If this member is among them: what is delivered in the view.
+    Messages(P),
+}
+
+/// What has yet to be taken, in order.
+///
+/// **Law.** [`ShardEvents::begin_view`] for each view of the group, then [`ShardEvents::push`] if this member is in the shard
+/// in it. Bounded: of views in a row in which this member is not in the shard only the last two are kept. But one
+/// stands between two stays, or the messages that others had meanwhile would be missed \[A1\].
+#[derive(Debug)]
+pub struct ShardEvents<P> {
+    events: VecDeque<ShardEvent<P>>,
+}
+
+impl<P> Default for ShardEvents<P> {
+    fn default() -> Self {
+        Self { events: VecDeque::new() }
+    }
+}
+
+impl<P> ShardEvents<P> {
+    /// A view begins.
+    pub fn begin_view(&mut self, view: &View, members: Vec<NodeId>) {
+        // No messages follow these two, so this member is in the shard in neither: the latter says all that the former does.
+        if let [.., ShardEvent::View(..), ShardEvent::View(..)] = self.events.make_contiguous() {
+            self.events.remove(self.events.len() - 2);
+        }
+        self.events.push_back(ShardEvent::View(view.clone(), members));
+    }
+
+    /// This member is in the shard, and takes its messages from here.
+    pub fn push(&mut self, messages: P) {
+        self.events.push_back(ShardEvent::Messages(messages));
+    }
+
+    /// Takes what is next.
+    pub fn pop(&mut self) -> Option<ShardEvent<P>> {
+        self.events.pop_front()
+    }
+
+    /// Whether all is taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Views as numbers, the messages of a view as its number times ten.
+    fn taken(events: &mut ShardEvents<u64>) -> Vec<u64> {
+        std::iter::from_fn(|| events.pop())
+            .map(|event| match event {
+                ShardEvent::View(view, _) => view.id,
+                ShardEvent::Messages(view) => view * 10,
+            })
+            .collect()
+    }
+
+    fn begin(events: &mut ShardEvents<u64>, views: &[(u64, bool)]) {
+        for (id, is_in) in views {
+            events.begin_view(&View { id: *id, ..View::first(Vec::new()) }, Vec::new());
+            if *is_in {
+                events.push(*id);
+            }
+        }
+    }
+
+    /// Who leaves a shard and comes in again before it has taken anything learns that it was out.
+    #[test]
+    fn a_view_outside_stands_between_two_stays() {
+        let mut events = ShardEvents::default();
+        begin(&mut events, &[(1, true), (2, false), (3, true)]);
+        assert_eq!(taken(&mut events), [1, 10, 2, 3, 30]);
+    }
+
+    /// However long a member is outside, little is kept, and the latest view is.
+    #[test]
+    fn views_outside_are_left_out() {
+        let mut events = ShardEvents::default();
+        begin(&mut events, &[(1, true)]);
+        (2..100).for_each(|view| begin(&mut events, &[(view, false)]));
+        assert_eq!(taken(&mut events), [1, 10, 98, 99]);
+        begin(&mut events, &[(100, false), (101, false), (102, false), (103, true)]);
+        assert_eq!(taken(&mut events), [102, 103, 1030]);
+    }
+}

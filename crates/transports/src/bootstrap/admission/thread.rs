@@ -1,0 +1,253 @@
+//! The admission listener's thread: who waits, for what, and until when.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use rustix::fd::{AsFd, BorrowedFd};
+use squall_fabric::NodeId;
+
+use super::{ANSWER_TIMEOUT, ASKERS_MAX, AdmissionEvent, EventSender, Order, OrderSender};
+use crate::bootstrap::admission::Asker;
+use crate::bootstrap::handshake_queue::{HandshakeQueue, ProvedVisitor};
+use crate::bootstrap::link::LinkSocket;
+use crate::bootstrap::message::{BootstrapAnswer, BootstrapRequest, LinkReport, Refusal};
+use crate::bootstrap::request::{join_info, read_listen};
+use crate::bootstrap::wire::FramedSocket;
+use crate::bootstrap::{Address, BootstrapListener, BootstrapPlan, BootstrapProgress};
+
+/// All that the thread has.
+pub(super) struct AdmissionThread<'p, S: LinkSocket> {
+    plan: &'p BootstrapPlan,
+    session: u64,
+    queue: HandshakeQueue<'p, S>,
+    events: EventSender<S::Secured>,
+    orders: OrderSender,
+    received: Receiver<Order>,
+    /// By number; numbers are not used again. At most [`ASKERS_MAX`] of them ask.
+    candidates: BTreeMap<u64, Candidate<S>>,
+    candidates_ever: u64,
+}
+
+/// Somebody who has proved the secret and said what it wants.
+struct Candidate<S> {
+    wire: FramedSocket<S>,
+    peer: String,
+    /// Where it listens, if it wants to join.
+    address: Option<Address>,
+    state: CandidateState,
+    until: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CandidateState {
+    /// The polling thread has the word.
+    Asking,
+    /// Admitted, and connecting to the members.
+    Linking(NodeId),
+}
+
+impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
+    /// Serves until the order to close.
+    pub(super) fn serve(
+        plan: &'p BootstrapPlan,
+        listener: &BootstrapListener<S>,
+        session: u64,
+        events: EventSender<S::Secured>,
+        (orders, received): (OrderSender, Receiver<Order>),
+    ) {
+        let proof = plan.proof();
+        let queue = HandshakeQueue::new(plan, listener, &proof);
+        let mut server = AdmissionThread {
+            plan,
+            session,
+            queue,
+            events,
+            orders,
+            received,
+            candidates: BTreeMap::new(),
+            candidates_ever: 0,
+        };
+        while server.step() {}
+    }
+
+    /// Waits for something and does it; false when the admission listener is closed.
+    fn step(&mut self) -> bool {
+        let visitors = self.receive();
+        // Silenced before the orders are looked at: an order that comes later rings again.
+        self.orders.doorbell.set_parked(false);
+        while let Ok(order) = self.received.try_recv() {
+            match order {
+                Order::Answer(number, answer) => self.answer(number, answer),
+                Order::TakeLink(number, node) => self.take_link(number, node),
+                Order::Dismiss(node) => {
+                    self.candidates.retain(|_, candidate| candidate.state != CandidateState::Linking(node))
+                }
+                Order::Close => return false,
+            }
+        }
+        self.poll_candidates();
+        for visitor in visitors {
+            self.on_visitor(visitor);
+        }
+        true
+    }
+
+    fn receive(&mut self) -> Vec<ProvedVisitor<S>> {
+        let now = Instant::now();
+        let deadline = self.candidates.values().map(|candidate| candidate.until).min().unwrap_or(now + LONG);
+        let mut watched: Vec<BorrowedFd<'_>> =
+            self.candidates.values().map(|candidate| candidate.wire.as_fd()).collect();
+        watched.push(self.orders.doorbell.doorbell());
+        let mut rejected = |progress| {
+            if let BootstrapProgress::Rejected { peer, cause } = progress {
+                tracing::info!(peer, cause, "admission has rejected a connection");
+            }
+        };
+        match self.queue.poll(&watched, deadline, &mut rejected) {
+            Ok(visitors) => visitors,
+            Err(error) => {
+                tracing::warn!(%error, "admission cannot accept connections now");
+                std::thread::sleep(SHORTAGE_PAUSE);
+                Vec::new()
+            }
+        }
+    }
+
+    fn on_visitor(&mut self, visitor: ProvedVisitor<S>) {
+        let ProvedVisitor { mut wire, peer, request } = visitor;
+        let full = self.is_full(&request);
+        let answer = match request {
+            _ if full => BootstrapAnswer::Wait { reason: "too many ask at this member".into() },
+            BootstrapRequest::Enter { .. } => {
+                match join_info(&request, &self.plan.agreement, wire.stream(), &peer) {
+                    Ok(info) => {
+                        let asker = self.add_candidate(wire, peer, info.addresses.first().cloned());
+                        return self.events.send(AdmissionEvent::JoinAsked { asker, info });
+                    }
+                    Err(refusal) => BootstrapAnswer::Refused(refusal),
+                }
+            }
+            BootstrapRequest::Status { question } => {
+                let asker = self.add_candidate(wire, peer, None);
+                return self.events.send(AdmissionEvent::StatusAsked { asker, question });
+            }
+            BootstrapRequest::Hello { session, node, listen } if session == self.session => {
+                match read_listen(&listen, wire.stream()) {
+                    Some(address) => {
+                        let asker = self.add_candidate(wire, peer, Some(address.clone()));
+                        let node = NodeId(node);
+                        return self.events.send(AdmissionEvent::LinkAsked { asker, node, address });
+                    }
+                    None => BootstrapAnswer::Refused(Refusal::Unusable),
+                }
+            }
+            BootstrapRequest::Join(_) => BootstrapAnswer::Refused(Refusal::Complete),
+            BootstrapRequest::Hello { .. }
+            | BootstrapRequest::Link { .. }
+            | BootstrapRequest::Pair { .. } => BootstrapAnswer::Refused(Refusal::OtherSession),
+        };
+        tracing::info!(peer, ?answer, "admission has rejected a request");
+        // Whoever does not wait for the answer needs none.
+        let _ = wire.write_frame(&answer, Instant::now());
+    }
+
+    /// The polling thread has agreed to a link.
+    fn take_link(&mut self, number: u64, node: NodeId) {
+        let candidate = self.candidates.remove(&number);
+        let linked = candidate.and_then(|Candidate { mut wire, address, .. }| {
+            wire.write_frame(&BootstrapAnswer::Accepted, Instant::now() + self.plan.handshake_timeout)
+                .ok()?;
+            Some((address?, wire.into_stream().ok()?))
+        });
+        self.events.send(match linked {
+            Some((address, stream)) => AdmissionEvent::Peer { node, address, stream },
+            None => AdmissionEvent::LinkFailed { node },
+        });
+    }
+
+    /// Whether there is no space for a request now. A link that waits is tried again, with the leader's patience.
+    fn is_full(&self, request: &BootstrapRequest) -> bool {
+        let asking =
+            self.candidates.values().filter(|candidate| candidate.state == CandidateState::Asking).count();
+        let asks = matches!(
+            request,
+            BootstrapRequest::Enter { .. } | BootstrapRequest::Status { .. } | BootstrapRequest::Hello { .. }
+        );
+        asks && asking >= ASKERS_MAX || self.events.is_full()
+    }
+
+    /// Lets a visitor wait for the polling thread's answer.
+    fn add_candidate(&mut self, wire: FramedSocket<S>, peer: String, address: Option<Address>) -> Asker {
+        let number = self.candidates_ever;
+        self.candidates_ever += 1;
+        let until = Instant::now() + ANSWER_TIMEOUT;
+        self.candidates
+            .insert(number, Candidate { wire, peer, address, state: CandidateState::Asking, until });
+        Asker { number, orders: self.orders.clone(), answered: false }
+    }
+
+    /// The polling thread has decided.
+    fn answer(&mut self, number: u64, mut answer: BootstrapAnswer) {
+        let node = match &mut answer {
+            BootstrapAnswer::Admit(admittance) => {
+                admittance.session = self.session;
+                Some(NodeId(admittance.node))
+            }
+            _ => None,
+        };
+        let Some(mut candidate) = self.candidates.remove(&number) else {
+            // It has gone, or was told to come again.
+            node.into_iter().for_each(|node| self.events.send(AdmissionEvent::Gone { node }));
+            return;
+        };
+        let written = candidate.wire.write_frame(&answer, Instant::now() + self.plan.handshake_timeout);
+        let Some(node) = node else { return };
+        if written.is_err() {
+            return self.events.send(AdmissionEvent::Gone { node });
+        }
+        (candidate.state, candidate.until) = (CandidateState::Linking(node), Instant::now() + LONG);
+        self.candidates.insert(number, candidate);
+    }
+
+    /// Looks for reports, for ends of connections, and at the clock.
+    fn poll_candidates(&mut self) {
+        let now = Instant::now();
+        for (number, mut candidate) in std::mem::take(&mut self.candidates) {
+            match (candidate.wire.poll_frame::<LinkReport>(), candidate.state) {
+                (Ok(None), _) if now < candidate.until => {
+                    self.candidates.insert(number, candidate);
+                }
+                (Ok(None), CandidateState::Asking) => {
+                    let reason = "the member is busy".into();
+                    let _ = candidate.wire.write_frame(&BootstrapAnswer::Wait { reason }, now);
+                }
+                (Ok(Some(LinkReport::Connected)), CandidateState::Linking(node)) => {
+                    self.on_connected(candidate, node)
+                }
+                (_, CandidateState::Linking(node)) => {
+                    tracing::info!(peer = candidate.peer, %node, "an admitted process has gone before it was connected");
+                    self.events.send(AdmissionEvent::Gone { node });
+                }
+                // Who asks says nothing more; so it has gone.
+                (_, CandidateState::Asking) => {}
+            }
+        }
+    }
+
+    fn on_connected(&mut self, mut candidate: Candidate<S>, node: NodeId) {
+        let accepted = candidate.wire.write_frame(&BootstrapAnswer::Accepted, Instant::now());
+        match (candidate.wire.into_stream(), candidate.address) {
+            (Ok(stream), Some(address)) if accepted.is_ok() => {
+                self.events.send(AdmissionEvent::Peer { node, address, stream });
+                self.events.send(AdmissionEvent::Connected { node });
+            }
+            _ => self.events.send(AdmissionEvent::Gone { node }),
+        }
+    }
+}
+
+/// A sleep that only an event ends.
+const LONG: Duration = Duration::from_secs(24 * 60 * 60);
+/// Without file descriptors, to look again at once would be to spin.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
