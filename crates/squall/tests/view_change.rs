@@ -115,6 +115,15 @@ fn with_one_halted<T: Send>(
     })
 }
 
+/// Sends as soon as messages flow in the new view; until then, the answer is that the view is changing, and nothing else.
+fn send_when_view_begins(sender: &mut Sender) {
+    wait_until("messages flow", || match sender.send(1, |bytes| bytes[0] = 2) {
+        Ok(_) => true,
+        Err(SendError::ViewChanging) => false,
+        Err(error) => panic!("nothing is under way: {error:?}"),
+    });
+}
+
 /// When a view has changed and nothing is under way, there is space: the first send succeeds, though the application has
 /// not touched its sender since the view before.
 fn the_first_send_finds_space(config: fn(&str) -> ByRank, rounds: usize) {
@@ -133,8 +142,7 @@ fn the_first_send_finds_space(config: fn(&str) -> ByRank, rounds: usize) {
                         return;
                     }
                     wait_until("a view of two", || group.members() == 2);
-                    thread::sleep(Duration::from_millis(20));
-                    sender.send(1, |bytes| bytes[0] = 2).expect("nothing is under way");
+                    send_when_view_begins(&mut sender);
                     meetings[0].wait();
                     wait_until("both are delivered", || count.load(Ordering::SeqCst) >= 5);
                     meetings[1].wait();
