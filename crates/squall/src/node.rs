@@ -10,11 +10,11 @@ use squall_protocols::membership::{self, Member, Membership, StopReason, View};
 use squall_protocols::multicast::MulticastCounters;
 use squall_transports::TransportFabric as _;
 use squall_transports::bootstrap::{Address, Asker, BootstrapProgress};
-use squall_transports::runner::{Driven, Runner};
+use squall_transports::runner::{Driven, IdleLimits, Runner};
 
 use crate::admission::{JoinOutcome, MemberAdmission};
 use crate::application::{GroupHandles, LayoutFunctions, layout};
-use crate::config::{Config, IdlePolicy};
+use crate::config::{Config, IdlePolicy, IdleRule};
 use crate::entry::{self, AnyListener, EntryRequest, EntryStart, GroupEntry};
 use crate::error::{GroupError, JoinError};
 use crate::inquiry::{self, HeldUpLine, MemberLine, MemberStatus, StatusQuestion, SubgroupLine};
@@ -41,6 +41,7 @@ struct Stack {
     admission: MemberAdmission,
     /// The members that the fabric is connected with.
     peers: Vec<NodeId>,
+    idle: IdleRule,
     /// The view that was looked at last.
     seen: Option<u64>,
     /// Evaluations since the admission listener was looked at, and since changes of state were looked for.
@@ -113,18 +114,18 @@ impl Node {
             *status.roster() = roster;
             status.set_session(session);
             let admission = MemberAdmission::open(listener, config, session, Arc::clone(&status), &fabric)?;
-            let idle = config.idle_for(members.len());
-            let idle = if config.idle == IdlePolicy::Auto { fabric.idle(idle) } else { idle };
-            let peers = members.into_iter().filter(|node| *node != fabric.node()).collect();
+            let peers: Vec<NodeId> = members.into_iter().filter(|node| *node != fabric.node()).collect();
             let names = config.subgroups.keys().cloned().collect();
             let (events, seen, distrusted, ended) = (Vec::new(), None, None, false);
             let (skipped, unchecked) = (0, CHECK);
+            let idle = config.idle_rule();
             #[rustfmt::skip]
             let stack = Stack {
                 fabric, group, names, status, events, admission, peers, seen, skipped, unchecked, distrusted, ended,
-                is_short: false,
+                idle, is_short: false,
             };
-            return Ok((Self { stack, runner: Runner::new(idle) }, rank));
+            let runner = Runner::new(stack.idle_limits());
+            return Ok((Self { stack, runner }, rank));
         }
     }
 
@@ -207,7 +208,13 @@ impl Node {
         if stack.is_short {
             return 0;
         }
-        Shortage::catch(|| runner.step(stack)).unwrap_or_else(|shortage| stack.run_short(shortage))
+        let seen = stack.seen;
+        let work =
+            Shortage::catch(|| runner.step(stack)).unwrap_or_else(|shortage| stack.run_short(shortage));
+        if stack.seen != seen {
+            runner.set_limits(stack.idle_limits());
+        }
+        work
     }
 
     /// Runs until the group ends or its handle leaves.
@@ -342,6 +349,12 @@ impl Stack {
         let subgroup = self.names[subgroup.0 as usize].clone();
         let is_cause = stood_still >= slow_after / 2;
         is_cause.then(|| GroupError::Slow { subgroup, stood_still: stood_still.max(slow_after), slow_after })
+    }
+
+    /// How to wait while there is nothing to do, in a group of the present size.
+    fn idle_limits(&self) -> IdleLimits {
+        let limits = self.idle.limits(self.peers.len() + 1);
+        if self.idle.policy == IdlePolicy::Auto { self.fabric.idle(limits) } else { limits }
     }
 
     /// What there is to do once in a view whose members have all begun it, and for a joiner until it has come in.

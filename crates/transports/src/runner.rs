@@ -59,6 +59,11 @@ impl Runner {
         Self { idle, fruitless: 0, parks: 0 }
     }
 
+    /// Waits as `idle` says from now on.
+    pub const fn set_limits(&mut self, idle: IdleLimits) {
+        self.idle = idle;
+    }
+
     /// How often the thread has parked.
     #[must_use]
     pub const fn parks(&self) -> u64 {

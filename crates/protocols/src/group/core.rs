@@ -279,12 +279,14 @@ impl<A: GroupApplication> GroupCore<A> {
         work
     }
 
-    /// Whether another member has said something. It costs a few loads, so who is idle asks every time.
+    /// Whether there is something new for membership: from another member, or, while this member may publish it, a state that
+    /// it holds. It costs a load for each member, and one more.
     #[inline]
     fn has_news(&self) -> bool {
         match &self.stage {
-            GroupStage::Present(present) => {
-                present.membership.has_news() || self.application.has_state_news()
+            GroupStage::Present(PresentView { membership, .. }) => {
+                let is_normal = membership.state() == MembershipState::Normal;
+                membership.has_news() || (is_normal && self.application.has_state_news())
             }
             GroupStage::Joining(..) => true,
             GroupStage::Ended(_) => false,

@@ -92,6 +92,26 @@ pub enum IdlePolicy {
     Park,
 }
 
+/// How long the polling thread spins, as a function of the number of members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IdleRule {
+    pub(crate) policy: IdlePolicy,
+    /// All members compete for the cores of this host.
+    is_on_one_host: bool,
+}
+
+impl IdleRule {
+    /// Returns what suits a group of `members`.
+    pub(crate) fn limits(self, members: usize) -> IdleLimits {
+        match self.policy {
+            IdlePolicy::Auto => IdleLimits::auto(if self.is_on_one_host { members } else { 1 }),
+            IdlePolicy::Spin => IdleLimits::SPIN,
+            IdlePolicy::Yield => IdleLimits::YIELD,
+            IdlePolicy::Park => IdleLimits::PARK,
+        }
+    }
+}
+
 /// The configuration of a member.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -294,12 +314,11 @@ impl Config {
     /// What the polling thread does when there is nothing to do, in a group of `members`.
     #[must_use]
     pub fn idle_for(&self, members: usize) -> IdleLimits {
-        match self.idle {
-            IdlePolicy::Auto => IdleLimits::auto(if self.is_on_one_host() { members } else { 1 }),
-            IdlePolicy::Spin => IdleLimits::SPIN,
-            IdlePolicy::Yield => IdleLimits::YIELD,
-            IdlePolicy::Park => IdleLimits::PARK,
-        }
+        self.idle_rule().limits(members)
+    }
+
+    pub(crate) fn idle_rule(&self) -> IdleRule {
+        IdleRule { policy: self.idle, is_on_one_host: self.is_on_one_host() }
     }
 
     /// Whether all members run on this host for sure.
