@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_protocols::group::SubgroupId;
@@ -139,7 +139,10 @@ impl Builder {
         let core = self.config.core;
         let timeout = self.config.timeout;
         let (mut group, node) = self.join_polled()?;
+        let finished = Finished(Arc::clone(&group.link.status));
         let run = move || {
+            // Dropped last, by a panic as well.
+            let _finished = finished;
             if let Some(core) = core {
                 pin(core);
             }
@@ -364,11 +367,10 @@ impl Group {
         let status = &self.link.status;
         status.leave();
         self.link.waker.ring();
-        let Some(thread) = &self.thread else { return Departure::Begun };
-        let deadline = Instant::now() + patience;
-        while !thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
+        if self.thread.is_none() {
+            return Departure::Begun;
         }
+        status.wait_for_change(patience, || status.is_finished().then_some(()));
         match status.failure() {
             Some(GroupError::Left) => Departure::InOrder,
             Some(error) => Departure::Failed(error),
@@ -378,17 +380,20 @@ impl Group {
 
     fn wait_ready(&self, timeout: Duration) -> Result<(), JoinError> {
         let status = &self.link.status;
-        let deadline = Instant::now() + timeout;
-        while !status.is_ready() {
-            if let Some(error) = status.failure() {
-                return Err(error.into());
-            }
-            if Instant::now() > deadline {
-                return Err(JoinError::NotReady { seconds: timeout.as_secs() });
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+        let outcome = status.wait_for_change(timeout, || match status.failure() {
+            Some(error) => Some(Err(error.into())),
+            None => status.is_ready().then_some(Ok(())),
+        });
+        outcome.unwrap_or(Err(JoinError::NotReady { seconds: timeout.as_secs() }))
+    }
+}
+
+/// Reports the end of the polling thread.
+struct Finished(Arc<GroupStatus>);
+
+impl Drop for Finished {
+    fn drop(&mut self) {
+        self.0.set_finished();
     }
 }
 

@@ -1,7 +1,10 @@
 //! What the polling thread tells the application's threads about the group.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
 
 use squall_fabric::NodeId;
 use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +14,7 @@ use squall_transports::bootstrap::Address;
 
 use crate::error::GroupError;
 use crate::external::Hub;
-use crate::wait::Waiters;
+use crate::wait::{Waiters, block_for};
 
 /// Shared by the polling thread and all handles of a group.
 #[derive(Debug, Default)]
@@ -42,6 +45,10 @@ pub(crate) struct GroupStatus {
     pub(crate) window_space: Waiters,
     /// Those who wait for messages.
     pub(crate) messages: Waiters,
+    /// The polling thread has ended, and all that it had is closed.
+    finished: AtomicBool,
+    /// Those who wait until the group is ready, has failed, or its thread has ended.
+    changes: Waiters,
 }
 
 impl GroupStatus {
@@ -53,6 +60,32 @@ impl GroupStatus {
     pub(crate) fn set_ready(&self) {
         // SYNC: pairs with the acquire in `is_ready`.
         self.ready.store(true, Ordering::Release);
+        self.changes.notify();
+    }
+
+    /// Whether the polling thread has ended, and all that it had is closed.
+    pub(crate) fn is_finished(&self) -> bool {
+        // SYNC: pairs with the release in `set_finished`.
+        self.finished.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_finished(&self) {
+        // SYNC: pairs with the acquire in `is_finished`.
+        self.finished.store(true, Ordering::Release);
+        self.changes.notify();
+    }
+
+    /// Waits until `found` returns something, which is looked at whenever the group becomes ready, fails, or its thread ends;
+    /// `None` after `patience`.
+    pub(crate) fn wait_for_change<T>(&self, patience: Duration, found: impl Fn() -> Option<T>) -> Option<T> {
+        let change = poll_fn(|context| {
+            if let Some(found) = found() {
+                return Poll::Ready(found);
+            }
+            self.changes.register(context.waker());
+            found().map_or(Poll::Pending, Poll::Ready)
+        });
+        block_for(change, patience)
     }
 
     pub(crate) fn set_view(&self, view: &View) {
@@ -137,5 +170,6 @@ impl GroupStatus {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.window_space.notify();
         self.messages.notify();
+        self.changes.notify();
     }
 }

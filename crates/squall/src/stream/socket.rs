@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use squall_fabric::trusted;
-use squall_transports::bootstrap::pair::{self, PairListener};
+use squall_fabric::{Backoff, trusted};
+use squall_transports::bootstrap::pair::{PairCall, PairCallError, PairListener, PairedStream};
 
 use super::endpoint::EndpointSide;
 use super::{
@@ -64,7 +64,7 @@ impl Socket {
     /// [`StreamError`], with what to do next.
     pub fn connect(address: &Address, options: &StreamOptions) -> Result<Self, StreamError> {
         options.check()?;
-        let meeting = pair::call(address, &options.terms())?;
+        let meeting = call(address, options)?;
         Ok(Self::over(Endpoint::new(meeting, EndpointSide::Calling, options)?, options))
     }
 
@@ -286,3 +286,24 @@ impl AsFd for Listener {
         self.door.as_fd()
     }
 }
+
+/// Calls the listener at `address` until it answers or the options' time is over.
+fn call(address: &Address, options: &StreamOptions) -> Result<PairedStream, StreamError> {
+    let deadline = Instant::now() + options.timeout;
+    let terms = options.terms();
+    let mut call = PairCall::new(address, &terms)?;
+    let mut pauses = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+    loop {
+        match call.attempt() {
+            Ok(stream) => return Ok(stream),
+            Err(PairCallError::Again(_)) if Instant::now() + pauses.spacing() < deadline => {
+                std::thread::sleep(pauses.grow());
+            }
+            Err(PairCallError::Again(error) | PairCallError::Final(error)) => return Err(error.into()),
+        }
+    }
+}
+
+/// Pauses between attempts to connect: a listener that starts is found soon, and one that is missing costs little.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(100);

@@ -49,6 +49,8 @@ pub(super) struct HandshakeQueue<'p, S: LinkSocket> {
     /// Oldest first; `pending.len() <= pending_max`.
     pending: Vec<Pending<S>>,
     pending_max: usize,
+    /// Until when no connection is accepted, after an accept that failed for want of descriptors or memory.
+    no_accept_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -77,19 +79,27 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
             handshake_timeout: plan.handshake_timeout,
             pending: Vec::new(),
             pending_max: plan.unauthenticated_max,
+            no_accept_until: None,
         }
     }
 
     /// Waits until somebody has said what it wants, one of `watched` can be read, or `deadline`. Those who fail
     /// are closed and told to `on_progress`.
+    ///
+    /// # Errors
+    /// If no connection can be accepted for want of descriptors or memory. The next calls accept none for a while, and
+    /// serve those that are there.
     pub(super) fn poll(
         &mut self,
         watched: &[BorrowedFd<'_>],
         deadline: Instant,
         on_progress: &mut dyn FnMut(BootstrapProgress),
     ) -> Result<Vec<ProvedVisitor<S>>, BootstrapError> {
+        self.no_accept_until = self.no_accept_until.filter(|until| Instant::now() < *until);
         self.wait(watched, deadline)?;
-        self.accept(on_progress)?;
+        if self.no_accept_until.is_none() {
+            self.accept(on_progress)?;
+        }
         let mut visitors = Vec::new();
         let now = Instant::now();
         for mut pending in std::mem::take(&mut self.pending) {
@@ -108,11 +118,13 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
     fn wait(&mut self, watched: &[BorrowedFd<'_>], deadline: Instant) -> Result<(), BootstrapError> {
         let oldest = self.pending.first().map(|pending| pending.since);
         let expiry = oldest.map(|since| since + self.handshake_timeout);
-        let wake = expiry.map_or(deadline, |expiry| expiry.min(deadline));
+        let wake = [expiry, self.no_accept_until].into_iter().flatten().fold(deadline, Instant::min);
         let now = Instant::now();
         let mut fds: Vec<_> = self.pending.iter().map(|pending| pending.wire.as_fd()).collect();
         fds.extend_from_slice(watched);
-        fds.push(self.listener.as_fd());
+        if self.no_accept_until.is_none() {
+            fds.push(self.listener.as_fd());
+        }
         let mut fds: Vec<_> = fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         poll_for(&mut fds, wake.saturating_duration_since(now)).map_err(system("to wait for connections"))
     }
@@ -124,7 +136,10 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
             let stream = match self.listener.accept() {
                 Ok(stream) => stream,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if is_shortage(&error) => return Err(system("to accept a connection")(error)),
+                Err(error) if is_shortage(&error) => {
+                    self.no_accept_until = Some(now + SHORTAGE_PAUSE);
+                    return Err(system("to accept a connection")(error));
+                }
                 // Nobody waits, or the connection failed before we took it.
                 Err(_) => return Ok(()),
             };
@@ -222,7 +237,11 @@ fn proof_io(error: FramingError) -> ProofError {
     ProofError::Io(error.into())
 }
 
-/// Without descriptors or memory, to wait for the next connection would be to spin.
+/// How long no connection is accepted after one could not be: a listener with a connection that cannot be accepted is always
+/// ready, so to wait for it would be to spin.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Whether descriptors or memory are missing.
 fn is_shortage(error: &std::io::Error) -> bool {
     let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|error| shortages.contains(&error))

@@ -319,11 +319,8 @@ impl Reporter {
                 Ok(visitors) => {
                     visitors.into_iter().for_each(|visitor| self.answer_visitor(visitor, terms, &mut log))
                 }
-                Err(error) => {
-                    self.report(Err(error));
-                    // Files or memory may be there again later.
-                    std::thread::sleep(SHORTAGE_PAUSE);
-                }
+                // Descriptors or memory may be available again later.
+                Err(error) => self.report(Err(error)),
             }
         }
     }
@@ -360,43 +357,64 @@ impl Reporter {
     }
 }
 
-/// Connects to the door at `address`; tries again until it opens or the time is over.
-///
-/// # Errors
-/// [`BootstrapError`], with what to do next.
-pub fn call(address: &Address, terms: &PairTerms) -> Result<PairedStream, BootstrapError> {
-    let (plan, proof) = (terms.plan(), terms.proof());
-    let deadline = Instant::now() + plan.timeout;
-    let caller = Caller { plan: &plan, proof: &proof, patience: plan.timeout };
-    if address.is_unix() && !terms.choice.may_share() {
-        return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
-    }
-    let twins = match terms.choice {
-        StreamTransport::Tcp | StreamTransport::Verbs => Vec::new(),
-        _ if address.is_unix() => vec![address.clone()],
-        _ => twins(address),
-    };
-    let mut pause = PAUSE_MIN;
-    // Looked for once, and only by who cannot share memory.
-    let mut would_use_rdma = None;
-    let mut wish = || {
-        let answer = || *would_use_rdma.get_or_insert_with(|| terms.would_use_rdma(local_address(address)));
-        terms.choice.wish(answer)
-    };
-    loop {
-        let error = match caller.try_doors(address, &twins, terms.choice, &mut wish) {
-            Ok(meeting) => return Ok(meeting),
-            Err(CallError::Never(error)) => return Err(error),
-            Err(CallError::Unproved(error)) => error,
-            Err(CallError::Unheard(cause) | CallError::Again(cause)) => {
-                BootstrapError::Unreachable { contacts: vec![address.clone()], waited: plan.timeout, cause }
-            }
-        };
-        if Instant::now() + pause >= deadline {
-            return Err(error);
+/// A call of a pair's listener: each attempt tries its sockets once. When to try again is up to the caller.
+#[derive(Debug)]
+pub struct PairCall<'a> {
+    address: &'a Address,
+    terms: &'a PairTerms,
+    plan: BootstrapPlan,
+    proof: Proof,
+    twins: Vec<Address>,
+    /// Whether to ask for RDMA: looked up once, and only by a caller that cannot share memory.
+    would_use_rdma: Option<bool>,
+}
+
+/// Why an attempt of a [`PairCall`] failed.
+#[derive(Debug)]
+pub enum PairCallError {
+    /// Another attempt may succeed.
+    Again(BootstrapError),
+    /// No other attempt can succeed.
+    Final(BootstrapError),
+}
+
+impl<'a> PairCall<'a> {
+    /// A call of the listener at `address`.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Plan`] if `terms` ask for a transport that this kind of address does not have.
+    pub fn new(address: &'a Address, terms: &'a PairTerms) -> Result<Self, BootstrapError> {
+        if address.is_unix() && !terms.choice.may_share() {
+            return Err(BootstrapError::Plan(format!("{address} is no TCP address: write `host:port`")));
         }
-        std::thread::sleep(pause);
-        pause = (2 * pause).min(PAUSE_MAX);
+        let twins = match terms.choice {
+            StreamTransport::Tcp | StreamTransport::Verbs => Vec::new(),
+            _ if address.is_unix() => vec![address.clone()],
+            _ => twins(address),
+        };
+        Ok(Self { address, terms, plan: terms.plan(), proof: terms.proof(), twins, would_use_rdma: None })
+    }
+
+    /// Tries once.
+    ///
+    /// # Errors
+    /// [`PairCallError`], whose [`BootstrapError`] says what to do next.
+    pub fn attempt(&mut self) -> Result<PairedStream, PairCallError> {
+        let Self { address, terms, plan, proof, twins, would_use_rdma } = self;
+        let caller = Caller { plan, proof, patience: plan.timeout };
+        let mut wish = || {
+            let answer =
+                || *would_use_rdma.get_or_insert_with(|| terms.would_use_rdma(local_address(address)));
+            terms.choice.wish(answer)
+        };
+        caller.try_doors(address, twins, terms.choice, &mut wish).map_err(|error| match error {
+            CallError::Never(error) => PairCallError::Final(error),
+            CallError::Unproved(error) => PairCallError::Again(error),
+            CallError::Unheard(cause) | CallError::Again(cause) => {
+                let contacts = vec![address.clone()];
+                PairCallError::Again(BootstrapError::Unreachable { contacts, waited: plan.timeout, cause })
+            }
+        })
     }
 }
 
@@ -459,15 +477,12 @@ fn twins(address: &Address) -> Vec<Address> {
 
 /// The purpose of the proofs of this sub-protocol.
 const PURPOSE: &str = "pair";
-const PAUSE_MIN: Duration = Duration::from_millis(2);
-const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Others may be served before us, so a caller waits longer than the door waits for one caller.
 const PATIENCE_FACTOR: u32 = 5;
 /// A door's thread looks at nothing so often, for nothing is due.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// Callers that have proved the secret and that nobody has accepted yet.
 const BACKLOG: usize = 128;
-const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;

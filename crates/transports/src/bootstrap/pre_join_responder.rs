@@ -39,10 +39,7 @@ impl<'p, S: LinkSocket> PreJoinResponder<'p, S> {
                 Ok(visitors) => {
                     visitors.into_iter().for_each(|visitor| visitor.reject(Refusal::Assembling, &mut |_| ()));
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "a process that joins cannot accept connections now");
-                    std::thread::sleep(SHORTAGE_PAUSE);
-                }
+                Err(error) => tracing::warn!(%error, "a process that joins cannot accept connections now"),
             }
         }
     }
@@ -56,5 +53,3 @@ impl<'p, S: LinkSocket> PreJoinResponder<'p, S> {
 
 /// A sleep that only an event ends.
 const LONG: Duration = Duration::from_secs(24 * 60 * 60);
-/// Without file descriptors, to look again at once would be to spin.
-const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);

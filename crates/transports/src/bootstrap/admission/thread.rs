@@ -108,7 +108,6 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
             Ok(visitors) => visitors,
             Err(error) => {
                 tracing::warn!(%error, "admission cannot accept connections now");
-                std::thread::sleep(SHORTAGE_PAUSE);
                 Vec::new()
             }
         }
@@ -249,5 +248,3 @@ impl<'p, S: LinkSocket> AdmissionThread<'p, S> {
 
 /// A sleep that only an event ends.
 const LONG: Duration = Duration::from_secs(24 * 60 * 60);
-/// Without file descriptors, to look again at once would be to spin.
-const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);

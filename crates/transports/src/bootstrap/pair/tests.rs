@@ -13,6 +13,21 @@ fn door(choice: StreamTransport) -> PairListener {
     PairListener::open(&"127.0.0.1:0".parse().expect("an address"), &terms(choice)).expect("a free port")
 }
 
+/// Calls until the door opens or the terms' time is over.
+fn call(address: &Address, terms: &PairTerms) -> Result<PairedStream, BootstrapError> {
+    let deadline = Instant::now() + terms.timeout;
+    let mut call = PairCall::new(address, terms)?;
+    loop {
+        match call.attempt() {
+            Ok(stream) => return Ok(stream),
+            Err(PairCallError::Again(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(PairCallError::Again(error) | PairCallError::Final(error)) => return Err(error),
+        }
+    }
+}
+
 fn accept(door: &PairListener) -> PairedStream {
     door.accept(Some(Duration::from_secs(20))).expect("no shortage").expect("somebody called")
 }
