@@ -63,7 +63,7 @@ fn each_pair_takes_the_best_transport_and_says_why() {
     assert_eq!(transports(&mut nodes, 1), [(NodeId(0), PeerTransport::Tcp), (NodeId(2), PeerTransport::Tcp)]);
     assert_eq!(transports(&mut nodes, 2), [(NodeId(0), PeerTransport::Shm), (NodeId(1), PeerTransport::Tcp)]);
     let reason = nodes.fabric(0).choices()[0].reason.clone();
-    assert_eq!(reason, "shared memory is switched off; RDMA is switched off");
+    assert_eq!(reason, "shared memory is disabled; RDMA is disabled");
 }
 
 /// However far the meeting has come, a joiner that dies is lost once, and nothing else is disturbed.

@@ -32,7 +32,7 @@ impl ShmFabric {
     pub fn add_peer(&mut self, node: NodeId, stream: UnixStream) -> io::Result<()> {
         let invalid = |text| io::Error::new(io::ErrorKind::InvalidInput, text);
         if node == self.node || self.links.find(node).is_some() {
-            return Err(invalid(format!("{node} is there already: give each process a number of its own")));
+            return Err(invalid(format!("{node} exists already: give each process a different number")));
         }
         let Some(number) = self.links.insert(ShmLink::new(node, stream)?) else {
             let text = format!("more than {PEERS_MAX} peers on one host: use tcp, or remove some");
