@@ -47,9 +47,7 @@ pub fn m6_a_retired_mirror_keeps_its_readers<H: Harness>() {
     let push = catch_unwind(AssertUnwindSafe(|| node.push(ended.id, 0..300)));
     assert!(push.is_err(), "a push of a retired mirror must panic");
     let holds = |attachment: &Region, value| (0..300).all(|word| attachment.load(word) == value);
-    cluster.until("the earlier pushes", |_| {
-        ended.attachments.iter().all(|attachment| holds(attachment, 20))
-    });
+    cluster.until("the earlier pushes", |_| ended.attachments.iter().all(|attachment| holds(attachment, 20)));
     drop(ended.region);
     cluster.node(1).freeze(&ended.attachments[0]);
     other.region.store(7, 7);

@@ -160,7 +160,9 @@ impl WorldState {
         let post = lane.posts.front().expect("checked by `advance`");
         let event = match (&post.source, post.immediate) {
             (LanePayload::Bytes(bytes), _) => receive.fill(&self.memories, to_end, bytes),
-            (_, immediate) => Some(receive.announce(to_end, immediate.expect("a post without an immediate needs no receive"))),
+            (_, immediate) => Some(
+                receive.announce(to_end, immediate.expect("a post without an immediate needs no receive")),
+            ),
         };
         let to = lane.to;
         let Some(event) = event else {

@@ -238,7 +238,11 @@ impl Fabric for SimFabric {
     }
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
-        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes, but at most {SEND_BYTES_MAX} are allowed", bytes.len());
+        assert!(
+            bytes.len() <= SEND_BYTES_MAX,
+            "a send of {} bytes, but at most {SEND_BYTES_MAX} are allowed",
+            bytes.len()
+        );
         let words = u32::try_from(bytes.len().div_ceil(8)).expect("checked above");
         let source = LanePayload::Bytes(bytes.into());
         let post =
@@ -316,7 +320,12 @@ impl WorldState {
 
 fn by_value(words: &[u64]) -> LanePayload {
     let mut value = [0; WriteSource::VALUE_WORDS_MAX];
-    assert!(words.len() <= value.len(), "{} words by value, but at most {} are allowed", words.len(), value.len());
+    assert!(
+        words.len() <= value.len(),
+        "{} words by value, but at most {} are allowed",
+        words.len(),
+        value.len()
+    );
     value[..words.len()].copy_from_slice(words);
     LanePayload::Value(value)
 }

@@ -236,7 +236,10 @@ impl WindowPublisher {
     /// # Panics
     /// Panics if `indexes` is beyond [`WindowPublisher::unreleased`].
     pub fn free(&mut self, indexes: u64) -> u64 {
-        assert!(indexes <= self.unreleased(), "messages below index {indexes} include one whose body is being sent");
+        assert!(
+            indexes <= self.unreleased(),
+            "messages below index {indexes} include one whose body is being sent"
+        );
         if let Some(bodies) = &mut self.bodies {
             bodies.free(indexes);
         }

@@ -21,7 +21,9 @@ pub enum ReserveError {
 impl fmt::Display for ReserveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str("the window is full (try again when all members have delivered older messages)"),
+            Self::Full => {
+                f.write_str("the window is full (try again when all members have delivered older messages)")
+            }
             Self::TooLong { length, message_max } => {
                 write!(
                     f,

@@ -48,7 +48,9 @@ pub enum AddressError {
     #[error("`{0}` has several colons: put an IPv6 address in brackets, like `[::1]:7000`")]
     Brackets(String),
     /// The name is too long for a socket.
-    #[error("`{text}` is too long: a Unix socket's name has at most {UNIX_BYTES_MAX} bytes, a host's name at most 240")]
+    #[error(
+        "`{text}` is too long: a Unix socket's name has at most {UNIX_BYTES_MAX} bytes, a host's name at most 240"
+    )]
     Long {
         /// The whole text.
         text: String,

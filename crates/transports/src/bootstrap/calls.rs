@@ -65,8 +65,9 @@ pub fn join_contacts<S: LinkSocket>(
     contacts.sort_by_key(|contact| Some(contact) != first);
     if contacts.is_empty() {
         let own = listener.address();
-        let text =
-            format!("none of the `contacts` is another process with an address of the same kind as {own}: add a member's address");
+        let text = format!(
+            "none of the `contacts` is another process with an address of the same kind as {own}: add a member's address"
+        );
         return Err(BootstrapError::Plan(text));
     }
     Ok(contacts)
@@ -99,8 +100,9 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
         run: impl FnOnce(&mut JoinCalls<'_, S>) -> T,
     ) -> Result<T, BootstrapError> {
         if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-            let text =
-                format!("the name {name:?} is not valid: choose one of at most {NAME_BYTES_MAX} bytes without control characters");
+            let text = format!(
+                "the name {name:?} is not valid: choose one of at most {NAME_BYTES_MAX} bytes without control characters"
+            );
             return Err(BootstrapError::Plan(text));
         }
         let (proof, own) = (plan.proof(), listener.address().to_string());

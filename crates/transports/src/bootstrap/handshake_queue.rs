@@ -132,7 +132,10 @@ impl<'p, S: LinkSocket> HandshakeQueue<'p, S> {
             let peer = stream.peer();
             let source = stream.peer_ip().map(network);
             if let Ok(Some(user)) = stream.foreign_user() {
-                on_progress(BootstrapProgress::Rejected { peer, cause: format!("it runs as another user ({user})") });
+                on_progress(BootstrapProgress::Rejected {
+                    peer,
+                    cause: format!("it runs as another user ({user})"),
+                });
                 continue;
             }
             let wire = FramedSocket::new(stream).map_err(system("to set a socket non-blocking"))?;

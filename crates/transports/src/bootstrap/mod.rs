@@ -127,13 +127,17 @@ impl BootstrapPlan {
             return fail(format!("`members` is {}: set it to 1 to {MEMBERS_MAX}", self.members));
         }
         if self.unauthenticated_max == 0 {
-            return fail("`unauthenticated_max` is 0, so no process could connect: set it to at least 1".into());
+            return fail(
+                "`unauthenticated_max` is 0, so no process could connect: set it to at least 1".into(),
+            );
         }
         if self.contacts.len() > MEMBERS_MAX {
             return fail(format!("there are {} `contacts`: list at most {MEMBERS_MAX}", self.contacts.len()));
         }
         match self.contacts.iter().find(|contact| !takes(contact)) {
-            Some(contact) => fail(format!("{own} and the contact {contact} are of different kinds: use either TCP or Unix addresses")),
+            Some(contact) => fail(format!(
+                "{own} and the contact {contact} are of different kinds: use either TCP or Unix addresses"
+            )),
             None => Ok(()),
         }
     }

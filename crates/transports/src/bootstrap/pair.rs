@@ -440,7 +440,8 @@ impl Caller<'_> {
         };
         let stream = wire.into_stream();
         let stream = stream.map_err(|error| CallError::Never(system("to set a socket blocking")(error)))?;
-        S::meet(stream, by_rdma).ok_or_else(|| CallError::Again("it sent an answer to a different request".into()))
+        S::meet(stream, by_rdma)
+            .ok_or_else(|| CallError::Again("it sent an answer to a different request".into()))
     }
 }
 

@@ -125,7 +125,10 @@ pub fn read_foreign(bytes: &[u8]) -> usize {
     fn again<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq>(bytes: &[u8]) -> Option<T> {
         let read: T = postcard::from_bytes(bytes).ok()?;
         let written = postcard::to_stdvec(&read).expect("messages serialise");
-        assert!(postcard::from_bytes(&written).is_ok_and(|same: T| same == read), "the message must survive a round trip");
+        assert!(
+            postcard::from_bytes(&written).is_ok_and(|same: T| same == read),
+            "the message must survive a round trip"
+        );
         Some(read)
     }
     if bytes.len() > FRAME_BYTES_MAX {

@@ -94,7 +94,10 @@ impl<S: LinkSocket> FramedSocket<S> {
 
     /// Begins a session: everything that follows is under its keys.
     pub(super) fn begin(&mut self, session: SessionKeys) {
-        assert!(self.inbound.is_empty() && self.session.is_none(), "a session must begin right after the handshake");
+        assert!(
+            self.inbound.is_empty() && self.session.is_none(),
+            "a session must begin right after the handshake"
+        );
         self.session = Some(session);
     }
 

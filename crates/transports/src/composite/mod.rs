@@ -198,8 +198,9 @@ impl CompositeFabric {
     /// Panics if it is not a peer.
     fn transport_to(&self, peer: NodeId) -> PeerTransport {
         let transport = self.transport_if_met(peer);
-        transport
-            .unwrap_or_else(|| panic!("{peer} is not a peer of {}: add it first, and wait until it has met this node", self.node))
+        transport.unwrap_or_else(|| {
+            panic!("{peer} is not a peer of {}: add it first, and wait until it has met this node", self.node)
+        })
     }
 
     /// Returns the transport to `node`, if it is a peer.

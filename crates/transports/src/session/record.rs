@@ -200,7 +200,9 @@ impl Records {
             }
             match stream.read(self.free_space(missing))? {
                 0 if self.start == self.end => return Ok(false),
-                0 => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the stream ended inside a record")),
+                0 => {
+                    return Err(io::Error::new(ErrorKind::UnexpectedEof, "the stream ended inside a record"));
+                }
                 received => self.on_received(received),
             }
         }

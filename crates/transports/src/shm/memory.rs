@@ -247,8 +247,7 @@ pub(super) fn map_peer_file(
 
 /// Checks that words `first..first + words` of a peer's file can be mapped and cannot be removed.
 pub(super) fn check_peer_file(file: &OwnedFd, first: u64, words: u64) -> Result<(), ShmViolation> {
-    let seals =
-        rustix::fs::fcntl_get_seals(file).map_err(|_| ShmViolation("a file without seals"))?;
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| ShmViolation("a file without seals"))?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err(ShmViolation("a file that could shrink"));
     }

@@ -73,7 +73,11 @@ impl ShmFabric {
         bytes: &[u8],
         signal: Option<Token>,
     ) -> Result<(), PostError> {
-        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes, but at most {SEND_BYTES_MAX} are allowed", bytes.len());
+        assert!(
+            bytes.len() <= SEND_BYTES_MAX,
+            "a send of {} bytes, but at most {SEND_BYTES_MAX} are allowed",
+            bytes.len()
+        );
         let (index, is_free) = self.connected(conn)?;
         if is_free {
             match self.try_send(index, bytes, signal) {

@@ -199,10 +199,10 @@ impl TcpAttachments {
         request: TcpAttachRequest,
     ) -> Result<(), TcpViolation> {
         if self.requests.len() >= REQUESTS_MAX {
-            return Err(TcpViolation("too many mirrors attached"));
+            return Err(TcpViolation("too many attached mirrors"));
         }
         if self.requests.insert(key, request).is_some() {
-            return Err(TcpViolation("a mirror attached twice"));
+            return Err(TcpViolation("a second attachment of one mirror"));
         }
         Ok(())
     }

@@ -92,7 +92,7 @@ impl TcpMirrors {
             return Err(TcpViolation("a mirror attached with a size that differs from the published one"));
         }
         if mirror.subscribers.iter().any(|subscriber| subscriber.peer == peer) {
-            return Err(TcpViolation("a mirror attached twice"));
+            return Err(TcpViolation("a second attachment of one mirror"));
         }
         mirror.subscribers.push(MirrorSubscriber { peer, attachment: request.attachment });
         Ok(Some(FabricEvent::Attached { key: mirror.key, reader: node }))

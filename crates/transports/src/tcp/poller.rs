@@ -42,7 +42,7 @@ impl TcpPoller {
         let (ready, _) = match epoll::wait(&self.set, &mut events, Some(&no_time)) {
             Ok(split) => split,
             Err(Errno::INTR) => return,
-            Err(error) => panic!("epoll_wait fails only for reasons that are bugs: {error}"),
+            Err(error) => panic!("epoll_wait failed, which only a bug can cause: {error}"),
         };
         for event in ready {
             let index = usize::try_from(event.data.u64()).expect("a peer's place");

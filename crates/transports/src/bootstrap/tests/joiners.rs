@@ -344,7 +344,9 @@ fn a_member_answers_questions() {
     let (plan, address) = (plan(3, &member.address), member.address.clone());
     let asking =
         std::thread::spawn(move || [0, 1].map(|_| ask::<UnixStream>(&plan, &address, b"how are you?")));
-    let AdmissionEvent::StatusAsked { asker, question } = member.event() else { panic!("expected StatusAsked") };
+    let AdmissionEvent::StatusAsked { asker, question } = member.event() else {
+        panic!("expected StatusAsked")
+    };
     assert_eq!(question, b"how are you?");
     asker.answer(vec![42; 100_000]);
     drop(member.event());
