@@ -229,7 +229,7 @@ fn reason_of(code: u8) -> Result<BreakReason, ShmViolation> {
         3 => BreakReason::Refused,
         4 => BreakReason::Protocol,
         5 => BreakReason::Shortage,
-        _ => return Err(ShmViolation("an unknown reason of a close")),
+        _ => return Err(ShmViolation("an unknown close reason")),
     })
 }
 

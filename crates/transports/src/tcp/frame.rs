@@ -177,7 +177,7 @@ fn close_reason(code: u32) -> Result<TcpCloseReason, TcpViolation> {
         2 => TcpCloseReason::Refused,
         3 => TcpCloseReason::ReceiverNotReady,
         4 => TcpCloseReason::Protocol,
-        _ => return Err(TcpViolation("a close with an unknown reason")),
+        _ => return Err(TcpViolation("an unknown close reason")),
     })
 }
 
