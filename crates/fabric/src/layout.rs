@@ -59,7 +59,7 @@ impl<T> PartialEq for Column<T> {
 impl<T> Eq for Column<T> {}
 
 impl<T: Word> Column<T> {
-    /// The column at `word` of the row.
+    /// Creates the column at `word` of the row.
     #[must_use]
     pub const fn at(word: usize) -> Self {
         Self { word, kind: PhantomData }
@@ -95,16 +95,16 @@ pub struct Columns<T> {
 }
 
 impl<T: Word> Columns<T> {
-    /// The number of columns.
+    /// Returns the number of columns.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.count
     }
 
-    /// Column `i`.
+    /// Returns column `i`.
     ///
     /// # Panics
-    /// If `i` is not below the count.
+    /// Panics if `i` is not below the count.
     #[inline]
     #[must_use]
     pub fn column(&self, i: usize) -> Column<T> {
@@ -115,7 +115,7 @@ impl<T: Word> Columns<T> {
     /// Returns columns `range` of these.
     ///
     /// # Panics
-    /// If the range ends beyond the count.
+    /// Panics if the range ends beyond the count.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Self {
         assert!(range.end <= self.count, "columns {range:?} of {}", self.count);
@@ -125,7 +125,7 @@ impl<T: Word> Columns<T> {
     /// Returns the words of columns `range`, which are contiguous.
     ///
     /// # Panics
-    /// If the columns are separated, or the range ends beyond the count.
+    /// Panics if the columns are separated, or the range ends beyond the count.
     #[must_use]
     pub fn words(&self, range: Range<usize>) -> Range<usize> {
         assert!(self.stride == 1 && range.end <= self.count, "a contiguous list of {}", self.count);
@@ -140,7 +140,7 @@ pub struct RowLayout {
 }
 
 impl RowLayout {
-    /// An empty row.
+    /// Creates an empty row.
     #[must_use]
     pub const fn new() -> Self {
         Self { words: 0 }

@@ -90,7 +90,7 @@ impl Region {
         self.id
     }
 
-    /// The number of words.
+    /// Returns the number of words.
     #[inline]
     #[must_use]
     pub const fn words(&self) -> usize {
@@ -107,7 +107,7 @@ impl Region {
             && self.access == other.access
     }
 
-    /// Whether stores are allowed.
+    /// Returns whether stores are allowed.
     #[inline]
     #[must_use]
     pub const fn access(&self) -> Access {
@@ -117,7 +117,7 @@ impl Region {
     /// Returns the address of `word`, for a transport's system calls.
     ///
     /// # Panics
-    /// If `word` is beyond the end.
+    /// Panics if `word` is beyond the end.
     #[must_use]
     pub fn pointer(&self, word: usize) -> NonNull<AtomicU64> {
         assert!(word <= self.words, "word {word} of {}", self.words);
@@ -152,7 +152,7 @@ impl Region {
     /// Stores a word; a thread that loads it also sees everything stored before.
     ///
     /// # Panics
-    /// If the region is read-only or `word` is beyond its end.
+    /// Panics if the region is read-only or `word` is beyond its end.
     #[inline]
     pub fn store(&self, word: usize, value: u64) {
         assert!(self.access == Access::ReadWrite, "an attachment of another node's mirror is read-only");
@@ -163,7 +163,7 @@ impl Region {
     /// Stores a word that a later release store announces.
     ///
     /// # Panics
-    /// As [`Region::store`].
+    /// Same as [`Region::store`].
     #[inline]
     pub fn store_relaxed(&self, word: usize, value: u64) {
         assert!(self.access == Access::ReadWrite, "an attachment of another node's mirror is read-only");
@@ -174,7 +174,7 @@ impl Region {
     /// the copy is of one version, else `None`; then the caller tries again.
     ///
     /// # Panics
-    /// If a range ends beyond the region.
+    /// Panics if a range ends beyond the region.
     #[must_use]
     pub fn read_versioned(&self, version: usize, first: usize, target: &mut [u64]) -> Option<u64> {
         let before = self.load(version);
@@ -265,7 +265,7 @@ impl Region {
     /// the slot from reuse until the lease is released.
     ///
     /// # Panics
-    /// If the bytes end beyond the region.
+    /// Panics if the bytes end beyond the region.
     #[inline]
     #[must_use]
     pub unsafe fn bytes(&self, first: usize, length: usize) -> &[u8] {
@@ -283,7 +283,7 @@ impl Region {
     /// a reservation that is not yet announced.
     ///
     /// # Panics
-    /// If the bytes end beyond the region or the region is read-only.
+    /// Panics if the bytes end beyond the region or the region is read-only.
     #[inline]
     #[must_use]
     #[expect(clippy::mut_from_ref, reason = "regions are shared memory; the caller promises exclusiveness")]

@@ -76,7 +76,7 @@ impl RegionSlab {
         }
     }
 
-    /// Whether `region` is in use.
+    /// Returns whether `region` is in use.
     #[must_use]
     pub fn has_in_use(&self, region: &Region) -> bool {
         let is_it = |place: &Place| place.region.as_ref().is_some_and(|held| held.is_same(region));

@@ -34,7 +34,7 @@ pub const fn object_memory(object: &bulk::BulkBuffer) -> &Region {
 /// that the lease has been returned, and the transport writes nothing else there.
 ///
 /// # Panics
-/// If the attachment is shorter.
+/// Panics if the attachment is shorter.
 #[must_use]
 pub fn lease(attachment: Region, bytes: usize) -> ObjectLease {
     // SAFETY: the callers, which `tests/tidy` lists, keep the rule above.
@@ -45,7 +45,7 @@ pub fn lease(attachment: Region, bytes: usize) -> ObjectLease {
 /// process stores into the words of the rings.
 ///
 /// # Panics
-/// If a ring ends beyond its region, or the region is read-only.
+/// Panics if a ring ends beyond its region, or the region is read-only.
 #[must_use]
 pub fn window(
     region: &Region,

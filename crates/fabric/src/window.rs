@@ -93,7 +93,7 @@ impl WindowGeometry {
     /// `bytes_max` bytes (and always with space for two of the longest).
     ///
     /// # Panics
-    /// If `records_max` is 0 or above [`RECORDS_MAX`], or `message_max` is 4 GiB or more.
+    /// Panics if `records_max` is 0 or above [`RECORDS_MAX`], or `message_max` is 4 GiB or more.
     #[must_use]
     pub fn new(first: usize, records_max: usize, message_max: usize, bytes_max: usize) -> Self {
         assert!((1..=RECORDS_MAX).contains(&records_max), "a window of {records_max} records");
@@ -108,7 +108,7 @@ impl WindowGeometry {
     /// longest.
     ///
     /// # Panics
-    /// As [`WindowGeometry::new`].
+    /// Same as [`WindowGeometry::new`].
     #[must_use]
     pub fn of_bodies(first: usize, records_max: usize, message_max: usize, bytes_max: usize) -> Self {
         let longest = record_words(message_max);
@@ -206,7 +206,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Where record `number` begins.
+    /// Returns where record `number` begins.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "a place within the ring")]
     fn start(&self, number: u64) -> usize {
@@ -226,7 +226,7 @@ struct Line(AtomicU64);
 /// shown and filled in place there.
 ///
 /// # Panics
-/// If the window ends beyond the region, or the region is read-only.
+/// Panics if the window ends beyond the region, or the region is read-only.
 #[must_use]
 pub unsafe fn window(region: &Region, geometry: WindowGeometry) -> (WindowWriter, WindowPublisher) {
     // SAFETY: as the caller promises.
@@ -237,10 +237,10 @@ pub unsafe fn window(region: &Region, geometry: WindowGeometry) -> (WindowWriter
 /// names.
 ///
 /// # Safety
-/// As for [`window`], for both rings.
+/// Same as for [`window`], for both rings.
 ///
 /// # Panics
-/// As [`window`], also for the bodies.
+/// Same as [`window`], also for the bodies.
 #[must_use]
 pub unsafe fn window_with_bodies(
     region: &Region,

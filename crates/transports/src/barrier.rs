@@ -24,7 +24,7 @@ pub fn expedited() -> bool {
     *EXPEDITED.get_or_init(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok())
 }
 
-/// The busy side's barrier, between its stores and its load of the mark.
+/// Runs the busy side's barrier, between its stores and its load of the mark.
 #[inline]
 pub fn light() {
     if expedited() {
@@ -34,8 +34,8 @@ pub fn light() {
     }
 }
 
-/// The waiting side's barrier, between its store of the mark and its last look for work. It is also a full
-/// fence, for a peer in another process that fences.
+/// Runs the waiting side's barrier, between its store of the mark and its last check for work. It is also a
+/// full fence, for a peer in another process that fences.
 pub fn heavy() {
     fence(Ordering::SeqCst);
     if expedited() {

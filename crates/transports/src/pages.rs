@@ -123,7 +123,7 @@ impl Pages {
         Ok(())
     }
 
-    /// For kernels before 5.14.
+    /// Touches each page by an access, on kernels before 5.14.
     fn touch_each_page(&self, part: Range<usize>, access: Access) {
         for word in self.words()[part.start / 8..part.end / 8].iter().step_by(rustix::param::page_size() / 8)
         {

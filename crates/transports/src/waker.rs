@@ -141,7 +141,7 @@ mod schedules {
 
     const THINGS: u64 = 3;
 
-    /// The steps of [`crate::runner::Runner`] and of a transport, from one sleep to the next.
+    /// Runs the steps of [`crate::runner::Runner`] and of a transport, from one sleep to the next.
     fn rest(waker: &Waker, mut has_work: impl FnMut() -> bool, mutation: Option<Mutation>) {
         waker.set_parked(true);
         barrier::heavy();
@@ -158,7 +158,7 @@ mod schedules {
         waker.set_parked(false);
     }
 
-    /// Two threads that each repeatedly have something for the runner.
+    /// Runs two threads that each repeatedly have something for the runner.
     fn run(mutation: Option<Mutation>) {
         let shared = Arc::new((Waker::new().expect("a file descriptor"), AtomicU64::new(0)));
         let user = || {

@@ -58,7 +58,7 @@ impl CopyStrategies {
     /// bytes, measured with the clock `now`. Nothing may write these bytes meanwhile.
     ///
     /// # Panics
-    /// If the bytes end beyond the region.
+    /// Panics if the bytes end beyond the region.
     pub fn copy_bytes_out(
         &mut self,
         source: &Region,

@@ -69,8 +69,10 @@ impl CopyStrategy {
         unsafe { instructions::string_bytes(to.wrapping_add(middle), from.wrapping_add(middle), rest) };
     }
 
+    /// Copies lines with this strategy.
+    ///
     /// # Safety
-    /// As for [`instructions::streamed_lines`]; `self` must not be [`CopyStrategy::String`].
+    /// Same as for [`instructions::streamed_lines`]; `self` must not be [`CopyStrategy::String`].
     unsafe fn copy_lines(self, target: *mut u8, source: *const u8, lines: usize) {
         let copy = match self {
             Self::String => unreachable!("the string instruction does not copy by lines"),

@@ -28,7 +28,7 @@ impl Region {
     /// Copies words into the region, each whole, but with no order among them [F2].
     ///
     /// # Panics
-    /// If the range ends beyond the region or the region is read-only.
+    /// Panics if the range ends beyond the region or the region is read-only.
     #[inline]
     pub fn copy_in(&self, first: usize, source: &[u64]) {
         assert!(self.access() == Access::ReadWrite, "an attachment of another node's mirror is read-only");
@@ -48,7 +48,7 @@ impl Region {
     /// [F2].
     ///
     /// # Panics
-    /// If a range ends beyond its region or this region is read-only.
+    /// Panics if a range ends beyond its region or this region is read-only.
     #[inline]
     pub fn copy_words(&self, first: usize, source: &Self, range: Range<usize>) {
         assert!(self.access() == Access::ReadWrite, "an attachment of another node's mirror is read-only");
@@ -74,7 +74,7 @@ impl Region {
     /// a cache.
     ///
     /// # Panics
-    /// If a range ends beyond its region or this region is read-only.
+    /// Panics if a range ends beyond its region or this region is read-only.
     #[inline]
     pub fn copy_words_wide(&self, first: usize, source: &Self, range: Range<usize>) {
         if range.len() >= WIDE_WORDS_END {
@@ -99,7 +99,7 @@ impl Region {
     /// Copies bytes out of the region, beginning at the first byte of word `first`.
     ///
     /// # Panics
-    /// If the bytes end beyond the region.
+    /// Panics if the bytes end beyond the region.
     pub fn copy_bytes_out(&self, first: usize, target: &mut [u8]) {
         for (i, chunk) in target.chunks_mut(8).enumerate() {
             chunk.copy_from_slice(&self.load_relaxed(first + i).to_le_bytes()[..chunk.len()]);
@@ -110,7 +110,7 @@ impl Region {
     /// with zeros. Not fuzzed: any bytes are valid.
     ///
     /// # Panics
-    /// If the bytes end beyond the region or the region is read-only.
+    /// Panics if the bytes end beyond the region or the region is read-only.
     pub fn copy_bytes_in(&self, first: usize, source: &[u8]) {
         for (i, chunk) in source.chunks(8).enumerate() {
             let mut word = [0; 8];

@@ -60,7 +60,7 @@ impl<'m> Payload<'m> {
     }
 }
 
-/// A separate function, so that the numbers are stored in memory only if it is called.
+/// Panics. A separate function, so that the numbers are stored in memory only if it is called.
 #[cold]
 #[inline(never)]
 fn exceeds(count: usize, left: usize) -> ! {

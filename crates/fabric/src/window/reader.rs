@@ -63,7 +63,7 @@ impl WindowReader {
     /// Lets the reader also follow the ring of bodies at `geometry` of `region`.
     ///
     /// # Panics
-    /// If the ring ends beyond the region.
+    /// Panics if the ring ends beyond the region.
     #[must_use]
     pub fn with_bodies(self, region: &Region, geometry: WindowGeometry) -> Self {
         Self { bodies: Some(Box::new(Self::new(region, geometry))), ..self }

@@ -6,7 +6,7 @@ use squall_fabric::{Duration, Fabric, FabricEvent, Token, Write};
 
 use crate::sim_harness::AdverseCluster;
 
-/// An adversary with one habit.
+/// Returns a configuration whose adversary has one habit.
 fn with(habit: Adversary) -> SimConfig {
     SimConfig {
         adversary: Some(habit),

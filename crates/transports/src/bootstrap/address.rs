@@ -71,7 +71,7 @@ impl Address {
 impl FromStr for Address {
     type Err = AddressError;
 
-    /// Fuzzed as `address`.
+    /// Parses an address. Fuzzed as `address`.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if text.chars().any(char::is_control) {
             return Err(AddressError::Control(text.into()));

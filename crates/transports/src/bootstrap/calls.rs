@@ -124,7 +124,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
     /// Asks a contact to admit this process. It may take `patience` to connect and to prove the secret.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// Returns a [`CallError`] if the call fails.
     pub fn ask(
         &mut self,
         contact: &Address,
@@ -210,7 +210,7 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
     /// have received the report.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// Returns a [`CallError`] if the call fails.
     pub fn report(&mut self, until: Instant) -> Result<(), CallError> {
         let Some((leader, ..)) = &mut self.admission else {
             return Err(CallError::Again("this process has not been admitted".into()));

@@ -72,7 +72,7 @@ impl ReceiveBuffer {
         Self { words: vec![0; BUFFER_WORDS].into() }
     }
 
-    /// The first `count` words.
+    /// Returns the first `count` words.
     pub(super) fn words(&self, count: usize) -> &[u64] {
         &self.words[..count]
     }
@@ -166,7 +166,8 @@ pub(super) fn land(region: &Region, first: usize, words: &[u64]) {
     }
 }
 
-/// Must be called before words of a frame are stored without order among them [F2].
+/// Orders the stores that follow after all earlier frames. Must be called before words of a frame are stored
+/// without order among them [F2].
 #[inline]
 pub(super) fn order_after_earlier_frames() {
     // SYNC: pairs with the acquiring `Region::load` of a reader of one of the words stored next: it then also
@@ -177,7 +178,7 @@ pub(super) fn order_after_earlier_frames() {
 /// Returns words of a region.
 ///
 /// # Panics
-/// If the range ends beyond the region.
+/// Panics if the range ends beyond the region.
 #[inline]
 fn atoms(region: &Region, first: usize, count: usize) -> &[AtomicU64] {
     region.check(&(first..first + count));

@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// Otherwise, sending a megabyte took three times as long.
+    /// When memory did not begin at a page, sending a megabyte took three times as long.
     #[test]
     fn memory_for_long_payloads_begins_at_a_page() {
         for words in [PAGE_BYTES / 8, 10_000, 100_000, 1 << 17, 1 << 20] {
