@@ -63,7 +63,7 @@ impl Buffer {
     /// # Panics
     /// Panics if `length` is above the capacity.
     pub fn resize(&mut self, length: usize) {
-        assert!(length <= self.capacity(), "{length} bytes in a buffer of {}", self.capacity());
+        assert!(length <= self.capacity(), "{length} bytes do not fit a buffer of {} bytes", self.capacity());
         self.length = length;
     }
 
@@ -74,7 +74,11 @@ impl Buffer {
     /// Panics if `at` is no multiple of 8 or is beyond the end.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
-        assert!(at.is_multiple_of(8) && at <= self.length, "split {} bytes at byte {at}", self.length);
+        assert!(
+            at.is_multiple_of(8) && at <= self.length,
+            "cannot split {} bytes at byte {at}: split at a multiple of 8 within them",
+            self.length
+        );
         let words = at / 8;
         let (first, length) = (self.first + words, self.length - at);
         let rest = Self { region: self.region.clone(), first, words: self.words - words, length };
@@ -125,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "split 16 bytes at byte 4")]
+    #[should_panic(expected = "cannot split 16 bytes at byte 4")]
     fn a_part_begins_at_a_word() {
         let world = SimWorld::new(1, SimConfig::hardware(), 1);
         let _ = Buffer::new(&mut world.fabric(0), 16).split_off(4);

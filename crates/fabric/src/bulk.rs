@@ -54,7 +54,7 @@ impl BulkBuffer {
     /// # Panics
     /// Panics if `bytes` is above [`BulkBuffer::capacity`].
     pub fn set_len(&mut self, bytes: usize) {
-        assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
+        assert!(bytes <= self.capacity(), "{bytes} bytes do not fit a buffer of {} bytes", self.capacity());
         self.bytes = bytes;
     }
 }

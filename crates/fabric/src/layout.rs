@@ -108,7 +108,7 @@ impl<T: Word> Columns<T> {
     #[inline]
     #[must_use]
     pub fn column(&self, i: usize) -> Column<T> {
-        assert!(i < self.count, "column {i} of {}", self.count);
+        assert!(i < self.count, "column {i} is out of range for {} columns", self.count);
         Column::at(self.first + i * self.stride)
     }
 
@@ -118,7 +118,7 @@ impl<T: Word> Columns<T> {
     /// Panics if the range ends beyond the count.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Self {
-        assert!(range.end <= self.count, "columns {range:?} of {}", self.count);
+        assert!(range.end <= self.count, "columns {range:?} are out of range for {} columns", self.count);
         Self { first: self.first + range.start * self.stride, count: range.len(), ..*self }
     }
 

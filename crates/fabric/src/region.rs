@@ -120,14 +120,14 @@ impl Region {
     /// Panics if `word` is beyond the end.
     #[must_use]
     pub fn pointer(&self, word: usize) -> NonNull<AtomicU64> {
-        assert!(word <= self.words, "word {word} of {}", self.words);
+        assert!(word <= self.words, "word {word} is out of range for a region of {} words", self.words);
         // SAFETY: `word` is inside the allocation or one past its end.
         unsafe { self.base.add(word) }
     }
 
     #[inline]
     fn word(&self, word: usize) -> &AtomicU64 {
-        assert!(word < self.words, "word {word} of {}", self.words);
+        assert!(word < self.words, "word {word} is out of range for a region of {} words", self.words);
         // SAFETY: checked above; `from_raw` promises that the address is valid and aligned.
         let pointer = unsafe { self.base.add(word) };
         // SAFETY: as above, and `memory` keeps it alive as long as `self`.
@@ -204,7 +204,7 @@ impl Region {
     #[inline]
     #[must_use]
     pub(crate) unsafe fn load_unchecked(&self, word: usize) -> u64 {
-        debug_assert!(word < self.words, "word {word} of {}", self.words);
+        debug_assert!(word < self.words, "word {word} is out of range for a region of {} words", self.words);
         // SAFETY: the caller promises that `word` is inside.
         let pointer = unsafe { self.base.add(word) };
         // SAFETY: valid and aligned as `from_raw` promises, and `memory` keeps it alive.
@@ -217,7 +217,11 @@ impl Region {
     /// `word` must be inside the region, which must not be read-only.
     #[inline]
     pub(crate) unsafe fn store_unchecked(&self, word: usize, value: u64) {
-        debug_assert!(word < self.words && self.access == Access::ReadWrite, "word {word} of {}", self.words);
+        debug_assert!(
+            word < self.words && self.access == Access::ReadWrite,
+            "word {word} is out of range for a region of {} words",
+            self.words
+        );
         // SAFETY: the caller promises that `word` is inside.
         let pointer = unsafe { self.base.add(word) };
         // SAFETY: valid and aligned as `from_raw` promises, and `memory` keeps it alive.
@@ -308,16 +312,20 @@ impl Region {
     #[cold]
     #[inline(never)]
     fn refuse_bytes(&self, first: usize, length: usize) -> ! {
-        panic!("{length} bytes from word {first} of {}", self.words)
+        panic!("{length} bytes from word {first} are out of range for a region of {} words", self.words)
     }
 
-    /// Panics unless `range` lies inside the region.
+    /// Panics unless `range` is inside the region.
     ///
     /// # Panics
     /// Panics if the range ends beyond the region.
     #[inline]
     pub fn check(&self, range: &Range<usize>) {
-        assert!(range.start <= range.end && range.end <= self.words, "words {range:?} of {}", self.words);
+        assert!(
+            range.start <= range.end && range.end <= self.words,
+            "words {range:?} are out of range for a region of {} words",
+            self.words
+        );
     }
 
     /// Returns what keeps the memory alive, for a transport that must find its own memory.

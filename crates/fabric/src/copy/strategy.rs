@@ -46,7 +46,7 @@ impl CopyStrategy {
         let (skip, word) = (first % 8, first / 8);
         source.check(&(word..(first + target.len()).div_ceil(8).max(word)));
         if !instructions::EXIST {
-            // Word by word, as in every access: then a thread that writes the source all the same causes no
+            // Word by word, as in every access: then a thread that writes the source nevertheless causes no
             // data race.
             for (i, byte) in target.iter_mut().enumerate() {
                 *byte = source.load_relaxed((first + i) / 8).to_le_bytes()[(first + i) % 8];
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "words 1..17 of 16")]
+    #[should_panic(expected = "words 1..17 are out of range for a region of 16 words")]
     fn words_beyond_the_end_panic() {
         let region = Region::heap(RegionId(1), 16);
         CopyStrategy::Streamed.copy_words(&Region::heap(RegionId(2), 16), 1, &region, 0..16);

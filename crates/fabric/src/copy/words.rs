@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "words 1..17 of 16")]
+    #[should_panic(expected = "words 1..17 are out of range for a region of 16 words")]
     fn a_copy_beyond_the_end_panics() {
         let region = Region::heap(RegionId(1), 16);
         region.copy_words_wide(1, &region, 0..16);

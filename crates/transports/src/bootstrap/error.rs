@@ -187,7 +187,7 @@ pub enum BootstrapError {
     },
     /// A member did not answer a query.
     #[error(
-        "{address} gives no answer ({cause}): check that the member runs and is not stuck, or ask another one"
+        "{address} does not answer ({cause}): check that the member runs and is not stuck, or ask another one"
     )]
     NoAnswer {
         /// The member that was asked.

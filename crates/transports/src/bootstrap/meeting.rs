@@ -418,7 +418,7 @@ impl<S: LinkSocket> MeetingPoint<'_, S> {
                 LinkSource::Called => self.links.remove(&node),
                 LinkSource::Coordinator => self.coordinator.take(),
             };
-            let stream = wire.expect("a link that stands has a connection").into_stream();
+            let stream = wire.expect("an established link has a connection").into_stream();
             Ok((node, stream.map_err(system("to set a socket blocking"))?))
         };
         links.into_iter().map(stream).collect()

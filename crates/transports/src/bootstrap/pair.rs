@@ -418,7 +418,7 @@ impl Caller<'_> {
             match self.try_door::<UnixStream>(twin, PairWish::Stream) {
                 Ok(meeting) => return Ok(meeting),
                 // The socket belongs to another user, or no process listens there: the process at the TCP
-                // port may be the right one all the same.
+                // port may nevertheless be the right one.
                 Err(CallError::Unproved(_)) if by_tcp => {}
                 Err(CallError::Unheard(text) | CallError::Again(text)) => cause = text,
                 Err(error) => return Err(error),

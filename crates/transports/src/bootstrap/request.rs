@@ -31,8 +31,8 @@ pub(super) fn join_info<S: LinkSocket>(
     Ok(JoinInfo { name, addresses, rank: *rank, peer: peer.into() })
 }
 
-/// Reads the address at which a process that links with this one listens; `None` if it is not usable. Fuzzed
-/// as `bootstrap`.
+/// Reads the address at which a process that links with this one listens; `None` if it is not usable.
+/// Fuzzed as `bootstrap`.
 pub(super) fn read_listen<S: LinkSocket>(listen: &str, stream: &S) -> Option<Address> {
     read_address(listen).filter(S::takes).map(|address| seen_from_here(address, stream))
 }
@@ -89,8 +89,8 @@ pub(super) fn read_address(text: &str) -> Option<Address> {
     text.parse().ok().filter(|_| text.len() <= ADDRESS_BYTES_MAX)
 }
 
-/// Returns the members of an admission in the order of their numbers, or what is wrong with it. Fuzzed as
-/// `bootstrap`.
+/// Returns the members of an admission in the order of their numbers, or what is wrong with it.
+/// Fuzzed as `bootstrap`.
 pub(super) fn read_members(
     admittance: &AdmissionFrame,
     takes: fn(&Address) -> bool,

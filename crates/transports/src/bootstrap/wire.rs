@@ -146,8 +146,8 @@ impl<S: LinkSocket> FramedSocket<S> {
         let _ = self.stream.read(&mut [0; 1 << 10]);
     }
 
-    /// Reads a frame, if all of it has arrived. Its message is fuzzed as one of the bootstrap. Fuzzed as
-    /// `bootstrap`.
+    /// Reads a frame, if all of it has arrived. Its message is fuzzed as one of the bootstrap.
+    /// Fuzzed as `bootstrap`.
     pub(super) fn poll_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FramingError> {
         if self.inbound.len() < 4 && !self.fill(4)? {
             return Ok(None);

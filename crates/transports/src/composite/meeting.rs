@@ -249,8 +249,8 @@ impl Meeting {
         }
         let why_no_rdma = match (no_device, &self.ours.network, &theirs.network) {
             (Some(why), ..) => why,
-            (None, None, _) => "this node's RDMA device is not on the network by which they met",
-            (None, Some(_), None) => "it has no RDMA device on the network by which they met",
+            (None, None, _) => "this node's RDMA device is not on the network over which they met",
+            (None, Some(_), None) => "it has no RDMA device on the network over which they met",
             (None, Some(_), Some(_)) => "its RDMA device is on another network",
         };
         (PeerTransport::Tcp, format!("{why_no_memory}; {why_no_rdma}"))

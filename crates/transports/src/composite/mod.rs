@@ -4,7 +4,7 @@
 //! | peer | transport |
 //! |---|---|
 //! | on this host, under the same user, reachable by Unix sockets | shared memory |
-//! | elsewhere, and both have RDMA devices of one kind on the network by which they met | verbs |
+//! | elsewhere, and both have RDMA devices of one kind on the network over which they met | verbs |
 //! | otherwise | TCP |
 //!
 //! The members meet over TCP; then each pair agrees on its transport (`meeting`), at the beginning or when a

@@ -30,7 +30,7 @@ impl CompositeFabric {
         let mut bells = bells.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
         match poll(&mut bells, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => panic!("ppoll fails only for reasons that are bugs: {error}"),
+            Err(error) => panic!("ppoll failed, which only a bug can cause: {error}"),
         }
     }
 }

@@ -51,8 +51,8 @@ impl SessionKeys {
     }
 }
 
-/// Parses bytes as an end's wish for encryption, for fuzzing; returns whether they are one. Fuzzed as
-/// `encryption`.
+/// Parses bytes as an end's wish for encryption, for fuzzing; returns whether they are one.
+/// Fuzzed as `encryption`.
 ///
 /// # Panics
 /// Panics if the wish does not survive a round trip through its encoding, or an end does not agree with

@@ -48,7 +48,7 @@ pub(crate) struct Records {
 
 /// The bytes that have arrived are not the next record of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a record does not verify: it was altered on its way")]
+#[error("a record does not verify: it was altered in transit")]
 pub(crate) struct BadRecord;
 
 impl From<BadRecord> for io::Error {

@@ -174,7 +174,7 @@ impl ShmConnection {
         !self.receives.is_empty()
     }
 
-    /// Queues a post behind others.
+    /// Queues a post after the others.
     pub(super) fn wait(&mut self, post: WaitingPost, now_ns: u64) -> Result<(), PostError> {
         if self.waiting.len() >= WAITING_MAX {
             return Err(PostError::Full);

@@ -1,6 +1,6 @@
 //! Grants: which peer may write where, and how a writer knows that it still may [F8, F10].
 //!
-//! A grant hands the peer the file of the whole region; the peer's library checks before and after each write
+//! A grant gives the peer the file of the whole region; the peer's library checks before and after each write
 //! that it writes only its range, and only while the grant is valid. With separate pages for each grant the
 //! processor could check that, but the model allows any words of one region to be granted to different peers,
 //! even one range to several, and processors protect pages. The page range of a link holds the *validity

@@ -28,7 +28,7 @@ pub(super) struct ShmLink {
     pub(super) peer: NodeId,
     pub(super) socket: UnixSocket,
     pub(super) life: PeerLiveness,
-    /// Whether this node has removed the peer, of which a write may be in progress: only grants are left.
+    /// Whether this node has removed the peer while one of its writes may be in progress: only grants remain.
     pub(super) removed: bool,
     own_segment: Arc<ShmSegment>,
     /// The page range that this node writes for the peer.
@@ -37,7 +37,7 @@ pub(super) struct ShmLink {
     theirs: Option<Region>,
     /// Posts in total, on all connections.
     posts: u64,
-    /// The peer's count of posts when they were last looked at.
+    /// The peer's count of posts when it was last read.
     posts_seen: u64,
     /// Whether to look at all connections, whatever the count of posts.
     pub(super) look_again: bool,

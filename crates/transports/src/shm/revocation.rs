@@ -33,7 +33,7 @@ pub(super) struct Revocation {
     grant: Grant,
     link: usize,
     slot: usize,
-    /// The mark of the write, if there was one when it was looked for.
+    /// The mark of the write, if one was found.
     mark: Option<u64>,
     since_ns: u64,
     segment: Arc<ShmSegment>,
@@ -43,7 +43,7 @@ pub(super) struct Revocation {
 #[derive(Debug)]
 pub(super) struct RegionMove {
     segment: Arc<ShmSegment>,
-    /// Other grants of the region, until their writes are looked for: link, slot.
+    /// Other grants of the region whose writes have not been searched for yet: link, slot.
     others: Vec<(usize, usize)>,
     /// Other writes that were in progress: link, slot, mark.
     under_way: Vec<(usize, usize, u64)>,

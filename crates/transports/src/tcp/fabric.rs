@@ -75,7 +75,8 @@ impl Fabric for TcpFabric {
         match &write.source {
             WriteSource::Region(region, range) => region.check(range),
             WriteSource::Value(words) => {
-                assert!(words.len() <= WriteSource::VALUE_WORDS_MAX, "{} words by value", words.len())
+                let most = WriteSource::VALUE_WORDS_MAX;
+                assert!(words.len() <= most, "{} words by value, but at most {most} are allowed", words.len())
             }
         }
         let words = u32::try_from(write.source.words()).expect("a write of less than 32 GiB");
@@ -97,7 +98,11 @@ impl Fabric for TcpFabric {
     }
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
-        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes", bytes.len());
+        assert!(
+            bytes.len() <= SEND_BYTES_MAX,
+            "a send of {} bytes, but at most {SEND_BYTES_MAX} are allowed",
+            bytes.len()
+        );
         let length = u32::try_from(bytes.len()).expect("checked above");
         let frame = |connection| TcpFrame::Send { connection, length, signal: signal.is_some() };
         self.post(conn, signal, frame, |peer| peer.output.push_bytes(bytes))

@@ -138,8 +138,8 @@ impl StreamInput {
         if self.rest_length == 0 { 0 } else { 8 - self.rest_length }
     }
 
-    /// Adds some of the missing bytes; returns the payload's next word if it is complete now. Fuzzed as
-    /// `tcp`.
+    /// Adds some of the missing bytes; returns the payload's next word if it is complete now.
+    /// Fuzzed as `tcp`.
     pub(super) fn on_missing(&mut self, bytes: &[u8]) -> Option<u64> {
         self.rest[self.rest_length..][..bytes.len()].copy_from_slice(bytes);
         self.rest_length += bytes.len();

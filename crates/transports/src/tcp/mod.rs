@@ -51,7 +51,7 @@
 //! # Encryption
 //! On a sealed stream ([`PeerStream::is_sealed`]) the frames travel in records (`session::record`) of whole
 //! words. Records are decrypted and verified into a buffer, and only then are the frames in them handled; so
-//! no word that was altered on its way is ever stored, above all no guard. Long payloads are then not read
+//! no word that was altered in transit is ever stored, above all no guard. Long payloads are then not read
 //! directly into their regions, nor sent directly from them, and the kernel splits no words. A record that
 //! does not verify ends the stream, as a violation of the format does.
 //!
@@ -60,7 +60,7 @@
 //! acquires any word of a frame sees all earlier frames [F4], and no word is torn [F3]. The kernel, like
 //! another process, does two of the transfers itself: it reads payloads of 1 KiB and more from the source
 //! region when the socket takes them [F5], and it stores long payloads (of 16 KiB and more) into the target
-//! region. Between calls of `poll` words are whole all the same: the rest of a word that the kernel has split
+//! region. Between calls of `poll` words are whole nevertheless: the rest of a word that the kernel has split
 //! is kept by value, and only whole words are requested from it. `Deviation:` of F3: a *thread other than the
 //! polling one* that stores into a range that is being sent, or reads a long range that is landing, without
 //! waiting for its guard, could see half of a word. M2 requires it to wait in any case.

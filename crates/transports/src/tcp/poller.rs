@@ -69,7 +69,7 @@ impl TcpPoller {
         });
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => panic!("ppoll fails only for reasons that are bugs: {error}"),
+            Err(error) => panic!("ppoll failed, which only a bug can cause: {error}"),
         }
     }
 }

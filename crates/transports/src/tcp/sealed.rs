@@ -69,7 +69,7 @@ impl TcpPeer {
             let opened = records.open(target).map_err(|_| TcpViolation(BAD_RECORD))?;
             let Some(opened) = opened else { return Ok(received) };
             if !opened.is_multiple_of(8) {
-                return Err(TcpViolation("a record that is no whole number of words").into());
+                return Err(TcpViolation("a record whose length is not a multiple of 8 bytes").into());
             }
             self.take_buffered(buffer, restored + opened, local)?;
         }
@@ -90,7 +90,7 @@ fn seal(output: &mut OutputQueue, records: &mut Records) {
     records.words = words;
 }
 
-const BAD_RECORD: &str = "a record that does not verify (it was altered on its way)";
+const BAD_RECORD: &str = "a record that does not verify (it was altered in transit)";
 
 /// The records of one call: enough to amortise it, and few enough to stay in the cache.
 const RECORDS_MAX: usize = 8;

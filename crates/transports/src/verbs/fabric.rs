@@ -76,7 +76,12 @@ impl Fabric for VerbsFabric {
         match &write.source {
             WriteSource::Region(region, range) => region.check(range),
             WriteSource::Value(words) => {
-                assert!(words.len() <= WriteSource::VALUE_WORDS_MAX, "{} words by value", words.len());
+                let most = WriteSource::VALUE_WORDS_MAX;
+                assert!(
+                    words.len() <= most,
+                    "{} words by value, but at most {most} are allowed",
+                    words.len()
+                );
             }
         }
         let (number, peer) = self.connections.connected(conn)?;
@@ -99,7 +104,11 @@ impl Fabric for VerbsFabric {
     }
 
     fn send(&mut self, conn: ConnId, bytes: &[u8], signal: Option<Token>) -> Result<(), PostError> {
-        assert!(bytes.len() <= SEND_BYTES_MAX, "a send of {} bytes", bytes.len());
+        assert!(
+            bytes.len() <= SEND_BYTES_MAX,
+            "a send of {} bytes, but at most {SEND_BYTES_MAX} are allowed",
+            bytes.len()
+        );
         let (number, peer) = self.connections.connected(conn)?;
         self.check_space(number, 1)?;
         let endpoint = self.endpoints.live(number).expect("of a live connection");

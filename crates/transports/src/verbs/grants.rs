@@ -1,5 +1,5 @@
 //! Grants as the device enforces them [F8]: each is a memory key of its own, in the protection domain of its
-//! peer, over exactly the granted range. So the device itself refuses writes that lie beyond the range, come
+//! peer, over exactly the granted range. So the device itself refuses writes that go beyond the range, come
 //! from another peer, or use a revoked grant.
 //!
 //! The device does not check a whole [`Grant`], only its 32-bit key and an address. The address therefore
@@ -67,7 +67,7 @@ impl VerbsGrants {
     /// refused.
     ///
     /// # Panics
-    /// Panics if the range lies outside the region, or this process may not store there.
+    /// Panics if the range is outside the region, or this process may not store there.
     pub(super) fn issue(
         &mut self,
         owner: NodeId,

@@ -124,7 +124,7 @@ impl VerbsFabric {
     /// permits.
     ///
     /// # Panics
-    /// Panics if the mirror is not this node's or the range lies outside it.
+    /// Panics if the mirror is not this node's or the range is outside it.
     pub(super) fn push_range(&mut self, mirror: MirrorId, range: Range<usize>) {
         let Self { mirrors, peers, endpoints, regions, message_words_max, .. } = self;
         let mirror = mirrors.mirror(mirror);
@@ -159,7 +159,7 @@ impl VerbsFabric {
     /// Pushes the current values of a few words to all readers, in one write to each.
     ///
     /// # Panics
-    /// Panics if the mirror is not this node's, or the words lie outside it or are too many for a write by
+    /// Panics if the mirror is not this node's, or the words are outside it or are too many for a write by
     /// value.
     pub(super) fn push_value(&mut self, mirror: MirrorId, words: Range<usize>) {
         let Self { mirrors, peers, endpoints, counters, .. } = self;

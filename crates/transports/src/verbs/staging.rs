@@ -50,7 +50,7 @@ impl StagingRing {
     /// Captures bytes; returns `None` if there is no space until earlier posts complete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Option<StagedBytes> {
         let (first, charge) = self.ring.take(bytes.len())?;
-        // SAFETY: the ring lies within the mapping.
+        // SAFETY: the ring is within the mapping.
         let target = unsafe { self.mapping.base().add(first) };
         // SAFETY: this piece was free, so nothing else reads or writes it.
         unsafe { target.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len()) };

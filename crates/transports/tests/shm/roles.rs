@@ -126,7 +126,7 @@ fn storm() {
         heartbeat.store(0, k);
         fabric.push(mirror, 1..STORM_WORDS);
         fabric.push_word(mirror, 0);
-        // An owner respects a window, so it pauses now and then.
+        // An owner respects a window, so it pauses occasionally.
         for _ in 0..2_000 {
             std::hint::spin_loop();
         }

@@ -55,6 +55,6 @@ mod tests {
     fn the_route_to_this_host_is_the_loopback() {
         let local = |address: &str| local_address(&address.parse().expect("an address"));
         assert_eq!(local("127.0.0.1:7000"), Some(Ipv4Addr::LOCALHOST.into()));
-        assert_eq!(local("unix:@nobody"), None);
+        assert_eq!(local("unix:@name"), None);
     }
 }

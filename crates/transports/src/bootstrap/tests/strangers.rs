@@ -7,7 +7,7 @@ use super::wire::FramingError;
 use super::*;
 use crate::session::ANSWER_BYTES;
 
-/// Silent clients occupy all places for connections without proof, and are closed in time all the same.
+/// Silent clients occupy all places for connections without proof, and are closed in time nevertheless.
 #[test]
 fn silent_clients_exclude_no_member() {
     let host = Host::<TcpStream>::open(&any_port(), |plan| plan.unauthenticated_max = 4);
