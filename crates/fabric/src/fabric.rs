@@ -127,8 +127,8 @@ pub trait Fabric {
         self.try_register(words).unwrap_or_else(|shortage| shortage.unwind())
     }
 
-    /// Takes over memory that something else has allocated as a region of this fabric, usable like any region
-    /// but not as a mirror [F13]. The creator of `memory` has promised that it is valid for as long as its
+    /// Registers memory that something else has allocated, as a region that can be used like any other but not
+    /// as a mirror [F13]. The creator of `memory` has promised that it is valid for as long as its
     /// keeper lives ([`Region::from_raw`]).
     ///
     /// # Panics

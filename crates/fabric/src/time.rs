@@ -15,7 +15,7 @@ impl Instant {
         Self(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the number of nanoseconds since the origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0

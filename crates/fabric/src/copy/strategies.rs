@@ -195,7 +195,7 @@ mod tests {
         taken
     }
 
-    /// Whichever is the fastest, and trials are few.
+    /// Whichever strategy is the fastest, the others are rarely tried.
     #[test]
     fn the_fastest_strategy_copies_nearly_all_blocks() {
         for prices in [[10_000, 40_000, 15_000], [40_000, 10_000, 15_000], [40_000, 30_000, 20_000]] {

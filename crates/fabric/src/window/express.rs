@@ -1,5 +1,4 @@
 //! Express records: a short message and its announcement in one write (Spindle §2.3).
-//! Express records: a short message and its announcement in one write (Spindle §2.3).
 //!
 //! `Deviation:` Spindle pushes every message and its counter by separate writes.
 //!
@@ -7,7 +6,7 @@
 //! that announces it. A short message that is alone in its window goes through the *express slot* instead, a
 //! few words next to the announcement: the announcement as it would be pushed, a check word, and the payload.
 //! The check covers all of them, so a reader that sees only a part of the write treats it as not arrived, and
-//! looks again.
+//! reads it again.
 //!
 //! **The slot.** Word 0 is the announcement after the record, word 1 the check (56 bits) and the length in
 //! bytes (8 bits); the payload follows. A mixture of one write and the previous one passes the check with

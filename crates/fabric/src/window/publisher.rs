@@ -100,8 +100,8 @@ impl WindowPublisher {
         self.published - self.freed
     }
 
-    /// Returns whether freeing is worth a look at the other members: half of the window is used, or the
-    /// writer waits.
+    /// Returns whether freeing justifies loading the progress of the other members: half of the window is
+    /// used, or the writer waits.
     #[inline]
     #[must_use]
     pub fn wants_space(&self) -> bool {
