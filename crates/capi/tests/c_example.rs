@@ -1,4 +1,4 @@
-//! The C example is compiled against the header and the library, with warnings as errors, and run.
+//! Compiles the C example against the header and the library, with warnings as errors, and runs it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 #[test]
 fn the_example_compiles_and_runs() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    // This test lies in the folder `deps` beside the library's file.
+    // This test's program is in the folder `deps` next to the library's file.
     let built = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
     let folder = if built.join("libsquall_exs.so").exists() { built } else { built.join("..") };
     assert!(folder.join("libsquall_exs.so").exists(), "no libsquall_exs.so in {}", folder.display());
@@ -25,5 +25,5 @@ fn the_example_compiles_and_runs() {
     let run = Command::new(&program).env("LD_LIBRARY_PATH", &folder).output().unwrap();
     std::fs::remove_file(&program).unwrap();
     let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success() && text.contains("1000000 bytes there and back"), "{text}");
+    assert!(run.status.success() && text.contains("1000000 bytes echoed"), "{text}");
 }

@@ -175,5 +175,5 @@ fn nobody_answers() {
         TestProcess::<UnixStream>::join(2, &contact, |plan| plan.timeout = Duration::from_millis(300))
             .error();
     assert!(matches!(&lonely, BootstrapError::Unreachable { contacts, .. } if contacts[..] == [contact]));
-    assert!(lonely.to_string().contains("nobody listens there"), "{lonely}");
+    assert!(lonely.to_string().contains("no process listens there"), "{lonely}");
 }
