@@ -312,7 +312,7 @@ impl Group {
     /// Takes a replicated object, as [`Group::object`] does, with options.
     ///
     /// # Errors
-    /// As for [`Group::object`].
+    /// The errors of [`Group::object`].
     pub fn object_with<T: Replicated>(
         &mut self,
         name: &str,

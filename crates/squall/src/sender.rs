@@ -168,7 +168,7 @@ impl Sender {
     /// makes this the fastest way to send. Bytes that `write` leaves out become zeros.
     ///
     /// # Errors
-    /// As [`Sender::send`].
+    /// The errors of [`Sender::send`].
     #[inline]
     pub fn send_written(
         &mut self,
@@ -183,7 +183,7 @@ impl Sender {
     /// Sends a copy of `bytes`.
     ///
     /// # Errors
-    /// As [`Sender::send`].
+    /// The errors of [`Sender::send`].
     #[inline]
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         self.send_written(bytes.len(), |payload| payload.put(bytes))

@@ -57,7 +57,7 @@ pub fn assemble<S: LinkSocket>(
 /// Meets the other first members, unless a contact reports that their group is already running.
 ///
 /// # Errors
-/// As [`assemble`].
+/// The errors of [`assemble`].
 pub(crate) fn meet<S: LinkSocket>(
     plan: &BootstrapPlan,
     listener: &BootstrapListener<S>,

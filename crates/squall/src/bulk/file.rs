@@ -49,7 +49,7 @@ impl Session {
     /// is called a few times a second with a receiver's rank and the number of blocks that it has.
     ///
     /// # Errors
-    /// As [`Session::send`]; [`BulkError::NotFiles`]; or [`BulkError::File`] if the file cannot be read or written.
+    /// The errors of [`Session::send`]; [`BulkError::NotFiles`]; or [`BulkError::File`] if the file cannot be read.
     pub fn send_file(
         &mut self,
         file: &File,
@@ -68,8 +68,8 @@ impl Session {
     /// Receives the next object into a file.
     ///
     /// # Errors
-    /// As [`Session::next_object`]; [`BulkError::NotFiles`]; or [`BulkError::File`] if the file cannot be read or
-    /// written.
+    /// The errors of [`Session::next_object`]; [`BulkError::NotFiles`]; or [`BulkError::File`] if the file cannot be
+    /// read or written.
     pub fn receive_file(&mut self, target: FileTarget<'_>) -> Result<(), BulkError> {
         let bytes = self.next_object()?.bytes;
         let network = self.network()?;

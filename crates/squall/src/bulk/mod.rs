@@ -98,7 +98,7 @@ impl Session {
     /// Joins a session with options, which must be the same at all members.
     ///
     /// # Errors
-    /// As [`Session::join`].
+    /// The errors of [`Session::join`].
     pub fn join_with(config: &Config, options: &BulkOptions) -> Result<Self, BulkError> {
         Self::join_observed(config, options, &mut |_| ())
     }
@@ -106,7 +106,7 @@ impl Session {
     /// Joins a session and reports how the members find each other.
     ///
     /// # Errors
-    /// As [`Session::join`].
+    /// The errors of [`Session::join`].
     pub fn join_observed(
         config: &Config,
         options: &BulkOptions,
@@ -196,7 +196,7 @@ impl Session {
     /// Receives the next object into new memory.
     ///
     /// # Errors
-    /// As [`Session::next_object`].
+    /// The errors of [`Session::next_object`].
     pub fn receive(&mut self) -> Result<BulkBuffer, BulkError> {
         let mut buffer = self.buffer(0);
         self.receive_buffer(&mut buffer)?;
@@ -207,7 +207,7 @@ impl Session {
     /// single receiver that waits with a large enough buffer gets the object a round trip sooner.
     ///
     /// # Errors
-    /// As [`Session::next_object`].
+    /// The errors of [`Session::next_object`].
     pub fn receive_buffer(&mut self, buffer: &mut BulkBuffer) -> Result<(), BulkError> {
         self.require_root(false)?;
         match &mut self.engine {
@@ -257,7 +257,7 @@ impl Session {
     /// until the value is dropped. Between hosts it is received into new memory.
     ///
     /// # Errors
-    /// As [`Session::next_object`].
+    /// The errors of [`Session::next_object`].
     pub fn receive_in_place(&mut self) -> Result<InPlace<'_>, BulkError> {
         let bytes = self.next_object()?.len()?;
         let object = match &mut self.engine {

@@ -61,8 +61,8 @@ const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 /// How members reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// To each member by the best transport that both ends have: shared memory, RDMA or TCP. The members connect over
-    /// TCP first.
+    /// The best transport that both ends have, chosen for each pair of members: shared memory, RDMA or TCP. The
+    /// members connect over TCP first.
     Auto,
     /// Shared memory: all members on one host, under one user.
     Shm,
@@ -83,14 +83,14 @@ impl Transport {
 /// What the polling thread does when there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdlePolicy {
-    /// It does what suits the number of cores.
+    /// The thread chooses the policy that suits the number of cores.
     #[default]
     Auto,
-    /// It continues to poll, and keeps its core busy.
+    /// The thread continues to poll, and keeps its core busy.
     Spin,
-    /// It continues to poll, but yields to other threads in between.
+    /// The thread continues to poll, but yields to other threads in between.
     Yield,
-    /// It soon sleeps.
+    /// The thread soon sleeps.
     Park,
 }
 

@@ -118,7 +118,7 @@ impl Observer {
     /// Connects like [`Observer::connect`], with options.
     ///
     /// # Errors
-    /// As for [`Observer::connect`].
+    /// The errors of [`Observer::connect`].
     pub fn connect_with(
         config: &Config,
         subgroup: &str,
@@ -172,7 +172,7 @@ impl Observer {
     /// be found.
     ///
     /// # Errors
-    /// As [`Observer::next`].
+    /// The errors of [`Observer::next`].
     pub fn next_within(&mut self, patience: Duration) -> Result<Option<Observed>, ExternalError> {
         let until = Instant::now() + patience;
         loop {

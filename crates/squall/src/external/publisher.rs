@@ -53,7 +53,7 @@ impl Publisher {
     /// lost.
     ///
     /// # Errors
-    /// As for [`Publisher::connect`].
+    /// The errors of [`Publisher::connect`].
     pub fn connect_with(config: &Config, subgroup: &str, timeout: Duration) -> Result<Self, ExternalError> {
         let finder = MemberFinder::new(config, subgroup)?;
         let (subgroup, resends, session) = (subgroup.to_owned(), false, None);

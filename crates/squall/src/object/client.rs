@@ -43,7 +43,7 @@ impl<T: Replicated> Client<T> {
     /// Connects like [`Client::connect`]; an update or query is tried for `timeout`.
     ///
     /// # Errors
-    /// As for [`Client::connect`].
+    /// The errors of [`Client::connect`].
     pub fn connect_with(config: &Config, name: &str, timeout: Duration) -> Result<Self, HandleError> {
         let config = Arc::new(config.clone().with_shards());
         let subgroups: Vec<String> = shards_of(name, &config.subgroups).into_iter().map(Into::into).collect();
@@ -111,7 +111,7 @@ impl<T: Replicated> Client<T> {
     /// as an update.
     ///
     /// # Errors
-    /// As [`Client::update`].
+    /// The errors of [`Client::update`].
     pub fn query_latest(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let bytes = wire::encode(query)?;
         if bytes.len() > self.update_bytes_max {

@@ -140,7 +140,7 @@ impl<T: Replicated> Object<T> {
     /// Updates the object in `key`'s shard, as [`Object::update_shard`] does.
     ///
     /// # Errors
-    /// As for that method.
+    /// The errors of that method.
     pub fn update(&self, key: &[u8], update: &T::Update) -> Result<Pending<T::Reply>, ObjectError> {
         self.update_shard(self.shard(key), update)
     }
@@ -179,7 +179,7 @@ impl<T: Replicated> Object<T> {
     /// Queries the object in a shard, as [`Object::query`] does.
     ///
     /// # Errors
-    /// As for that method.
+    /// The errors of that method.
     ///
     /// # Panics
     /// If there is no such shard.
@@ -198,7 +198,7 @@ impl<T: Replicated> Object<T> {
     /// as an update.
     ///
     /// # Errors
-    /// As [`Object::update_shard`].
+    /// The errors of [`Object::update_shard`].
     pub fn query_latest(&self, key: &[u8], query: &T::Query) -> Result<Pending<T::Reply>, ObjectError> {
         let (shard, bytes) = (self.shard(key), wire::encode(query)?);
         let (pending, completion) = pending::pair();
