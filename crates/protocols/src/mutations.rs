@@ -1,10 +1,10 @@
-//! Declares mutations: mistakes that can be put back into a protocol, one at a time, to see that a check catches them. A
+//! Declares mutations: errors that can be put into a protocol, one at a time, to verify that a check catches them. A
 //! checker that has never failed is not trusted (Derecho §3.2–3.4, Spindle §2–3, RDMC §3.2, EXS §III).
 //!
-//! Outside tests, and without the feature `mutations`, which only the simulator's tests switch on, `is_on` is `false` at
-//! compile time, and the protocols hold no trace of this.
+//! Outside tests, and without the feature `mutations`, which only the simulator's tests enable, `is_on` is `false` at
+//! compile time, and the compiled protocols contain no trace of mutations.
 
-/// An enum of mutations, all of them as `ALL`, `is_on` for the protocol, and `with` for tests.
+/// Defines an enum of mutations, the list `ALL` of them, `is_on` for the protocol, and `with` for tests.
 macro_rules! mutations {
     ($(#[$about:meta])* $vis:vis enum $mutation:ident { $($(#[$what:meta])* $name:ident,)+ }) => {
         $(#[$about])*
@@ -30,20 +30,20 @@ macro_rules! mutations {
             static ACTIVE: std::cell::Cell<Option<$mutation>> = const { std::cell::Cell::new(None) };
         }
 
-        /// Whether `mutation` is on in this thread.
+        /// Returns whether `mutation` is on in this thread.
         #[cfg(any(test, feature = "mutations"))]
         pub(crate) fn is_on(mutation: $mutation) -> bool {
             ACTIVE.get() == Some(mutation)
         }
 
-        /// Whether `mutation` is on: never.
+        /// Returns false: no mutation can be on.
         #[cfg(not(any(test, feature = "mutations")))]
         #[inline]
         pub(crate) const fn is_on(_: $mutation) -> bool {
             false
         }
 
-        /// Runs `run` with `mutation` on, if there is one, in this thread.
+        /// Calls `run` with `mutation` on in this thread, if there is one.
         #[cfg(any(test, feature = "mutations"))]
         #[allow(dead_code, reason = "some mutations are switched on by the simulator's tests only")]
         $vis fn with<T>(mutation: impl Into<Option<$mutation>>, run: impl FnOnce() -> T) -> T {

@@ -1,4 +1,5 @@
-//! What scenarios promise to reach: every point is promised by one of them, and a point that is no longer reached is named.
+//! Tests of the scenarios' coverage: every point is promised by one of them, and a point that is no longer reached is
+//! reported.
 
 use squall_protocols::mutation::{self, GroupMutation};
 use squall_simulator::coverage::{Point, RULE_KINDS};
@@ -24,7 +25,7 @@ fn a_point_that_is_no_longer_reached_is_named() {
     assert_eq!(missing, ["NullsSent (A round that others have begun is filled by nulls)"]);
 }
 
-/// A run counts once, whatever it has reached how often; what was reached before it does not count.
+/// Each run counts once for a point, however often it reaches it, and points reached before the run do not count.
 #[test]
 fn runs_are_counted_and_not_hits() {
     let summary = sweep(&multicast::SCENARIO, 0..40, usize::MAX, |_, _| true);

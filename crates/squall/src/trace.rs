@@ -1,8 +1,8 @@
-//! View changes as a trace that the tracing page of Chrome shows (Derecho §3.4).
+//! View changes as a trace for Chrome's trace viewer (Derecho §3.4).
 //!
-//! [`chrome`] is a pure function: whoever has the timelines of some members writes them to a file and opens that in
-//! `chrome://tracing`. Each member is a process there; each view change is a slice over
-//! the slices of its steps, each of which lasts until the next.
+//! [`chrome`] is a pure function from the timelines of some members to the text of a trace; write it to a file and
+//! open the file in `chrome://tracing`. Each member is shown as a process; each view change is a slice above the
+//! slices of its steps, each of which lasts until the next step.
 
 use std::fmt::Write as _;
 
@@ -12,15 +12,15 @@ use squall_protocols::membership::ViewChangeStep;
 /// One member's view changes.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberTrack<'a> {
-    /// What to call the member.
+    /// The member's name.
     pub name: &'a str,
-    /// What to add to the member's instants, in nanoseconds, to get to a clock that all members share.
+    /// The offset in nanoseconds that converts the member's instants to a clock that all members share.
     pub offset_ns: i128,
     /// Its view changes, as [`squall_protocols::group::GroupCore::timeline`] yields them.
     pub changes: &'a [ViewChange],
 }
 
-/// A JSON array of trace events, one on a line. Times begin with the earliest step of all.
+/// Returns a JSON array of trace events, one on each line. Times are relative to the earliest step of all.
 #[must_use]
 pub fn chrome(tracks: &[MemberTrack<'_>]) -> String {
     let instants = |track: &MemberTrack<'_>| {
@@ -63,12 +63,12 @@ fn slice(pid: usize, name: &str, begin_ns: i128, end_ns: i128, args: &str) -> St
     format!(r#"{{"ph":"X","name":"{name}","pid":{pid},"tid":0,"ts":{at},"dur":{lasts},"args":{args}}}"#)
 }
 
-/// Microseconds, as the format wants them.
+/// Formats a time in microseconds, as the trace format requires.
 fn micros(nanos: i128) -> String {
     format!("{}.{:03}", nanos / 1000, nanos % 1000)
 }
 
-/// A JSON string.
+/// Returns `text` as a JSON string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for char in text.chars() {
@@ -96,7 +96,7 @@ mod tests {
         ViewChange { to, members: 2, removed: 1, joined: 0, led: true, steps: taken }
     }
 
-    /// Two members whose clocks differ: their steps fall into one order.
+    /// The steps of two members whose clocks differ are put in one order.
     #[test]
     fn steps_are_slices_on_one_clock() {
         let first = [change(

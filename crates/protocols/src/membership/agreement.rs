@@ -1,4 +1,4 @@
-//! Agreement on how a view ends: propose, echo, decide, and take over from a leader that is gone (Derecho §3.4).
+//! Agreement on how a view ends: propose, echo, decide, and take over from a failed leader (Derecho §3.4).
 
 use squall_fabric::Instant;
 
@@ -8,7 +8,7 @@ use crate::coverage::{Point, reach};
 use crate::mutation::{GroupMutation, is_on};
 
 impl Membership {
-    /// One step of the agreement; returns the amount of work done.
+    /// Takes one step of the agreement; returns the amount of work done.
     pub(super) fn agree(&mut self, now: Instant) -> usize {
         let Some(leader) = self.leader() else { return 0 };
         let (work, step) = match leader == self.table.rank() {
@@ -26,7 +26,7 @@ impl Membership {
         work
     }
 
-    /// Another member, perhaps one that is gone by now, has decided.
+    /// Takes over the decision of another member, which may have failed by now; returns whether there is one.
     pub(super) fn take_over_decision(&mut self) -> bool {
         for rank in 0..self.view.members.len() {
             let decided = index(self.row.decided.load(self.table.row(rank)));
@@ -40,7 +40,7 @@ impl Membership {
                 continue;
             }
             match self.echoed.clone() {
-                // [V1] Two decisions, or two proposals of one leader: a member has not kept to the protocol.
+                // [V1] Two decisions, or two proposals of one leader: a member has violated the protocol.
                 Some((echoed, own)) if echoed >= leader && own != proposal => {
                     self.on_contradiction(rank, leader, &own);
                     continue;
@@ -60,9 +60,9 @@ impl Membership {
         false
     }
 
-    /// As leader: proposes once, when all that stay have stopped and follow this leader. A leader that is in the cut
-    /// itself resigns, even if it has proposed: it does not hear all that stay, so it cannot know how much they have,
-    /// and those who do not hear it echo nothing of it.
+    /// As leader: proposes once, when all members that stay have wedged and follow this leader. A leader that is in
+    /// the cut itself resigns, even if it has proposed: it does not hear all members that stay, so it cannot know how
+    /// much they have, and those that do not hear it echo nothing of it.
     fn propose(&mut self) -> usize {
         let own = self.table.rank();
         let has_proposed = self.echoed_last() > own;
@@ -109,7 +109,7 @@ impl Membership {
         1
     }
 
-    /// Whom to remove because some members do not hear each other; `None` while that is not clear.
+    /// Returns the members to remove because some members do not hear each other; `None` while that is not clear.
     fn cut(&self) -> Option<u64> {
         if self.disputed == 0 {
             return Some(0);
@@ -120,7 +120,7 @@ impl Membership {
         self.reports().cut(self.table.rank(), |stay| self.suffice(stay))
     }
 
-    /// Whether `rank` has wedged and will echo nobody below `leader` any more \[D1\].
+    /// Returns whether `rank` has wedged and will not echo any leader below `leader` any more \[D1\].
     fn follows(&self, rank: usize, leader: usize) -> bool {
         let row = self.table.row(rank);
         let below = (1 << leader) - 1;
@@ -130,7 +130,8 @@ impl Membership {
         is_complete && accepts
     }
 
-    /// The proposal of the latest earlier leader that anybody has echoed \[D2\]: in whose row it is, and of which leader.
+    /// Returns the proposal of the latest earlier leader that any member has echoed \[D2\], with the rank in whose
+    /// row it is, and the leader's rank.
     fn earlier_proposal(&self) -> Option<(usize, usize, Proposal)> {
         if is_on(GroupMutation::IgnoreEarlierProposal) {
             return None;
@@ -138,7 +139,8 @@ impl Membership {
         let echoes = (0..self.view.members.len())
             .map(|rank| (index(self.row.echoed.load(self.table.row(rank))), rank));
         let echoes = echoes.filter(|(echoed, _)| (1..=self.view.members.len()).contains(echoed));
-        // What cannot be read was missed here, and is in a row that accuses this member: no decision needs that one.
+        // A proposal that cannot be read was missed here, and is in a row that accuses this member: no decision
+        // depends on that one.
         let readable = echoes.filter_map(|(echoed, rank)| Some((echoed, rank, self.load(rank, echoed - 1)?)));
         let readable: Vec<(usize, usize, Proposal)> = readable.collect();
         if readable.iter().any(|(echoed, ..)| *echoed != readable[0].0) {
@@ -150,7 +152,7 @@ impl Membership {
 
     fn new_proposal(&self, cut: u64) -> Proposal {
         let members = self.view.members.len();
-        // A joiner for whom there is no place takes no state over.
+        // A joiner for which there is no place takes over no state.
         let is_full = members == MEMBERS_MAX;
         let (leaving, removed) = self.departures(cut, if is_full { &[] } else { &self.joins });
         let most = if is_on(GroupMutation::OneJoinPerView) { 1 } else { JOINS_MAX };
@@ -163,7 +165,7 @@ impl Membership {
         Proposal { removed, leaving, joins, holders: self.holders(removed), trims }
     }
 
-    /// For each sender of a segment the least count of those members that are not in the cut.
+    /// Returns for each sender of a segment the least count of the members that are not in the cut.
     fn trim(&self, segment: &SenderSegment, cut: u64) -> impl Iterator<Item = u64> {
         (segment.counts..segment.counts + segment.senders).map(move |i| {
             let counts = segment
@@ -193,8 +195,9 @@ impl Membership {
         1
     }
 
-    /// Whether a majority has echoed the leader's proposal, and everybody that can be expected to: not those that it
-    /// removes, nor, where a majority is what makes a decision safe, those that follow this leader no more.
+    /// Returns whether a majority has echoed the leader's proposal, and so have all members that can be expected to:
+    /// not those that it removes, nor, where a majority makes a decision safe, those that no longer follow this
+    /// leader.
     fn all_have_echoed(&self, leader: usize) -> bool {
         let Some((_, proposal)) = self.echoed.as_ref().filter(|(echoed, _)| *echoed == leader) else {
             return false;
@@ -214,9 +217,9 @@ impl Membership {
             && ranks(self.heard_members()).all(|rank| has_echoed(rank) || !can_echo(rank))
     }
 
-    /// The proposal of `leader`, which this member has echoed, is decided.
+    /// Decides the proposal of `leader`, which this member has echoed.
     fn decide(&mut self, leader: usize) {
-        let (echoed, proposal) = self.echoed.clone().expect("it is echoed first");
+        let (echoed, proposal) = self.echoed.clone().expect("a proposal is echoed before it is decided");
         assert_eq!(echoed, leader, "what is decided was echoed last");
         self.table.raise(self.row.decided, leader as u64 + 1);
         self.decision = Some(match is_on(GroupMutation::HoldersOfOneMember) {
@@ -232,19 +235,20 @@ impl Membership {
         self.echoed = Some((leader, proposal));
     }
 
-    /// The proposal of `leader` in the row of `rank`, if it has come here.
+    /// Returns the proposal of `leader` in the row of `rank`, if it has arrived here.
     pub(super) fn load(&self, rank: usize, leader: usize) -> Option<Proposal> {
         Proposal::load(self.table.row(rank), self.row.proposal(leader), self.row.trims, self.row.states)
     }
 
-    /// One more than the rank of the leader whose proposal this member has echoed last.
+    /// Returns one more than the rank of the leader whose proposal this member has echoed last, or 0.
     pub(super) fn echoed_last(&self) -> usize {
         self.echoed.as_ref().map_or(0, |(leader, _)| leader + 1)
     }
 }
 
-/// Of proposals, each with one more than the rank of its leader and the rank of a member that has echoed it, the one of the
-/// latest leader \[D2\]: the rank of a member that has echoed it, and the rank of that leader.
+/// Returns the proposal of the latest leader \[D2\], with the rank of a member that has echoed it, and the leader's
+/// rank. `echoes` has for each proposal one more than the rank of its leader, and the rank of a member that has
+/// echoed it.
 fn latest(echoes: impl Iterator<Item = (usize, usize, Proposal)>) -> Option<(usize, usize, Proposal)> {
     let key = |(echoed, rank, _): &(usize, usize, Proposal)| (*echoed, *rank);
     let (echoed, rank, proposal) = match is_on(GroupMutation::TakeEarliestProposal) {
@@ -254,7 +258,7 @@ fn latest(echoes: impl Iterator<Item = (usize, usize, Proposal)>) -> Option<(usi
     Some((rank, echoed - 1, proposal))
 }
 
-/// A word of a row that names a rank; what is no rank is beyond all.
+/// Converts a word of a row to a rank; a word that is too large becomes greater than all ranks.
 fn index(word: u64) -> usize {
     usize::try_from(word).unwrap_or(usize::MAX)
 }
@@ -268,9 +272,9 @@ mod tests {
         Proposal { removed, leaving: 0, joins: Vec::new(), holders: Vec::new(), trims: Vec::new() }
     }
 
-    /// A leader dies when the third has its proposal and the second has not, the second when its own is decided and no
-    /// other member knows that: what was decided has to be taken over, not what was proposed before. To see that in the simulator takes
-    /// three deaths, each at one of a few posts.
+    /// A leader dies when the third member has its proposal and the second has not; then the second dies when its own
+    /// proposal is decided and no other member knows that: what was decided has to be taken over, not what was
+    /// proposed before. To reach this in the simulator takes three deaths, each at one of a few posts.
     #[test]
     fn the_proposal_of_the_latest_leader_is_taken_over() {
         let echoes = || [(1, 2, removal(0b1)), (2, 1, removal(0b101)), (2, 3, removal(0b101))].into_iter();

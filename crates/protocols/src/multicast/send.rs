@@ -1,4 +1,4 @@
-//! The first step of an evaluation: what the application has committed is sent (Spindle §2.3, §3.2).
+//! The first step of an evaluation: committed messages are sent (Spindle §2.3, §3.2).
 
 use squall_fabric::window::{Announcement, INDEXES_MAX};
 
@@ -6,7 +6,7 @@ use super::{Deliver, Subgroup, SubgroupFailure};
 use crate::mutation::{GroupMutation, is_on};
 
 impl<D: Deliver> Subgroup<D> {
-    /// Sends what the application has committed; returns how many messages.
+    /// Sends the messages that the application has committed; returns how many.
     pub(super) fn send(&mut self) -> u64 {
         if self.send_express() {
             return 1;

@@ -1,4 +1,4 @@
-//! Introduction: what each end tells the other first (EXS §II.B: credits and ring are known before data flows).
+//! The introduction that each end sends first (EXS §II.B: credits and ring are known before data flows).
 
 use squall_fabric::{GRANT_BYTES, Grant};
 
@@ -13,24 +13,24 @@ use super::{
 pub(super) struct StreamHello {
     pub(super) kind: SocketKind,
     pub(super) policy: TransferPolicy,
-    /// Receives that this end has posted.
+    /// The number of receives that this end has posted.
     pub(super) credits: u32,
-    /// The most adverts that this end will have out.
+    /// The maximum number of this end's outstanding adverts.
     pub(super) receives_max: u32,
-    /// Whether it advertises again when its ring is empty.
+    /// Whether this end advertises again when its ring is empty.
     pub(super) renewal: bool,
-    /// The peer's right to write this end's ring: all of it.
+    /// The peer's right to write all of this end's ring.
     pub(super) ring: Grant,
 }
 
 /// The length of a [`StreamHello`].
 pub(super) const HELLO_BYTES: usize = 16 + GRANT_BYTES;
 
-/// First byte, and the version of the protocol behind it.
+/// The first byte, followed by the version of the protocol.
 const MARK: [u8; 2] = [0xe6, 1];
 
 impl StreamHello {
-    /// What an end with these settings and this ring says.
+    /// Returns the introduction of an end with these settings and this ring.
     pub(super) fn new(settings: &StreamSettings, ring: Grant) -> Self {
         let receives_max = u32::try_from(settings.receives_max).unwrap_or(u32::MAX);
         let StreamSettings { kind, policy, credits, renewal, .. } = *settings;
@@ -56,7 +56,7 @@ impl StreamHello {
         bytes
     }
 
-    /// Reads an introduction. Fuzzed as `stream`.
+    /// Decodes an introduction. Fuzzed as `stream`.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, StreamViolation> {
         let bytes: &[u8; HELLO_BYTES] = bytes.try_into().map_err(|_| StreamViolation::Garbled)?;
         if bytes[..2] != MARK {
@@ -84,7 +84,7 @@ impl StreamHello {
         if is_sound { Ok(hello) } else { Err(StreamViolation::Garbled) }
     }
 
-    /// Checks that an end with `settings` can talk to this one.
+    /// Checks that an end with `settings` is compatible with the sender of this introduction.
     pub(super) fn check(&self, settings: &StreamSettings) -> Result<(), StreamViolation> {
         let is_alike = self.kind == settings.kind && self.policy == settings.policy;
         let has_ring = !settings.has_ring() || self.ring.words > 0;
@@ -92,11 +92,11 @@ impl StreamHello {
     }
 }
 
-/// Reads bytes as an introduction and as a later message, for fuzzing; returns how many of these they are.
+/// Decodes bytes as an introduction and as a later message, and returns how many of the two succeed.
 /// Fuzzed as `stream`.
 ///
 /// # Panics
-/// If what was read is not read again from what is written of it.
+/// If a decoded value differs after it was encoded and decoded again.
 #[must_use]
 pub fn read_foreign(bytes: &[u8]) -> usize {
     let mut kinds = 0;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_portable_form_returns_the_same_hello() {
+    fn a_decoded_hello_equals_the_encoded_one() {
         assert_eq!(StreamHello::decode(&hello().encode()), Ok(hello()));
     }
 

@@ -1,4 +1,4 @@
-//! The sending half: which send meets which advert, and what goes through the ring instead (EXS fig. 2).
+//! The sending half: matches sends to adverts, or sends through the ring (EXS fig. 2).
 
 use std::collections::VecDeque;
 
@@ -12,32 +12,33 @@ use super::{
     StreamViolation, TRANSFER_BYTES_MAX, TransferPolicy, TransferRoute,
 };
 
-/// The sender's state: table I, and the sends that wait.
+/// The sender's state: table I, and the pending sends.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct StreamSender {
     kind: SocketKind,
     policy: TransferPolicy,
-    /// `P_s`: direct exactly if the last transfer was direct, or there was none (lemma 3).
+    /// `P_s`: direct if and only if the last transfer was direct, or there was none (lemma 3).
     phase: Phase,
-    /// `S_s`: bytes sent; receives used up, if packets are sent. All adverts of `P_s` but the first are at or below.
+    /// `S_s`: the bytes sent, or the receives used up if the socket sends packets. All adverts of `P_s` but the first
+    /// have sequence numbers at or below it.
     sequence: u64,
     /// `q_A`: adverts that are not stale; while `P_s` is direct, all of phase `P_s` (lemma 4).
     adverts: VecDeque<Advert>,
     adverts_max: usize,
-    /// The phase of the last advert that came \[E4\].
+    /// The phase of the latest advert \[E4\].
     advertised: Phase,
     ring: RingWriter,
-    /// The peer advertises again when its ring is empty.
+    /// Whether the peer advertises again when its ring is empty.
     peer_renews: bool,
     patience: Patience,
-    /// The peer does not know that a turn has begun: that this sender sends nothing before an advert comes.
+    /// Whether this sender holds sends back until an advert comes and has not reported it to the peer yet.
     waits_silently: bool,
-    /// Sends in order; only the first has a part sent.
+    /// The pending sends in order; only the first can be partly sent.
     sends: VecDeque<Waiting>,
 }
 
-/// A send that is not wholly transferred.
+/// A send that is not transferred completely.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 struct Waiting {
@@ -51,7 +52,8 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendStep {
     Transfer(StreamTransfer),
-    /// The head receive is too small for the packet of that length; its advert is used up, the packet waits \[E9\].
+    /// The head receive is too small for the packet, whose length this is. The advert is used up, and the packet
+    /// waits \[E9\].
     TooLong(u64),
 }
 
@@ -73,7 +75,7 @@ impl StreamSender {
         }
     }
 
-    /// The peer is there.
+    /// Handles the peer's introduction.
     pub(super) fn on_peer(&mut self, peer: &PeerParameters) {
         self.ring = RingWriter::new(peer.ring_words);
         (self.adverts_max, self.peer_renews) = (peer.receives_max, peer.renews);
@@ -86,12 +88,12 @@ impl StreamSender {
         &mut self.patience
     }
 
-    /// When the head send stops waiting for an advert.
+    /// Returns when the head send stops waiting for an advert.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.patience.next_deadline().filter(|_| !self.sends.is_empty())
     }
 
-    /// Sends that are not wholly transferred.
+    /// Returns the number of sends that are not transferred completely.
     pub(super) fn waiting(&self) -> usize {
         self.sends.len()
     }
@@ -101,7 +103,7 @@ impl StreamSender {
         self.sends.push_back(Waiting { id, length, sent: 0 });
     }
 
-    /// Takes back a send of which nothing has been sent.
+    /// Cancels a send of which nothing has been sent.
     pub(super) fn cancel(&mut self, id: SendId) -> bool {
         let Some(at) = self.sends.iter().position(|send| send.id == id && send.sent == 0) else {
             return false;
@@ -110,7 +112,7 @@ impl StreamSender {
         true
     }
 
-    /// Takes back all sends that are not wholly transferred.
+    /// Cancels all sends that are not transferred completely.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = SendId> {
         self.sends.drain(..).map(|send| send.id)
     }
@@ -121,8 +123,8 @@ impl StreamSender {
         Ok(())
     }
 
-    /// An advert has come. It is judged at once: what is stale now stays stale, since phases and sequence numbers
-    /// only grow.
+    /// Handles an advert. It is judged at once: an advert that is stale now remains stale, because phases and
+    /// sequence numbers only grow.
     pub(super) fn on_advert(
         &mut self,
         advert: Advert,
@@ -161,8 +163,8 @@ impl StreamSender {
         Ok(())
     }
 
-    /// Throws stale adverts away (fig. 2, lines 1–8). One that is stale although its phase is new takes its whole
-    /// phase with it (fig. 8): the receiver will begin another when it sees what is under way.
+    /// Drops stale adverts (fig. 2, lines 1–8). With an advert that is stale although its phase is new, its whole
+    /// phase is dropped (fig. 8): the receiver begins another phase when it sees the data in flight.
     fn drop_stale(&mut self, statistics: &mut Statistics) {
         while let Some(head) = self.adverts.front() {
             let late = head.sequence < self.sequence && !is_on(StreamMutation::IgnoreSequence);
@@ -178,7 +180,8 @@ impl StreamSender {
         }
     }
 
-    /// The receiver takes its adverts back. The answer ends the phase, as an indirect transfer of no bytes would.
+    /// Handles the withdrawal of the receiver's adverts. The answer ends the phase, as an indirect transfer of no
+    /// bytes would.
     pub(super) fn on_withdraw(&mut self, statistics: &mut Statistics) {
         statistics.adverts_dropped += self.adverts.len() as u64;
         self.adverts.clear();
@@ -188,7 +191,7 @@ impl StreamSender {
         }
     }
 
-    /// Whether [`StreamSender::next`] looks at the time, or would if it were called.
+    /// Returns whether [`StreamSender::next`] depends on the time, or would if it were called.
     #[inline]
     pub(super) fn needs_clock(&self) -> bool {
         if self.policy != TransferPolicy::Dynamic || self.kind == SocketKind::Packets {
@@ -205,7 +208,7 @@ impl StreamSender {
     }
 
     /// Matches the head send to an advert or to the ring (fig. 2); `None` if it must wait.
-    // What it returns would go through memory, which waits for the words of the last post.
+    // Without inlining, the result would pass through memory, which waits for the stores of the last post.
     #[inline(always)]
     pub(super) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<SendStep> {
         let send = self.sends.front()?;
@@ -226,13 +229,13 @@ impl StreamSender {
         Some(SendStep::Transfer(transfer))
     }
 
-    /// Whether the head send goes through the ring although there are adverts, which become stale thereby.
+    /// Returns whether the head send goes through the ring although there are adverts, which thereby become stale.
     #[inline]
     fn leaves_adverts(&self, left: u64) -> bool {
         self.patience.prefers_ring(left) && self.ring.free_space() > 0
     }
 
-    /// Whether the head send waits for an advert although the ring has space; see [`Patience`].
+    /// Returns whether the head send waits for an advert although the ring has space; see [`Patience`].
     fn holds_back(&mut self, now: Instant, left: u64) -> bool {
         match self.policy {
             TransferPolicy::Direct | TransferPolicy::Indirect => false,
@@ -242,7 +245,7 @@ impl StreamSender {
         }
     }
 
-    /// Whether the head send waits in an indirect phase.
+    /// Returns whether the head send waits for an advert in an indirect phase.
     fn turns(&mut self, now: Instant, left: u64) -> bool {
         let was_turning = self.patience.is_in_round();
         let turns = self.patience.has_begun_round(now, left, 8 * self.ring.in_use());
@@ -250,13 +253,13 @@ impl StreamSender {
         turns
     }
 
-    /// Whether the peer must be told that this sender waits.
+    /// Returns whether this sender must tell the peer that it waits.
     #[inline]
     pub(super) fn must_report_wait(&self) -> bool {
         self.waits_silently && !is_on(StreamMutation::WaitSilently)
     }
 
-    /// Whether it must; it is told now.
+    /// Returns whether this sender must tell the peer that it waits, and records that it does so now.
     pub(super) fn report_wait(&mut self) -> bool {
         std::mem::take(&mut self.waits_silently)
     }
@@ -303,7 +306,7 @@ impl StreamSender {
             statistics.mode_switches += 1;
         }
         let send = self.sends.front().expect("the caller saw it");
-        // A send begins at a word, so its piece has the same alignment in the ring.
+        // A send begins at a word, so the piece has the same alignment in the ring.
         let skip = send.sent % 8;
         let space =
             if is_on(StreamMutation::WriteAcrossEnd) { self.ring.free() } else { self.ring.free_space() };

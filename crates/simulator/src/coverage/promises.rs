@@ -1,5 +1,5 @@
-//! What each scenario must reach, within the seeds that `.ci/run` runs: all that it reached in at least ten of these runs
-//! when this was written, and what is rare everywhere.
+//! The points and faults that each scenario must reach within the seeds that `.ci/run` runs: those that it reached in
+//! at least ten of these runs when this was written, and those that are rare in all scenarios.
 
 use super::{Point, Promises};
 

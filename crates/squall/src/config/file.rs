@@ -15,10 +15,11 @@ use super::subgroup::{Ranks, SHARDS_MAX, SlowConsumer, SubgroupConfig};
 use super::table::{ConfigTable, ConfigText, ConfigValue};
 use super::{Config, IdlePolicy, JOIN_TIMEOUT, PROOF_TIMEOUT, SUSPICION_AFTER, Transport};
 
-/// The most bytes that a sender may have under way: enough for four of the longest messages.
+/// The largest number of bytes that a sender may have in flight: enough for four of the longest messages.
 const WINDOW_BYTES_MAX: usize = 1 << 34;
 
-/// Reads and checks a configuration; `own` has what is this member's own, instead of what the file says.
+/// Reads and checks a configuration; the settings in `own`, which are specific to this member, replace those of the
+/// file.
 pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, ConfigError> {
     let parsed = source.parse()?;
     let root = ConfigTable::root(source, parsed.get_ref());
@@ -92,7 +93,7 @@ pub(super) fn read(source: ConfigText<'_>, own: OwnSettings) -> Result<Config, C
     checked(config, &place)
 }
 
-/// What differs from member to member.
+/// The settings that differ from member to member.
 #[derive(Default)]
 pub(super) struct OwnSettings {
     pub(super) listen: Option<Address>,
@@ -112,9 +113,9 @@ fn checked(config: Config, place: &ConfigValue<'_>) -> Result<Config, ConfigErro
 
 const CORE_MAX: usize = 1023;
 
-/// 0 switches it off.
+/// 0 disables suspicion of silent members.
 const SUSPICION_MS: std::ops::RangeInclusive<usize> = 0..=3_600_000;
-/// A member that does not run for this long is common where processors are shared, and no reason to exclude it.
+/// Where processors are shared, a member commonly does not run for this long, which is no reason to exclude it.
 const SUSPICION_MS_MIN: u64 = 50;
 
 const ENCRYPTIONS: [(&str, Encryption); 3] =
@@ -157,7 +158,7 @@ fn read_membership(
         Some(value) => match value.count(SUSPICION_MS)? as u64 {
             0 => None,
             ms if ms < SUSPICION_MS_MIN => {
-                let expected = "write 0 to suspect no silent member, or {} and more: members that are healthy would be excluded";
+                let expected = "write 0 to suspect no silent member, or at least {}: below that, healthy members would be excluded";
                 return Err(value.unexpected(expected.replace("{}", &SUSPICION_MS_MIN.to_string())));
             }
             ms => Some(Duration::from_millis(ms)),
@@ -173,7 +174,7 @@ fn read_secret(
     file: Option<&ConfigValue<'_>>,
 ) -> Result<Secret, ConfigError> {
     match (text, file) {
-        (Some(_), Some(file)) => Err(file.conflict("`secret` and `secret_file` are both there: remove one")),
+        (Some(_), Some(file)) => Err(file.conflict("`secret` and `secret_file` are both set: remove one")),
         (Some(text), None) => {
             Secret::new(text.text()?).map_err(|error| text.unexpected_secret(error.to_string()))
         }
@@ -184,7 +185,7 @@ fn read_secret(
                 tracing::warn!("{warning}");
             }
             let bytes = std::fs::read(&path).map_err(|cause| ConfigError::Read { file: path, cause })?;
-            // What an editor or `base64` ends a file with is not part of the secret.
+            // The line break with which an editor or `base64` ends a file is not part of the secret.
             Secret::new(bytes.trim_ascii_end()).map_err(|error| file.unexpected(error.to_string()))
         }
         (None, None) => {
@@ -193,7 +194,8 @@ fn read_secret(
     }
 }
 
-/// What to say of a file with a secret that other users of this host can read or write: they could become members.
+/// Returns a warning if other users of this host can read or write the file with the secret: they could become
+/// members.
 #[must_use]
 pub fn exposed_secret(file: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -216,9 +218,9 @@ fn read_transport(value: Option<&ConfigValue<'_>>, listen: &Address) -> Result<T
     }
     let advice = match chosen {
         Transport::Shm => "shared memory needs a Unix socket: write `listen = \"unix:@NAME\"`",
-        Transport::Tcp => "tcp needs an address of a host: write `listen = \"HOST:PORT\"`",
-        Transport::Verbs => "RDMA is set up by TCP: write `listen = \"HOST:PORT\"`",
-        Transport::Auto => unreachable!("it goes with all addresses"),
+        Transport::Tcp => "tcp needs a host and a port: write `listen = \"HOST:PORT\"`",
+        Transport::Verbs => "RDMA connections are set up over TCP: write `listen = \"HOST:PORT\"`",
+        Transport::Auto => unreachable!("`auto` accepts all addresses"),
     };
     Err(value.conflict(format!("`transport` and `listen = \"{listen}\"` do not go together: {advice}")))
 }
@@ -329,7 +331,7 @@ fn read_subgroup(table: &ConfigTable<'_>) -> Result<SubgroupConfig, ConfigError>
         mode: mode.map_or(Ok(usual.mode), |value| value.choice(&MODES))?,
         window: window.map_or(Ok(usual.window), |value| value.count(1..=RECORDS_MAX))?,
         message_max,
-        // A few of the longest messages fit into the usual window, however long they are.
+        // The default window has space for a few of the longest messages, however long they are.
         window_bytes: window_bytes
             .map_or(Ok(usual.window_bytes.max(4 * message_max)), |value| value.bytes(1..=WINDOW_BYTES_MAX))?,
         large_max: large_max.map(|value| value.bytes(1..=u32::MAX as usize)).transpose()?,

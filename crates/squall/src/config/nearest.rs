@@ -1,6 +1,6 @@
-//! The known word that a misspelled one was probably meant to be.
+//! Finds the known word that a misspelled word probably stands for.
 
-/// The word of `known` that is most like `word`, if one is like it.
+/// Returns the word of `known` that is most similar to `word`, if one is similar enough.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let likeness = known.iter().map(|candidate| (distance(word, candidate), *candidate));
     let (distance, nearest) = likeness.min_by_key(|(distance, _)| *distance)?;
@@ -8,7 +8,7 @@ pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     (distance <= (word.chars().count() / 3).max(1)).then_some(nearest)
 }
 
-/// How many letters must be inserted, removed, replaced, or swapped with their neighbour.
+/// Returns the number of letters that must be inserted, removed, replaced, or swapped with their neighbour.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     // rows[i][j] is the distance between the first i letters of `from` and the first j of `to`.
