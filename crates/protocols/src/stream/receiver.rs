@@ -109,7 +109,7 @@ impl StreamReceiver {
             advertises: settings.advertises(),
             advert_bytes_min: settings.advertises_from(),
             has_ring: settings.has_ring(),
-            renewal: settings.renewal.then(|| Renewal::new(settings.renewal_gap_bytes)),
+            renewal: settings.renews().then(|| Renewal::new(settings.renewal_gap_bytes)),
             phase: Phase::FIRST,
             sequence: 0,
             estimate: 0,

@@ -28,10 +28,8 @@ pub(super) struct StreamSender {
     /// The phase of the last advert that came \[E4\].
     advertised: Phase,
     ring: RingWriter,
-    /// The peer advertises again when its ring is empty.
-    peer_renews: bool,
     patience: Patience,
-    /// The peer does not know that a turn has begun: that this sender sends nothing before an advert comes.
+    /// The peer does not know that this sender lets the ring drain, and sends nothing before an advert comes.
     waits_silently: bool,
     /// Sends in order; only the first has a part sent.
     sends: VecDeque<Waiting>,
@@ -66,8 +64,7 @@ impl StreamSender {
             adverts_max: 0,
             advertised: Phase::FIRST,
             ring: RingWriter::default(),
-            peer_renews: false,
-            patience: Patience::new(if settings.has_choice() { settings.copy_bytes_per_us } else { 0 }),
+            patience: Patience::new(settings.waits_by()),
             waits_silently: false,
             sends: VecDeque::new(),
         }
@@ -76,9 +73,10 @@ impl StreamSender {
     /// The peer is there.
     pub(super) fn on_peer(&mut self, peer: &PeerParameters) {
         self.ring = RingWriter::new(peer.ring_words);
-        (self.adverts_max, self.peer_renews) = (peer.receives_max, peer.renews);
+        self.adverts_max = peer.receives_max;
         if !peer.renews {
-            self.patience.keep_to_adverts();
+            // A sender that waits in an indirect phase would wait in vain.
+            self.patience = Patience::new(0);
         }
     }
 
@@ -191,16 +189,12 @@ impl StreamSender {
     /// Whether [`StreamSender::next`] looks at the time, or would if it were called.
     #[inline]
     pub(super) fn needs_clock(&self) -> bool {
-        if self.policy != TransferPolicy::Dynamic || self.kind == SocketKind::Packets {
-            return false;
-        }
-        let Some(head) = self.sends.front() else { return !self.patience.knows_idle() };
-        let left = head.length - head.sent;
-        match () {
-            () if self.patience.prefers_ring(left) => self.patience.needs_clock(left),
-            () if !self.adverts.is_empty() => self.patience.begins_or_ends_something(),
-            () if self.phase.is_direct() => self.patience.needs_clock_to_stay(left),
-            () => self.patience.needs_clock(left),
+        match self.sends.is_empty() {
+            true => !self.patience.knows_idle(),
+            false => {
+                let may_wait = self.adverts.is_empty() && self.patience.needs_clock_to_wait();
+                may_wait || self.patience.needs_clock()
+            }
         }
     }
 
@@ -210,11 +204,12 @@ impl StreamSender {
     pub(super) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<SendStep> {
         let send = self.sends.front()?;
         let left = send.length - send.sent;
+        self.patience.on_time(now);
         let Some(advert) = self.adverts.front().filter(|_| !self.leaves_adverts(left)) else {
             if !self.has_ring() || self.ring.free_space() == 0 || self.holds_back(now, left) {
                 return None;
             }
-            return Some(SendStep::Transfer(self.send_indirect(now, statistics)));
+            return Some(SendStep::Transfer(self.send_indirect(statistics)));
         };
         if self.kind == SocketKind::Packets && advert.length < left && !is_on(StreamMutation::CutPacket) {
             self.adverts.pop_front();
@@ -222,7 +217,7 @@ impl StreamSender {
             return Some(SendStep::TooLong(left));
         }
         let transfer = self.send_direct(statistics);
-        self.patience.on_direct(now, transfer.length);
+        self.patience.on_direct(transfer.length);
         Some(SendStep::Transfer(transfer))
     }
 
@@ -232,22 +227,13 @@ impl StreamSender {
         self.patience.prefers_ring(left) && self.ring.free_space() > 0
     }
 
-    /// Whether the head send waits for an advert although the ring has space; see [`Patience`].
+    /// Whether the head send waits for an advert although the ring has space. In an indirect phase the peer has to know.
     fn holds_back(&mut self, now: Instant, left: u64) -> bool {
-        match self.policy {
-            TransferPolicy::Direct | TransferPolicy::Indirect => false,
-            TransferPolicy::Dynamic if self.patience.prefers_ring(left) => false,
-            TransferPolicy::Dynamic if self.phase.is_direct() => self.patience.stays(now, left),
-            TransferPolicy::Dynamic => self.peer_renews && self.turns(now, left),
-        }
-    }
-
-    /// Whether the head send waits in an indirect phase.
-    fn turns(&mut self, now: Instant, left: u64) -> bool {
-        let was_turning = self.patience.is_in_round();
-        let turns = self.patience.has_begun_round(now, left, 8 * self.ring.in_use());
-        self.waits_silently = turns && (self.waits_silently || !was_turning);
-        turns
+        let (has_waited, is_direct) = (self.patience.is_waiting(), self.phase.is_direct());
+        let in_use = if is_direct { 0 } else { 8 * self.ring.in_use() };
+        let waits = self.patience.waits(now, left, is_direct, in_use);
+        self.waits_silently = waits && !is_direct && (self.waits_silently || !has_waited);
+        waits
     }
 
     /// Whether the peer must be told that this sender waits.
@@ -296,7 +282,7 @@ impl StreamSender {
     /// Fig. 2, lines 17–24.
     // As `next`.
     #[inline(always)]
-    fn send_indirect(&mut self, now: Instant, statistics: &mut Statistics) -> StreamTransfer {
+    fn send_indirect(&mut self, statistics: &mut Statistics) -> StreamTransfer {
         if self.phase.is_direct() {
             self.phase = self.phase.next();
             self.patience.on_phase_end();
@@ -309,7 +295,7 @@ impl StreamSender {
             if is_on(StreamMutation::WriteAcrossEnd) { self.ring.free() } else { self.ring.free_space() };
         let length = (send.length - send.sent).min((space * 8).min(TRANSFER_BYTES_MAX) - skip);
         let word = self.ring.take((skip + length).div_ceil(8));
-        self.patience.on_indirect(now, length);
+        self.patience.on_indirect(length);
         statistics.indirect += 1;
         statistics.indirect_bytes += length;
         let transfer = self.advance(length, TransferRoute::Indirect { word, skip });

@@ -22,8 +22,12 @@ pub enum SocketKind {
 #[cfg_attr(test, derive(Hash))]
 pub enum TransferPolicy {
     /// Direct when an advert is there, else through the ring.
+    /// A sender without an advert may wait for one where that has proved faster (module `patience`).
     #[default]
     Dynamic,
+    /// As the paper has it (fig. 2, 3): the same, but the sender never waits and takes every advert; and the receiver advertises
+    /// all its receives, and none of them twice.
+    Reference,
     /// Always wait for an advert (the paper's direct-only baseline).
     Direct,
     /// Never advertise (the paper's indirect-only baseline).
@@ -39,16 +43,18 @@ pub struct StreamSettings {
     /// How data travels.
     pub policy: TransferPolicy,
     /// Advertise receives again that lost their adverts to an indirect transfer, once the ring is empty. Without it
-    /// an indirect run ends only when no receive is outstanding, as in the paper.
+    /// an indirect run ends only when no receive is outstanding, as in the paper, and the peer's sender waits for no
+    /// advert. [`TransferPolicy::Dynamic`] and packets only.
     pub renewal: bool,
     /// After adverts in vain a receiver copies up to so many bytes before it renews them, so that they do not cost more
     /// than they bring; four times as much if the next receive has at most 4 KiB. 0 renews whenever the ring is empty.
     pub renewal_gap_bytes: u64,
-    /// A receive with space for fewer bytes is not advertised if data may go through the ring: to copy so little costs both
-    /// ends less than an advert. Of receives that are little longer the sender measures what is faster. 0 advertises all receives, as in the paper.
+    /// A receive with space for fewer bytes is not advertised if data may go through the ring: to copy so little costs
+    /// both ends less than an advert. For receives that are little longer the sender measures which is faster. 0 advertises
+    /// all receives. [`TransferPolicy::Dynamic`] only.
     pub advert_bytes_min: u64,
-    /// How fast the peer copies, as a measure of what waiting for an advert is worth (module `patience`), until it is
-    /// measured; what is measured counts within a factor of four of this. 0 never waits, as in the paper.
+    /// How fast the peer copies, until that is measured: what a wait for an advert is worth (module `patience`). 0 never
+    /// waits. [`TransferPolicy::Dynamic`] only.
     pub copy_bytes_per_us: u64,
     /// The size of this end's ring in words.
     pub ring_words: u64,
@@ -92,14 +98,24 @@ impl StreamSettings {
         self.kind == SocketKind::Stream && self.policy != TransferPolicy::Direct
     }
 
-    /// Whether a transfer may go either way.
-    pub(super) fn has_choice(&self) -> bool {
+    /// Whether this end chooses how a stream's data travels, beyond the paper's rules.
+    fn is_dynamic(&self) -> bool {
         self.kind == SocketKind::Stream && self.policy == TransferPolicy::Dynamic
+    }
+
+    /// Whether receives are advertised again.
+    pub(super) fn renews(&self) -> bool {
+        self.renewal && self.policy != TransferPolicy::Reference
     }
 
     /// The space that a receive must have to be advertised.
     pub(super) fn advertises_from(&self) -> u64 {
-        if self.has_choice() { self.advert_bytes_min } else { 0 }
+        if self.is_dynamic() { self.advert_bytes_min } else { 0 }
+    }
+
+    /// How fast the peer copies, as a measure of what the sender waits for; 0 if it never waits.
+    pub(super) fn waits_by(&self) -> u64 {
+        if self.is_dynamic() { self.copy_bytes_per_us } else { 0 }
     }
 
     /// Checks that the settings make sense.

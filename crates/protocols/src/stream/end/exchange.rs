@@ -126,8 +126,7 @@ impl StreamEnd {
                     self.sender.patience().on_pause();
                 }
             }
-            0 => {}
-            _ => self.sender.patience().on_busy(now),
+            _ => {}
         }
         match self.sender.next(now, &mut self.statistics)? {
             SendStep::Transfer(transfer) => {

@@ -156,7 +156,7 @@ impl StreamEnd {
         self.next_receive
     }
 
-    /// Lets short sends go through the ring in any case, or take adverts, as if that had shown to be faster.
+    /// Lets short sends go through the ring in any case, or all wait for adverts, as if that had proved to be faster.
     #[cfg(test)]
     pub(super) fn prefer_ring(&mut self, prefers: bool) {
         self.sender.patience().prefer_ring(prefers);
