@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use squall_fabric::{Duration, Instant, NodeId};
+use squall_fabric::{Backoff, Duration, Instant, NodeId};
 
 use super::action::{AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings, VisitorId};
 use super::contacts::ContactList;
@@ -51,8 +51,9 @@ pub struct Assembler<A, E> {
     next_contact: Option<A>,
     /// Redirections in a row.
     hops: u32,
-    pause: Duration,
-    patience: Duration,
+    pause: Backoff<Duration>,
+    /// How long a contact may take to connect and to prove the secret; a slow network has its time later.
+    patience: Backoff<Duration>,
     /// What can never work, by contact: processes that have proved the secret say so.
     hopeless: BTreeMap<A, E>,
     /// What some process without a proof said last.
@@ -93,8 +94,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         assert!((1..=super::MEMBERS_MAX).contains(&settings.members), "{} members", settings.members);
         let mut assembler = Self {
             deadline: now + settings.timeout,
-            pause: settings.pauses[0],
-            patience: settings.patience_min,
+            pause: Backoff::new(settings.pauses[0], settings.pauses[1]),
+            patience: Backoff::new(settings.patience_min, settings.handshake.max(settings.patience_min)),
             settings,
             contacts,
             listen,
@@ -224,7 +225,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             self.contacts.others().nth(place).expect("a round has an end").clone()
         });
         self.call = Some(AssemblerCall::Ask(contact.clone()));
-        let (patience, until) = (self.patience, self.deadline.min(now + self.settings.handshake * PATIENCE));
+        let (patience, until) =
+            (self.patience.spacing(), self.deadline.min(now + self.settings.handshake * PATIENCE));
         self.actions.push_back(AssemblyAction::Ask { contact, patience, until });
     }
 
@@ -302,10 +304,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.ask_at = now;
         if self.asked >= self.contacts.others().count() {
             self.asked = 0;
-            self.ask_at = now + self.pause;
-            self.pause = (self.pause * 2).min(self.settings.pauses[1]);
-            // A slow network has its time later.
-            self.patience = (self.patience * 2).min(self.settings.handshake.max(self.settings.patience_min));
+            self.ask_at = now + self.pause.grow();
+            self.patience.grow();
         }
     }
 
@@ -327,7 +327,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.role = AssemblerRole::Open;
         self.early.clear();
         (self.asked, self.hops, self.ask_at) = (0, 0, now + self.settings.pauses[0]);
-        self.pause = self.settings.pauses[0];
+        self.pause.reset();
     }
 
     /// The group runs, says this contact.
