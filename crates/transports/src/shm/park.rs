@@ -197,6 +197,9 @@ impl ShmFabric {
 /// When to look at the sockets. Looking costs a system call, so a busy node does so every [`CONTROL_PERIOD`] and
 /// looks at the clock only every so many polls: as many as it makes in about that time. While peers show each other
 /// mirrors everybody waits for these messages, so it looks more often for a moment: a view begins by three of them in turn.
+///
+/// The interval follows the time that polls take, up and down, rather than failures that add up until a success: so it is no
+/// `squall_fabric::Backoff`.
 #[derive(Debug)]
 pub(super) struct PollPace {
     /// Polls until the next look at the clock: 1 <= countdown <= interval.

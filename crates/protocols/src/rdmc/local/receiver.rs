@@ -20,7 +20,7 @@ pub(super) struct LocalReceiver {
     pub(super) breached: bool,
 }
 
-/// Waiting for the others.
+/// Waiting for the others: a limit on their silence, which is the same whatever was in vain before.
 #[derive(Debug, Default)]
 struct Pace {
     /// Since when nobody that is waited for has moved, and where they were.

@@ -224,7 +224,8 @@ impl Patience {
                 return true;
             }
             if self.polls > POLLS_UNCLOCKED {
-                self.fail(now, now.since(since));
+                // No longer than it was meant to: the send may have been taken back meanwhile.
+                self.fail(now, until.since(since));
                 return false;
             }
         }

@@ -44,6 +44,15 @@ fn what_an_advert_cannot_reach_in_time_does_not_wait() {
     assert!(!patience(48_000).waits(at(0), 64 * MIB, false, MIB));
 }
 
+/// A send that waits is taken back, and the next one comes a second later: that was not the wait's length.
+#[test]
+fn a_wait_that_was_left_costs_no_more_than_it_was_meant_to() {
+    let mut patience = patience(4);
+    assert!(wait(&mut patience, at(0), MIB, true, 0).is_some());
+    assert!(!patience.waits(at(1_000_000), MIB, true, 0));
+    assert!(patience.next_trial < at(1_010_000), "{:?}", patience.next_trial);
+}
+
 /// A poll that did not read the clock may know an old time only; the wait is no shorter for that.
 #[test]
 fn a_wait_is_measured_from_a_time_that_was_read() {
