@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use squall_fabric::{Duration, Instant};
+use squall_fabric::{Backoff, Duration, Instant};
 
 use super::call::{CallFailure, JoinFailure, JoinStanding, JoinerAction, JoinerSettings};
 use super::message::{Admitted, JoinAnswer};
@@ -34,8 +34,9 @@ pub struct Joiner<A, E> {
     hops: u32,
     /// The leader that was named last.
     leader: Option<A>,
-    pause: Duration,
-    patience: Duration,
+    pause: Backoff<Duration>,
+    /// How long a contact may take to connect and to prove the secret; a slow network has its time later.
+    patience: Backoff<Duration>,
     removals: u32,
     /// What can never work, by contact: processes that have proved the secret say so.
     hopeless: BTreeMap<A, E>,
@@ -84,6 +85,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     pub fn new(settings: JoinerSettings, contacts: Vec<A>, now: Instant) -> Self {
         assert!(!contacts.is_empty(), "a joiner without contacts");
         let (members, hopeless, cause) = (Vec::new(), BTreeMap::new(), String::new());
+        let patience_max = settings.handshake.max(settings.patience_min) * PATIENCE_FACTOR;
         Self {
             settings,
             contacts,
@@ -94,8 +96,8 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             asked: 0,
             hops: 0,
             leader: None,
-            pause: settings.pauses[0],
-            patience: settings.patience_min,
+            pause: Backoff::new(settings.pauses[0], settings.pauses[1]),
+            patience: Backoff::new(settings.patience_min, patience_max),
             removals: 0,
             hopeless,
             unproved: None,
@@ -131,7 +133,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             State::Arriving { .. } => None,
             State::Asking(contact) => {
                 let until = self.deadline.min(now + self.settings.answer);
-                Some(JoinerAction::Ask { contact, patience: self.patience, until })
+                Some(JoinerAction::Ask { contact, patience: self.patience.spacing(), until })
             }
             State::Linking { admitted, next, .. } => {
                 let (node, address) = admitted.members[next].clone();
@@ -378,11 +380,8 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     /// When to ask again after a failure, if there is time.
     fn next_try(&mut self, now: Instant, cause: String) -> Option<Instant> {
         (self.cause, self.hops) = (cause, 0);
-        let at = now + self.pause;
-        self.pause = (self.pause * 2).min(self.settings.pauses[1]);
-        // A slow network has its time later.
-        let most = self.settings.handshake.max(self.settings.patience_min) * PATIENCE_FACTOR;
-        self.patience = (self.patience * 2).min(most);
+        let at = now + self.pause.grow();
+        self.patience.grow();
         (at < self.deadline || is_on(AdmissionMutation::AskForEver)).then_some(at)
     }
 
