@@ -1,8 +1,29 @@
 //! Declares mutations: mistakes that can be put back into a protocol, one at a time, to see that a check catches them. A
 //! checker that has never failed is not trusted (Derecho §3.2–3.4, Spindle §2–3, RDMC §3.2, EXS §III).
 //!
-//! Outside tests, and without the feature `mutations`, which only the simulator's tests switch on, `is_on` is `false` at
-//! compile time, and the protocols hold no trace of this.
+//! The code of a protocol names a mutation with `mutant!`, in one of two forms. A statement of its own says what the mutant
+//! does there instead or in addition; the code without these lines is the protocol. Inside a condition it is a term:
+//!
+//! ```text
+//! let mut least = columns.min();
+//! mutant!(ReuseAfterOwnDelivery => least = own);
+//! let is_held = held.contains(block) || mutant!(SendUnheld);
+//! ```
+//!
+//! Outside tests, and without the feature `mutations`, which only the simulator's tests switch on, both are `false` at
+//! compile time, and the protocols hold no trace of them.
+
+/// Whether a mutation of the module `mutation` in scope is on; or what is done if it is, and if a condition holds.
+macro_rules! mutant {
+    ($name:ident) => {
+        mutation::is_on(mutation::Mutation::$name)
+    };
+    ($name:ident $(if $also:expr)? => $does:expr) => {
+        if mutant!($name) $(&& $also)? {
+            $does;
+        }
+    };
+}
 
 /// An enum of mutations, all of them as `ALL`, `is_on` for the protocol, and `with` for tests.
 macro_rules! mutations {
@@ -17,6 +38,8 @@ macro_rules! mutations {
         $vis enum $mutation {
             $($(#[$what])* $name,)+
         }
+
+        pub(super) use $mutation as Mutation;
 
         #[cfg(any(test, feature = "mutations"))]
         #[allow(dead_code, reason = "some tests name those that they look for")]

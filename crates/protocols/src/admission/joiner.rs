@@ -6,7 +6,7 @@ use squall_fabric::{Backoff, Duration, Instant};
 
 use super::call::{CallFailure, JoinFailure, JoinStanding, JoinerAction, JoinerSettings};
 use super::message::{Admitted, JoinAnswer};
-use super::mutation::{AdmissionMutation, is_on};
+use super::mutation;
 use crate::coverage::{Point, reach};
 
 /// A process that joins a group whose members are each reached at an `A`. What cannot be helped is an `E` of the driver.
@@ -174,7 +174,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
 
     /// The next contact in turn; after the contacts of the configuration the members that are known.
     fn next_contact(&mut self) -> A {
-        if let Some(leader) = self.leader.clone().filter(|_| is_on(AdmissionMutation::AskOneLeader)) {
+        if let Some(leader) = self.leader.clone().filter(|_| mutant!(AskOneLeader)) {
             return leader;
         }
         let known = self.members.iter().filter(|member| !self.contacts.contains(member));
@@ -261,7 +261,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             }
             // The leader may have taken the report, and the next view may count on this process \[J9\]: else a leader that dies
             // now would cost the group two members.
-            State::Reporting { admitted } if !is_on(AdmissionMutation::AbandonReport) => {
+            State::Reporting { admitted } if !mutant!(AbandonReport) => {
                 reach(Point::ReportUnanswered);
                 self.enter(State::Beginning { admitted, is_known: false });
             }
@@ -303,9 +303,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         let is_late = now >= self.deadline;
         match arrival {
             JoinStanding::Ready | JoinStanding::Failed => self.enter(State::Over),
-            JoinStanding::Removed(stop)
-                if self.removals == REMOVALS_MAX || is_on(AdmissionMutation::GiveUpRemoved) =>
-            {
+            JoinStanding::Removed(stop) if self.removals == REMOVALS_MAX || mutant!(GiveUpRemoved) => {
                 self.enter(State::Ending(JoinFailure::Removed(stop)));
             }
             JoinStanding::Removed(_) => {
@@ -322,9 +320,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 self.close_and_ask(now);
             }
             // The others may let it in yet, if the leader has told them.
-            JoinStanding::Waiting { has_lost_leader: true }
-                if !is_on(AdmissionMutation::WaitForDeadLeader) =>
-            {
+            JoinStanding::Waiting { has_lost_leader: true } if !mutant!(WaitForDeadLeader) => {
                 let until = orphan_until.unwrap_or(now + self.settings.orphan);
                 self.state = State::Arriving { orphan_until: Some(until) };
             }
@@ -349,11 +345,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     fn close_and_ask(&mut self, at: Instant) {
         // The contacts of the configuration first.
         (self.hops, self.asked) = (0, 0);
-        self.enter(if is_on(AdmissionMutation::KeepAttempt) {
-            State::Pausing(at)
-        } else {
-            State::Abandoning(at)
-        });
+        self.enter(if mutant!(KeepAttempt) { State::Pausing(at) } else { State::Abandoning(at) });
     }
 
     /// Goes on with the next contact: at once, or, when all have been asked, after a pause.
@@ -382,7 +374,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         (self.cause, self.hops) = (cause, 0);
         let at = now + self.pause.grow();
         self.patience.grow();
-        (at < self.deadline || is_on(AdmissionMutation::AskForEver)).then_some(at)
+        (at < self.deadline || mutant!(AskForEver)).then_some(at)
     }
 
     fn time_is_over(&mut self) {

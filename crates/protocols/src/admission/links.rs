@@ -10,7 +10,7 @@ use std::fmt;
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::mutation::{AdmissionMutation, is_on};
+use super::mutation;
 use super::number::is_timely;
 
 /// The links of those who are in no view, since when they stand.
@@ -83,16 +83,14 @@ impl PendingLinks {
 
     /// Those whose time is over; they do not count any more.
     pub(super) fn take_expired(&mut self, now: Instant) -> Vec<NodeId> {
-        if is_on(AdmissionMutation::KeepLinks) {
-            return Vec::new();
-        }
+        mutant!(KeepLinks => return Vec::new());
         let life = self.life;
         self.since.extract_if(.., |_, since| *since + life <= now).map(|(node, _)| node).collect()
     }
 
     /// When the first of them is over.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let first = self.since.values().min().filter(|_| !is_on(AdmissionMutation::KeepLinks));
+        let first = self.since.values().min().filter(|_| !mutant!(KeepLinks));
         first.map(|since| *since + self.life)
     }
 }

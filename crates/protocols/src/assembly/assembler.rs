@@ -10,7 +10,7 @@ use super::contacts::ContactList;
 use super::coordinating::{Follower, RosterIntroduction};
 use super::following::{FollowedCoordinator, RosterBinding};
 use super::message::{AssemblyAnswer, AssemblyClaim};
-use super::mutation::{AssemblyMutation, is_on};
+use super::mutation;
 use crate::admission::CallFailure;
 
 /// A process that assembles with others, each of which is reached at an `A`. What cannot be helped is an `E` of the driver.
@@ -140,7 +140,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// Whether this process gathers others.
     pub(super) fn gathers(&self) -> bool {
-        let is_one = match is_on(AssemblyMutation::FirstOnly) {
+        let is_one = match mutant!(FirstOnly) {
             true => self.contacts.own() == Some(0),
             false => self.contacts.own().is_some(),
         };
@@ -173,7 +173,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             AssemblerRole::Introducing(introduction) => Some(introduction.until),
             AssemblerRole::Following(_) | AssemblerRole::Bound(_) => self.link_at(),
         };
-        let end = (!is_on(AssemblyMutation::WaitForEver)).then_some(self.deadline);
+        let end = (!mutant!(WaitForEver)).then_some(self.deadline);
         own.into_iter().chain(self.silent_at()).chain(announce).chain(end).min()
     }
 
@@ -185,7 +185,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         if self.role == AssemblerRole::Over {
             return;
         }
-        if now >= self.deadline && !is_on(AssemblyMutation::WaitForEver) {
+        if now >= self.deadline && !mutant!(WaitForEver) {
             return self.end_late();
         }
         self.check_coordinating(now);

@@ -10,7 +10,7 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 use super::consumer::TakenMessage;
 use super::{Consumer, CorruptMemory, Deliver, Message};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// What the polling thread and a pulling consumer share, by lane: `released <= limit`.
 #[derive(Debug)]
@@ -50,9 +50,7 @@ impl Handoff {
     /// How far the consumer has given back.
     #[inline]
     pub(super) fn released(&self, lane: usize) -> u64 {
-        if is_on(GroupMutation::ReleaseUnread) {
-            return self.limit[lane].load(Ordering::Relaxed);
-        }
+        mutant!(ReleaseUnread => return self.limit[lane].load(Ordering::Relaxed));
         // SYNC: pairs with the release in `Pull::release`: leases below are given back.
         self.released[lane].load(Ordering::Acquire)
     }

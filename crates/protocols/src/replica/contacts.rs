@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use crate::membership::View;
 
 /// What a client knows of the group: a view, and where its members are reached, each at an `A`.
@@ -75,8 +75,7 @@ impl<A: Clone + PartialEq> Contacts<A> {
 
     /// An answer has come from a member that is in the view `id`. Returns whether [`Contacts::next_at`] is earlier now.
     pub fn handle_view(&mut self, id: u64) -> bool {
-        let is_news =
-            id > self.view.id && self.earliest < self.next_at && !is_on(ReplicaMutation::AskAfterFailures);
+        let is_news = id > self.view.id && self.earliest < self.next_at && !mutant!(AskAfterFailures);
         if is_news {
             self.next_at = self.earliest;
         }
@@ -135,9 +134,7 @@ impl<A: Clone + PartialEq> Contacts<A> {
         self.inquiries += 1;
         self.earliest = now + self.period / EAGER;
         self.next_at = now + self.period;
-        if is_on(ReplicaMutation::AskAfterFailures) {
-            self.next_at = now + self.period * NEVER;
-        }
+        mutant!(AskAfterFailures => self.next_at = now + self.period * NEVER);
     }
 }
 

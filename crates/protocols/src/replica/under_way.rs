@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::UpdateOrigin;
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 
 /// What has become of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,9 +87,7 @@ impl<T> UnderWay<T> {
 
     /// This member has left the group, or was removed. Returns who waits, and the outcome.
     pub fn stop<R>(&mut self) -> Vec<(T, UpdateOutcome<R>)> {
-        if is_on(ReplicaMutation::DenyUnknown) {
-            return self.leave();
-        }
+        mutant!(DenyUnknown => return self.leave());
         self.end(|| UpdateOutcome::Unknown)
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use squall_fabric::Instant;
 
-use super::mutation::{StreamMutation, is_on};
+use super::mutation;
 use super::patience::Patience;
 use super::ring::RingWriter;
 use super::{
@@ -163,12 +163,12 @@ impl StreamSender {
     /// phase with it (fig. 8): the receiver will begin another when it sees what is under way.
     fn drop_stale(&mut self, statistics: &mut Statistics) {
         while let Some(head) = self.adverts.front() {
-            let late = head.sequence < self.sequence && !is_on(StreamMutation::IgnoreSequence);
-            let old = head.phase < self.phase && !is_on(StreamMutation::IgnorePhase);
+            let late = head.sequence < self.sequence && !mutant!(IgnoreSequence);
+            let old = head.phase < self.phase && !mutant!(IgnorePhase);
             if self.phase.is_direct() || !(old || late) {
                 return;
             }
-            if self.phase < head.phase && !is_on(StreamMutation::KeepPhaseOfDropped) {
+            if self.phase < head.phase && !mutant!(KeepPhaseOfDropped) {
                 self.phase = head.phase.next();
             }
             self.adverts.pop_front();
@@ -211,7 +211,7 @@ impl StreamSender {
             }
             return Some(SendStep::Transfer(self.send_indirect(statistics)));
         };
-        if self.kind == SocketKind::Packets && advert.length < left && !is_on(StreamMutation::CutPacket) {
+        if self.kind == SocketKind::Packets && advert.length < left && !mutant!(CutPacket) {
             self.adverts.pop_front();
             self.sequence += 1;
             return Some(SendStep::TooLong(left));
@@ -239,7 +239,7 @@ impl StreamSender {
     /// Whether the peer must be told that this sender waits.
     #[inline]
     pub(super) fn must_report_wait(&self) -> bool {
-        self.waits_silently && !is_on(StreamMutation::WaitSilently)
+        self.waits_silently && !mutant!(WaitSilently)
     }
 
     /// Whether it must; it is told now.
@@ -258,7 +258,7 @@ impl StreamSender {
         let advert = self.adverts.front_mut().expect("the caller saw it");
         if self.phase.is_indirect() {
             assert!(
-                advert.sequence == self.sequence || is_on(StreamMutation::IgnoreSequence),
+                advert.sequence == self.sequence || mutant!(IgnoreSequence),
                 "[E3] the first direct transfer at {} under an advert for {}",
                 self.sequence,
                 advert.sequence
@@ -271,7 +271,7 @@ impl StreamSender {
         let route = TransferRoute::Direct { grant: advert.grant, start: advert.start };
         advert.start += length;
         advert.length -= length;
-        if advert.length == 0 || !advert.wait_all || is_on(StreamMutation::WaitAllOnce) {
+        if advert.length == 0 || !advert.wait_all || mutant!(WaitAllOnce) {
             self.adverts.pop_front();
         }
         statistics.direct += 1;
@@ -291,8 +291,7 @@ impl StreamSender {
         let send = self.sends.front().expect("the caller saw it");
         // A send begins at a word, so its piece has the same alignment in the ring.
         let skip = send.sent % 8;
-        let space =
-            if is_on(StreamMutation::WriteAcrossEnd) { self.ring.free() } else { self.ring.free_space() };
+        let space = if mutant!(WriteAcrossEnd) { self.ring.free() } else { self.ring.free_space() };
         let length = (send.length - send.sent).min((space * 8).min(TRANSFER_BYTES_MAX) - skip);
         let word = self.ring.take((skip + length).div_ceil(8));
         self.patience.on_indirect(length);
