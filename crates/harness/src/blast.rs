@@ -49,6 +49,8 @@ enum End {
 pub(crate) enum PolicyName {
     /// Straight into the receiver's memory if it is ahead, else through its ring
     Dynamic,
+    /// The same by the paper's rules alone: no waiting, no measuring
+    Reference,
     /// Always straight into the receiver's memory: wait for it
     Direct,
     /// Always through the receiver's ring
@@ -60,6 +62,7 @@ impl PolicyName {
     pub(crate) const fn policy(self) -> TransferPolicy {
         match self {
             Self::Dynamic => TransferPolicy::Dynamic,
+            Self::Reference => TransferPolicy::Reference,
             Self::Direct => TransferPolicy::Direct,
             Self::Indirect => TransferPolicy::Indirect,
         }

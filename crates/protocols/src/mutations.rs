@@ -1,8 +1,29 @@
 //! Declares mutations: errors that can be put into a protocol, one at a time, to verify that a check catches them. A
 //! checker that has never failed is not trusted (Derecho §3.2–3.4, Spindle §2–3, RDMC §3.2, EXS §III).
 //!
-//! Outside tests, and without the feature `mutations`, which only the simulator's tests enable, `is_on` is `false` at
-//! compile time, and the compiled protocols contain no trace of mutations.
+//! The code of a protocol names a mutation with `mutant!`, in one of two forms. A statement of its own says what the mutant
+//! does there, instead or in addition; the code without these lines is the protocol. Inside a condition it is a term:
+//!
+//! ```text
+//! let mut least = columns.min();
+//! mutant!(ReuseAfterOwnDelivery => least = own);
+//! let is_held = held.contains(block) || mutant!(SendUnheld);
+//! ```
+//!
+//! Outside tests, and without the feature `mutations`, which only the simulator's tests enable, both are `false` at
+//! compile time, and the compiled protocols contain no trace of them.
+
+/// Returns whether a mutation of the module `mutation` in scope is on; or does something if it is, and if a condition holds.
+macro_rules! mutant {
+    ($name:ident) => {
+        mutation::is_on(mutation::Mutation::$name)
+    };
+    ($name:ident $(if $also:expr)? => $does:expr) => {
+        if mutant!($name) $(&& $also)? {
+            $does;
+        }
+    };
+}
 
 /// Defines an enum of mutations, the list `ALL` of them, `is_on` for the protocol, and `with` for tests.
 macro_rules! mutations {
@@ -17,6 +38,8 @@ macro_rules! mutations {
         $vis enum $mutation {
             $($(#[$what])* $name,)+
         }
+
+        pub(super) use $mutation as Mutation;
 
         #[cfg(any(test, feature = "mutations"))]
         #[allow(dead_code, reason = "some tests name those that they look for")]

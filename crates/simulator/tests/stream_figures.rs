@@ -18,10 +18,7 @@ fn line(name: &str, make: impl Fn(TransferPolicy) -> BlastRun) {
     for policy in [TransferPolicy::Direct, TransferPolicy::Indirect, TransferPolicy::Dynamic] {
         line += &show(&make(policy).run());
     }
-    let mut paper = make(TransferPolicy::Dynamic);
-    paper.settings.renewal = false;
-    paper.settings.copy_bytes_per_us = 0;
-    line += &show(&paper.run());
+    line += &show(&make(TransferPolicy::Reference).run());
     println!("{line}");
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use squall_fabric::{Duration, Instant};
+use squall_fabric::{Backoff, Duration, Instant};
 
 use super::call::{CallFailure, JoinFailure, JoinStanding, JoinerAction, JoinerSettings};
 use super::message::{Admitted, JoinAnswer};
-use super::mutation::{AdmissionMutation, is_on};
+use super::mutation;
 use crate::coverage::{Point, reach};
 
 /// A process that joins a group. `A` is the type of addresses, and `E` the driver's type for errors that another
@@ -37,8 +37,9 @@ pub struct Joiner<A, E> {
     hops: u32,
     /// The leader that was named last.
     leader: Option<A>,
-    pause: Duration,
-    patience: Duration,
+    pause: Backoff<Duration>,
+    /// How long a contact may take to connect and to prove the secret; a slow network has its time later.
+    patience: Backoff<Duration>,
     removals: u32,
     /// Permanent errors by contact, reported by processes that have proved the secret.
     hopeless: BTreeMap<A, E>,
@@ -88,6 +89,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     pub fn new(settings: JoinerSettings, contacts: Vec<A>, now: Instant) -> Self {
         assert!(!contacts.is_empty(), "a joiner without contacts");
         let (members, hopeless, cause) = (Vec::new(), BTreeMap::new(), String::new());
+        let patience_max = settings.handshake.max(settings.patience_min) * PATIENCE_FACTOR;
         Self {
             settings,
             contacts,
@@ -98,8 +100,8 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             asked: 0,
             hops: 0,
             leader: None,
-            pause: settings.pauses[0],
-            patience: settings.patience_min,
+            pause: Backoff::new(settings.pauses[0], settings.pauses[1]),
+            patience: Backoff::new(settings.patience_min, patience_max),
             removals: 0,
             hopeless,
             unproved: None,
@@ -135,7 +137,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             State::Arriving { .. } => None,
             State::Asking(contact) => {
                 let until = self.deadline.min(now + self.settings.answer);
-                Some(JoinerAction::Ask { contact, patience: self.patience, until })
+                Some(JoinerAction::Ask { contact, patience: self.patience.spacing(), until })
             }
             State::Linking { admitted, next, .. } => {
                 let (node, address) = admitted.members[next].clone();
@@ -176,7 +178,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
 
     /// Returns the next contact in turn: the contacts of the configuration, followed by the known members.
     fn next_contact(&mut self) -> A {
-        if let Some(leader) = self.leader.clone().filter(|_| is_on(AdmissionMutation::AskOneLeader)) {
+        if let Some(leader) = self.leader.clone().filter(|_| mutant!(AskOneLeader)) {
             return leader;
         }
         let known = self.members.iter().filter(|member| !self.contacts.contains(member));
@@ -263,7 +265,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
             }
             // The leader may have taken the report, and the next view may count on this process \[J9\]. If this
             // process left, a leader that dies now would cost the group two members.
-            State::Reporting { admitted } if !is_on(AdmissionMutation::AbandonReport) => {
+            State::Reporting { admitted } if !mutant!(AbandonReport) => {
                 reach(Point::ReportUnanswered);
                 self.enter(State::Beginning { admitted, is_known: false });
             }
@@ -305,9 +307,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
         let is_late = now >= self.deadline;
         match arrival {
             JoinStanding::Ready | JoinStanding::Failed => self.enter(State::Over),
-            JoinStanding::Removed(stop)
-                if self.removals == REMOVALS_MAX || is_on(AdmissionMutation::GiveUpRemoved) =>
-            {
+            JoinStanding::Removed(stop) if self.removals == REMOVALS_MAX || mutant!(GiveUpRemoved) => {
                 self.enter(State::Ending(JoinFailure::Removed(stop)));
             }
             JoinStanding::Removed(_) => {
@@ -324,9 +324,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
                 self.close_and_ask(now);
             }
             // The others may still admit it, if the leader has proposed it to them.
-            JoinStanding::Waiting { has_lost_leader: true }
-                if !is_on(AdmissionMutation::WaitForDeadLeader) =>
-            {
+            JoinStanding::Waiting { has_lost_leader: true } if !mutant!(WaitForDeadLeader) => {
                 let until = orphan_until.unwrap_or(now + self.settings.orphan);
                 self.state = State::Arriving { orphan_until: Some(until) };
             }
@@ -351,11 +349,7 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     fn close_and_ask(&mut self, at: Instant) {
         // The next round starts with the contacts of the configuration.
         (self.hops, self.asked) = (0, 0);
-        self.enter(if is_on(AdmissionMutation::KeepAttempt) {
-            State::Pausing(at)
-        } else {
-            State::Abandoning(at)
-        });
+        self.enter(if mutant!(KeepAttempt) { State::Pausing(at) } else { State::Abandoning(at) });
     }
 
     /// Asks the next contact: at once, or after a pause once all have been asked.
@@ -382,12 +376,9 @@ impl<A: Clone + Ord, E> Joiner<A, E> {
     /// Returns when to ask again after a failure, if there is time.
     fn next_try(&mut self, now: Instant, cause: String) -> Option<Instant> {
         (self.cause, self.hops) = (cause, 0);
-        let at = now + self.pause;
-        self.pause = (self.pause * 2).min(self.settings.pauses[1]);
-        // Later rounds leave enough time for a slow network.
-        let most = self.settings.handshake.max(self.settings.patience_min) * PATIENCE_FACTOR;
-        self.patience = (self.patience * 2).min(most);
-        (at < self.deadline || is_on(AdmissionMutation::AskForEver)).then_some(at)
+        let at = now + self.pause.grow();
+        self.patience.grow();
+        (at < self.deadline || mutant!(AskForEver)).then_some(at)
     }
 
     fn time_is_over(&mut self) {

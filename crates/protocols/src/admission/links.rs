@@ -10,7 +10,7 @@ use std::fmt;
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::mutation::{AdmissionMutation, is_on};
+use super::mutation;
 use super::number::is_timely;
 
 /// The links of processes that are in no view, each with the time at which it was accepted.
@@ -85,16 +85,14 @@ impl PendingLinks {
 
     /// Removes and returns the nodes whose links have expired.
     pub(super) fn take_expired(&mut self, now: Instant) -> Vec<NodeId> {
-        if is_on(AdmissionMutation::KeepLinks) {
-            return Vec::new();
-        }
+        mutant!(KeepLinks => return Vec::new());
         let life = self.life;
         self.since.extract_if(.., |_, since| *since + life <= now).map(|(node, _)| node).collect()
     }
 
     /// Returns when the first link expires.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let first = self.since.values().min().filter(|_| !is_on(AdmissionMutation::KeepLinks));
+        let first = self.since.values().min().filter(|_| !mutant!(KeepLinks));
         first.map(|since| *since + self.life)
     }
 }

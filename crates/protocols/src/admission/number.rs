@@ -2,7 +2,7 @@
 
 use squall_fabric::NodeId;
 
-use super::mutation::{AdmissionMutation, is_on};
+use super::mutation;
 use crate::membership::MEMBERS_MAX;
 
 /// The numbers that this member has assigned in the present view.
@@ -26,7 +26,7 @@ impl NodeNumbers {
             return Err(NumbersExhausted::View);
         }
         let node = NodeId(first + self.given);
-        self.given += u32::from(!is_on(AdmissionMutation::RepeatNumber));
+        self.given += u32::from(!mutant!(RepeatNumber));
         Ok(node)
     }
 }

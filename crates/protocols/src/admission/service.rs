@@ -6,7 +6,7 @@ use squall_fabric::{Duration, Instant, NodeId};
 
 use super::links::{LinkVerdict, PendingLinks};
 use super::message::{Admitted, JoinAnswer};
-use super::mutation::{AdmissionMutation, is_on};
+use super::mutation;
 use super::number::{ADMISSIONS_MAX, NodeNumbers, NumbersExhausted};
 use crate::coverage::{Point, reach};
 use crate::membership::{MEMBERS_MAX, Member, View};
@@ -136,7 +136,7 @@ impl<A: Clone> AdmissionService<A> {
         let wait = |reason: &str| JoinAnswer::Wait(reason.into());
         let Some(view) = view else { return wait("its group has ended") };
         let leader = view.members[0].node;
-        if leader != self.node && !is_on(AdmissionMutation::AdmitEverywhere) {
+        if leader != self.node && !mutant!(AdmitEverywhere) {
             reach(Point::JoinRedirected);
             return self
                 .roster
@@ -148,7 +148,7 @@ impl<A: Clone> AdmissionService<A> {
             return wait("its view is changing");
         }
         self.handle_timeout(now);
-        if self.candidate.is_some() && !is_on(AdmissionMutation::AdmitTwo) {
+        if self.candidate.is_some() && !mutant!(AdmitTwo) {
             reach(Point::JoinDeferred);
             return wait("another process is joining");
         }
@@ -182,7 +182,7 @@ impl<A: Clone> AdmissionService<A> {
             }
             Err(NumbersExhausted::View) => {
                 reach(Point::NumbersRenewed);
-                if !is_on(AdmissionMutation::NeverRenew) {
+                if !mutant!(NeverRenew) {
                     self.actions.push_back(AdmissionAction::Renew);
                 }
                 return JoinAnswer::Wait("it needs a new view for further node numbers".into());
@@ -209,7 +209,7 @@ impl<A: Clone> AdmissionService<A> {
         // A member has its links already, even if its first view has only just begun. A process that the group has
         // lost would be suspected as soon as it became a member, so it has to ask for another number.
         let is_about_to_be = self.actions.contains(&AdmissionAction::ReportLost(node));
-        let is_lost = (is_lost || is_about_to_be) && !is_on(AdmissionMutation::TakeLost);
+        let is_lost = (is_lost || is_about_to_be) && !mutant!(TakeLost);
         let verdict = match view.rank(node).is_some() || is_lost {
             true => LinkVerdict::Close,
             false => self.links.judge(node, self.roster.contains_key(&node), view.id, now),
@@ -243,9 +243,8 @@ impl<A: Clone> AdmissionService<A> {
     }
 
     fn report_lost(&mut self, node: NodeId) {
-        if !is_on(AdmissionMutation::RefuseSilently) {
-            self.actions.push_back(AdmissionAction::ReportLost(node));
-        }
+        mutant!(RefuseSilently => return);
+        self.actions.push_back(AdmissionAction::ReportLost(node));
     }
 
     /// Handles the report of candidate `node` that all its links are established.
@@ -259,7 +258,7 @@ impl<A: Clone> AdmissionService<A> {
     pub fn handle_gone(&mut self, node: NodeId) {
         let has_gone =
             self.candidate.is_some_and(|candidate| candidate.node == node && !candidate.is_connected);
-        if has_gone && !is_on(AdmissionMutation::KeepCandidate) {
+        if has_gone && !mutant!(KeepCandidate) {
             reach(Point::CandidateGone);
             self.candidate = None;
         }
@@ -275,9 +274,7 @@ impl<A: Clone> AdmissionService<A> {
         if self.links.remove(node) {
             self.part(node, why);
         }
-        self.candidate = self
-            .candidate
-            .filter(|candidate| candidate.node != node || is_on(AdmissionMutation::KeepCandidate));
+        self.candidate = self.candidate.filter(|candidate| candidate.node != node || mutant!(KeepCandidate));
     }
 
     fn part(&mut self, node: NodeId, why: &'static str) {
@@ -315,7 +312,7 @@ impl<A: Clone> AdmissionService<A> {
         let Some(mut candidate) = self.candidate else { return };
         if view.rank(candidate.node).is_some() {
             self.candidate = None;
-        } else if view.members[0].node != self.node && !is_on(AdmissionMutation::AdmitEverywhere) {
+        } else if view.members[0].node != self.node && !mutant!(AdmitEverywhere) {
             self.forget(candidate.node, "another member is the leader now");
             self.candidate = None;
         } else if candidate.is_connected && candidate.proposed_in != Some(view.id) {
@@ -335,7 +332,7 @@ impl<A: Clone> AdmissionService<A> {
         }
         let is_over = |candidate: &Candidate| !candidate.is_connected && candidate.until <= now;
         if let Some(candidate) = self.candidate.filter(is_over)
-            && !is_on(AdmissionMutation::KeepCandidate)
+            && !mutant!(KeepCandidate)
         {
             reach(Point::CandidateLate);
             self.candidate = None;
@@ -346,9 +343,7 @@ impl<A: Clone> AdmissionService<A> {
     /// Returns when to call [`AdmissionService::handle_timeout`] if there is no input before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let candidate = self
-            .candidate
-            .filter(|candidate| !candidate.is_connected && !is_on(AdmissionMutation::KeepCandidate));
+        let candidate = self.candidate.filter(|candidate| !candidate.is_connected && !mutant!(KeepCandidate));
         [self.links.next_deadline(), candidate.map(|candidate| candidate.until)].into_iter().flatten().min()
     }
 }
@@ -362,7 +357,7 @@ fn free_rank(rank: Option<u64>, view: &View) -> Result<u64, Member> {
     match rank {
         None => Ok((0..).find(|rank| holder(*rank).is_none()).expect("there are more numbers than members")),
         Some(rank) => match holder(rank) {
-            Some(member) if !is_on(AdmissionMutation::AdmitTakenRank) => Err(*member),
+            Some(member) if !mutant!(AdmitTakenRank) => Err(*member),
             _ => Ok(rank),
         },
     }

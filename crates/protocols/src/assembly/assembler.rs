@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use squall_fabric::{Duration, Instant, NodeId};
+use squall_fabric::{Backoff, Duration, Instant, NodeId};
 
 use super::action::{AssemblyAction, AssemblyFailure, AssemblyProgress, AssemblySettings, VisitorId};
 use super::contacts::ContactList;
 use super::coordinating::{Follower, RosterIntroduction};
 use super::following::{FollowedCoordinator, RosterBinding};
 use super::message::{AssemblyAnswer, AssemblyClaim};
-use super::mutation::{AssemblyMutation, is_on};
+use super::mutation;
 use crate::admission::CallFailure;
 
 /// A process that assembles with others. `A` is the type of addresses, and `E` the driver's type for errors that
@@ -53,8 +53,9 @@ pub struct Assembler<A, E> {
     next_contact: Option<A>,
     /// The number of consecutive redirections.
     hops: u32,
-    pause: Duration,
-    patience: Duration,
+    pause: Backoff<Duration>,
+    /// How long a contact may take to connect and to prove the secret. Later rounds leave enough time for a slow network.
+    patience: Backoff<Duration>,
     /// Permanent errors by contact, reported by processes that have proved the secret.
     hopeless: BTreeMap<A, E>,
     /// The latest error from a process that has not proved the secret.
@@ -95,8 +96,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         assert!((1..=super::MEMBERS_MAX).contains(&settings.members), "{} members", settings.members);
         let mut assembler = Self {
             deadline: now + settings.timeout,
-            pause: settings.pauses[0],
-            patience: settings.patience_min,
+            pause: Backoff::new(settings.pauses[0], settings.pauses[1]),
+            patience: Backoff::new(settings.patience_min, settings.handshake.max(settings.patience_min)),
             settings,
             contacts,
             listen,
@@ -141,7 +142,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
 
     /// Returns whether this process gathers others.
     pub(super) fn gathers(&self) -> bool {
-        let is_one = match is_on(AssemblyMutation::FirstOnly) {
+        let is_one = match mutant!(FirstOnly) {
             true => self.contacts.own() == Some(0),
             false => self.contacts.own().is_some(),
         };
@@ -174,7 +175,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             AssemblerRole::Introducing(introduction) => Some(introduction.until),
             AssemblerRole::Following(_) | AssemblerRole::Bound(_) => self.link_at(),
         };
-        let end = (!is_on(AssemblyMutation::WaitForEver)).then_some(self.deadline);
+        let end = (!mutant!(WaitForEver)).then_some(self.deadline);
         own.into_iter().chain(self.silent_at()).chain(announce).chain(end).min()
     }
 
@@ -186,7 +187,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         if self.role == AssemblerRole::Over {
             return;
         }
-        if now >= self.deadline && !is_on(AssemblyMutation::WaitForEver) {
+        if now >= self.deadline && !mutant!(WaitForEver) {
             return self.end_late();
         }
         self.check_coordinating(now);
@@ -226,7 +227,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             self.contacts.others().nth(place).expect("a round asks each contact once").clone()
         });
         self.call = Some(AssemblerCall::Ask(contact.clone()));
-        let (patience, until) = (self.patience, self.deadline.min(now + self.settings.handshake * PATIENCE));
+        let (patience, until) =
+            (self.patience.spacing(), self.deadline.min(now + self.settings.handshake * PATIENCE));
         self.actions.push_back(AssemblyAction::Ask { contact, patience, until });
     }
 
@@ -304,10 +306,8 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.ask_at = now;
         if self.asked >= self.contacts.others().count() {
             self.asked = 0;
-            self.ask_at = now + self.pause;
-            self.pause = (self.pause * 2).min(self.settings.pauses[1]);
-            // Later rounds leave enough time for a slow network.
-            self.patience = (self.patience * 2).min(self.settings.handshake.max(self.settings.patience_min));
+            self.ask_at = now + self.pause.grow();
+            self.patience.grow();
         }
     }
 
@@ -329,7 +329,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         self.role = AssemblerRole::Open;
         self.early.clear();
         (self.asked, self.hops, self.ask_at) = (0, 0, now + self.settings.pauses[0]);
-        self.pause = self.settings.pauses[0];
+        self.pause.reset();
     }
 
     /// Joins the running group that this contact reported.

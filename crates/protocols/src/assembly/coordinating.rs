@@ -10,7 +10,7 @@ use super::action::{
 };
 use super::assembler::{Assembler, AssemblerRole};
 use super::message::{AssemblyAnswer, AssemblyClaim, AssemblyNotice, AssemblyRefusal, ReleaseReason};
-use super::mutation::{AssemblyMutation, is_on};
+use super::mutation;
 use super::roster::{Roster, assign};
 use crate::coverage::{Point, reach};
 
@@ -140,8 +140,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         chosen.truncate(self.settings.members as usize - 1);
         let places = chosen.iter().filter_map(|follower| self.followers[follower].contact);
         let places: Vec<usize> = places.chain(self.contacts.own()).collect();
-        if !self.contacts.is_quorum(&places, self.settings.members) && !is_on(AssemblyMutation::IgnoreQuorum)
-        {
+        if !self.contacts.is_quorum(&places, self.settings.members) && !mutant!(IgnoreQuorum) {
             reach(Point::QuorumAwaited);
             if !std::mem::replace(&mut self.has_no_quorum, true) {
                 let progress = AssemblyProgress::NoQuorum { present: self.contacts_here() };
@@ -186,7 +185,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     /// Handles the report of a gathered process that all its links of a session are established.
     pub fn handle_report(&mut self, visitor: VisitorId, session: u64) {
         let AssemblerRole::Introducing(introduction) = &self.role else { return };
-        let is_present = introduction.roster.session == session || is_on(AssemblyMutation::TakeStaleReport);
+        let is_present = introduction.roster.session == session || mutant!(TakeStaleReport);
         if let Some(follower) = self.followers.get_mut(&visitor).filter(|_| is_present) {
             follower.has_reported = true;
             self.go_if_linked();
@@ -197,7 +196,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         let AssemblerRole::Introducing(introduction) = &self.role else { return };
         let waits = |follower: &&VisitorId| !self.followers[*follower].has_reported;
         let waiting = introduction.members.values().filter(waits).count();
-        if waiting > usize::from(is_on(AssemblyMutation::GoTooSoon)) {
+        if waiting > usize::from(mutant!(GoTooSoon)) {
             return;
         }
         let AssemblerRole::Introducing(RosterIntroduction { roster, own, members, .. }) =
@@ -231,7 +230,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
         };
         match &self.role {
             AssemblerRole::Introducing(introduction) => match is_member(introduction) {
-                Some(_) if is_on(AssemblyMutation::WaitForLost) => {}
+                Some(_) if mutant!(WaitForLost) => {}
                 Some(node) => self.gather_again(now, &[node]),
                 None => {
                     self.followers.remove(&visitor);

@@ -9,7 +9,7 @@ use super::action::{
 };
 use super::assembler::{Assembler, AssemblerCall, AssemblerRole};
 use super::message::{AssemblyAnswer, AssemblyNotice, AssemblyRefusal, ReleaseReason};
-use super::mutation::{AssemblyMutation, is_on};
+use super::mutation;
 use super::roster::Roster;
 use crate::admission::CallFailure;
 use crate::coverage::{Point, reach};
@@ -62,14 +62,14 @@ impl<A: Clone> RosterBinding<A> {
 impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     /// Follows a contact that has accepted this process.
     pub(super) fn follow(&mut self, now: Instant, contact: A) {
-        if is_on(AssemblyMutation::FollowNobody) && self.gathers() {
+        if mutant!(FollowNobody) && self.gathers() {
             self.actions.push_back(AssemblyAction::Leave);
             return self.open(now);
         }
         if !self.followers.is_empty() {
             reach(Point::ContactYielded);
         }
-        if !is_on(AssemblyMutation::KeepGathered) {
+        if !mutant!(KeepGathered) {
             self.release_all(&ReleaseReason::Redirect(contact.clone()));
         }
         let progress = AssemblyProgress::Following { contact: contact.clone() };
@@ -114,7 +114,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             && own.0 < members
             && roster.coordinator.0 < members
             && own != roster.coordinator
-            && (self.settings.rank.is_none_or(|rank| rank == own.0) || is_on(AssemblyMutation::IgnoreRanks));
+            && (self.settings.rank.is_none_or(|rank| rank == own.0) || mutant!(IgnoreRanks));
         if !is_sound {
             return self.handle_nonsense("an impossible roster");
         }
@@ -201,7 +201,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
     pub fn handle_coordinator_lost(&mut self, now: Instant) {
         if let AssemblerRole::Bound(binding) = &self.role
             && binding.has_reported
-            && !is_on(AssemblyMutation::ReportTwice)
+            && !mutant!(ReportTwice)
         {
             // The others may have begun \[Q1\].
             reach(Point::CoordinatorLostLate);
@@ -237,7 +237,7 @@ impl<A: Clone + Ord, E: ToString> Assembler<A, E> {
             AssemblerRole::Bound(binding) if !binding.has_reported => binding.following.heard,
             _ => return None,
         };
-        (!is_on(AssemblyMutation::StayWithSilent)).then(|| heard + self.settings.silence)
+        (!mutant!(StayWithSilent)).then(|| heard + self.settings.silence)
     }
 
     /// When to link with the next member.

@@ -2,7 +2,7 @@
 
 use squall_fabric::NodeId;
 
-use super::mutation::{AssemblyMutation, is_on};
+use super::mutation;
 
 /// The members of the first view.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +36,9 @@ impl<A: Clone> Roster<A> {
 ///
 /// The wishes must be distinct and in range.
 pub(super) fn assign(wishes: &[Option<u32>]) -> Vec<u32> {
-    let is_free = |rank: &u32| !wishes.contains(&Some(*rank)) || is_on(AssemblyMutation::IgnoreRanks);
+    let is_free = |rank: &u32| !wishes.contains(&Some(*rank)) || mutant!(IgnoreRanks);
     let mut free = (0..).filter(is_free);
-    let wish = |wish: &Option<u32>| wish.filter(|_| !is_on(AssemblyMutation::IgnoreRanks));
+    let wish = |wish: &Option<u32>| wish.filter(|_| !mutant!(IgnoreRanks));
     wishes.iter().map(|own| wish(own).unwrap_or_else(|| free.next().expect("an endless range"))).collect()
 }
 

@@ -5,7 +5,7 @@ use squall_fabric::{Fabric, NodeId};
 use super::{GroupApplication, SubgroupId};
 use crate::membership::{Proposal, SenderSegment, Subgroups};
 use crate::multicast::{Deliver, Message, MessageBatch, NoUpcall, Subgroup};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// A subgroup that this node belongs to.
 pub(super) struct ActiveSubgroup<D> {
@@ -65,7 +65,7 @@ impl<D: Deliver> Deliver for UpcallGate<D> {
 
     #[inline]
     fn deliver_batch(&mut self, batch: MessageBatch<'_>) {
-        if self.is_shut && !is_on(GroupMutation::HearEarly) && !is_on(GroupMutation::TakePartEarly) {
+        if self.is_shut && !mutant!(HearEarly) && !mutant!(TakePartEarly) {
             batch.for_each(|_| ());
         } else {
             self.deliver.deliver_batch(batch);

@@ -14,7 +14,7 @@ use super::{GroupApplication, GroupEnd, Placement, SubgroupId, SubgroupOutlet, V
 use crate::coverage::{Point, reach};
 use crate::membership::{Membership, Proposal, SenderSegment, StopReason, View, ViewNotifier};
 use crate::multicast::{Deliver, Subgroup, SubgroupFailure, ViewStart};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// What the subgroups of an ended view leave to the next one.
 type Carryovers<D> = BTreeMap<SubgroupId, Carryover<D>>;
@@ -98,9 +98,9 @@ impl<A: GroupApplication> GroupCore<A> {
         mut carryovers: Carryovers<A::Deliver>,
     ) {
         let (mut placements, unplaced) = self.layout.place(&view);
-        if is_on(GroupMutation::LayoutOfOneMember) && view.rank(self.node) == Some(1) {
+        mutant!(LayoutOfOneMember if view.rank(self.node) == Some(1) => {
             placements.iter_mut().for_each(|placement| placement.members.reverse());
-        }
+        });
         let segments = segments(&view, &placements);
         self.application.install(&view, &placements, &unplaced);
         let settings = self.settings.membership.clone();

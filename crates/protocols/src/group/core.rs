@@ -14,7 +14,7 @@ use crate::membership::{
     self, Member, Membership, MembershipState, StopReason, View, ViewChangeStep, ViewNotice, ViewNotifier,
 };
 use crate::multicast::MulticastCounters;
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::rdmc;
 
 /// The settings of a group, the same at all members.
@@ -207,7 +207,7 @@ impl<A: GroupApplication> GroupCore<A> {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let state = self.membership().map(Membership::state);
-        let flows = state == Some(MembershipState::Normal) || is_on(GroupMutation::ReadyWhileEnding);
+        let flows = state == Some(MembershipState::Normal) || mutant!(ReadyWhileEnding);
         flows && self.has_opened()
     }
 
@@ -252,7 +252,7 @@ impl<A: GroupApplication> GroupCore<A> {
     /// Leaves the group with the next view, or, if only this node holds some state, with the view after another
     /// member has got it \[A9\]. Views that end for other reasons do not change that \[V13\].
     pub fn leave(&mut self) {
-        self.leaving = !is_on(GroupMutation::ForgetWish);
+        self.leaving = !mutant!(ForgetWish);
         if let GroupStage::Present(present) = &mut self.stage {
             present.membership.leave();
             self.skipped = SKIP;
@@ -331,7 +331,7 @@ impl<A: GroupApplication> GroupCore<A> {
             self.stop(stop);
         } else if let Some(decision) = membership.decision() {
             let rank = membership.view().rank(self.node).expect("it is a member of its own view");
-            let goes_on = is_on(GroupMutation::GoOnRemoved) && !membership.is_leaving();
+            let goes_on = mutant!(GoOnRemoved) && !membership.is_leaving();
             if decision.removes(rank) && (goes_on || !membership.is_known_to_all()) {
                 return work;
             }
@@ -370,7 +370,7 @@ impl<A: GroupApplication> GroupCore<A> {
         // A view that ends needs all members.
         let is_open =
             matches!(present.membership.state(), MembershipState::Opening | MembershipState::Normal);
-        if self.stands_by && is_open && !is_on(GroupMutation::TakePartEarly) {
+        if self.stands_by && is_open && !mutant!(TakePartEarly) {
             return work;
         }
         for active in &mut present.subgroups {

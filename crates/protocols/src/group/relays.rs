@@ -30,7 +30,7 @@ use super::active::{ActiveSubgroup, either};
 use crate::coverage::{Point, reach};
 use crate::membership::View;
 use crate::multicast::{Deliver, OutgoingBody, Subgroup};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::rdmc::schedule::{TransportProfile, choose};
 use crate::rdmc::{
     self, FailureCause, GroupId, ObjectAnswer, ObjectMemory, Rdmc, RdmcApplication, RdmcFailure, RdmcObject,
@@ -298,13 +298,11 @@ impl<F: Fabric> RdmcApplication<F> for Transfers {
     }
 
     fn on_block(&mut self, object: &RdmcObject, block: u64) {
-        if is_on(GroupMutation::CountPartialBody) && block == 0 {
-            self.of(object).whole += 1;
-        }
+        mutant!(CountPartialBody if block == 0 => self.of(object).whole += 1);
     }
 
     fn on_received(&mut self, object: &RdmcObject, _: &ObjectMemory) {
-        self.of(object).whole += u64::from(!is_on(GroupMutation::CountPartialBody));
+        self.of(object).whole += u64::from(!mutant!(CountPartialBody));
     }
 
     fn on_released(&mut self, object: &RdmcObject, _: ObjectMemory) {

@@ -5,7 +5,7 @@ use squall_fabric::Instant;
 use super::cut::{everybody, ranks};
 use super::{JOINS_MAX, MEMBERS_MAX, Membership, Proposal, SenderSegment, ViewChangeStep};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
     /// Takes one step of the agreement; returns the amount of work done.
@@ -66,9 +66,7 @@ impl Membership {
     fn propose(&mut self) -> usize {
         let own = self.table.rank();
         let has_proposed = self.echoed_last() > own;
-        if has_proposed && is_on(GroupMutation::LeadForEver) {
-            return 0;
-        }
+        mutant!(LeadForEver if has_proposed => return 0);
         let Some(cut) = self.cut() else {
             reach(Point::CutUnclear);
             return 0;
@@ -95,9 +93,7 @@ impl Membership {
         let proposal = match earlier {
             Some((.., mut earlier)) => {
                 reach(Point::ProposedEarlier);
-                if is_on(GroupMutation::BlendProposal) {
-                    earlier.removed |= cut;
-                }
+                mutant!(BlendProposal => earlier.removed |= cut);
                 earlier
             }
             None => {
@@ -114,9 +110,7 @@ impl Membership {
         if self.disputed == 0 {
             return Some(0);
         }
-        if is_on(GroupMutation::CutAccused) {
-            return Some(self.accused);
-        }
+        mutant!(CutAccused => return Some(self.accused));
         self.reports().cut(self.table.rank(), |stay| self.suffice(stay))
     }
 
@@ -124,8 +118,7 @@ impl Membership {
     fn follows(&self, rank: usize, leader: usize) -> bool {
         let row = self.table.row(rank);
         let below = (1 << leader) - 1;
-        let accepts =
-            self.row.suspected.load(row) & below == below || is_on(GroupMutation::ProposeUnaccepted);
+        let accepts = self.row.suspected.load(row) & below == below || mutant!(ProposeUnaccepted);
         let is_complete = self.row.wedged.load(row) >> self.table.rank() & 1 == 1;
         is_complete && accepts
     }
@@ -133,9 +126,7 @@ impl Membership {
     /// Returns the proposal of the latest earlier leader that any member has echoed \[D2\], with the rank in whose
     /// row it is, and the leader's rank.
     fn earlier_proposal(&self) -> Option<(usize, usize, Proposal)> {
-        if is_on(GroupMutation::IgnoreEarlierProposal) {
-            return None;
-        }
+        mutant!(IgnoreEarlierProposal => return None);
         let echoes = (0..self.view.members.len())
             .map(|rank| (index(self.row.echoed.load(self.table.row(rank))), rank));
         let echoes = echoes.filter(|(echoed, _)| (1..=self.view.members.len()).contains(echoed));
@@ -155,7 +146,8 @@ impl Membership {
         // A joiner for which there is no place takes over no state.
         let is_full = members == MEMBERS_MAX;
         let (leaving, removed) = self.departures(cut, if is_full { &[] } else { &self.joins });
-        let most = if is_on(GroupMutation::OneJoinPerView) { 1 } else { JOINS_MAX };
+        let mut most = JOINS_MAX;
+        mutant!(OneJoinPerView => most = 1);
         let places = most.min(MEMBERS_MAX - (members - removed.count_ones() as usize));
         let joins: Vec<_> = self.joins.iter().copied().take(places).collect();
         if joins.len() > 1 {
@@ -171,10 +163,10 @@ impl Membership {
             let counts = segment
                 .ranks
                 .iter()
-                .filter(|rank| cut >> **rank & 1 == 0 || is_on(GroupMutation::TrimWithDead))
+                .filter(|rank| cut >> **rank & 1 == 0 || mutant!(TrimWithDead))
                 .map(|rank| self.row.counts.column(i).load(self.table.row(*rank)));
-            let least = if is_on(GroupMutation::TrimOfOne) { counts.max() } else { counts.min() };
-            least.unwrap_or(0)
+            mutant!(TrimOfOne => return counts.max().unwrap_or(0));
+            counts.min().unwrap_or(0)
         })
     }
 
@@ -202,9 +194,7 @@ impl Membership {
         let Some((_, proposal)) = self.echoed.as_ref().filter(|(echoed, _)| *echoed == leader) else {
             return false;
         };
-        if is_on(GroupMutation::DecideAlone) {
-            return true;
-        }
+        mutant!(DecideAlone => return true);
         let has_echoed = |rank: usize| index(self.row.echoed.load(self.table.row(rank))) == leader + 1;
         let can_echo = |rank: usize| {
             let row = self.table.row(rank);
@@ -219,13 +209,11 @@ impl Membership {
 
     /// Decides the proposal of `leader`, which this member has echoed.
     fn decide(&mut self, leader: usize) {
-        let (echoed, proposal) = self.echoed.clone().expect("a proposal is echoed before it is decided");
+        let (echoed, mut proposal) = self.echoed.clone().expect("a proposal is echoed before it is decided");
         assert_eq!(echoed, leader, "what is decided was echoed last");
         self.table.raise(self.row.decided, leader as u64 + 1);
-        self.decision = Some(match is_on(GroupMutation::HoldersOfOneMember) {
-            true => Proposal { holders: self.holders(proposal.removed), ..proposal },
-            false => proposal,
-        });
+        mutant!(HoldersOfOneMember => proposal.holders = self.holders(proposal.removed));
+        self.decision = Some(proposal);
     }
 
     fn store(&mut self, leader: usize, proposal: Proposal) {
@@ -251,11 +239,9 @@ impl Membership {
 /// echoed it.
 fn latest(echoes: impl Iterator<Item = (usize, usize, Proposal)>) -> Option<(usize, usize, Proposal)> {
     let key = |(echoed, rank, _): &(usize, usize, Proposal)| (*echoed, *rank);
-    let (echoed, rank, proposal) = match is_on(GroupMutation::TakeEarliestProposal) {
-        false => echoes.max_by_key(key)?,
-        true => echoes.min_by_key(key)?,
-    };
-    Some((rank, echoed - 1, proposal))
+    let taken = |(echoed, rank, proposal)| (rank, echoed - 1, proposal);
+    mutant!(TakeEarliestProposal => return echoes.min_by_key(key).map(taken));
+    echoes.max_by_key(key).map(taken)
 }
 
 /// Converts a word of a row to a rank; a word that is too large becomes greater than all ranks.
@@ -281,6 +267,6 @@ mod tests {
         assert_eq!(latest(echoes()), Some((3, 1, removal(0b101))));
         assert_eq!(latest(std::iter::empty()), None);
         let caught = || latest(echoes()) != Some((3, 1, removal(0b101)));
-        assert!(mutation::with(GroupMutation::TakeEarliestProposal, caught));
+        assert!(mutation::with(mutation::Mutation::TakeEarliestProposal, caught));
     }
 }

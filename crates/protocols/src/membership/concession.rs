@@ -27,14 +27,13 @@ use squall_fabric::Instant;
 use super::Membership;
 use super::cut::{everybody, ranks};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
     /// Takes over what this member knows about its own pauses from its part in the previous view.
     pub fn follow(&mut self, earlier: &Self) {
-        if let (Some(silence), Some(earlier)) = (&mut self.silence, &earlier.silence)
-            && !is_on(GroupMutation::ForgetPause)
-        {
+        mutant!(ForgetPause => return);
+        if let (Some(silence), Some(earlier)) = (&mut self.silence, &earlier.silence) {
             silence.follow(earlier);
         }
     }
@@ -52,7 +51,7 @@ impl Membership {
         let accusers = ranks(others).filter(accuses_this).fold(1 << own, |all, rank| all | 1 << rank);
         let is_news = std::mem::replace(&mut self.accusers, accusers) != accusers;
         let has_paused = || self.silence.as_ref().is_some_and(|silence| silence.has_paused(now()));
-        if is_news && has_paused() && !is_on(GroupMutation::NeverConcede) {
+        if is_news && has_paused() && !mutant!(NeverConcede) {
             reach(Point::Conceded);
             self.concedes = true;
         }

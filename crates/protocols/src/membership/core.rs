@@ -9,7 +9,7 @@ use super::{
     ViewChangeStep, ViewChangeSteps,
 };
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::sst::StateTable;
 
 /// The subgroups of a view, as membership uses them.
@@ -234,7 +234,7 @@ impl Membership {
 
     /// Leaves the group with the next view, or, if this member alone holds some state, as soon as another one has it.
     pub fn leave(&mut self) {
-        self.leaving = !is_on(GroupMutation::StayForEver);
+        self.leaving = !mutant!(StayForEver);
     }
 
     /// Returns whether another member has written something since the last evaluation. It costs one load for each
@@ -327,7 +327,7 @@ impl Membership {
 
     /// Returns whether only a majority of the view may continue.
     pub(super) fn needs_majority(&self) -> bool {
-        self.settings.partition_safety == PartitionSafety::Majority && !is_on(GroupMutation::NoPartitionRule)
+        self.settings.partition_safety == PartitionSafety::Majority && !mutant!(NoPartitionRule)
     }
 
     /// Returns what all members report about each other, as far as this one knows.
@@ -359,7 +359,7 @@ impl Membership {
 
     /// Posts what was stored, in order, and the heartbeat last, since idle members read only that.
     fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
-        let says = self.table.has_posts() && !is_on(GroupMutation::SilentNews);
+        let says = self.table.has_posts() && !mutant!(SilentNews);
         if says || self.owes_sign {
             self.owes_sign = false;
             let (heartbeat, own) = (self.row.heartbeat, self.table.rank());
@@ -380,7 +380,7 @@ impl Membership {
         let mut silent = 0;
         silence.look(now, signs, |rank| silent |= u64::from(rank != own) << rank);
         ranks(silent).for_each(|rank| self.accuse(rank));
-        self.owes_sign = self.table.is_ready() || !is_on(GroupMutation::MuteWhileOpening);
+        self.owes_sign = self.table.is_ready() || !mutant!(MuteWhileOpening);
     }
 
     /// Learns which members the others accuse, which of these have answered, and which leaders have resigned. No
@@ -393,13 +393,12 @@ impl Membership {
             let accused = self.row.accused.load(row) & all;
             self.disputed |= accused | self.row.disputed.load(row) & all;
             self.suspected |= self.row.suspected.load(row) & 1 << rank;
-            if is_on(GroupMutation::TakeOverAccusations) {
-                ranks(accused & !(1 << own)).for_each(|rank| self.accuse(rank));
-            }
+            mutant!(TakeOverAccusations => ranks(accused & !(1 << own)).for_each(|rank| self.accuse(rank)));
         }
         for rank in ranks(self.disputed & self.heard_members() & !(1 << own)) {
-            let answer = self.row.disputed.load(self.table.row(rank)) & 1 << rank;
-            self.vouched |= if is_on(GroupMutation::VouchUnheard) { 1 << rank } else { answer };
+            let mut answer = self.row.disputed.load(self.table.row(rank)) & 1 << rank;
+            mutant!(VouchUnheard => answer = 1 << rank);
+            self.vouched |= answer;
         }
     }
 
@@ -448,7 +447,7 @@ impl Membership {
     fn publish<F>(&mut self, subgroups: &mut impl Subgroups<F>) {
         // A member that was accused before it attached, and lives, has to learn of it: it may lead members that hear
         // it.
-        let is_missed = self.table.take_late_reader() && !is_on(GroupMutation::MissLateReader);
+        let is_missed = self.table.take_late_reader() && !mutant!(MissLateReader);
         self.publish_concession(is_missed);
         let MembershipRow { accused, disputed, vouched, suspected, .. } = self.row;
         let opinions = [

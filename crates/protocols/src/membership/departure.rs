@@ -3,7 +3,7 @@
 use super::cut::{everybody, ranks};
 use super::{Member, Membership};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
     /// Puts the states that this member holds into its row.
@@ -29,8 +29,7 @@ impl Membership {
     pub(super) fn departures(&self, cut: u64, joins: &[Member]) -> (u64, u64) {
         let rest = everybody(self.view.members.len()) & !cut;
         let wish = |rank: &usize| self.wishes_to_leave(*rank);
-        let goes =
-            |rank: &usize| self.can_spare(*rank, rest, joins) || is_on(GroupMutation::RemoveLastHolder);
+        let goes = |rank: &usize| self.can_spare(*rank, rest, joins) || mutant!(RemoveLastHolder);
         let removed = ranks(rest).filter(wish).filter(goes).fold(cut, |removed, rank| removed | 1 << rank);
         let leaving = ranks(rest & !removed).filter(wish).fold(0, |leaving, rank| leaving | 1 << rank);
         if leaving != 0 {
@@ -45,7 +44,7 @@ impl Membership {
     pub(super) fn leaves_with_the_rest(&self) -> bool {
         let all_leave = || ranks(self.heard_members()).all(|rank| self.wishes_to_leave(rank));
         let is_alone = self.leaving && self.accused != 0 && !self.needs_majority() && all_leave();
-        is_alone && !is_on(GroupMutation::DecideDeparted)
+        is_alone && !mutant!(DecideDeparted)
     }
 
     /// Records why this member wedges.

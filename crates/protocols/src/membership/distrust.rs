@@ -10,7 +10,7 @@ use squall_fabric::NodeId;
 
 use super::cut::everybody;
 use super::{MEMBERS_MAX, Membership, Proposal};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
     /// Returns the members whose rows violated the protocol, and how, in the order in which that was noticed. They
@@ -56,7 +56,7 @@ impl Membership {
             return Some("a proposal in which a node joins that is a member, or joins twice");
         }
         let own = self.table.rank();
-        if !self.wedged && !proposal.removes(own) && !is_on(GroupMutation::TakeMissedProposal) {
+        if !self.wedged && !proposal.removes(own) && !mutant!(TakeMissedProposal) {
             return Some("a decision before a member that stays has wedged [V2]");
         }
         if !proposal.removes(own) && self.exceeds(proposal, own) {

@@ -2,7 +2,7 @@
 
 use super::{MEMBERS_MAX, Member, Membership};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
     /// Admits `member` with the next view, if this member leads.
@@ -22,7 +22,7 @@ impl Membership {
 
     /// Returns whether this member leads, and a joiner waits for which the view has a place.
     pub(super) fn can_admit(&self) -> bool {
-        let is_full = self.view.members.len() >= MEMBERS_MAX && !is_on(GroupMutation::EndFullView);
+        let is_full = self.view.members.len() >= MEMBERS_MAX && !mutant!(EndFullView);
         if is_full && !self.joins.is_empty() {
             reach(Point::JoinedInVain);
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use squall_fabric::{NodeId, Region};
 
 use super::Member;
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// The largest number of joiners that one change admits; more wait for the next change.
 pub const JOINS_MAX: usize = 16;
@@ -60,7 +60,7 @@ impl Proposal {
     /// Reads a proposal with `trims` trims about `states` states that [`Proposal::store`] has written; returns `None`
     /// if it has not arrived here.
     pub(super) fn load(row: &Region, first: usize, trims: usize, states: usize) -> Option<Self> {
-        let missed = is_on(GroupMutation::TakeMissedProposal).then_some(0);
+        let missed = mutant!(TakeMissedProposal).then_some(0);
         let joins = row.load(first + 1).checked_sub(1).or(missed)?;
         let joins = usize::try_from(joins).map_or(JOINS_MAX, |joins| joins.min(JOINS_MAX));
         let join = |i: usize| {

@@ -10,7 +10,7 @@ use squall_fabric::NodeId;
 use super::Membership;
 use super::cut::{everybody, ranks};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl Membership {
     /// Returns whether this member wished to leave.
@@ -34,7 +34,7 @@ impl Membership {
         let (members, own) = (self.view.members.len(), self.table.rank());
         let younger = self.reported_slow() >> own;
         let may_go = younger.count_ones() as usize <= (members - 1) / 2;
-        if younger & 1 == 1 && may_go && !self.leaving && !is_on(GroupMutation::StayThoughSlow) {
+        if younger & 1 == 1 && may_go && !self.leaving && !mutant!(StayThoughSlow) {
             reach(Point::SlowLeaver);
             (self.leaving, self.is_slow) = (true, true);
         }

@@ -15,7 +15,7 @@
 use squall_fabric::window::Announcement;
 
 use super::{Deliver, DeliveryMode, Subgroup};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// What this member has reported to the others, in total order.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,9 +32,7 @@ pub(super) struct AnnouncedProgress {
 /// `indexes` as the sender with rank `sender` among `senders`.
 #[inline]
 pub(super) fn acknowledged(received: u64, sender: usize, indexes: u64, senders: usize) -> u64 {
-    if is_on(GroupMutation::AnnouncementCoversOthers) {
-        return received.max(indexes * senders as u64);
-    }
+    mutant!(AnnouncementCoversOthers => return received.max(indexes * senders as u64));
     if senders == 1 {
         return received.max(indexes);
     }
@@ -48,7 +46,7 @@ impl<D: Deliver> Subgroup<D> {
     pub(super) fn note_announced(&mut self, sender: usize, before: Announcement, now: Announcement) {
         let own = self.publisher.as_ref().is_some_and(|(_, own)| *own == sender);
         // Nulls take no memory, so no sender waits for their acknowledgement.
-        if own || before.records == now.records || is_on(GroupMutation::KeepDelivered) {
+        if own || before.records == now.records || mutant!(KeepDelivered) {
             return;
         }
         let behind = (now.indexes - 1) * self.announced.len() as u64 + sender as u64 + 1;

@@ -26,7 +26,7 @@ use squall_fabric::{Column, Fabric, Region, RowLayout};
 
 use super::{Carrier, CorruptMemory, Deliver, LargeMessages, Subgroup, SubgroupFailure, SubgroupSettings};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::sst::StateTable;
 
 /// The columns of a row that concern bodies.
@@ -132,7 +132,7 @@ impl Bodies {
     pub(super) fn received(&mut self, sender: usize, announced: u64, row: &Region) -> Option<u64> {
         let window = self.columns.indexes.count() as u64;
         let incoming = &mut self.senders[sender];
-        if incoming.whole == u64::MAX || is_on(GroupMutation::CountMissingBody) {
+        if incoming.whole == u64::MAX || mutant!(CountMissingBody) {
             return Some(announced);
         }
         let count = self.columns.count.load(row);

@@ -15,7 +15,7 @@ use squall_fabric::{NodeId, Region, trusted};
 use super::bodies::Bodies;
 use super::{DeliveryMode, MulticastRow, SubgroupSettings, ViewStart};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::sst::StateTable;
 
 /// A message as it is delivered, in place.
@@ -215,9 +215,7 @@ impl Consumer {
             known: start.known(table.members()[*member]),
         });
         let mut senders: Vec<Source> = senders.collect();
-        if is_on(GroupMutation::OrderOfOneMember) && table.rank() == 1 {
-            senders.reverse();
-        }
+        mutant!(OrderOfOneMember if table.rank() == 1 => senders.reverse());
         Self {
             view: start.view,
             senders,
@@ -311,9 +309,8 @@ impl Consumer {
         while self.taken[lane] < limit {
             let sequence = self.taken[lane];
             let (sender, index) = self.step(lane, sequence);
-            if self.ends.as_ref().is_some_and(|ends| index >= ends[sender])
-                && !is_on(GroupMutation::DeliverBeyondTrim)
-            {
+            let is_beyond = self.ends.as_ref().is_some_and(|ends| index >= ends[sender]);
+            if is_beyond && !mutant!(DeliverBeyondTrim) {
                 continue;
             }
             if let Some(record) = self.senders[sender].take(index)? {
@@ -412,13 +409,13 @@ impl Source {
             }
         }
         let taken = self.reader.take(index, self.announced);
-        if is_on(GroupMutation::EmptyIsNull) {
+        if mutant!(EmptyIsNull) {
             return Ok(taken
                 .unwrap_or(None)
                 .filter(|record| !trusted::payload(&self.reader, *record).is_empty()));
         }
         let record = taken.map_err(|record| CorruptMemory::Record { member: self.member, record })?;
-        if self.known > 0 && record.is_some() && !is_on(GroupMutation::DeliverKnown) {
+        if self.known > 0 && record.is_some() && !mutant!(DeliverKnown) {
             reach(Point::KnownPassedOver);
             self.known -= 1;
             return Ok(None);

@@ -1,6 +1,6 @@
 //! Round-robin order: the arithmetic of sequences and indexes (Derecho §3.4, Spindle §2.1).
 
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// Returns the number of complete sequences when the sender of each rank has sent `indexes[rank]` indexes: the
 /// greatest `s` such that every sequence below `s` has been sent.
@@ -9,7 +9,7 @@ use crate::mutation::{GroupMutation, is_on};
 pub fn sequences_complete(indexes: &[u64]) -> u64 {
     let rounds = indexes.iter().copied().min().unwrap_or(0);
     let ahead = indexes.iter().take_while(|indexes| **indexes > rounds).count();
-    rounds * indexes.len() as u64 + ahead as u64 + u64::from(is_on(GroupMutation::CompleteTooSoon))
+    rounds * indexes.len() as u64 + ahead as u64 + u64::from(mutant!(CompleteTooSoon))
 }
 
 /// Returns how many indexes of the sender with rank `rank` among `senders` have sequences below `sequences`.

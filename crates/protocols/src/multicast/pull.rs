@@ -11,7 +11,7 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, Ordering};
 use super::consumer::TakenMessage;
 use super::{Consumer, CorruptMemory, Deliver, Message};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// The state that the polling thread and a pulling consumer share, by lane: `released <= limit`.
 #[derive(Debug)]
@@ -51,9 +51,7 @@ impl Handoff {
     /// Returns how far the consumer has released messages.
     #[inline]
     pub(super) fn released(&self, lane: usize) -> u64 {
-        if is_on(GroupMutation::ReleaseUnread) {
-            return self.limit[lane].load(Ordering::Relaxed);
-        }
+        mutant!(ReleaseUnread => return self.limit[lane].load(Ordering::Relaxed));
         // SYNC: pairs with the release in `Pull::release`: leases below are released.
         self.released[lane].load(Ordering::Acquire)
     }

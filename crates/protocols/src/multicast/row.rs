@@ -6,7 +6,7 @@ use squall_fabric::{Column, Region, RowLayout};
 
 use super::{BodyColumns, DeliveryMode, SubgroupSettings};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// The layout of each member's row. Columns that are polled for different reasons are in different cache lines.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ impl MulticastRow {
         if claimed.indexes <= stored.indexes {
             return stored;
         }
-        if express.is_whole(row) || is_on(GroupMutation::PartOfExpress) {
+        if express.is_whole(row) || mutant!(PartOfExpress) {
             reach(Point::ExpressTaken);
             claimed
         } else {

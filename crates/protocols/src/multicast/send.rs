@@ -3,7 +3,7 @@
 use squall_fabric::window::{Announcement, INDEXES_MAX};
 
 use super::{Deliver, Subgroup, SubgroupFailure};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 impl<D: Deliver> Subgroup<D> {
     /// Sends the messages that the application has committed; returns how many.
@@ -17,7 +17,7 @@ impl<D: Deliver> Subgroup<D> {
         let mut pushes = 0;
         let sent = publisher.publish(count, |words| {
             pushes += 1;
-            if pushes == 1 || !is_on(GroupMutation::HalfOfWrappedBatch) {
+            if pushes == 1 || !mutant!(HalfOfWrappedBatch) {
                 table.append(words);
             }
         });

@@ -21,7 +21,7 @@ use squall_fabric::{Duration, Instant, NodeId};
 
 use super::subgroup::DeliveryOutlet;
 use super::{Deliver, DeliveryMode, Subgroup};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// The progress of a consumer, and how long it has made none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ struct Stand {
 
 impl Stand {
     fn note(&mut self, is_waited_for: bool, position: u64, now: Instant) {
-        let has_moved = self.position != position && !is_on(GroupMutation::SlowThoughMoving);
+        let has_moved = self.position != position && !mutant!(SlowThoughMoving);
         let stands = is_waited_for && !has_moved;
         let since = self.since.filter(|_| stands).unwrap_or(now);
         *self = Self { position, since: is_waited_for.then_some(since) };

@@ -17,7 +17,7 @@ use super::{
     ViewStart, indexes_below, indexes_owed, sequences_complete,
 };
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use crate::sst::StateTable;
 
 /// A subgroup of a fixed list of members, as one member sees it.
@@ -237,7 +237,7 @@ impl<D: Deliver> Subgroup<D> {
             if !self.take_announced() {
                 return work;
             }
-            if work > 0 || !is_on(GroupMutation::OneNullPerReceipt) {
+            if work > 0 || !mutant!(OneNullPerReceipt) {
                 self.fill_rounds(sent);
             }
             self.acknowledge();
@@ -304,20 +304,14 @@ impl<D: Deliver> Subgroup<D> {
     #[inline]
     fn fill_rounds(&mut self, sent: u64) {
         let Some((publisher, sender)) = &mut self.publisher else { return };
-        if !self.settings.null_sends
-            || self.settings.mode != DeliveryMode::Atomic
-            || is_on(GroupMutation::NoNulls)
-        {
+        mutant!(NoNulls => return);
+        if !self.settings.null_sends || self.settings.mode != DeliveryMode::Atomic {
             return;
         }
         let mut owed = indexes_owed(*sender, &self.indexes);
         let present = publisher.announcement().indexes;
-        if is_on(GroupMutation::NullTooMany) && owed >= present && owed > 0 {
-            owed += 1;
-        }
-        if is_on(GroupMutation::OneNullPerReceipt) {
-            owed = owed.min(present + 1);
-        }
+        mutant!(NullTooMany if owed >= present && owed > 0 => owed += 1);
+        mutant!(OneNullPerReceipt => owed = owed.min(present + 1));
         if owed <= publisher.announcement().indexes + sent || publisher.ready() > 0 {
             return;
         }
@@ -351,15 +345,15 @@ impl<D: Deliver> Subgroup<D> {
             return;
         }
         let mut stable = self.received;
-        let last = self.table.members().len() - 1;
-        for rank in 0..=last {
-            let skipped = is_on(GroupMutation::DeliverUnstable)
-                || (is_on(GroupMutation::StableWithoutLast) && rank == last);
-            if rank != self.table.rank() && !skipped {
+        let members = self.table.members().len();
+        for rank in 0..members {
+            mutant!(DeliverUnstable => continue);
+            mutant!(StableWithoutLast if rank == members - 1 => continue);
+            if rank != self.table.rank() {
                 stable = stable.min(self.received_by(rank));
             }
         }
-        self.counters.words_polled += self.table.members().len() as u64 - 1;
+        self.counters.words_polled += members as u64 - 1;
         self.stable = self.stable.max(stable);
     }
 
@@ -370,10 +364,11 @@ impl<D: Deliver> Subgroup<D> {
         }
         let mut work = 0;
         for lane in 0..self.row.delivered.count() {
+            let mut sender = lane;
+            mutant!(LaneOfNextSender => sender = (lane + 1) % self.indexes.len());
             let limit = match self.settings.mode {
                 DeliveryMode::Atomic => self.stable,
-                _ if is_on(GroupMutation::LaneOfNextSender) => self.indexes[(lane + 1) % self.indexes.len()],
-                DeliveryMode::Unordered | DeliveryMode::Raw => self.indexes[lane],
+                DeliveryMode::Unordered | DeliveryMode::Raw => self.indexes[sender],
             };
             match self.deliver_lane(lane, limit) {
                 Ok(done) => work |= done,
@@ -407,7 +402,7 @@ impl<D: Deliver> Subgroup<D> {
         };
         let column = self.row.delivered.column(lane);
         if delivered == self.table.own().load_relaxed(column.word()) {
-            return Ok(usize::from(news && !is_on(GroupMutation::SilentWork)));
+            return Ok(usize::from(news && !mutant!(SilentWork)));
         }
         self.counters.delivery_batches += 1;
         self.table.note(column, delivered);
@@ -429,18 +424,15 @@ impl<D: Deliver> Subgroup<D> {
         let lane = if self.settings.mode == DeliveryMode::Atomic { 0 } else { *sender };
         let column = self.row.delivered.column(lane);
         let mut least = self.table.rows().iter().map(|row| column.load(row)).min().unwrap_or(0);
-        if is_on(GroupMutation::ReuseAfterOwnDelivery) {
-            least = column.load(self.table.own());
-        }
+        mutant!(ReuseAfterOwnDelivery => least = column.load(self.table.own()));
         self.counters.words_polled += self.table.members().len() as u64 - 1;
         if least <= self.freed {
             return 0;
         }
+        let mut sender = *sender;
+        mutant!(RoundsOfFirst => sender = 0);
         let indexes = match self.settings.mode {
-            DeliveryMode::Atomic if is_on(GroupMutation::RoundsOfFirst) => {
-                indexes_below(least, 0, self.settings.senders.len())
-            }
-            DeliveryMode::Atomic => indexes_below(least, *sender, self.settings.senders.len()),
+            DeliveryMode::Atomic => indexes_below(least, sender, self.settings.senders.len()),
             DeliveryMode::Unordered | DeliveryMode::Raw => least,
         };
         reach(Point::WordsFreed);
@@ -492,6 +484,7 @@ impl<F: Fabric, D: Deliver> Core<F> for Subgroup<D> {
         work += self.free(work == 0);
         let posts = self.table.flush(fabric);
         self.counters.posts += posts as u64;
-        if is_on(GroupMutation::SilentWork) { work } else { work + posts }
+        mutant!(SilentWork => return work);
+        work + posts
     }
 }

@@ -18,7 +18,7 @@ use super::order::sequences_complete;
 use super::subgroup::DeliveryOutlet;
 use super::{Deliver, DeliveryMode, Subgroup, SubgroupFailure};
 use crate::coverage::{Point, reach};
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 
 /// How a view begins for a subgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl<D: Deliver> Subgroup<D> {
         }
         let backlog = self.publisher.as_ref().map(|(publisher, sender)| {
             let sent = publisher.announcement().indexes;
-            let goes_on = self.settings.mode != DeliveryMode::Raw && !is_on(GroupMutation::NoResend);
+            let goes_on = self.settings.mode != DeliveryMode::Raw && !mutant!(NoResend);
             publisher.backlog(if goes_on { trim[*sender] } else { sent })
         });
         if trim != self.indexes {
@@ -135,7 +135,7 @@ impl<D: Deliver> Subgroup<D> {
     /// those that continue, if any do, covers that.
     pub fn stop(&mut self) {
         self.wedge();
-        if self.failure.is_none() && !is_on(GroupMutation::StopUndelivered) {
+        if self.failure.is_none() && !mutant!(StopUndelivered) {
             reach(Point::StableDelivered);
             let here = self.indexes.clone();
             let result = if self.settings.mode == DeliveryMode::Atomic {

@@ -5,7 +5,7 @@ use squall_fabric::{Duration, Fabric, Grant, Instant, NodeId};
 use super::group::{Neighbour, RdmcGroup, RdmcState};
 use super::link::RdmcLinks;
 use super::message::RdmcMessage;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::slots::ObjectSlots;
 use super::{FailureCause, RdmcApplication, RdmcFailure, UnfinishedObject};
 use crate::coverage::{Point, reach};
@@ -22,7 +22,7 @@ impl RdmcGroup {
         for neighbour in &mut self.neighbours {
             if !links.contains(neighbour.node) {
                 neighbour.has_stopped = true;
-            } else if !is_on(RdmcMutation::KeepFailureSecret) {
+            } else if !mutant!(KeepFailureSecret) {
                 links.say(neighbour.node, RdmcMessage::Failed { group: self.id, cause });
             }
         }
@@ -103,7 +103,7 @@ impl RdmcGroup {
         let is_settled = fences.is_empty()
             && self.neighbours.iter().all(Neighbour::is_still)
             && self.multicasts.values().all(|multicast| multicast.outgoing.is_at_rest());
-        if !is_settled && !is_on(RdmcMutation::ReportUnsettled) {
+        if !is_settled && !mutant!(ReportUnsettled) {
             return 0;
         }
         let (group, cause) = (self.id, *cause);
@@ -121,9 +121,7 @@ impl RdmcGroup {
             multicast.take_grants().for_each(|grant| fabric.revoke(&grant));
             multicast.slot.into_iter().for_each(|slot| slots.free(slot));
             let (object, memory, mut held) = (multicast.object, multicast.memory, multicast.held);
-            if is_on(RdmcMutation::ForgetHeld) {
-                held.forget_last();
-            }
+            mutant!(ForgetHeld => held.forget_last());
             unfinished.push(UnfinishedObject { object, memory, held });
         }
         unfinished.sort_by_key(|unfinished| unfinished.object.number);

@@ -6,7 +6,7 @@ use squall_fabric::{Fabric, Grant, Instant, NodeId};
 
 use super::link::{PostOutcome, RdmcLinks};
 use super::multicast::ObjectMulticast;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::offer::{MemoryOffer, TargetOffer};
 use super::outgoing::ReadyForBlock;
 use super::schedule::TransferPlan;
@@ -266,7 +266,7 @@ impl RdmcGroup {
         let mut work = 0;
         for (expected, (number, multicast)) in (self.finished..).zip(&mut self.multicasts) {
             let is_next = *number == expected && multicast.is_complete();
-            if !is_next && !is_on(RdmcMutation::HandOverUnordered) {
+            if !is_next && !mutant!(HandOverUnordered) {
                 break;
             }
             if multicast.is_complete() && !multicast.is_handed_over {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use squall_fabric::{Fabric, Grant, NodeId};
 
 use super::link::{PostOutcome, RdmcLinks};
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::schedule::{BlockTransfer, TransferPlan};
 use super::slots::ObjectSlot;
 use super::{HeldBlocks, ObjectMemory};
@@ -72,7 +72,7 @@ impl IncomingObject {
         while self.open.len() < self.window {
             let Some(transfer) = plan.next_receive(rank, self.listed) else { return };
             self.listed = transfer.step + 1;
-            if !held.contains(transfer.block) || is_on(RdmcMutation::SendHeld) {
+            if !held.contains(transfer.block) || mutant!(SendHeld) {
                 self.open.push_back(transfer);
                 let at = self.sources.binary_search_by_key(&transfer.peer, |source| source.rank);
                 let source = &mut self.sources[at.expect("sources are those of the plan")];

@@ -12,7 +12,7 @@ use squall_fabric::layout::LINE_WORDS;
 use squall_fabric::{Channel, ConnId, Fabric, Grant, NodeId, PostError, Region, Token, Write, WriteSource};
 
 use super::message::{MESSAGE_BYTES_MAX, MalformedMessage, RdmcMessage};
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::settings::RECEIVES;
 use super::slots::{ObjectSlot, SLOTS_MAX};
 
@@ -240,7 +240,7 @@ impl Link {
     }
 
     fn has_credit(&self, reserve: u64) -> bool {
-        is_on(RdmcMutation::NoCredits) || self.used + reserve < self.allowed()
+        mutant!(NoCredits) || self.used + reserve < self.allowed()
     }
 
     fn count(&mut self, posted: Result<(), PostError>, was_full: &mut bool) -> PostOutcome {

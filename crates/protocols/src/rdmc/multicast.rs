@@ -6,7 +6,7 @@ use super::group::{Neighbour, neighbour_of};
 use super::incoming::IncomingObject;
 use super::link::{PostOutcome, RdmcLinks};
 use super::message::RdmcMessage;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::outgoing::{BlockTarget, OutgoingObject, SendContext};
 use super::schedule::TransferPlan;
 use super::settings::RdmcSettings;
@@ -66,8 +66,7 @@ impl ObjectMulticast {
 
     /// Returns whether all blocks have arrived.
     pub(super) fn is_complete(&self) -> bool {
-        let blocks =
-            self.held.blocks() - u64::from(is_on(RdmcMutation::ReceivedTooSoon) && self.held.blocks() > 1);
+        let blocks = self.held.blocks() - u64::from(mutant!(ReceivedTooSoon) && self.held.blocks() > 1);
         self.is_open() && self.held.count() >= blocks
     }
 
@@ -122,8 +121,8 @@ impl ObjectMulticast {
         for target in self.outgoing.targets.iter_mut().filter(unready) {
             let offered = &mut neighbour_of(neighbours, target.node).offered;
             // Offers for earlier objects have arrived too late.
-            let offered = offered.take_if(|o| o.number <= number || is_on(RdmcMutation::WrongOffer));
-            if let Some(offered) = offered.filter(|o| o.number == number || is_on(RdmcMutation::WrongOffer)) {
+            let offered = offered.take_if(|o| o.number <= number || mutant!(WrongOffer));
+            if let Some(offered) = offered.filter(|o| o.number == number || mutant!(WrongOffer)) {
                 target.use_offer(&offered, &self.plan, &self.object);
             }
         }
@@ -159,7 +158,7 @@ impl ObjectMulticast {
     /// Notes that a block has arrived; returns false if it was not expected from that peer.
     pub(super) fn on_block(&mut self, peer: NodeId, block: u64) -> bool {
         if !self.incoming.on_block(peer, block) || !self.held.insert(block) {
-            return is_on(RdmcMutation::SendTwice);
+            return mutant!(SendTwice);
         }
         self.incoming.open(&self.plan, self.rank, &self.held);
         true

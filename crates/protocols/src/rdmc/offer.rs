@@ -14,7 +14,7 @@ use super::group::{RdmcGroup, neighbour_of};
 use super::link::RdmcLinks;
 use super::message::RdmcMessage;
 use super::multicast::ObjectMulticast;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::slots::{ObjectSlot, ObjectSlots};
 use super::{FailureCause, OBJECTS_AHEAD, ObjectMemory};
 use crate::coverage::{Point, reach};
@@ -94,7 +94,7 @@ impl RdmcGroup {
     pub(super) fn has_offered(&self, peer: NodeId, number: u64) -> bool {
         let is_reported = |offer: &MemoryOffer| offer.number == number && offer.grant.is_some();
         self.first_source == Some(peer)
-            && !is_on(RdmcMutation::DeafWhenWedged)
+            && !mutant!(DeafWhenWedged)
             && self.offer.as_ref().is_some_and(is_reported)
     }
 

@@ -7,7 +7,7 @@ use squall_fabric::{Fabric, Grant, NodeId, Write, WriteSource as Words};
 
 use super::link::{PostOutcome, RdmcLinks};
 use super::message::BlockSummary;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::offer::TargetOffer;
 use super::schedule::{BlockTransfer, TransferPlan};
 use super::slots::{self, ObjectSlot};
@@ -86,7 +86,7 @@ impl OutgoingObject {
     pub(super) fn is_finished(&self, blocks: u64) -> bool {
         let is_heard =
             |target: &BlockTarget| if blocks == 0 { target.is_announced } else { target.ready.is_some() };
-        let is_placed = self.in_flight == 0 || is_on(RdmcMutation::ReleaseUnplaced);
+        let is_placed = self.in_flight == 0 || mutant!(ReleaseUnplaced);
         self.is_posted() && is_placed && self.targets.iter().all(is_heard)
     }
 
@@ -136,7 +136,7 @@ impl OutgoingObject {
             }
             let bound = ready.bound.max(links.bound(target.node, stock.slot));
             if step < bound && self.post(fabric, links, stock, at, block) == PostOutcome::Yes {
-                if !(is_on(RdmcMutation::SendTwice) && block == 3 && self.in_flight % 2 == 1) {
+                if !(mutant!(SendTwice) && block == 3 && self.in_flight % 2 == 1) {
                     self.pass(i, stock);
                 }
                 return PostOutcome::Yes;
@@ -160,7 +160,7 @@ impl OutgoingObject {
         at: usize,
         block: u64,
     ) -> PostOutcome {
-        let is_held = stock.held.contains(block) || is_on(RdmcMutation::SendUnheld);
+        let is_held = stock.held.contains(block) || mutant!(SendUnheld);
         if !is_held || self.in_flight >= self.in_flight_max {
             return PostOutcome::Later;
         }
@@ -199,7 +199,7 @@ impl OutgoingObject {
 
     fn mutated_target(&self, at: usize) -> usize {
         let other = (at + 1) % self.targets.len();
-        if is_on(RdmcMutation::WrongPartner) && self.targets[other].ready.is_some() { other } else { at }
+        if mutant!(WrongPartner) && self.targets[other].ready.is_some() { other } else { at }
     }
 }
 
@@ -209,7 +209,7 @@ impl BlockTarget {
         let TargetOffer { slot, grant, .. } = *offered;
         let first = plan.next_receive(self.rank, 0).expect("each object has a way to each target");
         let words = object.words() as u64;
-        let fits = words <= grant.words || is_on(RdmcMutation::OverfillOffer);
+        let fits = words <= grant.words || mutant!(OverfillOffer);
         if words > 0 && fits {
             self.ready =
                 Some(ReadyForBlock { grant, slot, held: BlockSummary::default(), bound: first.step + 1 });
@@ -218,15 +218,13 @@ impl BlockTarget {
 }
 
 fn is_left_out(block: u64, held: &HeldBlocks) -> bool {
-    is_on(RdmcMutation::DropLast) && block + 1 == held.blocks()
+    mutant!(DropLast) && block + 1 == held.blocks()
 }
 
 impl ReadyForBlock {
     fn lacks(&self, block: u64) -> bool {
-        if is_on(RdmcMutation::OmitUnheld) && self.held.prefix > 0 && block == self.held.prefix {
-            return false;
-        }
-        is_on(RdmcMutation::SendHeld) || !self.held.contains(block)
+        mutant!(OmitUnheld if self.held.prefix > 0 && block == self.held.prefix => return false);
+        mutant!(SendHeld) || !self.held.contains(block)
     }
 }
 

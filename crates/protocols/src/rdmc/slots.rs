@@ -3,7 +3,7 @@
 use squall_fabric::Token;
 
 use super::GroupId;
-use super::mutation::{RdmcMutation, is_on};
+use super::mutation;
 use super::settings::BLOCKS_MAX;
 
 /// The slots and their objects. A slot is free again only when no block and no completion in flight names it.
@@ -69,7 +69,7 @@ impl ObjectSlot {
 
     /// Returns the bound in a word that is about this use of the slot, else 0.
     pub(super) fn bound(self, word: u64) -> u64 {
-        let is_of_this_use = word >> BOUND_BITS == u64::from(self.uses) || is_on(RdmcMutation::StaleBound);
+        let is_of_this_use = word >> BOUND_BITS == u64::from(self.uses) || mutant!(StaleBound);
         if is_of_this_use { word & ((1 << BOUND_BITS) - 1) } else { 0 }
     }
 }

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use squall_fabric::{Duration, Instant, NodeId};
 
 use super::message::{ShardAnswer, ShardRequest};
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use super::sessions::OPEN_MAX;
 use crate::coverage::{Point, reach};
 
@@ -218,7 +218,7 @@ impl<T> ShardClient<T> {
     /// Takes a task; its outcome is reported with `ticket`.
     pub fn submit(&mut self, now: Instant, ticket: T, task: Task) {
         let until = now + self.settings.timeout;
-        let is_latest = matches!(task, Task::Latest(_)) && !is_on(ReplicaMutation::AskOutOfOrder);
+        let is_latest = matches!(task, Task::Latest(_)) && !mutant!(AskOutOfOrder);
         let (queue, bytes) = match task {
             Task::Update(bytes) => (&mut self.updates, bytes),
             Task::Query(bytes) | Task::Latest(bytes) => (&mut self.queries, bytes),
@@ -312,9 +312,7 @@ impl<T> ShardClient<T> {
             reach(Point::UpdatesUnderWay);
         }
         let mut open = u32::try_from(number - oldest).unwrap_or(OPEN_MAX);
-        if is_on(ReplicaMutation::SkipUnanswered) {
-            open = 0;
-        }
+        mutant!(SkipUnanswered => open = 0);
         Some(ShardRequest::Update { session, number, open, update: Arc::clone(&update.bytes) })
     }
 
@@ -324,7 +322,7 @@ impl<T> ShardClient<T> {
             // The oldest expires first, because all are tried for the same time.
             while let Some(first) = queue.pop_front_if(|first| first.until <= now) {
                 let may_be_applied = first.number.is_some() && (first.is_open || first.call.is_some());
-                let outcome = if may_be_applied && !is_on(ReplicaMutation::DenySent) {
+                let outcome = if may_be_applied && !mutant!(DenySent) {
                     reach(Point::UpdateGivenUp);
                     TaskOutcome::Unknown(Doubt::TimeOver)
                 } else {
@@ -438,7 +436,7 @@ impl<T> ShardClient<T> {
         // Updates that were sent before it in this conversation arrived before it, and have no answer yet.
         self.updates.iter_mut().take(place).for_each(Wanted::unsend);
         for mut update in std::mem::take(&mut self.updates) {
-            if update.is_open && !is_on(ReplicaMutation::SendAgainInNewSession) {
+            if update.is_open && !mutant!(SendAgainInNewSession) {
                 let outcome = TaskOutcome::Unknown(Doubt::Forgotten);
                 self.actions.push_back(ClientAction::Done(update.ticket, outcome));
                 continue;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use squall_fabric::{Duration, Instant, NodeId};
 
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use crate::membership::View;
 
 /// What a client knows about the group: a view, and the address `A` of each member.
@@ -77,8 +77,7 @@ impl<A: Clone + PartialEq> Contacts<A> {
 
     /// Handles an answer of a member that is in the view `id`. Returns whether [`Contacts::next_at`] is earlier now.
     pub fn handle_view(&mut self, id: u64) -> bool {
-        let is_news =
-            id > self.view.id && self.earliest < self.next_at && !is_on(ReplicaMutation::AskAfterFailures);
+        let is_news = id > self.view.id && self.earliest < self.next_at && !mutant!(AskAfterFailures);
         if is_news {
             self.next_at = self.earliest;
         }
@@ -138,9 +137,7 @@ impl<A: Clone + PartialEq> Contacts<A> {
         self.inquiries += 1;
         self.earliest = now + self.period / EAGER;
         self.next_at = now + self.period;
-        if is_on(ReplicaMutation::AskAfterFailures) {
-            self.next_at = now + self.period * NEVER;
-        }
+        mutant!(AskAfterFailures => self.next_at = now + self.period * NEVER);
     }
 }
 

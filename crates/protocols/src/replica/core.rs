@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use squall_fabric::NodeId;
 
 use super::message::{ShardPosition, UpdateOrigin, items};
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use super::search::Search;
 use super::sessions::{SessionAnswer, Sessions};
 use crate::coverage::{Point, reach};
@@ -198,13 +198,10 @@ impl<M: Machine> Held<M> {
     }
 
     fn shard_snapshot(&self) -> ShardSnapshot<M::Snapshot> {
-        let sessions = if is_on(ReplicaMutation::LeaveSessionsBehind) {
-            Sessions::default().encode()
-        } else {
-            self.sessions.encode()
-        };
+        let sessions =
+            if mutant!(LeaveSessionsBehind) { Sessions::default().encode() } else { self.sessions.encode() };
         let later = ShardPosition::start_of(self.position.view + 1);
-        let position = if is_on(ReplicaMutation::TagWithNextView) { later } else { self.position };
+        let position = if mutant!(TagWithNextView) { later } else { self.position };
         ShardSnapshot { position, sessions, snapshot: self.machine.snapshot() }
     }
 }
@@ -254,7 +251,7 @@ impl<M: Machine> Replica<M> {
             self.last_holders.clone_from(&view.holders);
         }
         // No member can provide it, so in later views there will be no holder either.
-        let is_lost = view.holders.len() <= usize::from(is_on(ReplicaMutation::LoseTooSoon));
+        let is_lost = view.holders.len() <= usize::from(mutant!(LoseTooSoon));
         if self.is_waiting() && is_lost {
             reach(Point::StateLost);
             self.standing = Standing::Lost;
@@ -311,7 +308,7 @@ impl<M: Machine> Replica<M> {
     /// Returns the answer to a joiner that asks for a state at `since` or later.
     pub fn provide_state(&self, since: ShardPosition) -> StateReply<M::Snapshot> {
         match &self.standing {
-            Standing::Holding(held) if held.position >= since || is_on(ReplicaMutation::TakeOlderState) => {
+            Standing::Holding(held) if held.position >= since || mutant!(TakeOlderState) => {
                 StateReply::State(held.shard_snapshot())
             }
             _ => {
@@ -325,8 +322,7 @@ impl<M: Machine> Replica<M> {
     /// [`Holding::hold`](super::Holding::hold).
     #[must_use]
     pub fn wants(&self, position: ShardPosition) -> Option<u64> {
-        let reaches =
-            position >= ShardPosition::start_of(self.since) || is_on(ReplicaMutation::TakeOlderState);
+        let reaches = position >= ShardPosition::start_of(self.since) || mutant!(TakeOlderState);
         if !self.is_waiting() || !reaches {
             reach(Point::StateUnwanted);
         }
@@ -344,10 +340,10 @@ impl<M: Machine> Replica<M> {
             return SnapshotOutcome::NotWanted;
         }
         let mut held = Held { machine, sessions, position };
-        for (position, bytes) in delivered.drain(..).filter(|_| !is_on(ReplicaMutation::ForgetKept)) {
+        for (position, bytes) in delivered.drain(..).filter(|_| !mutant!(ForgetKept)) {
             let is_in = position <= held.position;
             reach(if is_in { Point::KeptSkipped } else { Point::KeptApplied });
-            if !is_in || is_on(ReplicaMutation::ApplyAllKept) {
+            if !is_in || mutant!(ApplyAllKept) {
                 held.apply(position, &bytes, self.settings, false, |_, _| ());
             }
         }
@@ -361,7 +357,7 @@ impl<M: Machine> Replica<M> {
     pub fn readiness(&self, view: u64) -> Readiness {
         match &self.standing {
             Standing::Holding(held) if held.position.view >= view => Readiness::Ready,
-            Standing::Holding(_) if is_on(ReplicaMutation::AnswerFromEarlierView) => Readiness::Ready,
+            Standing::Holding(_) if mutant!(AnswerFromEarlierView) => Readiness::Ready,
             Standing::Holding(_) | Standing::Waiting { .. } => Readiness::NotYet,
             Standing::Absent if self.view_id().is_none_or(|present| present < view) => Readiness::NotYet,
             Standing::Absent => Readiness::Elsewhere,

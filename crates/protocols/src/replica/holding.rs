@@ -4,7 +4,7 @@
 //! at the moment at which it wedges, whether it holds the state. The thread that polls the group and the one that
 //! receives states share this.
 
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 
 /// One member's claim to the state of a shard.
 ///
@@ -44,7 +44,7 @@ impl Holding {
 
     /// Ends the view; returns whether this member holds the state, which does not change until the next view.
     pub fn seal(&mut self) -> bool {
-        self.is_sealed = !is_on(ReplicaMutation::HoldAfterWedge);
+        self.is_sealed = !mutant!(HoldAfterWedge);
         self.holds()
     }
 

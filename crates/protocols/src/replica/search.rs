@@ -3,7 +3,7 @@
 use squall_fabric::NodeId;
 
 use super::ShardView;
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use crate::coverage::{Point, reach};
 
 /// A joiner's search for the state.
@@ -26,7 +26,7 @@ impl Search {
         if self.asked > 0 {
             reach(Point::StateAskedAgain);
         }
-        self.asked += usize::from(!is_on(ReplicaMutation::AskTheSame));
+        self.asked += usize::from(!mutant!(AskTheSame));
         next
     }
 }

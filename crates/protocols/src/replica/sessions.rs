@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use super::core::ReplicaSettings;
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use crate::coverage::{Point, reach};
 
 /// The sessions of a shard, which are part of its state.
@@ -112,13 +112,11 @@ impl Sessions {
         self.uses += 1;
         session.used = self.uses;
         let oldest = number.saturating_sub(open.into()).max(1);
-        if number <= session.last && !is_on(ReplicaMutation::ApplyRepeated) {
+        if number <= session.last && !mutant!(ApplyRepeated) {
             reach(Point::UpdateRepeated);
             return session.reply(number);
         }
-        let is_next = number == oldest.max(session.last + 1)
-            || is_on(ReplicaMutation::ApplyEarly)
-            || is_on(ReplicaMutation::ApplyRepeated);
+        let is_next = number == oldest.max(session.last + 1) || mutant!(ApplyEarly) || mutant!(ApplyRepeated);
         if !is_next || open >= OPEN_MAX {
             reach(Point::UpdateEarly);
             return SessionAnswer::Early;
@@ -126,7 +124,7 @@ impl Sessions {
         // The client no longer asks for updates before `oldest`.
         let kept = usize::try_from(number - oldest).expect("below OPEN_MAX");
         let is_kept = |session: &Session| !session.replies.is_empty();
-        while is_kept(session) && (session.replies.len() > kept || is_on(ReplicaMutation::ForgetReplies)) {
+        while is_kept(session) && (session.replies.len() > kept || mutant!(ForgetReplies)) {
             let dropped = session.replies.pop_front().expect("there is one");
             self.reply_bytes -= dropped.map_or(0, |reply| reply.len());
         }

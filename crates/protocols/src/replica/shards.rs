@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 
 use squall_fabric::NodeId;
 
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 use crate::membership::View;
 
 /// Returns the members of a shard among `nodes`, in their order there: `replicas` of them, or all if there are fewer.
@@ -35,7 +35,7 @@ pub fn place(
     choose: impl FnOnce(&[NodeId]) -> Vec<NodeId>,
 ) -> Vec<NodeId> {
     let holders = view.holders(id);
-    if holders.is_empty() || is_on(ReplicaMutation::DropLastHolder) {
+    if holders.is_empty() || mutant!(DropLastHolder) {
         return choose(candidates);
     }
     let stay: Vec<NodeId> = candidates.iter().copied().filter(|node| !view.is_leaving(*node)).collect();

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::UpdateOrigin;
-use super::mutation::{ReplicaMutation, is_on};
+use super::mutation;
 
 /// The outcome of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,9 +88,7 @@ impl<T> UnderWay<T> {
 
     /// Notes that this member has left the group, or was removed. Returns the waiters and the outcome.
     pub fn stop<R>(&mut self) -> Vec<(T, UpdateOutcome<R>)> {
-        if is_on(ReplicaMutation::DenyUnknown) {
-            return self.leave();
-        }
+        mutant!(DenyUnknown => return self.leave());
         self.end(|| UpdateOutcome::Unknown)
     }
 

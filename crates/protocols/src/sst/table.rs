@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::mutation::{GroupMutation, is_on};
+use crate::mutation;
 use squall_fabric::layout::Word;
 use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region};
 
@@ -113,7 +113,7 @@ impl StateTable {
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.awaited == 0 || is_on(GroupMutation::StoreBeforeReady)
+        self.awaited == 0 || mutant!(StoreBeforeReady)
     }
 
     /// Returns the mirror of this member's row, to be retired when all readers are done with it.
@@ -232,19 +232,13 @@ impl StateTable {
     #[inline]
     pub fn flush<F: Fabric>(&mut self, fabric: &mut F) -> usize {
         let count = self.posts.len();
-        if is_on(GroupMutation::GuardBeforeList) {
-            self.posts.reverse();
-        }
+        mutant!(GuardBeforeList => self.posts.reverse());
         for post in self.posts.drain(..) {
             match post {
                 Post::List(words) => fabric.push(self.mirror, words),
-                Post::Guard(word) if is_on(GroupMutation::GuardByReference) => {
-                    fabric.push(self.mirror, word..word + 1)
-                }
+                Post::Guard(word) if mutant!(GuardByReference) => fabric.push(self.mirror, word..word + 1),
                 Post::Guard(word) => fabric.push_word(self.mirror, word),
-                Post::Guards(words) if is_on(GroupMutation::GuardByReference) => {
-                    fabric.push(self.mirror, words)
-                }
+                Post::Guards(words) if mutant!(GuardByReference) => fabric.push(self.mirror, words),
                 Post::Guards(words) => fabric.push_values(self.mirror, words),
             }
         }
@@ -257,8 +251,7 @@ impl StateTable {
     /// If `rank` is this member's.
     pub fn freeze<F: Fabric>(&mut self, fabric: &mut F, rank: usize) {
         assert!(rank != self.rank, "a member does not freeze its own row");
-        if !is_on(GroupMutation::NoFreeze) {
-            fabric.freeze(&self.rows[rank]);
-        }
+        mutant!(NoFreeze => return);
+        fabric.freeze(&self.rows[rank]);
     }
 }

@@ -6,7 +6,7 @@
 //! And if an end runs low on credits, its peer owes it most of them, and returns them as soon as it owes half.
 
 use super::StreamViolation;
-use super::mutation::{StreamMutation, is_on};
+use super::mutation;
 
 /// One end's account of credits in both directions.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl Credits {
 
     /// Returns whether a transfer may be posted.
     pub(super) fn allow_transfer(&self) -> bool {
-        self.available > if is_on(StreamMutation::NoReserve) { 0 } else { RESERVED_FOR_MESSAGES }
+        self.available > if mutant!(NoReserve) { 0 } else { RESERVED_FOR_MESSAGES }
     }
 
     /// Returns whether a message may be posted. Every message returns all owed credits.

@@ -33,8 +33,8 @@ impl StreamHello {
     /// Returns the introduction of an end with these settings and this ring.
     pub(super) fn new(settings: &StreamSettings, ring: Grant) -> Self {
         let receives_max = u32::try_from(settings.receives_max).unwrap_or(u32::MAX);
-        let StreamSettings { kind, policy, credits, renewal, .. } = *settings;
-        Self { kind, policy, credits, receives_max, renewal, ring }
+        let StreamSettings { kind, policy, credits, .. } = *settings;
+        Self { kind, policy, credits, receives_max, renewal: settings.renews(), ring }
     }
 
     pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
@@ -46,6 +46,7 @@ impl StreamHello {
             TransferPolicy::Dynamic => 0,
             TransferPolicy::Direct => 1,
             TransferPolicy::Indirect => 2,
+            TransferPolicy::Reference => 3,
         };
         let mut bytes = [0; HELLO_BYTES];
         bytes[..4].copy_from_slice(&[MARK[0], MARK[1], kind, policy]);
@@ -71,6 +72,7 @@ impl StreamHello {
             0 => TransferPolicy::Dynamic,
             1 => TransferPolicy::Direct,
             2 => TransferPolicy::Indirect,
+            3 => TransferPolicy::Reference,
             _ => return Err(StreamViolation::Garbled),
         };
         let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
@@ -135,14 +137,23 @@ mod tests {
 
     #[test]
     fn a_decoded_hello_equals_the_encoded_one() {
-        assert_eq!(StreamHello::decode(&hello().encode()), Ok(hello()));
+        let policies = [
+            TransferPolicy::Dynamic,
+            TransferPolicy::Reference,
+            TransferPolicy::Direct,
+            TransferPolicy::Indirect,
+        ];
+        for policy in policies {
+            let hello = StreamHello { policy, ..hello() };
+            assert_eq!(StreamHello::decode(&hello.encode()), Ok(hello));
+        }
     }
 
     #[test]
     fn bad_bytes_are_refused() {
         assert_eq!(StreamHello::decode(&[0; 3]), Err(StreamViolation::Garbled));
         assert_eq!(StreamHello::decode(&[0; HELLO_BYTES]), Err(StreamViolation::Mismatch));
-        for (at, value) in [(2, 2), (3, 3), (4, 0), (7, 1), (8, 0), (12, 2), (13, 1), (47, 0xff)] {
+        for (at, value) in [(2, 2), (3, 4), (4, 0), (7, 1), (8, 0), (12, 2), (13, 1), (47, 0xff)] {
             let mut bytes = hello().encode();
             bytes[at] = value;
             assert_eq!(StreamHello::decode(&bytes), Err(StreamViolation::Garbled), "byte {at} is {value}");

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::mutation::{StreamMutation, is_on};
+use super::mutation;
 use super::renewal::Renewal;
 use super::ring::RingReader;
 use super::{
@@ -110,7 +110,7 @@ impl StreamReceiver {
             advertises: settings.advertises(),
             advert_bytes_min: settings.advertises_from(),
             has_ring: settings.has_ring(),
-            renewal: settings.renewal.then(|| Renewal::new(settings.renewal_gap_bytes)),
+            renewal: settings.renews().then(|| Renewal::new(settings.renewal_gap_bytes)),
             phase: Phase::FIRST,
             sequence: 0,
             estimate: 0,
@@ -150,8 +150,7 @@ impl StreamReceiver {
         let ReceiveMemory { grant, start, length } = memory;
         let (filled, was_advertised, is_cancelled) = (0, false, false);
         let wait_all = wait_all && self.kind == SocketKind::Stream;
-        let waits =
-            self.ring.stored() > 0 || self.voided > 0 && !is_on(StreamMutation::AdvertiseBehindVoided);
+        let waits = self.ring.stored() > 0 || self.voided > 0 && !mutant!(AdvertiseBehindVoided);
         self.voided += usize::from(self.phase.is_indirect() && waits);
         let receive = Wanting { id, grant, start, length, filled, wait_all, was_advertised, is_cancelled };
         self.receives.push_back(receive);
@@ -167,8 +166,8 @@ impl StreamReceiver {
         if self.receives.get(self.advertised).is_none_or(|next| next.free_space() < self.advert_bytes_min) {
             return false;
         }
-        let emptied = self.ring.stored() == 0 || is_on(StreamMutation::AdvertiseOverStored);
-        let is_behind = is_on(StreamMutation::AdvertiseBehindVoided) && self.voided < self.receives.len();
+        let emptied = self.ring.stored() == 0 || mutant!(AdvertiseOverStored);
+        let is_behind = mutant!(AdvertiseBehindVoided) && self.voided < self.receives.len();
         let may_begin = self.renewal.as_ref().map_or(self.voided == 0, Renewal::is_due) || is_behind;
         self.advertises
             && emptied
@@ -202,14 +201,13 @@ impl StreamReceiver {
     ///
     /// `Deviation:` (fig. 5) as printed, the estimate is not reset when receives without an advert were filled.
     fn begin_phase(&mut self) {
-        if is_on(StreamMutation::AdvertiseBehindVoided) && self.voided < self.receives.len() {
+        if mutant!(AdvertiseBehindVoided) && self.voided < self.receives.len() {
             self.advertised = self.voided;
             return;
         }
         self.voided = 0;
-        if !is_on(StreamMutation::NoResync) {
-            self.estimate = self.sequence;
-        }
+        mutant!(NoResync => return);
+        self.estimate = self.sequence;
     }
 
     /// Handles that the sender waits for adverts.
@@ -299,13 +297,13 @@ impl StreamReceiver {
         let head = self.receives.front_mut().expect("bytes were copied to it");
         head.filled += length;
         let is_full = head.filled == head.length;
-        while let Some((_, rest)) = self.ring.next().filter(|_| is_full && is_on(StreamMutation::DropRest)) {
+        while let Some((_, rest)) = self.ring.next().filter(|_| is_full && mutant!(DropRest)) {
             self.ring.consume(rest);
         }
         let is_done = is_full || !head.wait_all && self.ring.stored() == 0;
-        if is_done && is_on(StreamMutation::NoResync) && head.was_advertised && !head.wait_all {
+        mutant!(NoResync if is_done && head.was_advertised && !head.wait_all => {
             self.estimate = (self.estimate + head.filled).saturating_sub(1);
-        }
+        });
         is_done.then(|| self.complete_head(ReceiveOutcome::Filled))
     }
 
@@ -341,7 +339,7 @@ impl StreamReceiver {
         let Some(at) = self.receives.iter().position(|receive| receive.id == id) else {
             return (false, None);
         };
-        if at < self.advertised && !is_on(StreamMutation::CancelAtOnce) {
+        if at < self.advertised && !mutant!(CancelAtOnce) {
             self.cancelled += usize::from(!std::mem::replace(&mut self.receives[at].is_cancelled, true));
             if self.withdrawal == Withdrawal::None {
                 self.withdrawal = Withdrawal::Due;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use squall_fabric::Instant;
 
-use super::mutation::{StreamMutation, is_on};
+use super::mutation;
 use super::patience::Patience;
 use super::ring::RingWriter;
 use super::{
@@ -29,8 +29,6 @@ pub(super) struct StreamSender {
     /// The phase of the latest advert \[E4\].
     advertised: Phase,
     ring: RingWriter,
-    /// Whether the peer advertises again when its ring is empty.
-    peer_renews: bool,
     patience: Patience,
     /// Whether this sender holds sends back until an advert comes and has not reported it to the peer yet.
     waits_silently: bool,
@@ -68,8 +66,7 @@ impl StreamSender {
             adverts_max: 0,
             advertised: Phase::FIRST,
             ring: RingWriter::default(),
-            peer_renews: false,
-            patience: Patience::new(if settings.has_choice() { settings.copy_bytes_per_us } else { 0 }),
+            patience: Patience::new(settings.waits_by()),
             waits_silently: false,
             sends: VecDeque::new(),
         }
@@ -78,9 +75,10 @@ impl StreamSender {
     /// Handles the peer's introduction.
     pub(super) fn on_peer(&mut self, peer: &PeerParameters) {
         self.ring = RingWriter::new(peer.ring_words);
-        (self.adverts_max, self.peer_renews) = (peer.receives_max, peer.renews);
+        self.adverts_max = peer.receives_max;
         if !peer.renews {
-            self.patience.keep_to_adverts();
+            // A sender that waits in an indirect phase would wait in vain.
+            self.patience = Patience::new(0);
         }
     }
 
@@ -167,12 +165,12 @@ impl StreamSender {
     /// phase is dropped (fig. 8): the receiver begins another phase when it sees the data in flight.
     fn drop_stale(&mut self, statistics: &mut Statistics) {
         while let Some(head) = self.adverts.front() {
-            let late = head.sequence < self.sequence && !is_on(StreamMutation::IgnoreSequence);
-            let old = head.phase < self.phase && !is_on(StreamMutation::IgnorePhase);
+            let late = head.sequence < self.sequence && !mutant!(IgnoreSequence);
+            let old = head.phase < self.phase && !mutant!(IgnorePhase);
             if self.phase.is_direct() || !(old || late) {
                 return;
             }
-            if self.phase < head.phase && !is_on(StreamMutation::KeepPhaseOfDropped) {
+            if self.phase < head.phase && !mutant!(KeepPhaseOfDropped) {
                 self.phase = head.phase.next();
             }
             self.adverts.pop_front();
@@ -194,16 +192,12 @@ impl StreamSender {
     /// Returns whether [`StreamSender::next`] depends on the time, or would if it were called.
     #[inline]
     pub(super) fn needs_clock(&self) -> bool {
-        if self.policy != TransferPolicy::Dynamic || self.kind == SocketKind::Packets {
-            return false;
-        }
-        let Some(head) = self.sends.front() else { return !self.patience.knows_idle() };
-        let left = head.length - head.sent;
-        match () {
-            () if self.patience.prefers_ring(left) => self.patience.needs_clock(left),
-            () if !self.adverts.is_empty() => self.patience.begins_or_ends_something(),
-            () if self.phase.is_direct() => self.patience.needs_clock_to_stay(left),
-            () => self.patience.needs_clock(left),
+        match self.sends.is_empty() {
+            true => !self.patience.knows_idle(),
+            false => {
+                let may_wait = self.adverts.is_empty() && self.patience.needs_clock_to_wait();
+                may_wait || self.patience.needs_clock()
+            }
         }
     }
 
@@ -213,19 +207,20 @@ impl StreamSender {
     pub(super) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<SendStep> {
         let send = self.sends.front()?;
         let left = send.length - send.sent;
+        self.patience.on_time(now);
         let Some(advert) = self.adverts.front().filter(|_| !self.leaves_adverts(left)) else {
             if !self.has_ring() || self.ring.free_space() == 0 || self.holds_back(now, left) {
                 return None;
             }
-            return Some(SendStep::Transfer(self.send_indirect(now, statistics)));
+            return Some(SendStep::Transfer(self.send_indirect(statistics)));
         };
-        if self.kind == SocketKind::Packets && advert.length < left && !is_on(StreamMutation::CutPacket) {
+        if self.kind == SocketKind::Packets && advert.length < left && !mutant!(CutPacket) {
             self.adverts.pop_front();
             self.sequence += 1;
             return Some(SendStep::TooLong(left));
         }
         let transfer = self.send_direct(statistics);
-        self.patience.on_direct(now, transfer.length);
+        self.patience.on_direct(transfer.length);
         Some(SendStep::Transfer(transfer))
     }
 
@@ -235,28 +230,19 @@ impl StreamSender {
         self.patience.prefers_ring(left) && self.ring.free_space() > 0
     }
 
-    /// Returns whether the head send waits for an advert although the ring has space; see [`Patience`].
+    /// Returns whether the head send waits for an advert although the ring has space. In an indirect phase the peer has to know.
     fn holds_back(&mut self, now: Instant, left: u64) -> bool {
-        match self.policy {
-            TransferPolicy::Direct | TransferPolicy::Indirect => false,
-            TransferPolicy::Dynamic if self.patience.prefers_ring(left) => false,
-            TransferPolicy::Dynamic if self.phase.is_direct() => self.patience.stays(now, left),
-            TransferPolicy::Dynamic => self.peer_renews && self.turns(now, left),
-        }
-    }
-
-    /// Returns whether the head send waits for an advert in an indirect phase.
-    fn turns(&mut self, now: Instant, left: u64) -> bool {
-        let was_turning = self.patience.is_in_round();
-        let turns = self.patience.has_begun_round(now, left, 8 * self.ring.in_use());
-        self.waits_silently = turns && (self.waits_silently || !was_turning);
-        turns
+        let (has_waited, is_direct) = (self.patience.is_waiting(), self.phase.is_direct());
+        let in_use = if is_direct { 0 } else { 8 * self.ring.in_use() };
+        let waits = self.patience.waits(now, left, is_direct, in_use);
+        self.waits_silently = waits && !is_direct && (self.waits_silently || !has_waited);
+        waits
     }
 
     /// Returns whether this sender must tell the peer that it waits.
     #[inline]
     pub(super) fn must_report_wait(&self) -> bool {
-        self.waits_silently && !is_on(StreamMutation::WaitSilently)
+        self.waits_silently && !mutant!(WaitSilently)
     }
 
     /// Returns whether this sender must tell the peer that it waits, and records that it does so now.
@@ -275,7 +261,7 @@ impl StreamSender {
         let advert = self.adverts.front_mut().expect("the caller saw it");
         if self.phase.is_indirect() {
             assert!(
-                advert.sequence == self.sequence || is_on(StreamMutation::IgnoreSequence),
+                advert.sequence == self.sequence || mutant!(IgnoreSequence),
                 "[E3] the first direct transfer at {} under an advert for {}",
                 self.sequence,
                 advert.sequence
@@ -288,7 +274,7 @@ impl StreamSender {
         let route = TransferRoute::Direct { grant: advert.grant, start: advert.start };
         advert.start += length;
         advert.length -= length;
-        if advert.length == 0 || !advert.wait_all || is_on(StreamMutation::WaitAllOnce) {
+        if advert.length == 0 || !advert.wait_all || mutant!(WaitAllOnce) {
             self.adverts.pop_front();
         }
         statistics.direct += 1;
@@ -299,7 +285,7 @@ impl StreamSender {
     /// Fig. 2, lines 17–24.
     // As `next`.
     #[inline(always)]
-    fn send_indirect(&mut self, now: Instant, statistics: &mut Statistics) -> StreamTransfer {
+    fn send_indirect(&mut self, statistics: &mut Statistics) -> StreamTransfer {
         if self.phase.is_direct() {
             self.phase = self.phase.next();
             self.patience.on_phase_end();
@@ -308,11 +294,10 @@ impl StreamSender {
         let send = self.sends.front().expect("the caller saw it");
         // A send begins at a word, so the piece has the same alignment in the ring.
         let skip = send.sent % 8;
-        let space =
-            if is_on(StreamMutation::WriteAcrossEnd) { self.ring.free() } else { self.ring.free_space() };
+        let space = if mutant!(WriteAcrossEnd) { self.ring.free() } else { self.ring.free_space() };
         let length = (send.length - send.sent).min((space * 8).min(TRANSFER_BYTES_MAX) - skip);
         let word = self.ring.take((skip + length).div_ceil(8));
-        self.patience.on_indirect(now, length);
+        self.patience.on_indirect(length);
         statistics.indirect += 1;
         statistics.indirect_bytes += length;
         let transfer = self.advance(length, TransferRoute::Indirect { word, skip });

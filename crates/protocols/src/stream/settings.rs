@@ -21,9 +21,13 @@ pub enum SocketKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum TransferPolicy {
-    /// Direct when there is an advert, otherwise through the ring.
+    /// Direct when there is an advert, otherwise through the ring. A sender without an advert may wait for one where that has
+    /// proved faster (module `patience`).
     #[default]
     Dynamic,
+    /// The paper's rule (fig. 2, 3): the same, but the sender never waits and takes every advert, and the receiver advertises
+    /// each receive exactly once.
+    Reference,
     /// Always direct: the sender waits for an advert (the paper's direct-only baseline).
     Direct,
     /// Always through the ring: the receiver never advertises (the paper's indirect-only baseline).
@@ -95,14 +99,24 @@ impl StreamSettings {
         self.kind == SocketKind::Stream && self.policy != TransferPolicy::Direct
     }
 
-    /// Returns whether a transfer may take either route.
-    pub(super) fn has_choice(&self) -> bool {
+    /// Returns whether this end chooses how a stream's data travels, beyond the paper's rules.
+    fn is_dynamic(&self) -> bool {
         self.kind == SocketKind::Stream && self.policy == TransferPolicy::Dynamic
+    }
+
+    /// Returns whether receives are advertised again.
+    pub(super) fn renews(&self) -> bool {
+        self.renewal && self.policy != TransferPolicy::Reference
     }
 
     /// Returns the minimum space of a receive that is advertised.
     pub(super) fn advertises_from(&self) -> u64 {
-        if self.has_choice() { self.advert_bytes_min } else { 0 }
+        if self.is_dynamic() { self.advert_bytes_min } else { 0 }
+    }
+
+    /// How fast the peer copies, as a measure of what the sender waits for; 0 if it never waits.
+    pub(super) fn waits_by(&self) -> u64 {
+        if self.is_dynamic() { self.copy_bytes_per_us } else { 0 }
     }
 
     /// Checks that the settings are valid.

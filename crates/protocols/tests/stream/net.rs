@@ -104,9 +104,12 @@ impl SocketNet {
 /// Returns random settings of both ends: all kinds, policies and sizes.
 pub(crate) fn settings(prng: &mut Prng) -> [StreamSettings; 2] {
     let kind = if prng.chance(250) { SocketKind::Packets } else { SocketKind::Stream };
-    let policy =
-        [TransferPolicy::Dynamic, TransferPolicy::Dynamic, TransferPolicy::Direct, TransferPolicy::Indirect]
-            [prng.index(4)];
+    let policy = match prng.below(6) {
+        0 => TransferPolicy::Direct,
+        1 => TransferPolicy::Indirect,
+        2 => TransferPolicy::Reference,
+        _ => TransferPolicy::Dynamic,
+    };
     let ring_words_max = [4, 64, 4096][prng.index(3)];
     [(); 2].map(|()| StreamSettings {
         kind,

@@ -40,7 +40,9 @@ impl<'p, S: LinkSocket> PreJoinResponder<'p, S> {
                 Ok(visitors) => {
                     visitors.into_iter().for_each(|visitor| visitor.reject(Refusal::Assembling, &mut |_| ()));
                 }
-                Err(error) => tracing::warn!(%error, "a joining process cannot accept connections at present"),
+                Err(error) => {
+                    tracing::warn!(%error, "a joining process cannot accept connections at present")
+                }
             }
         }
     }

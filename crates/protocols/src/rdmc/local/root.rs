@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use squall_fabric::{Fabric, MirrorId, MirrorKey, NodeId, Region};
 
 use super::{BUFFERS_MAX, BufferId, OBJECTS_MAX, OFFERED, READY, ROW_WORDS, Rows, buffer_key, descriptor};
-use crate::rdmc::mutation::{RdmcMutation, is_on};
+use crate::rdmc::mutation;
 
 #[derive(Debug)]
 pub(super) struct LocalRoot {
@@ -106,7 +106,7 @@ impl LocalRoot {
             let object = &self.objects[usize::try_from(self.ready - self.finished).expect("few")];
             let shared = &self.buffers[object.buffer];
             let is_mapped = rows.other_receivers().all(|rank| shared.attached[rank]);
-            if !is_mapped && !is_on(RdmcMutation::ReadyUnattached) {
+            if !is_mapped && !mutant!(ReadyUnattached) {
                 break;
             }
             let words = usize::try_from(object.bytes.div_ceil(8)).expect("fits the buffer");
@@ -126,7 +126,7 @@ impl LocalRoot {
     /// believed.
     fn finish(&mut self, rows: &Rows) -> usize {
         let given_back = rows.other_receivers().map(|rank| rows.progress(rank).given_back());
-        let least = if is_on(RdmcMutation::FinishWithFirst) { given_back.max() } else { given_back.min() };
+        let least = if mutant!(FinishWithFirst) { given_back.max() } else { given_back.min() };
         let finished = least.unwrap_or(self.ready).clamp(self.finished, self.ready);
         let work = usize::try_from(finished - self.finished).expect("few");
         self.objects.drain(..work);

@@ -2,7 +2,7 @@
 
 use super::{OwnEnd, PeerEnd, PeerParameters, StreamEnd, StreamOutput};
 use crate::stream::message::ADVERTS_PER_MESSAGE;
-use crate::stream::mutation::{StreamMutation, is_on};
+use crate::stream::mutation;
 use crate::stream::sender::SendStep;
 use crate::stream::{
     Completion, SendId, SendOutcome, SocketKind, StreamMessage, StreamViolation, TransferArrival,
@@ -126,8 +126,7 @@ impl StreamEnd {
                     self.sender.patience().on_pause();
                 }
             }
-            0 => {}
-            _ => self.sender.patience().on_busy(now),
+            _ => {}
         }
         match self.sender.next(now, &mut self.statistics)? {
             SendStep::Transfer(transfer) => {
@@ -184,7 +183,7 @@ impl StreamEnd {
     }
 
     fn must_announce_end(&self) -> bool {
-        let is_sent = self.sender.waiting() == 0 || is_on(StreamMutation::EndBeforeData);
+        let is_sent = self.sender.waiting() == 0 || mutant!(EndBeforeData);
         self.own_end == OwnEnd::Wanted && is_sent
     }
 

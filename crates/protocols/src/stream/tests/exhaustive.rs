@@ -102,10 +102,9 @@ fn fingerprint(state: &State) -> u64 {
 
 const STATES_MAX: usize = 1_000_000;
 
-fn small(policy: TransferPolicy, renewal: bool) -> [StreamSettings; 2] {
+fn small(policy: TransferPolicy) -> [StreamSettings; 2] {
     let settings = StreamSettings {
         policy,
-        renewal,
         renewal_gap_bytes: 0,
         advert_bytes_min: 0,
         copy_bytes_per_us: 0,
@@ -120,9 +119,13 @@ fn small(policy: TransferPolicy, renewal: bool) -> [StreamSettings; 2] {
 
 /// Explores under all policies, and returns the number of states.
 fn explore_all(sender: &[Act], receiver: &[Act]) -> usize {
-    let renewals = [true, false].map(|renewal| small(TransferPolicy::Dynamic, renewal));
-    let others = [TransferPolicy::Direct, TransferPolicy::Indirect].map(|policy| small(policy, true));
-    renewals.iter().chain(&others).map(|settings| explore(settings, [sender, receiver])).sum()
+    let policies = [
+        TransferPolicy::Dynamic,
+        TransferPolicy::Reference,
+        TransferPolicy::Direct,
+        TransferPolicy::Indirect,
+    ];
+    policies.iter().map(|policy| explore(&small(*policy), [sender, receiver])).sum()
 }
 
 /// Sends fill the ring, wrap, and do not fit the receives \[E8\].
@@ -159,8 +162,8 @@ fn both_directions() {
 }
 
 fn both_ways(script: &[Act]) -> usize {
-    let settings = small(TransferPolicy::Dynamic, true)
-        .map(|settings| StreamSettings { credits: CREDITS_MIN, ..settings });
+    let settings =
+        small(TransferPolicy::Dynamic).map(|settings| StreamSettings { credits: CREDITS_MIN, ..settings });
     explore(&settings, [script, script])
 }
 
@@ -174,7 +177,7 @@ fn packets() {
 }
 
 fn packet_states(sender: &[Act], receiver: &[Act]) -> usize {
-    let settings = small(TransferPolicy::Dynamic, true)
+    let settings = small(TransferPolicy::Dynamic)
         .map(|settings| StreamSettings { kind: SocketKind::Packets, ..settings });
     explore(&settings, [sender, receiver])
 }

@@ -8,10 +8,10 @@ use super::random::check_resume;
 use crate::stream::mutation::{StreamMutation, with};
 use crate::stream::{CREDITS_MIN, StreamSettings, TransferPolicy};
 
-/// Side 0 sends, side 1 receives.
+/// Side 0 sends, side 1 receives; without renewal by the paper's rules.
 fn pair(renewal: bool) -> EndPair {
     EndPair::alike(StreamSettings {
-        renewal,
+        policy: if renewal { TransferPolicy::Dynamic } else { TransferPolicy::Reference },
         renewal_gap_bytes: 0,
         advert_bytes_min: 0,
         copy_bytes_per_us: 0,
@@ -206,6 +206,7 @@ fn wait_after_adverts_in_vain() -> Result<Vec<bool>, PairFault> {
     send(&mut pair, 2)?;
     send(&mut pair, 3900)?;
     deliver_all(&mut pair, 1)?;
+    pair.sides[0].end.prefer_ring(false);
     assert!(pair.send(0, 13_000));
     pair.calm()?;
     Ok(routes(&mut pair))
@@ -217,6 +218,35 @@ fn a_sender_that_waits_for_an_advert_gets_it() {
     assert_eq!(wait_after_adverts_in_vain(), Ok(vec![INDIRECT, INDIRECT, DIRECT]));
     let silent = with(Some(StreamMutation::WaitSilently), wait_after_adverts_in_vain);
     assert_eq!(silent, Ok(vec![INDIRECT; 3]), "it waited in vain");
+}
+
+/// What the other settings say about waits, renewal and short receives does not change the paper's rules: a receive of
+/// one byte is advertised (fig. 3), one whose advert was in vain is not advertised again (fig. 7), and what meets no
+/// advert goes through the ring at once (fig. 2).
+#[test]
+fn the_reference_follows_the_paper_whatever_the_settings() {
+    let run = |policy| -> Result<Vec<bool>, PairFault> {
+        let settings = StreamSettings {
+            policy,
+            renewal_gap_bytes: 0,
+            copy_bytes_per_us: 1,
+            ..StreamSettings::default()
+        };
+        let mut pair = EndPair::alike(settings);
+        pair.sides[0].end.handle_round_trip(Duration::from_micros(10));
+        receive(&mut pair, &[1])?;
+        deliver_all(&mut pair, 1)?;
+        send(&mut pair, 1)?;
+        assert!(pair.send(0, 600));
+        pair.post(0)?;
+        receive(&mut pair, &[1000, 1000])?;
+        pair.calm()?;
+        assert!(pair.send(0, 600));
+        pair.calm()?;
+        Ok(routes(&mut pair))
+    };
+    assert_eq!(run(TransferPolicy::Reference), Ok(vec![DIRECT, INDIRECT, INDIRECT]));
+    assert_eq!(run(TransferPolicy::Dynamic), Ok(vec![INDIRECT, INDIRECT, DIRECT]), "the settings matter");
 }
 
 /// Each of the baselines forces one mode.

@@ -139,7 +139,7 @@ impl EndPair {
                 receives_max: peer.receives_max,
                 credits: peer.credits,
                 credits_used: 0,
-                renews: peer.renewal,
+                renews: peer.renews(),
             };
             sides[i].end.handle_peer(&peer).expect("no credit is used");
             assert_eq!(sides[i].end.poll_completion(), Some(Completion::Connected));

@@ -39,9 +39,10 @@ pub(super) const MOVES_PER_RUN: u64 = 150;
 
 fn settings(prng: &mut Prng) -> [StreamSettings; 2] {
     let kind = if prng.chance(200) { SocketKind::Packets } else { SocketKind::Stream };
-    let policy = match prng.below(5) {
+    let policy = match prng.below(6) {
         0 => TransferPolicy::Direct,
         1 => TransferPolicy::Indirect,
+        2 => TransferPolicy::Reference,
         _ => TransferPolicy::Dynamic,
     };
     let ring_words_max = if prng.chance(500) { 4 } else { 40 };
@@ -90,9 +91,10 @@ pub(super) fn run(seed: u64, tally: &mut StreamRunTally) -> Result<(), PairFault
     let mut prng = Prng::new(seed);
     let settings = settings(&mut prng);
     let kind = settings[0].kind;
-    let dynamic = kind == SocketKind::Stream && settings[0].policy == TransferPolicy::Dynamic;
+    let may_resume = kind == SocketKind::Stream
+        && matches!(settings[0].policy, TransferPolicy::Dynamic | TransferPolicy::Reference);
     // When all receives are advertised again, the outstanding ones are irrelevant.
-    let renewal = settings.each_ref().map(|settings| settings.renewal && settings.advert_bytes_min == 0);
+    let renewal = settings.each_ref().map(|settings| settings.renews() && settings.advert_bytes_min == 0);
     let mut pair = EndPair::new(settings);
     let alternates = prng.chance(500);
     let habits = [Habits::drawn(&mut prng), Habits::drawn(&mut prng)];
@@ -104,7 +106,7 @@ pub(super) fn run(seed: u64, tally: &mut StreamRunTally) -> Result<(), PairFault
             // Short sends may take either route at any time.
             pair.sides[i].end.prefer_ring(prng.chance(500));
         }
-        if dynamic && prng.chance(15) {
+        if may_resume && prng.chance(15) {
             tally.resumed += u64::from(check_resume(&mut pair, i, renewal[1 - i])?);
         }
     }
