@@ -81,7 +81,7 @@ pub(super) const GROUP: [ConfigKey; 16] = [
         default: KeyDefault::Words("`secret_file` is needed"),
         example: "\"change me, at least 16 bytes\"",
         scope: KeyScope::Group,
-        meaning: "What members prove to each other before anything else. `head -c 32 /dev/urandom | base64` makes one.",
+        meaning: "What members prove to each other before anything else. `openssl rand -base64 32` makes one.",
     },
     ConfigKey {
         name: "secret_file",
@@ -96,7 +96,7 @@ pub(super) const GROUP: [ConfigKey; 16] = [
         name: "listen",
         takes: "`host:port`, `unix:@name` or `unix:/path`",
         default: KeyDefault::Words("required, except where a command has `--listen`"),
-        example: "\"127.0.0.1:7401\"",
+        example: "\"127.0.0.1:7400\"",
         scope: KeyScope::Member,
         meaning: "The address of this member. A Unix socket means that all members share memory on one host.",
     },
