@@ -1,6 +1,8 @@
 /* Two processes: the parent listens and sends, the child connects and sends everything back.
  *
- *   cc -I crates/capi/include crates/capi/examples/echo.c -L target/debug -lsquall_exs -o echo && ./echo
+ *   cargo build --release -p squall-capi
+ *   cc -I crates/capi/include crates/capi/examples/echo.c -L target/release -Wl,-rpath,$PWD/target/release -lsquall_exs -o echo
+ *   ./echo
  */
 #include <errno.h>
 #include <stdio.h>

@@ -23,6 +23,7 @@
 
 mod error;
 mod file;
+pub mod keys;
 mod nearest;
 pub mod quantity;
 mod subgroup;

@@ -1,7 +1,7 @@
 //! Reading TOML tables: each value knows its key and its line, and a table knows its keys.
 //!
 //! `serde` could fill the structs, but it forgets the lines, and its errors know neither the nearest key nor the
-//! range of a number. Here the keys that a table may have are named once, where their values are read.
+//! range of a number. The keys that a table may have are those that [`super::keys`] describes.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -12,6 +12,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, ConfigPlace};
+use super::keys::ConfigKey;
 use super::nearest::nearest;
 use super::quantity;
 
@@ -56,24 +57,20 @@ impl<'t> ConfigTable<'t> {
         Self { source, path: String::new(), entries }
     }
 
-    /// Returns the values of all the keys that the table may have; any other key is an error.
-    pub(super) fn take<const N: usize>(
-        &self,
-        keys: [&'static str; N],
-    ) -> Result<[Option<ConfigValue<'t>>; N], ConfigError> {
-        if let Some((key, _)) = self.entries.iter().find(|(key, _)| !keys.contains(&key.get_ref().as_ref())) {
+    /// Returns the values of the table, which has no other keys than `keys`.
+    pub(super) fn values(&self, keys: &'static [ConfigKey]) -> Result<ConfigValues<'_, 't>, ConfigError> {
+        let known: Vec<&'static str> = keys.iter().map(|key| key.name).collect();
+        if let Some((key, _)) = self.entries.iter().find(|(key, _)| !known.contains(&key.get_ref().as_ref()))
+        {
             return Err(ConfigError::UnknownKey {
                 place: self.source.place(key.span().start),
                 key: key.get_ref().to_string(),
                 table: self.name(),
-                nearest: nearest(key.get_ref(), &keys),
-                known: keys.to_vec(),
+                nearest: nearest(key.get_ref(), &known),
+                known,
             });
         }
-        Ok(keys.map(|key| {
-            let value = self.entries.get(key)?;
-            Some(ConfigValue { source: self.source, table: self.path.clone(), key: key.into(), value })
-        }))
+        Ok(ConfigValues { table: self, known })
     }
 
     /// Returns the tables in this one, under any names.
@@ -103,6 +100,24 @@ impl<'t> ConfigTable<'t> {
 
     fn name(&self) -> String {
         if self.path.is_empty() { "the configuration".into() } else { format!("[{}]", self.path) }
+    }
+}
+
+/// The values of a table whose keys are all known.
+pub(super) struct ConfigValues<'v, 't> {
+    table: &'v ConfigTable<'t>,
+    known: Vec<&'static str>,
+}
+
+impl<'t> ConfigValues<'_, 't> {
+    /// Returns the value of a key, if it has one.
+    ///
+    /// # Panics
+    /// If the table does not know the key.
+    pub(super) fn get(&self, key: &str) -> Option<ConfigValue<'t>> {
+        assert!(self.known.contains(&key), "`{key}` is not described");
+        let (source, table) = (self.table.source, self.table.path.clone());
+        Some(ConfigValue { source, table, key: key.into(), value: self.table.entries.get(key)? })
     }
 }
 
