@@ -1,35 +1,8 @@
 //! Which rules and branches of the protocols a run has reached (beside Derecho §3.4, RDMC §3, EXS §III). The simulator
 //! counts them over many runs: a scenario that no longer gets to what it is there for is noticed.
-//!
-//! Outside tests, and without the feature `coverage`, nothing is noted: `reach` is empty, and the protocols hold no
-//! trace of this.
-
-/// An enum of points, all of them as `ALL`, and each with what it means.
-macro_rules! points {
-    ($($(#[doc = $what:literal])+ $name:ident,)+) => {
-        /// A rule or branch of a protocol.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[non_exhaustive]
-        pub enum Point {
-            $($(#[doc = $what])+ $name,)+
-        }
-
-        impl Point {
-            /// All points.
-            pub const ALL: &[Self] = &[$(Self::$name,)+];
-
-            /// What happens there, in a sentence.
-            #[must_use]
-            pub const fn about(self) -> &'static str {
-                match self {
-                    $(Self::$name => concat!($($what),+).trim_ascii(),)+
-                }
-            }
-        }
-    };
-}
 
 points! {
+    pub Point;
     /// A member was silent for too long and is accused.
     AccusedSilent,
     /// A member has come back after a pause of its own, and gives all others time.
@@ -204,40 +177,6 @@ points! {
     SilentCoordinatorLeft,
     /// A member has lost its coordinator when the others may have begun.
     CoordinatorLostLate,
-}
-
-/// Whether points are noted.
-pub const IS_ON: bool = cfg!(any(test, feature = "coverage"));
-
-#[cfg(any(test, feature = "coverage"))]
-thread_local! {
-    /// The points that this thread has reached, as a set of bits.
-    static REACHED: std::cell::Cell<u128> = const { std::cell::Cell::new(0) };
-}
-
-/// Notes that this thread has reached `point`.
-#[cfg(any(test, feature = "coverage"))]
-pub(crate) fn reach(point: Point) {
-    const { assert!(Point::ALL.len() <= 128, "they fit one word") };
-    REACHED.set(REACHED.get() | 1 << point as u32);
-}
-
-/// Notes nothing.
-#[cfg(not(any(test, feature = "coverage")))]
-#[inline(always)]
-pub(crate) const fn reach(_: Point) {}
-
-/// The points that this thread has reached since it last asked.
-#[cfg(any(test, feature = "coverage"))]
-pub fn take() -> impl Iterator<Item = Point> {
-    let reached = REACHED.replace(0);
-    Point::ALL.iter().copied().filter(move |point| reached >> *point as u32 & 1 == 1)
-}
-
-/// The points that this thread has reached since it last asked: none are noted.
-#[cfg(not(any(test, feature = "coverage")))]
-pub fn take() -> impl Iterator<Item = Point> {
-    std::iter::empty()
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! Declares mutations: mistakes that can be put back into a protocol, one at a time, to see that a check catches them. A
-//! checker that has never failed is not trusted (Derecho §3.2–3.4, Spindle §2–3, RDMC §3.2, EXS §III).
+//! Declares mutations: defects that can be put back into a core, one at a time, to see that a check catches them. A
+//! checker that has never failed is not trusted.
 //!
-//! Outside tests, and without the feature `mutations`, which only the simulator's tests switch on, `is_on` is `false` at
-//! compile time, and the protocols hold no trace of this.
+//! Outside tests of the crate that uses it, and without that crate's feature `mutations`, which only the simulator's tests
+//! switch on, `is_on` is `false` at compile time, and the core holds no trace of this.
 
-/// An enum of mutations, all of them as `ALL`, `is_on` for the protocol, and `with` for tests.
+/// An enum of mutations, all of them as `ALL`, `is_on` for the core, and `with` for tests.
+#[macro_export]
 macro_rules! mutations {
     ($(#[$about:meta])* $vis:vis enum $mutation:ident { $($(#[$what:meta])* $name:ident,)+ }) => {
         $(#[$about])*
