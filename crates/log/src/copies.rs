@@ -53,12 +53,8 @@ impl CopyPair {
         block: usize,
     ) -> Result<Option<(Self, Vec<u8>)>, DiskError> {
         let copies = [read_copy(disk, path, block, 0)?, read_copy(disk, path, block, 1)?];
-        if copies.iter().any(Option::is_none) {
-            reach(if copies.iter().all(Option::is_none) {
-                LogPoint::CopiesLost
-            } else {
-                LogPoint::CopyHealed
-            });
+        if copies.iter().any(Option::is_none) && copies.iter().any(Option::is_some) {
+            reach(LogPoint::CopyHealed);
         }
         let found = copies.into_iter().enumerate().filter_map(|(copy, found)| Some((copy, found?)));
         let newest = found.max_by_key(|(_, (generation, _))| *generation);

@@ -22,8 +22,6 @@ squall_fabric::points! {
     StaleFrame,
     /// A copy of a register is bad, and the other one counts.
     CopyHealed,
-    /// Both copies of a register are bad.
-    CopiesLost,
     /// A checkpoint is not as it was written, and does not count.
     CheckpointRefused,
     /// A log begins anew in its folder.
