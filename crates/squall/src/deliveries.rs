@@ -1,5 +1,6 @@
 //! Receiving by pull: messages are read in place and released in batches (Spindle §3.1, §3.5).
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,12 +10,40 @@ use squall_transports::Waker;
 
 use crate::application::SubgroupSlot;
 use crate::error::{GroupError, ReceiveError};
-use crate::external::TapWriter;
+use crate::external::{SubgroupView, TapWriter};
 use crate::status::GroupStatus;
 use crate::wait::block_on;
 
 /// The receiving end of a subgroup whose messages are pulled. A slow consumer fills the senders' windows, but
 /// never holds up acknowledgements or other subgroups.
+///
+/// [`Deliveries::next`] returns messages; [`Deliveries::next_event`] returns the views between them as well, for
+/// applications that act on who is in the subgroup:
+///
+/// ```
+/// use squall::config::SubgroupConfig;
+/// use squall::{Config, DeliveryEvent, Group};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config::local(&format!("doc-deliveries-{}", std::process::id()), 1);
+/// let mut group = Group::join(config.subgroup("log", SubgroupConfig::default()))?;
+/// let log = group.subgroup("log")?;
+/// let (mut sender, mut deliveries) = (log.sender()?, log.deliveries()?);
+/// sender.send_bytes(b"hello")?;
+/// let mut members = Vec::new();
+/// loop {
+///     match deliveries.next_event()? {
+///         DeliveryEvent::View(view) => members = view.members.clone(),
+///         DeliveryEvent::Message(message) => {
+///             assert_eq!(members[message.sender].node, message.node);
+///             break;
+///         }
+///         _ => {}
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Deliveries {
     /// The receiving end of the view whose messages are being taken; none before the first view.
@@ -28,6 +57,20 @@ pub struct Deliveries {
     release_every: usize,
     /// Copies the messages for observers.
     outflow: TapWriter,
+    /// The views that have begun after the last message taken, until they are asked for.
+    views: VecDeque<Arc<SubgroupView>>,
+}
+
+/// What [`Deliveries::next_event`] returns.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum DeliveryEvent<'a> {
+    /// The messages from here on are delivered in this view. All members that are in this view and in the one before have
+    /// delivered the same messages between the two. Of consecutive views without this member only the first and the last
+    /// appear.
+    View(Arc<SubgroupView>),
+    /// A message, in place.
+    Message(Message<'a>),
 }
 
 impl Deliveries {
@@ -38,7 +81,7 @@ impl Deliveries {
         release_every: usize,
     ) -> Self {
         let outflow = TapWriter::new(Arc::clone(slot.tap()));
-        Self { pull: None, slot, waker, status, held: 0, release_every, outflow }
+        Self { pull: None, slot, waker, status, held: 0, release_every, outflow, views: VecDeque::new() }
     }
 
     /// Returns the next message, in place, or `None` if there is none now. The next call releases it.
@@ -46,18 +89,33 @@ impl Deliveries {
     /// # Errors
     /// [`ReceiveError`] if the group has ended; messages that were delivered before it ended are returned first.
     pub fn try_next(&mut self) -> Result<Option<Message<'_>>, ReceiveError> {
-        if !self.look()? {
+        Ok(if self.look_for_message()? { self.take() } else { None })
+    }
+
+    /// Returns the next view or message, or `None` if there is none now. The next call releases a message.
+    ///
+    /// # Errors
+    /// [`ReceiveError`] if the group has ended; what came before that is returned first.
+    pub fn try_next_event(&mut self) -> Result<Option<DeliveryEvent<'_>>, ReceiveError> {
+        if !self.look_for_event()? {
             return Ok(None);
         }
+        match self.views.pop_front() {
+            Some(view) => Ok(Some(DeliveryEvent::View(view))),
+            None => Ok(self.take().map(DeliveryEvent::Message)),
+        }
+    }
+
+    /// Takes the message that [`Deliveries::look`] has found; that has reported every error.
+    fn take(&mut self) -> Option<Message<'_>> {
         self.held += 1;
-        // `look` has found it, and has reported every error.
         let message = self.pull.as_mut().and_then(|pull| pull.next_message().unwrap_or_default());
         if let Some(message) = message
             && self.outflow.is_watched()
         {
             self.outflow.take(message);
         }
-        Ok(message)
+        message
     }
 
     /// Returns whether there is a message. Releases what was taken, if that is enough for a batch or if there is
@@ -76,10 +134,17 @@ impl Deliveries {
             match found {
                 Ok(true) => return Ok(true),
                 Ok(false) if !closed => return Ok(false),
-                Ok(false) => match self.slot.take_pull(|view| self.outflow.begin_view(Some(view))) {
-                    Some(next) => self.pull = Some(next),
-                    None => return failure.map_or(Ok(false), |failure| Err(failure.into())),
-                },
+                Ok(false) => {
+                    let (outflow, views) = (&mut self.outflow, &mut self.views);
+                    let next = self.slot.take_pull(|view| {
+                        views.push_back(Arc::clone(&view));
+                        outflow.begin_view(Some(view));
+                    });
+                    match next {
+                        Some(next) => self.pull = Some(next),
+                        None => return failure.map_or(Ok(false), |failure| Err(failure.into())),
+                    }
+                }
                 Err(_) => return Err(failure.unwrap_or(GroupError::Left).into()),
             }
         }
@@ -106,12 +171,26 @@ impl Deliveries {
     /// # Errors
     /// [`ReceiveError`] if the group has ended; messages that were delivered before it ended are returned first.
     pub async fn next_async(&mut self) -> Result<Message<'_>, ReceiveError> {
-        poll_fn(|context| self.poll_ready(context)).await?;
-        match self.try_next() {
-            Ok(Some(message)) => Ok(message),
-            Ok(None) => unreachable!("poll_ready has found one"),
-            Err(error) => Err(error),
-        }
+        poll_fn(|context| self.poll_ready(context, Self::look_for_message)).await?;
+        self.try_next().transpose().expect("poll_ready has found one")
+    }
+
+    /// Returns the next view or message; blocks until there is one. The next call releases a message. It must not be
+    /// called on the thread that polls the group.
+    ///
+    /// # Errors
+    /// [`ReceiveError`] if the group has ended; what came before that is returned first.
+    pub fn next_event(&mut self) -> Result<DeliveryEvent<'_>, ReceiveError> {
+        block_on(self.next_event_async())
+    }
+
+    /// Awaits the next view or message. It runs on any executor.
+    ///
+    /// # Errors
+    /// [`ReceiveError`] if the group has ended; what came before that is returned first.
+    pub async fn next_event_async(&mut self) -> Result<DeliveryEvent<'_>, ReceiveError> {
+        poll_fn(|context| self.poll_ready(context, Self::look_for_event)).await?;
+        self.try_next_event().transpose().expect("poll_ready has found one")
     }
 
     /// Releases everything taken so far, so that its senders can reuse the space.
@@ -121,10 +200,27 @@ impl Deliveries {
         self.waker.wake();
     }
 
-    fn poll_ready(&mut self, context: &Context<'_>) -> Poll<Result<(), ReceiveError>> {
-        if !self.look()? {
+    /// Returns whether there is a message. The views before it are forgotten: the caller does not ask for them.
+    fn look_for_message(&mut self) -> Result<bool, ReceiveError> {
+        let found = self.look();
+        self.views.clear();
+        found
+    }
+
+    /// Returns whether there is a view or a message.
+    fn look_for_event(&mut self) -> Result<bool, ReceiveError> {
+        let found = self.look();
+        if self.views.is_empty() { found } else { Ok(true) }
+    }
+
+    fn poll_ready(
+        &mut self,
+        context: &Context<'_>,
+        look: impl Fn(&mut Self) -> Result<bool, ReceiveError>,
+    ) -> Poll<Result<(), ReceiveError>> {
+        if !look(self)? {
             self.status.messages.register(context.waker());
-            if !self.look()? {
+            if !look(self)? {
                 return Poll::Pending;
             }
         }

@@ -31,7 +31,8 @@
 //!   application ([`Node`]).
 //! - [`Sender`] builds messages in place; the application chooses calls that never block, that block, or that are
 //!   awaited.
-//! - [`Deliveries`] reads messages in place and releases them in batches.
+//! - [`Deliveries`] reads messages in place and releases them in batches, with the views between them if the application
+//!   asks for those ([`DeliveryEvent`]).
 //! - [`object`] replicates an application's type at all members, sharded by keys.
 //! - [`external`] reads and sends messages from outside the group.
 //! - [`bulk`] sends large objects to many members.
@@ -66,8 +67,9 @@ mod wait;
 #[doc(hidden)]
 pub use assembly::{ConnectedGroup, assemble};
 pub use config::Config;
-pub use deliveries::Deliveries;
+pub use deliveries::{Deliveries, DeliveryEvent};
 pub use error::{GroupError, HandleError, JoinError, ReceiveError, SendError};
+pub use external::SubgroupView;
 pub use group::{Builder, Departure, Group, SubgroupHandle};
 #[doc(hidden)]
 pub use inquiry::read_foreign as read_foreign_inquiry;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use squall::config::{Address, Config, SubgroupConfig, Transport};
-use squall::{Group, MessageOutcome, Node, SendError, Sender};
+use squall::{Deliveries, DeliveryEvent, Group, MessageOutcome, Node, SendError, Sender};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -235,4 +235,68 @@ fn a_changing_view_is_not_a_full_window() {
         }
     }
     panic!("no view was seen changing");
+}
+
+/// Takes what a member delivers until it has taken `messages` messages in a view of `members` members; returns those views
+/// (the number of members) and messages (the byte), in order. Each message belongs to the view before it.
+fn take_events(deliveries: &mut Deliveries, members: usize, messages: usize) -> Vec<(usize, Option<u8>)> {
+    let (mut taken, mut last) = (Vec::new(), 0);
+    let mut view = None;
+    while last < messages {
+        match deliveries.next_event().expect("the group lives") {
+            DeliveryEvent::View(next) => {
+                last = 0;
+                taken.push((next.members.len(), None));
+                view = Some(next);
+            }
+            DeliveryEvent::Message(message) => {
+                let view = view.as_ref().expect("a view comes first");
+                assert_eq!((view.id, view.members[message.sender].node), (message.view, message.node));
+                taken.push((view.members.len(), Some(message.bytes[0])));
+                last += usize::from(view.members.len() == members);
+            }
+            event => panic!("{event:?}"),
+        }
+    }
+    taken
+}
+
+/// Consumers that pull see the views between the messages, at the same places at all members [V8].
+#[test]
+fn events_are_views_and_messages_in_order() {
+    const EACH: u8 = 20;
+    let config = Arc::new(shm("events"));
+    let threads: Vec<_> = (0..3u8)
+        .map(|rank| {
+            let config = Arc::clone(&config);
+            thread::spawn(move || {
+                let mut group = Group::join(config(usize::from(rank))).expect("it joins");
+                let log = group.subgroup("log").expect("it is configured");
+                let (mut sender, mut deliveries) = (log.sender().unwrap(), log.deliveries().unwrap());
+                (0..EACH)
+                    .for_each(|_| sender.send_blocking(1, |bytes| bytes[0] = rank).expect("there is space"));
+                if rank == 2 {
+                    for _ in 0..3 * EACH {
+                        deliveries.next().expect("the group lives");
+                    }
+                    group.leave(PATIENCE);
+                    return Vec::new();
+                }
+                wait_until("a view of two", || group.members() == 2);
+                sender.send_blocking(1, |bytes| bytes[0] = 10 + rank).expect("there is space");
+                take_events(&mut deliveries, 2, 2)
+            })
+        })
+        .collect();
+    let [first, second, _]: [_; 3] = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("no panic"))
+        .collect::<Vec<_>>()
+        .try_into()
+        .unwrap();
+    assert_eq!(first, second);
+    let views = |taken: &[(usize, Option<u8>)]| taken.iter().filter(|taken| taken.1.is_none()).count();
+    assert_eq!((first[0], views(&first)), ((3, None), 2), "{first:?}");
+    let of_three = first.iter().filter(|(members, byte)| *members == 3 && byte.is_some()).count();
+    assert_eq!(of_three, 3 * usize::from(EACH), "{first:?}");
 }

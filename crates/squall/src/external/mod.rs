@@ -30,9 +30,10 @@ mod wire;
 pub use error::{ExternalError, PublishError};
 pub use observer::{Observed, Observer, ObserverOptions};
 pub use publisher::Publisher;
+pub use tap::SubgroupView;
 #[doc(hidden)]
 pub use wire::read_foreign;
 
 pub(crate) use hub::{Hub, ServedSubgroup};
 pub(crate) use lease::SenderLease;
-pub(crate) use tap::{SubgroupView, Tap, TapWriter, TappedUpcall};
+pub(crate) use tap::{Tap, TapWriter, TappedUpcall};

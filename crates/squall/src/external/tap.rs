@@ -12,17 +12,20 @@ use squall_fabric::atomics::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use squall_protocols::membership::{Member, View};
 use squall_protocols::multicast::{Deliver, Message, MessageBatch};
 
-/// A view as observers see it: the members of the subgroup.
+/// A view of the group, as one subgroup sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SubgroupView {
-    pub(crate) id: u64,
-    pub(crate) members: Vec<Member>,
+pub struct SubgroupView {
+    /// The view's number.
+    pub id: u64,
+    /// The members of the subgroup in this view, in the order of their ranks there ([`Message::sender`]), with their ranks
+    /// in the configuration as tags.
+    pub members: Vec<Member>,
 }
 
 impl SubgroupView {
     pub(crate) fn new(view: &View, members: &[NodeId]) -> Arc<Self> {
-        let is_in = |member: &&Member| members.contains(&member.node);
-        Arc::new(Self { id: view.id, members: view.members.iter().filter(is_in).copied().collect() })
+        let member = |node: &NodeId| view.members.iter().find(|member| member.node == *node).copied();
+        Arc::new(Self { id: view.id, members: members.iter().filter_map(member).collect() })
     }
 }
 
