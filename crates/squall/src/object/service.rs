@@ -186,7 +186,7 @@ fn send_state(
     let Some(snapshot) = snapshot else { return Ok(()) };
     let stream = line.flush()?;
     stream.set_write_timeout(Some(SILENCE_MAX));
-    let mut chunks = ChunkWriter(stream);
+    let mut chunks = ChunkWriter::new(stream);
     snapshot.write(&mut chunks)?;
     chunks.end()
 }

@@ -4,7 +4,7 @@
 //! state over. A thread of its own does the asking, and the shard's messages are kept meanwhile, so no other member
 //! waits for it.
 
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, BufReader, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -120,9 +120,10 @@ fn fetch_from<T: Replicated>(
             (shard.options.on_transfer)(transfer);
         }
     };
-    let mut source = ChunkReader::new(&mut line, &mut on_bytes);
-    let machine = TypedMachine(T::restore(&mut source.by_ref())?);
-    source.finish()?;
+    // It may read in small pieces, and each read of the stream may wake the provider.
+    let mut source = BufReader::with_capacity(READ_BYTES, ChunkReader::new(&mut line, &mut on_bytes));
+    let machine = TypedMachine(T::restore(&mut source)?);
+    source.into_inner().finish()?;
     let sessions = Sessions::decode(&sessions).map_err(io::Error::other)?;
     tracing::info!(shard = shard.number, %node, bytes = transfer.bytes, "received a state");
     transfer.is_done = true;
@@ -132,4 +133,6 @@ fn fetch_from<T: Replicated>(
 
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// How much of a state is read at once, if it is read in small pieces.
+const READ_BYTES: usize = 64 << 10;
 const SHOW_EVERY: Duration = Duration::from_millis(100);

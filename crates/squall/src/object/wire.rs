@@ -2,6 +2,7 @@
 //! request's number.
 
 use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -91,30 +92,74 @@ pub(super) fn decode_reply<R: DeserializeOwned>(bytes: &[u8]) -> Result<R, Objec
 
 /// Writes a state in chunks, each with its length. [`ChunkWriter::end`] ends the state; without that the reader
 /// fails.
-pub(super) struct ChunkWriter<'a, W>(pub(super) &'a mut W);
+///
+/// Small pieces are gathered, since each write to the sink may wake the reader, but not for longer than
+/// [`GATHER_MAX`]: a reader must not take a provider for dead that writes little.
+pub(super) struct ChunkWriter<'a, W> {
+    sink: &'a mut W,
+    /// The chunk that is being gathered, after space for its length.
+    chunk: Vec<u8>,
+    /// When its first byte was written.
+    begun: Instant,
+}
+
+impl<'a, W: Write> ChunkWriter<'a, W> {
+    pub(super) fn new(sink: &'a mut W) -> Self {
+        Self { sink, chunk: vec![0; LENGTH_BYTES], begun: Instant::now() }
+    }
+
+    /// Writes the chunk that has been gathered.
+    fn write_chunk(&mut self) -> io::Result<()> {
+        let bytes = self.chunk.len() - LENGTH_BYTES;
+        if bytes > 0 {
+            self.chunk[..LENGTH_BYTES].copy_from_slice(&length(bytes));
+            self.sink.write_all(&self.chunk)?;
+            self.chunk.truncate(LENGTH_BYTES);
+        }
+        Ok(())
+    }
+
+    pub(super) fn end(mut self) -> io::Result<()> {
+        self.write_chunk()?;
+        self.sink.write_all(&length(0))
+    }
+}
 
 impl<W: Write> Write for ChunkWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let bytes = &bytes[..bytes.len().min(CHUNK_BYTES_MAX)];
-        if !bytes.is_empty() {
-            self.0.write_all(&u32::try_from(bytes.len()).expect("a chunk is short").to_le_bytes())?;
-            self.0.write_all(bytes)?;
+        if bytes.len() >= GATHER_BYTES {
+            let bytes = &bytes[..bytes.len().min(CHUNK_BYTES_MAX)];
+            self.write_chunk()?;
+            self.sink.write_all(&length(bytes.len()))?;
+            self.sink.write_all(bytes)?;
+            return Ok(bytes.len());
+        }
+        if self.chunk.len() == LENGTH_BYTES {
+            self.begun = Instant::now();
+        }
+        self.chunk.extend_from_slice(bytes);
+        if self.chunk.len() >= GATHER_BYTES || self.begun.elapsed() >= GATHER_MAX {
+            self.write_chunk()?;
         }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.write_chunk()?;
+        self.sink.flush()
     }
 }
 
-impl<W: Write> ChunkWriter<'_, W> {
-    pub(super) fn end(self) -> io::Result<()> {
-        self.0.write_all(&0u32.to_le_bytes())
-    }
+/// Returns what precedes a chunk of this many bytes; 0 ends the state.
+fn length(bytes: usize) -> [u8; LENGTH_BYTES] {
+    u32::try_from(bytes).expect("a chunk is short").to_le_bytes()
 }
 
+const LENGTH_BYTES: usize = 4;
 const CHUNK_BYTES_MAX: usize = 1 << 20;
+/// Longer pieces are chunks of their own, without a copy.
+const GATHER_BYTES: usize = 64 << 10;
+const GATHER_MAX: Duration = Duration::from_millis(20);
 
 /// Reads a state that arrives in chunks, and counts its bytes.
 pub(super) struct ChunkReader<'a, R> {
@@ -213,14 +258,54 @@ mod tests {
     fn states_are_read_as_they_were_written() {
         let state: Vec<u8> = (0..3_000_000u32).map(|byte| byte as u8).collect();
         let mut bytes = Vec::new();
-        let mut chunks = ChunkWriter(&mut bytes);
+        let mut chunks = ChunkWriter::new(&mut bytes);
         chunks.write_all(&state).unwrap();
-        let unfinished = chunks.0.clone();
+        chunks.flush().unwrap();
+        let unfinished = chunks.sink.clone();
         chunks.end().unwrap();
         let (mut read, mut counted) = (Vec::new(), 0);
         let mut count = |bytes| counted = bytes;
         ChunkReader::new(&mut &bytes[..], &mut count).read_to_end(&mut read).unwrap();
         assert!(read == state && counted == state.len() as u64);
         assert!(ChunkReader::new(&mut &unfinished[..], &mut |_| ()).finish().is_err());
+    }
+    /// A sink that counts the writes to it.
+    #[derive(Default)]
+    struct Counted {
+        bytes: Vec<u8>,
+        writes: usize,
+    }
+
+    impl Write for Counted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.writes += 1;
+            self.bytes.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A state that is written in small pieces is sent in few, between which long pieces are sent in their place; and
+    /// a provider that writes little for a long time is not silent.
+    #[test]
+    fn small_pieces_are_gathered() {
+        let piece = |number: u32| vec![number as u8; if number % 50_000 == 49_999 { 100_000 } else { 8 }];
+        let mut sink = Counted::default();
+        let mut chunks = ChunkWriter::new(&mut sink);
+        (0..200_000).for_each(|number| chunks.write_all(&piece(number)).unwrap());
+        chunks.end().unwrap();
+        assert!(sink.writes < 1000, "{} writes", sink.writes);
+        let (mut read, mut on_bytes) = (Vec::new(), |_| ());
+        ChunkReader::new(&mut &sink.bytes[..], &mut on_bytes).read_to_end(&mut read).unwrap();
+        assert!(read == (0..200_000).flat_map(piece).collect::<Vec<_>>());
+
+        let mut sink = Counted::default();
+        let mut chunks = ChunkWriter::new(&mut sink);
+        chunks.write_all(&[1]).unwrap();
+        chunks.begun = chunks.begun.checked_sub(GATHER_MAX).expect("the clock has run for longer");
+        chunks.write_all(&[2]).unwrap();
+        assert_eq!(chunks.sink.bytes, [2, 0, 0, 0, 1, 2]);
     }
 }
