@@ -11,16 +11,18 @@ use crate::membership::View;
 /// What a client knows about the group: a view, and the address `A` of each member.
 ///
 /// All members may be replaced one by one while a client is idle, or while the one member that it uses stays. So it
-/// does not wait for a failure: it asks for the members when an answer names a later view than it knows, and
-/// otherwise periodically.
+/// does not wait for a failure: it asks for the members when an answer names a later view than it knows, when
+/// a member has failed, and otherwise periodically.
 ///
-/// **Law.** Each answer of a member names the member's view ([`Contacts::handle_view`]). When [`Contacts::next_at`]
+/// **Law.** Each answer of a member names the member's view ([`Contacts::handle_view`]), and failures of members are
+/// reported ([`Contacts::handle_failure`]). When [`Contacts::next_at`]
 /// has come, or after a round of failures, the client asks the [`Contacts::candidates`] in their order until one
 /// answers, and hands in that answer ([`Contacts::handle_members`]), or that there was none
 /// ([`Contacts::handle_silence`]).
 ///
 /// It is bounded: it has the members of one view, [`FORMER_MAX`] former ones, and the contacts of the configuration.
-/// An idle client asks once in a period, and at most [`EAGER`] times as often when answers name later views.
+/// An idle client asks once in a period, and at most [`EAGER`] times as often when answers name later views or members
+/// fail.
 #[derive(Clone, Debug)]
 pub struct Contacts<A> {
     configured: Vec<A>,
@@ -77,11 +79,21 @@ impl<A: Clone + PartialEq> Contacts<A> {
 
     /// Handles an answer of a member that is in the view `id`. Returns whether [`Contacts::next_at`] is earlier now.
     pub fn handle_view(&mut self, id: u64) -> bool {
-        let is_news = id > self.view.id && self.earliest < self.next_at && !mutant!(AskAfterFailures);
-        if is_news {
+        id > self.view.id && self.ask_soon()
+    }
+
+    /// Handles that a member has failed, or has closed its connection: it may have left, and the others may follow
+    /// it. Returns whether [`Contacts::next_at`] is earlier now.
+    pub fn handle_failure(&mut self) -> bool {
+        self.ask_soon()
+    }
+
+    fn ask_soon(&mut self) -> bool {
+        let is_earlier = self.earliest < self.next_at && !mutant!(AskAfterFailures);
+        if is_earlier {
             self.next_at = self.earliest;
         }
-        is_news
+        is_earlier
     }
 
     /// Returns the processes to ask for the members: those of the view, another one first each time; then former
@@ -171,8 +183,8 @@ mod tests {
         contacts.handle_members(at(millis), NodeId(by), view, members);
     }
 
-    /// An idle client asks once in a period, and one that learns of a later view asks soon, but not more often than
-    /// stated.
+    /// An idle client asks once in a period, and one that learns of a later view or loses a member asks soon, but not
+    /// more often than stated.
     #[test]
     fn it_asks_periodically_and_when_there_is_a_later_view() {
         let mut contacts = Contacts::new(vec![0], PERIOD);
@@ -186,6 +198,8 @@ mod tests {
         assert_eq!(contacts.next_at(), at(101));
         contacts.handle_silence(at(101));
         assert_eq!(contacts.next_at(), at(117));
+        assert!(contacts.handle_failure() && !contacts.handle_failure());
+        assert_eq!(contacts.next_at(), at(102));
     }
 
     /// Members are asked first, each in its turn; then former ones; and the configured ones last, each once.

@@ -169,6 +169,7 @@ impl SimClient {
             match action {
                 ClientAction::Ask { node, call, request } => self.ask(shard, node.0, call, request, prng),
                 ClientAction::HangUp(_) => {
+                    self.contacts.handle_failure();
                     self.shared.history.borrow_mut().tally.repeated += 1;
                     self.lines[shard].connection = None;
                 }
@@ -197,6 +198,7 @@ impl SimClient {
             let line = &mut self.lines[shard as usize];
             line.connection = None;
             line.core.handle_failure(now, NodeId(node), "the connection broke");
+            self.contacts.handle_failure();
             self.shared.history.borrow_mut().tally.repeated += 1;
         }
     }

@@ -51,9 +51,21 @@ impl KnownMembers {
 
     /// Notes that a member that answered is in this view.
     pub(super) fn handle_view(&self, view: u64) {
-        if self.contacts().handle_view(view)
-            && let Some(news) = &*self.news.lock().unwrap_or_else(PoisonError::into_inner)
-        {
+        if self.contacts().handle_view(view) {
+            self.wake();
+        }
+    }
+
+    /// Notes that a member has failed or left.
+    pub(super) fn handle_failure(&self) {
+        if self.contacts().handle_failure() {
+            self.wake();
+        }
+    }
+
+    /// Wakes the thread, which is to ask earlier than it has planned.
+    fn wake(&self) {
+        if let Some(news) = &*self.news.lock().unwrap_or_else(PoisonError::into_inner) {
             // If there is news already, the thread wakes anyway.
             let _ = news.try_send(());
         }
@@ -67,6 +79,7 @@ impl KnownMembers {
             match inquiry::ask_status(config, &address) {
                 Ok(status) => {
                     let (node, view, members) = read(status);
+                    tracing::debug!(view = view.id, members = members.len(), %node, "a member names the members");
                     self.contacts().handle_members(self.now(), node, view, members);
                     return Ok(());
                 }

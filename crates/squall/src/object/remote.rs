@@ -100,6 +100,13 @@ impl Directory {
         }
     }
 
+    /// Notes that a member has failed or left, so there may be another view.
+    fn handle_failure(&self) {
+        if let Source::Client(known) = &self.source {
+            known.handle_failure();
+        }
+    }
+
     fn view_id(&self) -> u64 {
         match &self.source {
             Source::Member(status) => status.view_id(),
@@ -377,11 +384,14 @@ impl Worker {
             match action {
                 ClientAction::Ask { node, call, request } => {
                     if let Err(error) = self.ask(node, call, request) {
-                        self.hang_up();
-                        self.core.handle_failure(self.now(), node, &error.to_string());
+                        self.handle_failure(node, &error);
                     }
                 }
-                ClientAction::HangUp(_) => self.hang_up(),
+                ClientAction::HangUp(node) => {
+                    tracing::debug!(shard = self.shard, %node, "a member does not answer: asking another one");
+                    self.hang_up();
+                    self.directory.handle_failure();
+                }
                 ClientAction::AskForMembers => {
                     if let Err(cause) = self.directory.refresh() {
                         self.core.set_cause(cause);
@@ -417,9 +427,16 @@ impl Worker {
         let Some((node, line)) = &mut self.line else { return };
         let node = *node;
         if let Err(error) = exchange(line, &self.directory, &mut self.core, self.start) {
-            self.hang_up();
-            self.core.handle_failure(self.now(), node, &error.to_string());
+            self.handle_failure(node, &error);
         }
+    }
+
+    /// Gives up the connection to a member, which may have left the group.
+    fn handle_failure(&mut self, node: NodeId, error: &io::Error) {
+        tracing::debug!(shard = self.shard, %node, %error, "lost a member: asking another one");
+        self.hang_up();
+        self.core.handle_failure(self.now(), node, &error.to_string());
+        self.directory.handle_failure();
     }
 
     /// Waits until there is something to do.
