@@ -70,10 +70,6 @@ points! {
     DecisionTakenOver,
     /// A member takes over a decision of which it had not heard.
     DecisionUnheard,
-    /// A view ends for several joiners at once.
-    JoinedTogether,
-    /// A joiner waits, since the view is full.
-    JoinedInVain,
     /// A member that wishes to leave stays, since nobody else holds its state.
     LeaverHeldBack,
     /// A member leaves since its consumer is too slow.

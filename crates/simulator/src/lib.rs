@@ -7,6 +7,7 @@
 //! [`figures`] and [`blast`] run the same cores under a cost model instead of an adversary, to predict what hardware would do.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod alive;
 pub mod assembly;
 pub mod blast;

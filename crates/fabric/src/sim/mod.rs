@@ -131,6 +131,12 @@ impl SimWorld {
         self.world.borrow_mut().add_node()
     }
 
+    /// A further node on the machine of node `host`: a process that comes to a group once more, as another node. Rules that name
+    /// `host` mean both.
+    pub fn add_node_at(&self, host: u32) -> u32 {
+        self.world.borrow_mut().add_node_at(host)
+    }
+
     /// How many nodes there are, dead or alive.
     #[must_use]
     pub fn nodes(&self) -> u32 {

@@ -1,7 +1,6 @@
 //! Views that end because the leader lets processes in, or for new numbers (Derecho §2).
 
 use super::{MEMBERS_MAX, Member, Membership};
-use crate::coverage::{Point, reach};
 use crate::mutation::{GroupMutation, is_on};
 
 impl Membership {
@@ -23,9 +22,6 @@ impl Membership {
     /// Whether it leads and somebody waits that there is a place for.
     pub(super) fn can_admit(&self) -> bool {
         let is_full = self.view.members.len() >= MEMBERS_MAX && !is_on(GroupMutation::EndFullView);
-        if is_full && !self.joins.is_empty() {
-            reach(Point::JoinedInVain);
-        }
         self.leads() && !self.joins.is_empty() && !is_full
     }
 }
