@@ -167,7 +167,7 @@ impl GroupPlan {
             one_sided_progress: prng.chance(750),
             rules,
             limits: CounterLimits::draw(seed),
-            bus: BusPlan::calm(Duration::from_micros(2)),
+            bus: BusPlan::draw(seed),
         }
     }
 
