@@ -1,11 +1,11 @@
-//! When messages flow (Derecho §3.3, invariant J5).
+//! When messages flow (Derecho §3.3, invariant J5), and what fits in one view change (§3.4).
 
 use std::ops::DerefMut;
 
 use crate::group::{
     GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupOutlet, Succession, Unplaced,
 };
-use crate::membership::{Member, MembershipState, View};
+use crate::membership::{MEMBERS_MAX, Member, MembershipState, View};
 use crate::multicast::{Message, Pull};
 use crate::mutation::{GroupMutation, with};
 use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
@@ -42,23 +42,37 @@ fn step((fabric, group): &mut Node) -> usize {
     work + group.poll(fabric)
 }
 
-/// Returns the first of three members whose view has begun; it then loses the third.
-fn member_that_loses_another() -> Node {
-    let world = SimWorld::new(1, SimConfig::hardware(), 3);
-    let members: Vec<Member> = (0..3).map(|i| Member { node: NodeId(i), tag: 0 }).collect();
+/// Returns `members` members of a first view, and other nodes that wait to be admitted.
+fn cluster(world: &SimWorld, members: u32) -> Vec<Node> {
+    let first: Vec<Member> = (0..members).map(|i| Member { node: NodeId(i), tag: 0 }).collect();
+    let contacts: Vec<NodeId> = first.iter().map(|member| member.node).collect();
     let node = |i: u32| {
         let mut fabric = world.fabric(i);
         let layout = Box::new(|_: &View| (Vec::new(), Vec::new()));
-        let view = View::first(members.clone());
-        let group = GroupCore::begin(&mut fabric, view, layout, GroupSettings::default(), Nothing::default());
+        let (settings, nothing) = (GroupSettings::default(), Nothing::default());
+        let group = if i < members {
+            GroupCore::begin(&mut fabric, View::first(first.clone()), layout, settings, nothing)
+        } else {
+            GroupCore::join(&mut fabric, &contacts, layout, settings, nothing)
+        };
         (fabric, group)
     };
-    let mut nodes: Vec<Node> = (0..3).map(node).collect();
+    (0..world.nodes()).map(node).collect()
+}
+
+fn settle(world: &SimWorld, nodes: &mut [Node]) {
     let until = world.now() + Duration::from_millis(20);
     while let Some(i) = world.next_poll(until) {
         let worked = step(&mut nodes[i as usize]) > 0;
         world.rest(i, worked, None);
     }
+}
+
+/// Three members whose view has begun; the first one then loses the third.
+fn member_that_loses_another() -> Node {
+    let world = SimWorld::new(1, SimConfig::hardware(), 3);
+    let mut nodes = cluster(&world, 3);
+    settle(&world, &mut nodes);
     let mut first = nodes.swap_remove(0);
     assert!(first.1.is_ready());
     let lost = FabricEvent::PeerLost { peer: NodeId(2), reason: BreakReason::PeerClosed };
@@ -67,6 +81,41 @@ fn member_that_loses_another() -> Node {
     let state = first.1.membership().map(|membership| membership.state());
     assert!(state.is_some_and(|state| state != MembershipState::Normal), "its view ends: {state:?}");
     first
+}
+
+/// Returns the view of the leader of `members` members after it was asked to admit `joiners` others, while the last
+/// member leaves.
+fn view_after_joins(members: u32, joiners: u32, leaves: bool) -> View {
+    let world = SimWorld::new(1, SimConfig::hardware(), members + joiners);
+    let mut nodes = cluster(&world, members);
+    settle(&world, &mut nodes);
+    (members..members + joiners).for_each(|i| nodes[0].1.admit(Member { node: NodeId(i), tag: 0 }));
+    if leaves {
+        nodes[members as usize - 1].1.leave();
+    }
+    (0..world.nodes()).for_each(|i| world.wake(i));
+    settle(&world, &mut nodes);
+    nodes[0].1.membership().expect("it stays").view().clone()
+}
+
+/// \[V9\] Admission never asks for this: it admits one joiner at a time.
+#[test]
+fn joins_and_departures_fit_in_one_view_change() {
+    let is_one_change = || {
+        let view = view_after_joins(3, 2, true);
+        (view.id, view.nodes()) == (1, [0, 1, 3, 4].map(NodeId).to_vec())
+    };
+    assert!(is_one_change());
+    assert!(!with(GroupMutation::OneJoinPerView, is_one_change), "the mutation is not caught any more");
+}
+
+/// \[V12\] Admission refuses a joiner before it comes to that.
+#[test]
+fn a_full_view_does_not_end_for_a_joiner() {
+    let most = u32::try_from(MEMBERS_MAX).expect("few");
+    let stays = || view_after_joins(most, 1, false).id == 0;
+    assert!(stays());
+    assert!(!with(GroupMutation::EndFullView, stays), "the mutation is not caught any more");
 }
 
 /// Otherwise a process that joins would learn that it is a member, and its group would end at once.

@@ -28,6 +28,12 @@ impl RunChecks {
 
 /// The application at one node. All times are by the node's own clock.
 pub(crate) trait NodeProgram: GroupApplication {
+    /// Its process comes to the group as this node, after an attempt that has failed.
+    fn come_as(&mut self, node: NodeId);
+
+    /// Its process is a member. Before that it acts in no other way than as the group's application.
+    fn arrive(&mut self);
+
     /// Does what it has to do before the group's evaluation; whether there was anything.
     fn send(&mut self, now: Instant, prng: &mut Prng) -> bool;
 
@@ -44,12 +50,13 @@ pub(crate) trait NodeProgram: GroupApplication {
     fn is_done(&self) -> bool;
 }
 
-/// What is around the nodes of a group: their programs, where subgroups lie, and nodes that never join.
+/// What is around the nodes of a group: their programs, where subgroups lie, and nodes that never join. Nodes are named by their
+/// places in the plan, but for those of [`GroupScene::check_complete`].
 pub(crate) trait GroupScene {
     type Program: NodeProgram;
 
-    /// The program of a node that starts.
-    fn program(&mut self, node: NodeId) -> Self::Program;
+    /// The program of the process at `place` in the plan, which comes to the group as `node`.
+    fn program(&mut self, place: u32, node: NodeId) -> Self::Program;
 
     /// Where the subgroups lie.
     fn layout(&self) -> Box<dyn SubgroupLayout + Send>;

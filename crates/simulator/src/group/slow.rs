@@ -130,8 +130,8 @@ struct Slow {
 impl GroupScene for Slow {
     type Program = Sleeper;
 
-    fn program(&mut self, node: NodeId) -> Sleeper {
-        let sleep = if node.0 == self.plan.sleeper { self.plan.sleep } else { Some(Duration::ZERO) };
+    fn program(&mut self, place: u32, node: NodeId) -> Sleeper {
+        let sleep = if place == self.plan.sleeper { self.plan.sleep } else { Some(Duration::ZERO) };
         Sleeper {
             app: GroupApp::new(node, &self.group, &self.watch),
             sleep,
@@ -176,6 +176,14 @@ impl Sleeper {
 }
 
 impl NodeProgram for Sleeper {
+    fn come_as(&mut self, node: NodeId) {
+        self.app.come_as(node);
+    }
+
+    fn arrive(&mut self) {
+        self.app.arrive();
+    }
+
     fn send(&mut self, now: Instant, prng: &mut Prng) -> bool {
         self.app.send(now, prng)
     }

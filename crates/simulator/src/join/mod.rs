@@ -1,6 +1,6 @@
 //! Scenario: processes that join a group, die, stand still, leave and come again (Derecho §3.3).
 //!
-//! Each process runs what ships: [`squall_protocols::admission`] on both sides, and the group. What goes from process to process
+//! Each process runs what ships: [`squall_protocols::admission`] on both sides ([`crate::admission`]), and the group. What goes from process to process
 //! beside the group (requests to join, links, reports) takes its time, is lost with its connection before or after it has arrived,
 //! or comes when its sender has long given up. Strangers that know the secret link under numbers of others.
 //!
@@ -8,11 +8,9 @@
 //! \[J6\] whenever a process is admitted; \[J5\], \[J7\], and with them \[J3\], by the state of all processes some time after the last
 //! fault: every process that is to be a member is in one view with the others. No process that the plan leaves alone is removed.
 
-mod bus;
 mod cluster;
-mod drive;
 mod plan;
-mod process;
+mod recorder;
 
 pub use plan::{JoinEvent, JoinPlan};
 

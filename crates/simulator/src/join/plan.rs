@@ -5,6 +5,7 @@ use std::fmt;
 use squall_fabric::Duration;
 use squall_fabric::sim::{Adversary, Prng};
 
+use crate::admission::BusPlan;
 use crate::explain::Shrink;
 use crate::group::draw_drift;
 
@@ -37,19 +38,6 @@ pub struct JoinPlan {
     pub is_stranded: bool,
     /// What happens, and when, in ascending order.
     pub events: Vec<(Duration, JoinEvent)>,
-}
-
-/// How messages beside the group travel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BusPlan {
-    /// Most messages take at most as long.
-    pub delay_max: Duration,
-    /// How often a connection breaks with a message.
-    pub loss_per_mille: u32,
-    /// How often a message takes up to `late_max`.
-    pub late_per_mille: u32,
-    /// Longer than a joiner waits for an answer.
-    pub late_max: Duration,
 }
 
 /// What happens to a process.

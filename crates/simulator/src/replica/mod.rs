@@ -77,7 +77,7 @@ impl Objects {
         watch: &Rc<RefCell<RunChecks>>,
         tally: &Rc<Cell<ReplicaTally>>,
     ) -> Self {
-        let mut bus = MessageBus::new(world, plan.group.seed, plan.datagram_max);
+        let bus = MessageBus::new(world, plan.group.seed, plan.datagram_max);
         let client_nodes: Vec<u32> = (0..plan.clients).map(|_| bus.add_node()).collect();
         let history = UpdateHistory::new(plan.sessions_max);
         let shared = SharedRun {
@@ -100,8 +100,8 @@ impl Drop for Objects {
 impl GroupScene for Objects {
     type Program = ReplicaMember;
 
-    fn program(&mut self, node: NodeId) -> ReplicaMember {
-        ReplicaMember::new(node, &self.shared)
+    fn program(&mut self, place: u32, node: NodeId) -> ReplicaMember {
+        ReplicaMember::new(place, node, &self.shared)
     }
 
     fn layout(&self) -> Box<dyn SubgroupLayout + Send> {
@@ -139,7 +139,7 @@ impl GroupScene for Objects {
         let hanging = self.shared.plan.hanging;
         let is_stuck = |shard: u32| {
             let holders = present.iter().filter(|(_, member)| member.holds(shard) == Some(true));
-            hanging.is_some() && holders.map(|(node, _)| node.0).eq(hanging)
+            hanging.is_some() && holders.map(|(_, member)| member.place).eq(hanging)
         };
         for (node, member) in present {
             if let Some(why) = member.is_waiting_for(is_stuck) {

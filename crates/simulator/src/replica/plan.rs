@@ -11,6 +11,7 @@ use squall_protocols::rdmc;
 use squall_protocols::replica::{self, StateTransferSettings, members_of_shard, place};
 
 use super::list::UPDATE_MAX;
+use crate::admission::BusPlan;
 use crate::explain::Shrink;
 use crate::group;
 
@@ -111,6 +112,8 @@ impl ReplicaPlan {
             if prng.chance(600) {
                 plan.bequeath(&mut prng);
             }
+        } else {
+            plan.group.bus = BusPlan::draw(seed);
         }
         // Of their own, so that other plans do not depend on them.
         let (mut further, mut wandering) = (Prng::new(seed ^ 0x4011), Prng::new(seed ^ 0x77a4d));
@@ -148,6 +151,7 @@ impl ReplicaPlan {
         group.joins = (0..members).map(|nth| step * (2 * nth + 1)).collect();
         group.leaves = (0..members).map(|nth| (nth, step * (2 * nth + 2))).collect();
         (group.rules, group.suspicion_after) = (Vec::new(), None);
+        group.bus = BusPlan::calm(Duration::from_micros(2));
         let span = step * (2 * members + 1);
         (self.client_period, self.gap_max, self.client_jobs) = if prng.chance(500) {
             (step / 4, span, 3)
@@ -357,6 +361,7 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::GroupPlan {
         one_sided_progress: prng.chance(750),
         rules,
         limits: group::CounterLimits::usual(),
+        bus: BusPlan::calm(Duration::from_micros(2)),
     };
     if !plan.has_false_suspicion() && prng.chance(600) {
         // Nobody is lost who lives, so small groups need not stop.
