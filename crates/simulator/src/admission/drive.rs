@@ -99,10 +99,11 @@ impl<H: JoinHost> SimAdmission<H> {
         }
     }
 
-    /// Takes what has come to the process as a node of the group; returns how much.
+    /// Takes what has come to the process as a node of the group; returns how much. What comes while a joiner still links with
+    /// the members waits for its group.
     pub(crate) fn poll_fabric(&mut self, place: u32) -> usize {
         let process = &mut self.processes[place as usize];
-        if process.group.is_none() {
+        if process.group.is_none() && process.attempt.is_none() {
             return 0;
         }
         process.fabric.poll(&mut |event| process.events.push(event))

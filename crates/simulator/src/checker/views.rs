@@ -276,6 +276,12 @@ impl ViewHistory {
         self.unchanged
     }
 
+    /// Returns the id of the latest view that any node has installed.
+    #[must_use]
+    pub fn last(&self) -> Option<u64> {
+        self.views.last_key_value().map(|(id, _)| *id)
+    }
+
     /// Returns the number of views.
     #[must_use]
     pub fn count(&self) -> usize {

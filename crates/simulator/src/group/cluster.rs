@@ -405,12 +405,14 @@ impl<S: GroupScene> GroupCluster<S> {
             let (own, other) = (process.home.node().0, member.home.node().0);
             !self.all.world.can_reach(own, other) || !self.all.world.can_reach(other, own)
         };
-        let has_no_place = |member: &NodeProcess<S>| {
-            let view = member.view();
-            view.is_some_and(|view| view.members.len() == MEMBERS_MAX || view.id + 1 >= VIEWS_WITH_NUMBERS)
-        };
+        let is_full =
+            |member: &NodeProcess<S>| member.view().is_some_and(|view| view.members.len() == MEMBERS_MAX);
+        // It may have been refused by a member that has left since.
+        let has_no_number =
+            || self.watch.borrow().views.last().is_some_and(|last| last + 1 >= VIEWS_WITH_NUMBERS);
         let mut members = self.going().filter(|member| view_id(member).is_some());
-        view_id(process).is_none() && members.any(|member| is_cut_off(member) || has_no_place(member))
+        let is_kept_out = members.any(|member| is_cut_off(member) || is_full(member)) || has_no_number();
+        view_id(process).is_none() && is_kept_out
     }
 
     /// Whoever has stopped had a reason.
