@@ -136,8 +136,13 @@ impl JoinBus {
         Some(self.boxes[to as usize].first_key_value()?.0.0)
     }
 
-    /// The process has died: what was on its way to it is lost.
-    pub(crate) fn clear(&mut self, of: u32) {
-        self.boxes[of as usize].clear();
+    /// The process has died: what was on its way to it is lost. Returns the joiners whose connections it has not taken yet.
+    pub(crate) fn clear(&mut self, of: u32) -> Vec<NodeId> {
+        let lost = std::mem::take(&mut self.boxes[of as usize]).into_values();
+        let untaken = |message: BusMessage| match message.body {
+            BusBody::Stream { number } => Some(number),
+            _ => None,
+        };
+        lost.filter_map(untaken).collect()
     }
 }

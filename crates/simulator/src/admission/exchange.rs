@@ -96,12 +96,18 @@ impl<H: JoinHost> SimAdmission<H> {
         if is_taken {
             return self.world.set_linked(own.0, node.0, true);
         }
-        // It was given up meanwhile: the connection is closed.
-        let other = self.numbers.owner(node.0);
-        let process = &mut self.processes[other as usize];
-        if process.attempt.is_some_and(|attempt| attempt.number == number) {
-            process.events.push(FabricEvent::PeerLost { peer: own, reason: BreakReason::PeerClosed });
-            self.wake(other);
+        // It was given up meanwhile.
+        self.close_stream(own, number);
+    }
+
+    /// A member closes the connection of a joiner that it has not taken, or dies before it has.
+    pub(super) fn close_stream(&mut self, member: NodeId, number: NodeId) {
+        let Some(node) = self.numbers.node(number) else { return };
+        let joiner = self.numbers.owner(node.0);
+        let process = &mut self.processes[joiner as usize];
+        if process.node() == node {
+            process.events.push(FabricEvent::PeerLost { peer: member, reason: BreakReason::PeerClosed });
+            self.wake(joiner);
         }
     }
 

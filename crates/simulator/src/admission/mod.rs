@@ -119,8 +119,11 @@ impl<H: JoinHost> SimAdmission<H> {
     pub(crate) fn hang_up(&mut self, place: u32) {
         let process = &mut self.processes[place as usize];
         process.is_up = false;
-        self.bus.clear(place);
-        let now = self.world.now();
+        let (own, now) = (process.node(), self.world.now());
+        for untaken in self.bus.clear(place) {
+            self.close_stream(own, untaken);
+        }
+        let process = &mut self.processes[place as usize];
         if let Some(attempt) = process.attempt.take().filter(|_| process.joiner.is_some()) {
             let body = BusBody::Gone { number: attempt.number };
             self.bus.post(now, attempt.leader, BusMessage { from: place, call: 0, body });
