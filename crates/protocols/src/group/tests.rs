@@ -1,11 +1,11 @@
-//! When messages flow (Derecho §3.3, invariant J5), and what fits in one view change (§3.4).
+//! When messages flow (Derecho §3.3, invariant J5), what fits in one view change, and when a leader may propose (§3.4).
 
 use std::ops::DerefMut;
 
 use crate::group::{
     GroupApplication, GroupCore, GroupSettings, Placement, SubgroupId, SubgroupOutlet, Succession, Unplaced,
 };
-use crate::membership::{MEMBERS_MAX, Member, MembershipState, View};
+use crate::membership::{MEMBERS_MAX, Member, MembershipState, View, ViewChangeStep};
 use crate::multicast::{Message, Pull};
 use crate::mutation::{GroupMutation, with};
 use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
@@ -61,11 +61,34 @@ fn cluster(world: &SimWorld, members: u32) -> Vec<Node> {
 }
 
 fn settle(world: &SimWorld, nodes: &mut [Node]) {
+    run_until(world, nodes, |_| false);
+}
+
+/// Runs until `is_over`, or until nothing happens any more.
+fn run_until(world: &SimWorld, nodes: &mut [Node], is_over: impl Fn(&[Node]) -> bool) {
     let until = world.now() + Duration::from_millis(20);
-    while let Some(i) = world.next_poll(until) {
+    while !is_over(nodes) {
+        let Some(i) = world.next_poll(until) else { return };
         let worked = step(&mut nodes[i as usize]) > 0;
         world.rest(i, worked, None);
     }
+}
+
+fn lose(node: &mut Node, peer: u32) {
+    let lost = FabricEvent::PeerLost { peer: NodeId(peer), reason: BreakReason::PeerClosed };
+    node.1.handle_event(&mut node.0, &lost);
+}
+
+fn has_proposed(node: &Node) -> bool {
+    node.1.membership().is_some_and(|membership| membership.steps().at(ViewChangeStep::Proposed).is_some())
+}
+
+/// Nodes 1 to 3 of a group of five lose node 0, which node 4 hears; returns the view in which node 1 is then.
+fn settled_without_first(world: &SimWorld, nodes: &mut [Node]) -> Option<View> {
+    (1..4).for_each(|i| lose(&mut nodes[i], 0));
+    (0..world.nodes()).for_each(|i| world.wake(i));
+    settle(world, nodes);
+    nodes[1].1.membership().map(|membership| membership.view().clone())
 }
 
 /// Three members whose view has begun; the first one then loses the third.
@@ -75,8 +98,7 @@ fn member_that_loses_another() -> Node {
     settle(&world, &mut nodes);
     let mut first = nodes.swap_remove(0);
     assert!(first.1.is_ready());
-    let lost = FabricEvent::PeerLost { peer: NodeId(2), reason: BreakReason::PeerClosed };
-    first.1.handle_event(&mut first.0, &lost);
+    lose(&mut first, 2);
     step(&mut first);
     let state = first.1.membership().map(|membership| membership.state());
     assert!(state.is_some_and(|state| state != MembershipState::Normal), "its view ends: {state:?}");
@@ -116,6 +138,41 @@ fn a_full_view_does_not_end_for_a_joiner() {
     let stays = || view_after_joins(most, 1, false).id == 0;
     assert!(stays());
     assert!(!with(GroupMutation::EndFullView, stays), "the mutation is not caught any more");
+}
+
+/// A leader has proposed when most members report that they do not hear it; the one that still follows it keeps the next
+/// leader from proposing, so it has to resign.
+#[test]
+fn a_leader_that_most_do_not_hear_resigns_after_its_proposal() {
+    let last_view = || {
+        let world = SimWorld::new(1, SimConfig::hardware(), 5);
+        let mut nodes = cluster(&world, 5);
+        settle(&world, &mut nodes);
+        lose(&mut nodes[0], 4);
+        world.wake(0);
+        run_until(&world, &mut nodes, |nodes| has_proposed(&nodes[0]));
+        assert!(has_proposed(&nodes[0]));
+        settled_without_first(&world, &mut nodes).expect("it stays").id
+    };
+    assert!(last_view() > 0, "the view ends");
+    assert_eq!(with(GroupMutation::LeadForEver, last_view), 0, "the mutation is not caught any more");
+}
+
+/// \[D1\] Otherwise that member may echo what the earlier leader has proposed, so that both proposals are decided.
+#[test]
+fn a_leader_does_not_propose_while_a_member_that_stays_follows_an_earlier_one() {
+    let proposes = || {
+        let world = SimWorld::new(1, SimConfig::hardware(), 5);
+        let mut nodes = cluster(&world, 5);
+        settle(&world, &mut nodes);
+        world.pause(0);
+        let view = settled_without_first(&world, &mut nodes).expect("it stays");
+        let state = nodes[4].1.membership().map(|membership| membership.state());
+        assert_eq!((view.id, state), (0, Some(MembershipState::Wedged)), "it follows a leader that rests");
+        has_proposed(&nodes[1])
+    };
+    assert!(!proposes());
+    assert!(with(GroupMutation::ProposeUnaccepted, proposes), "the mutation is not caught any more");
 }
 
 /// Otherwise a process that joins would learn that it is a member, and its group would end at once.
