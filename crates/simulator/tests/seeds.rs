@@ -32,21 +32,17 @@ fn groups_hold_under_the_adversary() {
 /// Each of these seeds has found an error once:
 ///
 /// - 8845: messages that a consumer skips, because they are delivered again, were not released.
-/// - 17810: a member that was accused before it attached never learned of it, and led the only member that heard it.
-/// - 28649, 63084: such a member saw the decision of a proposal that it had missed, and treated it as one without
-///   changes.
-/// - 119923: a leader that others did not hear continued to lead, because it had already proposed, and no member
-///   decided.
+/// - 63084: a member that was accused before it attached saw the decision of a proposal that it had missed, and treated
+///   it as one without changes.
 ///
 /// In the scenario of takeovers:
-/// - 43516, 71043, 78589: a member that had left learned of it late, lost the others and decided alone what is
-///   delivered.
+/// - 71043, 78589: a member that had left learned of it late, lost the others and decided alone what is delivered.
 #[test]
 fn seeds_that_have_found_something_hold() {
-    for seed in [8_845, 17_810, 28_649, 63_084, 119_923] {
+    for seed in [8_845, 63_084] {
         assert_eq!(group::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
-    for seed in [43_516, 71_043, 78_589] {
+    for seed in [71_043, 78_589] {
         assert_eq!(takeover::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
 }
