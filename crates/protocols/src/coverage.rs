@@ -1,35 +1,8 @@
 //! The rules and branches of the protocols that a run has reached (Derecho §3.4, RDMC §3, EXS §III). The simulator
 //! counts them over many runs, so that a scenario that no longer reaches what it was written for is noticed.
-//!
-//! Outside tests, and without the feature `coverage`, nothing is noted: `reach` is empty, and the compiled protocols
-//! contain no trace of coverage.
-
-/// Defines an enum of points, the list `ALL` of them, and the meaning of each.
-macro_rules! points {
-    ($($(#[doc = $what:literal])+ $name:ident,)+) => {
-        /// A rule or branch of a protocol.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[non_exhaustive]
-        pub enum Point {
-            $($(#[doc = $what])+ $name,)+
-        }
-
-        impl Point {
-            /// All points.
-            pub const ALL: &[Self] = &[$(Self::$name,)+];
-
-            /// Returns what happens there, in a sentence.
-            #[must_use]
-            pub const fn about(self) -> &'static str {
-                match self {
-                    $(Self::$name => concat!($($what),+).trim_ascii(),)+
-                }
-            }
-        }
-    };
-}
 
 points! {
+    pub Point;
     /// A member was silent for too long and is accused.
     AccusedSilent,
     /// A member has resumed after a pause of its own, and gives all others time.
@@ -200,40 +173,6 @@ points! {
     SilentCoordinatorLeft,
     /// A member has lost its coordinator when the others may have begun.
     CoordinatorLostLate,
-}
-
-/// Whether points are recorded.
-pub const IS_ON: bool = cfg!(any(test, feature = "coverage"));
-
-#[cfg(any(test, feature = "coverage"))]
-thread_local! {
-    /// The points that this thread has reached, as a bit set.
-    static REACHED: std::cell::Cell<u128> = const { std::cell::Cell::new(0) };
-}
-
-/// Records that this thread has reached `point`.
-#[cfg(any(test, feature = "coverage"))]
-pub(crate) fn reach(point: Point) {
-    const { assert!(Point::ALL.len() <= 128, "they fit one word") };
-    REACHED.set(REACHED.get() | 1 << point as u32);
-}
-
-/// Records nothing.
-#[cfg(not(any(test, feature = "coverage")))]
-#[inline(always)]
-pub(crate) const fn reach(_: Point) {}
-
-/// Returns the points that this thread has reached since the last call.
-#[cfg(any(test, feature = "coverage"))]
-pub fn take() -> impl Iterator<Item = Point> {
-    let reached = REACHED.replace(0);
-    Point::ALL.iter().copied().filter(move |point| reached >> *point as u32 & 1 == 1)
-}
-
-/// Returns no points, because none are recorded.
-#[cfg(not(any(test, feature = "coverage")))]
-pub fn take() -> impl Iterator<Item = Point> {
-    std::iter::empty()
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //! [Q1]–[Q6], [`stream`] [E1]–[E10], [`rdmc`] [B1]–[B9].
 #![forbid(unsafe_code)]
 
-#[macro_use]
-mod mutations;
+#[macro_use(mutant, mutations, points)]
+extern crate squall_fabric;
 
 pub mod admission;
 pub mod assembly;

@@ -19,6 +19,7 @@ pub mod explain;
 pub mod figures;
 pub mod group;
 pub mod join;
+pub mod log;
 pub mod multicast;
 mod payload;
 pub mod rdmc;

@@ -2,7 +2,7 @@
 //! reported.
 
 use squall_protocols::mutation::{self, GroupMutation};
-use squall_simulator::coverage::{Point, RULE_KINDS};
+use squall_simulator::coverage::{LogPoint, Point, RULE_KINDS};
 use squall_simulator::{Scenario as _, multicast, scenarios, sweep};
 
 #[test]
@@ -10,6 +10,9 @@ fn every_point_and_every_kind_of_fault_is_promised() {
     let promises: Vec<_> = scenarios().iter().map(|scenario| scenario.promises()).collect();
     let is_promised = |point: &&Point| promises.iter().any(|promises| promises.points.contains(point));
     let missing: Vec<_> = Point::ALL.iter().filter(|point| !is_promised(point)).collect();
+    assert!(missing.is_empty(), "no scenario has to reach {missing:?}");
+    let is_promised = |point: &&LogPoint| promises.iter().any(|promises| promises.log_points.contains(point));
+    let missing: Vec<_> = LogPoint::ALL.iter().filter(|point| !is_promised(point)).collect();
     assert!(missing.is_empty(), "no scenario has to reach {missing:?}");
     let is_drawn = |kind: &&str| promises.iter().any(|promises| promises.faults.contains(kind));
     let missing: Vec<_> = RULE_KINDS.iter().filter(|kind| !is_drawn(kind)).collect();

@@ -115,8 +115,8 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<CommandVerdict> {
 fn list(json: bool) -> Result<CommandVerdict> {
     if json {
         let named =
-            |scenario: &Box<dyn Scenario>| json!({ "name": scenario.name(), "about": scenario.about() });
-        output::json(&scenarios().iter().map(named).collect::<Vec<_>>())?;
+            |scenario: Box<dyn Scenario>| json!({ "name": scenario.name(), "about": scenario.about() });
+        output::json(&scenarios().into_iter().map(named).collect::<Vec<_>>())?;
     } else {
         for scenario in scenarios() {
             output::line(format_args!("{:12}  {}", scenario.name(), scenario.about()));
@@ -157,10 +157,17 @@ fn outcome(scenario: &dyn Scenario, summary: &SweepSummary, elapsed: Duration) -
         virtual_hours: summary.elapsed.as_secs_f64() / 3600.0,
         delivered: summary.delivered,
         failures: failures.collect(),
-        points: summary.coverage.points.iter().map(|(point, runs)| (format!("{point:?}"), *runs)).collect(),
+        points: points(summary),
         faults: summary.coverage.faults.iter().map(|(kind, runs)| ((*kind).into(), *runs)).collect(),
         missing: summary.coverage.missing(&scenario.promises()),
     }
+}
+
+/// The rules of the protocols and of the log, by their names.
+fn points(summary: &SweepSummary) -> BTreeMap<String, u64> {
+    let points = summary.coverage.points.iter().map(|(point, runs)| (format!("{point:?}"), *runs));
+    let log_points = summary.coverage.log_points.iter().map(|(point, runs)| (format!("{point:?}"), *runs));
+    points.chain(log_points).collect()
 }
 
 fn print_coverage(outcome: &Outcome) {

@@ -9,11 +9,12 @@ mod promises;
 use std::collections::BTreeMap;
 
 use squall_fabric::sim::{Rule, RuleTrigger, Verdict};
+pub use squall_log::coverage::LogPoint;
 use squall_protocols::coverage::take;
 pub use squall_protocols::coverage::{IS_ON, Point};
 
 pub(crate) use promises::{
-    ALIVE, ASSEMBLY, GROUP, JOIN, MULTICAST, RDMC, REPLICA, SHAPE, SLOW, SST, TAKEOVER,
+    ALIVE, ASSEMBLY, GROUP, JOIN, LOG, MULTICAST, RDMC, REPLICA, SHAPE, SLOW, SST, TAKEOVER,
 };
 
 use crate::group::FOR_EVER;
@@ -23,6 +24,8 @@ use crate::group::FOR_EVER;
 pub struct Promises {
     /// Rules and branches.
     pub points: &'static [Point],
+    /// Rules and branches of the log.
+    pub log_points: &'static [LogPoint],
     /// Kinds of faults, and of other elements of its plans.
     pub faults: &'static [&'static str],
 }
@@ -32,6 +35,8 @@ pub struct Promises {
 pub struct Coverage {
     /// Rules and branches.
     pub points: BTreeMap<Point, u64>,
+    /// Rules and branches of the log.
+    pub log_points: BTreeMap<LogPoint, u64>,
     /// Kinds of faults.
     pub faults: BTreeMap<&'static str, u64>,
 }
@@ -40,6 +45,8 @@ impl Coverage {
     /// Adds the coverage of other runs.
     pub fn merge(&mut self, other: Self) {
         other.points.into_iter().for_each(|(point, runs)| *self.points.entry(point).or_default() += runs);
+        let log_points = other.log_points.into_iter();
+        log_points.for_each(|(point, runs)| *self.log_points.entry(point).or_default() += runs);
         other.faults.into_iter().for_each(|(kind, runs)| *self.faults.entry(kind).or_default() += runs);
     }
 
@@ -48,8 +55,12 @@ impl Coverage {
     pub fn missing(&self, promises: &Promises) -> Vec<String> {
         let points = promises.points.iter().filter(|point| IS_ON && !self.points.contains_key(point));
         let points = points.map(|point| format!("{point:?} ({})", point.about().trim_end_matches('.')));
+        let log_points =
+            promises.log_points.iter().filter(|point| IS_ON && !self.log_points.contains_key(point));
+        let log_points =
+            log_points.map(|point| format!("{point:?} ({})", point.about().trim_end_matches('.')));
         let faults = promises.faults.iter().filter(|kind| !self.faults.contains_key(*kind));
-        points.chain(faults.map(|kind| format!("fault: {kind}"))).collect()
+        points.chain(log_points).chain(faults.map(|kind| format!("fault: {kind}"))).collect()
     }
 }
 
@@ -57,9 +68,11 @@ impl Coverage {
 pub(crate) fn of_run<T>(faults: Vec<&'static str>, run: impl FnOnce() -> T) -> (T, Coverage) {
     // Points that were reached while the plan was drawn do not count.
     take().for_each(drop);
+    squall_log::coverage::take().for_each(drop);
     let result = run();
     let points = take().map(|point| (point, 1)).collect();
-    (result, Coverage { points, faults: faults.into_iter().map(|kind| (kind, 1)).collect() })
+    let log_points = squall_log::coverage::take().map(|point| (point, 1)).collect();
+    (result, Coverage { points, log_points, faults: faults.into_iter().map(|kind| (kind, 1)).collect() })
 }
 
 /// All kinds of rules except broken connections, which only tests of RDMC have.

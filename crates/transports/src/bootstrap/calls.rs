@@ -242,7 +242,8 @@ impl<S: LinkSocket> JoinCalls<'_, S> {
             self.admission.take().filter(|_| self.is_reported).expect("this process has reported");
         self.links.insert(NodeId(admittance.leader), leader);
         let links = std::mem::take(&mut self.links);
-        let streams = links.into_iter().map(|(node, wire)| Ok((node, wire.into_stream()?)));
+        // The leader may have died within its answer to the report. The fabric finds that out.
+        let streams = links.into_iter().map(|(node, wire)| Ok((node, wire.into_usable_or_ended()?)));
         let streams = streams.collect::<Result<_, _>>().map_err(system("to set a socket blocking"))?;
         Ok(Joined { node: NodeId(admittance.node), session: admittance.session, members, streams })
     }

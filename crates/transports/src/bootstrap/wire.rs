@@ -118,10 +118,36 @@ impl<S: LinkSocket> FramedSocket<S> {
     /// # Panics
     /// Panics if there was no proof.
     pub(super) fn into_stream(self) -> io::Result<S::Secured> {
-        let session = self.session.expect("both ends have proved the secret");
-        if !self.inbound.is_empty() || session.records.holds_input() || !session.records.is_flushed() {
+        if self.is_within_frame() {
             return Err(io::Error::new(ErrorKind::InvalidData, "a message was read or written only in part"));
         }
+        self.into_secured()
+    }
+
+    /// Returns the socket as [`FramedSocket::into_stream`] does, but shuts it down if a frame was read or written only in
+    /// part: then whoever uses it finds that the other end is lost.
+    ///
+    /// # Errors
+    /// Returns an error if the system refuses.
+    ///
+    /// # Panics
+    /// Panics if there was no proof.
+    pub(super) fn into_usable_or_ended(self) -> io::Result<S::Secured> {
+        if self.is_within_frame() {
+            // A connection that has ended by itself cannot be shut down, and need not be.
+            let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        }
+        self.into_secured()
+    }
+
+    fn is_within_frame(&self) -> bool {
+        let records = self.session.as_ref().map(|session| &session.records);
+        !self.inbound.is_empty()
+            || records.is_some_and(|records| records.holds_input() || !records.is_flushed())
+    }
+
+    fn into_secured(self) -> io::Result<S::Secured> {
+        let session = self.session.expect("both ends have proved the secret");
         self.stream.set_nonblocking(false)?;
         Ok(self.stream.secure(session))
     }
@@ -298,5 +324,66 @@ pub(super) fn poll_for(fds: &mut [PollFd<'_>], timeout: Duration) -> io::Result<
     match poll(fds, Some(&timeout)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::bootstrap::Secret;
+    use crate::session::HELLO_BYTES;
+
+    /// Returns a socket that has proved the secret, and the other end, which has too.
+    fn proved_pair() -> (FramedSocket<UnixStream>, UnixStream) {
+        let secret = Secret::new("a secret of more than sixteen bytes").expect("long enough");
+        let proof = Proof::new(&secret, "wire-test", "test");
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let mut wire = FramedSocket::new(ours).expect("a socket");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut hello = [0; HELLO_BYTES];
+                theirs.read_exact(&mut hello).expect("a hello");
+                let Ok((_, answer)) = proof.respond(None, &hello) else { panic!("the proof is right") };
+                theirs.write_all(&answer).expect("connected");
+            });
+            wire.prove(&proof, (Instant::now() + Duration::from_secs(20)).into())
+                .expect("the proof is right");
+        });
+        (wire, theirs)
+    }
+
+    /// A leader may be killed in the middle of an answer; a joiner that has reported begins all the same \[J9\].
+    #[test]
+    fn a_connection_that_ended_within_a_frame_is_a_lost_one() {
+        let (mut wire, mut theirs) = proved_pair();
+        theirs.write_all(&[1, 2, 3]).expect("connected");
+        drop(theirs);
+        assert!(wire.read_frame::<u8>(Instant::now() + Duration::from_secs(20)).is_err());
+        let mut stream = wire.into_usable_or_ended().expect("a socket");
+        assert_eq!(stream.read(&mut [0; 8]).expect("an end"), 0);
+    }
+
+    #[test]
+    fn a_connection_that_lives_is_ended_within_a_frame() {
+        let (mut wire, mut theirs) = proved_pair();
+        theirs.write_all(&[1, 2, 3]).expect("connected");
+        let soon = Instant::now() + Duration::from_millis(50);
+        assert!(matches!(wire.read_frame::<u8>(soon), Err(FramingError::Late)));
+        let mut stream = wire.into_usable_or_ended().expect("a socket");
+        assert_eq!(stream.read(&mut [0; 8]).expect("an end"), 0);
+        // After the rest of the handshake.
+        theirs.read_to_end(&mut Vec::new()).expect("an end");
+    }
+
+    #[test]
+    fn a_connection_between_frames_is_usable() {
+        let (wire, mut theirs) = proved_pair();
+        let mut stream = wire.into_usable_or_ended().expect("a socket");
+        theirs.write_all(b"more").expect("connected");
+        let mut bytes = [0; 4];
+        stream.read_exact(&mut bytes).expect("connected");
+        assert_eq!(&bytes, b"more");
     }
 }

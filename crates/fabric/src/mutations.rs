@@ -1,5 +1,5 @@
-//! Declares mutations: errors that can be put into a protocol, one at a time, to verify that a check catches them. A
-//! checker that has never failed is not trusted (Derecho §3.2–3.4, Spindle §2–3, RDMC §3.2, EXS §III).
+//! Declares mutations: errors that can be put into a core, one at a time, to verify that a check catches them. A checker
+//! that has never failed is not trusted.
 //!
 //! The code of a protocol names a mutation with `mutant!`, in one of two forms. A statement of its own says what the mutant
 //! does there, instead or in addition; the code without these lines is the protocol. Inside a condition it is a term:
@@ -10,22 +10,24 @@
 //! let is_held = held.contains(block) || mutant!(SendUnheld);
 //! ```
 //!
-//! Outside tests, and without the feature `mutations`, which only the simulator's tests enable, both are `false` at
-//! compile time, and the compiled protocols contain no trace of them.
+//! Outside tests of the crate that uses them, and without that crate's feature `mutations`, which only the simulator's tests
+//! enable, both are `false` at compile time, and the compiled core contains no trace of them.
 
 /// Returns whether a mutation of the module `mutation` in scope is on; or does something if it is, and if a condition holds.
+#[macro_export]
 macro_rules! mutant {
     ($name:ident) => {
         mutation::is_on(mutation::Mutation::$name)
     };
     ($name:ident $(if $also:expr)? => $does:expr) => {
-        if mutant!($name) $(&& $also)? {
+        if $crate::mutant!($name) $(&& $also)? {
             $does;
         }
     };
 }
 
-/// Defines an enum of mutations, the list `ALL` of them, `is_on` for the protocol, and `with` for tests.
+/// Defines an enum of mutations, the list `ALL` of them, `is_on` for the core, and `with` for tests.
+#[macro_export]
 macro_rules! mutations {
     ($(#[$about:meta])* $vis:vis enum $mutation:ident { $($(#[$what:meta])* $name:ident,)+ }) => {
         $(#[$about])*
