@@ -1,4 +1,5 @@
-//! When messages flow (Derecho §3.3, invariant J5), what fits in one view change, and when a leader may propose (§3.4).
+//! When messages flow (Derecho §3.3, invariant J5), what fits in one view change, when a leader may propose (§3.4), and
+//! which of the members that do not hear each other are removed.
 
 use std::ops::DerefMut;
 
@@ -8,7 +9,7 @@ use crate::group::{
 use crate::membership::{MEMBERS_MAX, Member, MembershipState, View, ViewChangeStep};
 use crate::multicast::{Message, Pull};
 use crate::mutation::{GroupMutation, with};
-use squall_fabric::sim::{SimConfig, SimFabric, SimWorld};
+use squall_fabric::sim::{SimConfig, SimFabric, SimWorld, Verdict};
 use squall_fabric::{BreakReason, Core, Duration, Fabric, FabricEvent, NodeId};
 
 /// An application without subgroups.
@@ -42,21 +43,33 @@ fn step((fabric, group): &mut Node) -> usize {
     work + group.poll(fabric)
 }
 
+/// Returns the member at node `i` of a first view, which begins.
+fn member(world: &SimWorld, i: u32, first: &[Member]) -> Node {
+    let mut fabric = world.fabric(i);
+    let (view, settings) = (View::first(first.to_vec()), GroupSettings::default());
+    let group = GroupCore::begin(&mut fabric, view, Box::new(no_subgroups), settings, Nothing::default());
+    (fabric, group)
+}
+
+fn no_subgroups(_: &View) -> (Vec<Placement>, Vec<Unplaced>) {
+    (Vec::new(), Vec::new())
+}
+
+fn members(nodes: impl IntoIterator<Item = u32>) -> Vec<Member> {
+    nodes.into_iter().map(|i| Member { node: NodeId(i), tag: 0 }).collect()
+}
+
 /// Returns `members` members of a first view, and other nodes that wait to be admitted.
 fn cluster(world: &SimWorld, members: u32) -> Vec<Node> {
-    let first: Vec<Member> = (0..members).map(|i| Member { node: NodeId(i), tag: 0 }).collect();
+    let first = self::members(0..members);
     let contacts: Vec<NodeId> = first.iter().map(|member| member.node).collect();
-    let node = |i: u32| {
+    let joiner = |i: u32| {
         let mut fabric = world.fabric(i);
-        let layout = Box::new(|_: &View| (Vec::new(), Vec::new()));
-        let (settings, nothing) = (GroupSettings::default(), Nothing::default());
-        let group = if i < members {
-            GroupCore::begin(&mut fabric, View::first(first.clone()), layout, settings, nothing)
-        } else {
-            GroupCore::join(&mut fabric, &contacts, layout, settings, nothing)
-        };
+        let (layout, settings) = (Box::new(no_subgroups), GroupSettings::default());
+        let group = GroupCore::join(&mut fabric, &contacts, layout, settings, Nothing::default());
         (fabric, group)
     };
+    let node = |i: u32| if i < members { member(world, i, &first) } else { joiner(i) };
     (0..world.nodes()).map(node).collect()
 }
 
@@ -74,6 +87,16 @@ fn run_until(world: &SimWorld, nodes: &mut [Node], is_over: impl Fn(&[Node]) -> 
     }
 }
 
+/// Runs until nothing happens any more, after something has happened to some nodes.
+fn settle_anew(world: &SimWorld, nodes: &mut [Node]) {
+    (0..world.nodes()).for_each(|i| world.wake(i));
+    settle(world, nodes);
+}
+
+fn view(node: &Node) -> View {
+    node.1.membership().expect("it stays").view().clone()
+}
+
 fn lose(node: &mut Node, peer: u32) {
     let lost = FabricEvent::PeerLost { peer: NodeId(peer), reason: BreakReason::PeerClosed };
     node.1.handle_event(&mut node.0, &lost);
@@ -83,12 +106,11 @@ fn has_proposed(node: &Node) -> bool {
     node.1.membership().is_some_and(|membership| membership.steps().at(ViewChangeStep::Proposed).is_some())
 }
 
-/// Nodes 1 to 3 of a group of five lose node 0, which node 4 hears; returns the view in which node 1 is then.
-fn settled_without_first(world: &SimWorld, nodes: &mut [Node]) -> Option<View> {
+/// Nodes 1 to 3 of a group of five lose node 0, which node 4 hears; returns the number of the view in which node 1 is then.
+fn settled_without_first(world: &SimWorld, nodes: &mut [Node]) -> u64 {
     (1..4).for_each(|i| lose(&mut nodes[i], 0));
-    (0..world.nodes()).for_each(|i| world.wake(i));
-    settle(world, nodes);
-    nodes[1].1.membership().map(|membership| membership.view().clone())
+    settle_anew(world, nodes);
+    view(&nodes[1]).id
 }
 
 /// Three members whose view has begun; the first one then loses the third.
@@ -115,9 +137,8 @@ fn view_after_joins(members: u32, joiners: u32, leaves: bool) -> View {
     if leaves {
         nodes[members as usize - 1].1.leave();
     }
-    (0..world.nodes()).for_each(|i| world.wake(i));
-    settle(&world, &mut nodes);
-    nodes[0].1.membership().expect("it stays").view().clone()
+    settle_anew(&world, &mut nodes);
+    view(&nodes[0])
 }
 
 /// \[V9\] Admission never asks for this: it admits one joiner at a time.
@@ -152,7 +173,7 @@ fn a_leader_that_most_do_not_hear_resigns_after_its_proposal() {
         world.wake(0);
         run_until(&world, &mut nodes, |nodes| has_proposed(&nodes[0]));
         assert!(has_proposed(&nodes[0]));
-        settled_without_first(&world, &mut nodes).expect("it stays").id
+        settled_without_first(&world, &mut nodes)
     };
     assert!(last_view() > 0, "the view ends");
     assert_eq!(with(GroupMutation::LeadForEver, last_view), 0, "the mutation is not caught any more");
@@ -166,13 +187,55 @@ fn a_leader_does_not_propose_while_a_member_that_stays_follows_an_earlier_one() 
         let mut nodes = cluster(&world, 5);
         settle(&world, &mut nodes);
         world.pause(0);
-        let view = settled_without_first(&world, &mut nodes).expect("it stays");
+        let view = settled_without_first(&world, &mut nodes);
         let state = nodes[4].1.membership().map(|membership| membership.state());
-        assert_eq!((view.id, state), (0, Some(MembershipState::Wedged)), "it follows a leader that rests");
+        assert_eq!((view, state), (0, Some(MembershipState::Wedged)), "it follows a leader that rests");
         has_proposed(&nodes[1])
     };
     assert!(!proposes());
     assert!(with(GroupMutation::ProposeUnaccepted, proposes), "the mutation is not caught any more");
+}
+
+/// \[V11\] Two members do not hear a third one, and find that one after the other. If the members that have not heard the third
+/// one vouched for it, the member that reported first would be removed, and then the other one, too.
+#[test]
+fn no_member_vouches_for_one_that_it_does_not_hear() {
+    let last_members = || {
+        let world = SimWorld::new(1, SimConfig::hardware(), 5);
+        let mut nodes = cluster(&world, 5);
+        settle(&world, &mut nodes);
+        world.strike(&Verdict::Slow { from: 1, to: 3, extra: Duration::from_secs(3600) });
+        for accuser in [2, 3] {
+            lose(&mut nodes[accuser], 1);
+            settle_anew(&world, &mut nodes);
+        }
+        view(&nodes[0]).nodes()
+    };
+    assert_eq!(last_members(), [0, 2, 3, 4].map(NodeId));
+    let mutated = with(GroupMutation::VouchUnheard, last_members);
+    assert_eq!(mutated, [0, 1, 4].map(NodeId), "the mutation is not caught any more");
+}
+
+/// \[V11\] The oldest member begins its view so late that all others but one accuse it. The last one hears it, and follows it
+/// until it resigns, for which it has to learn of the accusations.
+#[test]
+fn a_member_that_was_accused_before_it_attached_learns_who_accuses_it() {
+    let last_view = || {
+        let world = SimWorld::new(1, SimConfig::hardware(), 5);
+        let first = members([4, 0, 1, 2, 3]);
+        world.pause(4);
+        let mut nodes: Vec<Node> = (0..4).map(|i| member(&world, i, &first)).collect();
+        (0..3).for_each(|i| lose(&mut nodes[i], 4));
+        settle(&world, &mut nodes);
+        nodes.push(member(&world, 4, &first));
+        world.resume(4);
+        settle_anew(&world, &mut nodes);
+        view(&nodes[0])
+    };
+    let without_first = last_view();
+    assert_eq!((without_first.id, without_first.nodes()), (1, [0, 1, 2, 3].map(NodeId).to_vec()));
+    let mutated = with(GroupMutation::MissLateReader, last_view);
+    assert_eq!(mutated.id, 0, "the mutation is not caught any more");
 }
 
 /// Otherwise a process that joins would learn that it is a member, and its group would end at once.
