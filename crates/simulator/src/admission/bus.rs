@@ -57,7 +57,7 @@ pub(crate) enum BusBody {
     Answer(JoinAnswer<u32>),
     Linked,
     Reported,
-    /// Nobody listens there, or takes no such requests.
+    /// No process listens there, or it takes no such requests.
     Unheard(&'static str),
     /// The connection has ended, or is turned away.
     Broken(&'static str),

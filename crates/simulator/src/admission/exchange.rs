@@ -14,7 +14,7 @@ impl<H: JoinHost> SimAdmission<H> {
         let body = if self.processes[to as usize].is_up {
             body
         } else {
-            let broken = BusBody::Unheard("nobody listens there");
+            let broken = BusBody::Unheard("no process listens there");
             self.bus.post(now, from, BusMessage { from: to, call, body: broken });
             return self.wake(from);
         };
@@ -132,7 +132,7 @@ impl<H: JoinHost> SimAdmission<H> {
         let process = &mut self.processes[place as usize];
         let now = process.now();
         let Some(call) = process.call.take_if(|under_way| under_way.number == call) else {
-            // It was given up: an admission that nobody has waited for is closed.
+            // It was given up: an admission for which the joiner no longer waits is closed.
             if let BusBody::Answer(JoinAnswer::Admit(Admitted { node, leader, .. })) = body {
                 let leader = self.numbers.owner(self.leader_node(leader).0);
                 let spent = self.add_spent(place, node);
@@ -197,5 +197,5 @@ impl<H: JoinHost> SimAdmission<H> {
     }
 }
 
-/// Nobody is a member there.
+/// The process there is not a member.
 const NOT_YET: BusBody = BusBody::Unheard("its group has not come together yet");

@@ -1,4 +1,5 @@
-//! How processes join in a run: both sides of [`squall_protocols::admission`], as they ship, and what is around them (Derecho §3.3).
+//! How processes join in a run: both sides of [`squall_protocols::admission`], as they ship, and what is around them
+//! (Derecho §3.3).
 //!
 //! A process is a machine of the world, its *home*. Each attempt to join is a further node there, without links: members link with
 //! it as they take its connection. What goes from process to process beside the group travels on a [`JoinBus`]. A scenario says
@@ -52,7 +53,7 @@ pub(crate) struct SimAdmission<H: JoinHost> {
     pub(crate) bus: JoinBus,
     pub(crate) numbers: ProcessNumbers,
     pub(crate) violation: Option<Violation>,
-    /// Who has given up to join, and why; until the scenario takes it.
+    /// The processes that have given up joining, and why, until the scenario takes them.
     pub(crate) given_up: Vec<(u32, JoinFailure)>,
     /// How many attempts to join have had a number.
     pub(crate) attempts: usize,

@@ -46,7 +46,7 @@ pub(crate) struct JoinProcess<A: GroupApplication> {
     pub(crate) service: Option<AdmissionService<u32>>,
     /// The nodes with which it has links as a member.
     pub(crate) peers: Vec<NodeId>,
-    /// How often its link with the leader has broken as it reported: the others go on without it then.
+    /// How often its link with the leader has broken as it reported: the others then continue without it.
     pub(crate) links_broken: u32,
     /// The latest view that was ready.
     pub(crate) seen: Option<u64>,

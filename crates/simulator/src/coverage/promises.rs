@@ -401,7 +401,7 @@ promises!(
         "leave",
         "link under a foreign number",
         "lost request",
-        "member that comes again",
+        "member that rejoins",
         "pause at a time",
         "rank of another",
         "views of high numbers",

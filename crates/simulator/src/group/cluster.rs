@@ -15,7 +15,7 @@ use super::program::{GroupScene, NodeProgram, RunChecks};
 use crate::admission::{JoinBus, JoinProcess, SimAdmission};
 use crate::run::{RunOutcome, Violation};
 
-/// After the last fault all is delivered, and all who live and are wanted are in one view, within this virtual time.
+/// Within this virtual time after the last fault all is delivered, and all nodes that live and are to stay are in one view.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// How long a partition lasts before the nodes lose each other.
@@ -25,7 +25,7 @@ pub const UNREACHABLE_AFTER: Duration = Duration::from_millis(3);
 /// blocks in up to 150,000.
 const STEPS_MAX: u32 = 400_000;
 
-/// Whether a run with heartbeats is over is looked at once in so many turns.
+/// Whether a run with heartbeats is over is checked once in this number of turns.
 const LOOK_EVERY: u32 = 64;
 
 /// Subgroups that may have a state, at most: those of the scenario `replica`.
@@ -138,7 +138,7 @@ impl<S: GroupScene> GroupCluster<S> {
             if self.watch.borrow().violation.is_some() {
                 break;
             }
-            // Heartbeats go on forever. To look at everything takes longer than many turns.
+            // Heartbeats continue forever. Checking everything takes longer than many turns.
             let may_be_over = self.plan.suspicion_after.is_some() && steps.is_multiple_of(LOOK_EVERY);
             if may_be_over && self.all.world.now() > last_fault && self.is_settled() {
                 break;
@@ -272,12 +272,12 @@ impl<S: GroupScene> GroupCluster<S> {
         worked
     }
 
-    /// The process ends with its group: also those who were on their way into it lose this node.
+    /// The process ends with its group: processes that are joining lose this node, too.
     fn check_failure(&mut self, place: u32) {
         let process = &mut self.all.processes[place as usize];
         let Some(group) = process.group.as_ref().filter(|_| process.joiner.is_none()) else { return };
         let distrusted = group.membership().map_or(&[][..], |membership| membership.distrusted());
-        assert!(distrusted.is_empty(), "[V1], [V2] nobody here writes what cannot be: {distrusted:?}");
+        assert!(distrusted.is_empty(), "[V1], [V2] no node here violates the protocol: {distrusted:?}");
         let Some(ended) = group.ended() else { return };
         if let GroupEnd::Failed(id, failure) = ended {
             let text = format!("[O6] node {place} has stopped: {id}: {failure}");
@@ -350,7 +350,7 @@ impl<S: GroupScene> GroupCluster<S> {
         healthy
     }
 
-    /// \[V13\] Whoever wished to leave has left.
+    /// \[V13\] Every node that wished to leave has left.
     fn check_leavers(&self) -> Result<(), Violation> {
         let wished = |process: &&NodeProcess<S>| {
             let place = process.place;
@@ -371,7 +371,7 @@ impl<S: GroupScene> GroupCluster<S> {
         }
     }
 
-    /// \[V8\] All who live and have not stopped are in one view, of just them, in which messages flow.
+    /// \[V8\] All nodes that live and have not stopped are in one view, of exactly these, in which messages flow.
     fn check_one_view(&self) -> Result<(), Violation> {
         let fail = |text: String| Err(Violation { checker: "liveness", text });
         let last = self.going().filter_map(view_id).max();
@@ -415,7 +415,7 @@ impl<S: GroupScene> GroupCluster<S> {
         view_id(process).is_none() && is_kept_out
     }
 
-    /// Whoever has stopped had a reason.
+    /// Every node that has stopped had a reason.
     fn check_stops(&self) -> Result<(), Violation> {
         let is_sure = !self.plan.has_false_suspicion();
         let healthy = self.healthy();
@@ -453,7 +453,7 @@ impl<S: GroupScene> GroupCluster<S> {
         Ok(())
     }
 
-    /// What the scene says of those who are in a view.
+    /// What the scene checks of the nodes that are in a view.
     fn check_complete(&self) -> Result<(), Violation> {
         let present: Vec<(NodeId, &S::Program)> = self
             .going()

@@ -23,7 +23,7 @@ pub struct GroupPlan {
     pub members: u32,
     /// When each further node asks to join.
     pub joins: Vec<Duration>,
-    /// Who leaves, and when.
+    /// The nodes that leave, and when.
     pub leaves: Vec<(u32, Duration)>,
     /// The subgroups.
     pub subgroups: Vec<SubgroupPlan>,
@@ -37,9 +37,9 @@ pub struct GroupPlan {
     pub consumer_pause_max: Duration,
     /// How bodies of large messages are relayed.
     pub relays: rdmc::RdmcSettings,
-    /// Members that are silent for so long are suspected.
+    /// Members that are silent for this time are suspected.
     pub suspicion_after: Option<Duration>,
-    /// When a part of a view goes on.
+    /// When a part of a view continues.
     pub partition_safety: PartitionSafety,
     /// What the fabric does.
     pub adversary: Adversary,
@@ -55,7 +55,7 @@ pub struct GroupPlan {
     pub bus: BusPlan,
 }
 
-/// A subgroup, and who is in it.
+/// A subgroup and its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubgroupPlan {
     /// Which.
@@ -123,7 +123,7 @@ impl GroupPlan {
         }
     }
 
-    /// A view that ends because somebody joins or leaves, with leaders that die or are lost at any step of that. There
+    /// A view that ends because a node joins or leaves, with leaders that die or are lost at any step of that. There
     /// is little else in such a run, so that most posts are steps of the agreement.
     fn draw_takeover(seed: u64, prng: &mut Prng) -> Self {
         let members = 3 + u32::try_from(prng.index(3)).expect("few");

@@ -1,8 +1,8 @@
 //! Scenario: a member whose consumer stops taking messages, for a while or for good (Derecho §3.4).
 //!
-//! Checked: under `wait` nothing is lost, nobody is removed, and all is delivered when the consumer goes on; under
+//! Checked: under `wait` nothing is lost, no member is removed, and all is delivered when the consumer continues; under
 //! `exclude` that member ends as excluded, and the rest delivers all that the rest has sent; a pause that is shorter than
-//! the settings allow removes nobody. Everything that the scenario `group` checks, too.
+//! the settings allow removes no member. Everything that the scenario `group` checks, too.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -41,7 +41,7 @@ pub const SCENARIO: PlannedScenario<SlowPlan> = PlannedScenario {
 pub struct SlowPlan {
     /// The group, without faults.
     pub group: GroupPlan,
-    /// Who stops taking messages.
+    /// The member whose consumer stops taking messages.
     pub sleeper: u32,
     /// For how long at a time; `None`: for good.
     pub sleep: Option<Duration>,

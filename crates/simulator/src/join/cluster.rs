@@ -171,7 +171,7 @@ impl JoinCluster {
         let candidates = all.processes.iter().filter_map(|process| process.service.as_ref()?.candidate());
         let guess = all.processes[place as usize].view().map_or(0, |view| view.id + 1) * 64;
         let number = candidates.max().unwrap_or(NodeId(u32::try_from(guess).expect("few views")));
-        // Where it says that it is reached does not matter: nobody calls it before it is a member.
+        // Where it says that it is reached does not matter: no process calls it before it is a member.
         all.take_link(place, place, number);
         all.wake(place);
     }
@@ -319,9 +319,9 @@ impl JoinCluster {
     }
 }
 
-/// After the last fault all are members, and nothing is left of those who are not.
+/// Within this time after the last fault all are members, and nothing is left of processes that are not.
 const SETTLE: Duration = Duration::from_millis(1_500);
-/// A process that was excluded comes again.
+/// A process that was excluded rejoins after this time.
 const RESTART_AFTER: Duration = Duration::from_millis(1);
-/// Whether a run is over is looked at once in so many turns.
+/// Whether a run is over is checked once in this number of turns.
 const LOOK_EVERY: u64 = 64;

@@ -82,7 +82,7 @@ impl SimClient {
         self.left > 0 && self.under_way() < self.shared.plan.client_window
     }
 
-    /// Does some of what there is to do; says when it wants to go on, by its own clock.
+    /// Does some of what there is to do; returns when it wants to continue, by its own clock.
     pub(super) fn step(&mut self, prng: &mut Prng) -> (bool, Option<Instant>) {
         let mut worked = self.fabric.poll(&mut |_| ()) > 0;
         worked |= self.take_datagrams(prng);
@@ -192,7 +192,7 @@ impl SimClient {
         let call = CallId { asker: self.node, connection, number };
         let shard = u32::try_from(shard).expect("few");
         self.shared.post(self.node, node, call, DatagramBody::Ask(shard, request));
-        // The connection may break behind what was written, and nobody knows how much of it has come.
+        // The connection may break behind what was written, and it is unknown how much of that has arrived.
         if prng.chance(if lives { self.shared.plan.breaks_per_mille } else { 500 }) {
             let line = &mut self.lines[shard as usize];
             line.connection = None;
@@ -259,7 +259,7 @@ impl SimClient {
                 Ok(())
             }
             (Job::Query | Job::Latest(_), TaskOutcome::Unreachable(_)) => Ok(()),
-            (job, outcome) => fail(format!("[A11] node {} is told {outcome:?} of {job:?}", self.node)),
+            (job, outcome) => fail(format!("[A11] node {} gets {outcome:?} for {job:?}", self.node)),
         };
         drop(history);
         self.shared.check(result);

@@ -55,7 +55,7 @@ pub(super) struct ReplicaMember {
     /// For each shard at most one.
     questions: Vec<Question>,
     giving: Vec<Giving>,
-    /// It holds more states than the group has been told.
+    /// It holds more states than it has reported to the group.
     has_state_news: bool,
     has_arrived: bool,
     has_ended: bool,
@@ -149,7 +149,7 @@ impl ReplicaMember {
         self.shared.post(self.node, call.asker, call, DatagramBody::Answer { view, answer, at, snapshot });
     }
 
-    /// What somebody waited for is known.
+    /// Reports what a client or this member waited for.
     fn report(&mut self, shard: u32, (waiter, answer, at): PendingReports) {
         let (id, place) = match waiter {
             UpdateWaiter::Client(call) => return self.answer(call, answer, at, None),
@@ -470,7 +470,7 @@ impl NodeProgram for ReplicaMember {
         self.has_ended = true;
         self.shared.bus.borrow_mut().withdraw(self.node);
         let plan = &self.shared.plan.group;
-        // Who is taken for dead on its way out says that it has left, too.
+        // A member that is taken for dead while it leaves also reports that it has left.
         let leaves = plan.leaves.iter().any(|(leaver, _)| *leaver == self.place);
         let has_left = leaves && !plan.has_false_suspicion();
         let group = self.view.as_ref().map_or_else(Vec::new, View::nodes);

@@ -24,7 +24,7 @@ pub struct ReplicaPlan {
     pub shards: u32,
     /// Members of each shard.
     pub replicas: usize,
-    /// Where shards lie.
+    /// How shards are placed.
     pub layout: ShardLayout,
     /// The window of a shard.
     pub window: usize,
@@ -64,7 +64,7 @@ pub struct ReplicaPlan {
     pub hanging: Option<u32>,
 }
 
-/// Where shards lie: a function of the view alone \[D6\].
+/// How shards are placed: a function of the view alone \[D6\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardLayout {
     /// As the library places them: few move.
@@ -94,7 +94,7 @@ impl ReplicaPlan {
             client_jobs: prng.below(20),
             client_window: 1,
             breaks_per_mille: 0,
-            // All of them together in less time than a run takes when nobody answers any more.
+            // All of them together in less time than a run takes when no member answers any more.
             client_timeout: micros(&mut prng, 8_000),
             client_period: Duration::from_millis(1),
             is_replaced: false,
@@ -141,7 +141,7 @@ impl ReplicaPlan {
         plan
     }
 
-    /// All first members are replaced one by one, while the clients are idle, and ask for the members now and then, or busy,
+    /// All first members are replaced one by one, while the clients are idle, and ask for the members occasionally, or busy,
     /// and learn of the members by their answers alone.
     fn replace(&mut self, prng: &mut Prng) {
         let step = Duration::from_micros(3_000 + prng.below(3_000));
@@ -169,8 +169,8 @@ impl ReplicaPlan {
         self.group.adversary.clock_drift_max = 0;
     }
 
-    /// A rolling restart: joins and graceful leaves in quick succession, while each state takes long to get anywhere. Nobody
-    /// dies, so nothing may be lost.
+    /// A rolling restart: joins and graceful leaves in quick succession, while the transfer of each state takes long. No
+    /// member dies, so nothing may be lost.
     fn roll(&mut self, prng: &mut Prng) {
         let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
         (self.shards, self.replicas) = ([1, 2, 8][prng.index(3)], 1 + prng.index(3));
@@ -314,7 +314,7 @@ impl ReplicaPlan {
     }
 }
 
-/// A group whose views change often: where nobody comes or goes, no state moves.
+/// A group whose views change often: where no member comes or goes, no state moves.
 fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::GroupPlan {
     let span = 500_000 + prng.below(3_000_000);
     let time = |prng: &mut Prng| Duration::from_nanos(prng.below(span));
@@ -364,7 +364,7 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::GroupPlan {
         bus: BusPlan::calm(Duration::from_micros(2)),
     };
     if !plan.has_false_suspicion() && prng.chance(600) {
-        // Nobody is lost who lives, so small groups need not stop.
+        // No member is lost that lives, so small groups need not stop.
         plan.partition_safety = PartitionSafety::Off;
     }
     plan

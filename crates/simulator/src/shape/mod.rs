@@ -12,8 +12,7 @@
 //! - [`ShapeFault::Last`]: a member pauses, and meanwhile all others die. It stops, too, but first it delivers
 //!   everything that the others had delivered: it has all acknowledged messages \[V14\].
 //! - [`ShapeFault::Full`]: a node asks to join a group that has the maximum number of members. It is refused, and the
-//!   view
-//!   does not end \[V12\].
+//!   view does not end \[V12\].
 //!
 //! All checkers of [`crate::group`] watch, too. The scenario draws from all shapes.
 

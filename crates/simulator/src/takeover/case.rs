@@ -6,7 +6,7 @@ use squall_protocols::membership::PartitionSafety;
 
 use crate::group::GroupPlan;
 
-/// Why a view ends. Who goes is the youngest, so that it is never the leader.
+/// Why a view ends. The youngest member goes, so that it is never the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ViewEnd {
     /// A member dies.
@@ -109,7 +109,7 @@ impl TakeoverCase {
     }
 }
 
-/// Nobody is suspected who lives, so those who are left may go on also where they are no majority.
+/// No member is suspected that lives, so the rest may continue even if they are no majority.
 const fn safety(members: u32, deaths: u32) -> PartitionSafety {
     if deaths > (members - 1) / 2 { PartitionSafety::Off } else { PartitionSafety::Majority }
 }
