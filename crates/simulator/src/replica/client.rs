@@ -228,13 +228,14 @@ impl SimClient {
         let result = match (job, outcome) {
             (Job::Update(id, place), TaskOutcome::Reply(reply)) => {
                 let (by, at, _) = answered.expect("a reply is an answer");
-                let at = at.expect("who replies holds the state");
+                let at = at.expect("a member that replies holds the state");
                 history.on_answered(shard, place, ListAnswer::Place(place_of(&reply)), self.shared.now());
                 history.on_reply(id, shard, place_of(&reply), (by, at), self.node)
             }
             (Job::Query, TaskOutcome::Reply(reply)) => {
                 let (by, at, view) = answered.expect("a reply is an answer");
-                let (at, view) = (at.expect("who replies holds the state"), view.expect("it was asked"));
+                let (at, view) =
+                    (at.expect("a member that replies holds the state"), view.expect("it was asked"));
                 history.on_answer(shard, view, (by, at), self.node, &ids_of(&reply))
             }
             (Job::Latest(place), TaskOutcome::Reply(reply)) => {

@@ -63,8 +63,7 @@ pub(super) struct ReplicaMember {
 
 impl ReplicaMember {
     pub(super) fn new(place: u32, node: NodeId, shared: &SharedRun) -> Self {
-        let plan = &shared.plan;
-        let start = shared.bus.borrow().now();
+        let (plan, start) = (&shared.plan, shared.bus.borrow().now());
         Self {
             place,
             node: node.0,

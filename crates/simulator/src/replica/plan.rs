@@ -229,8 +229,8 @@ impl ReplicaPlan {
         group.rules = (0..group.members).map(death).collect();
     }
 
-    /// Shards that move from member to member as fast as states do, while all send: who leaves a shard has something under
-    /// way.
+    /// Shards that move from member to member as fast as states do, while all send: a member that leaves a shard has something
+    /// under way.
     fn wander(&mut self, prng: &mut Prng) {
         let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
         (self.layout, self.shards) = (ShardLayout::Anywhere, 1 + u32::try_from(prng.below(2)).expect("few"));
