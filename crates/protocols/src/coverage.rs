@@ -43,10 +43,6 @@ points! {
     DecisionTakenOver,
     /// A member takes over a decision that it had not echoed.
     DecisionUnheard,
-    /// A view ends for several joiners at once.
-    JoinedTogether,
-    /// A joiner waits, because the view is full.
-    JoinedInVain,
     /// A member that wishes to leave stays, because no other member holds its state.
     LeaverHeldBack,
     /// A member leaves because its consumer is too slow.

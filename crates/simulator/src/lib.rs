@@ -9,6 +9,7 @@
 //! performance on hardware.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod alive;
 pub mod assembly;
 pub mod blast;

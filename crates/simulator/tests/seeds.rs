@@ -29,34 +29,31 @@ fn groups_hold_under_the_adversary() {
     assert!(summary.delivered > 50_000, "the scenario does too little: {}", summary.delivered);
 }
 
-/// Each of these seeds has found an error once:
+/// Each of these seeds has found an error once. With `TakeMissedProposal`, 63084 fails again; with `DecideDeparted`, so do 71043
+/// and 78589.
 ///
 /// - 8845: messages that a consumer skips, because they are delivered again, were not released.
-/// - 17810: a member that was accused before it attached never learned of it, and led the only member that heard it.
-/// - 28649, 63084: such a member saw the decision of a proposal that it had missed, and treated it as one without
-///   changes.
-/// - 119923: a leader that others did not hear continued to lead, because it had already proposed, and no member
-///   decided.
+/// - 63084: a member that was accused before it attached saw the decision of a proposal that it had missed, and treated
+///   it as one without changes.
 ///
 /// In the scenario of takeovers:
-/// - 43516, 71043, 78589: a member that had left learned of it late, lost the others and decided alone what is
-///   delivered.
+/// - 71043, 78589: a member that had left learned of it late, lost the others and decided alone what is delivered.
 #[test]
 fn seeds_that_have_found_something_hold() {
-    for seed in [8_845, 17_810, 28_649, 63_084, 119_923] {
+    for seed in [8_845, 63_084] {
         assert_eq!(group::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
-    for seed in [43_516, 71_043, 78_589] {
+    for seed in [71_043, 78_589] {
         assert_eq!(takeover::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
 }
 
-/// A member stalled for about as long as the others wait, one of them accused it, and that healthy accuser was
-/// removed \[V15\]: in views that end for no other reason (8) or because a member leaves (138), with a pause that
-/// began in the previous view (53821), and in a group with other faults.
+/// A member stalls for about as long as the others wait, one of them accuses it, and that healthy accuser stays \[V15\]: in
+/// views that end for no other reason (8) or because a member leaves (166), with a pause that begins in the previous view
+/// (1090), and in a group with other faults. With `NeverConcede` each of these runs fails.
 #[test]
-fn who_stood_still_goes_and_not_its_accuser() {
-    for seed in [8, 138, 53_821] {
+fn a_member_that_stalled_goes_and_not_its_accuser() {
+    for seed in [8, 166, 1_090] {
         assert_eq!(alive::SCENARIO.run(seed).violation, None, "seed {seed}");
     }
     assert_eq!(group::SCENARIO.run(16_992).violation, None);
@@ -103,14 +100,14 @@ fn objects_hold_under_the_adversary() {
     assert!(sum.least() > 100, "the scenario does too little: {sum:?}");
 }
 
-/// Seeds that once failed. Group 86109: a node whose group had ended kept its connection to a joining node. Group 10
-/// and 17: a request to leave was lost when another change ended the view. Replica 1019: a joiner that had left its
-/// shard and returned forgot that a state was in transfer to it, and refused another one, so that the shard was
-/// considered lost. 5005137 and 5009543: joiners deferred each other until the time was over. 18, 22, 24 and 25:
-/// shards moved before their states did, so that no member could use the states that the last holders had kept.
+/// Group 1514: a request to leave must not be lost when another change ends the view; with `ForgetWish` the run fails. The
+/// others have failed once. Group 86109: a node whose group had ended kept its connection to a joining node. Replica 1019: a
+/// joiner that had left its shard and returned forgot that a state was in transfer to it, and refused another one, so that
+/// the shard was considered lost. 5005137 and 5009543: joiners deferred each other until the time was over. 18, 22, 24 and
+/// 25: shards moved before their states did, so that no member could use the states that the last holders had kept.
 #[test]
 fn what_failed_once_holds() {
-    for seed in [10, 17, 86_109] {
+    for seed in [1_514, 86_109] {
         assert_eq!(group::SCENARIO.run(seed).violation, None, "group {seed}");
     }
     for seed in [18, 22, 24, 25, 1_019, 5_005_137, 5_009_543] {

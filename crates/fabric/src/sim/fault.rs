@@ -116,10 +116,10 @@ impl WorldState {
     /// Cuts all paths between different groups, and joins all others.
     pub(super) fn partition(&mut self, groups: &[Vec<u32>]) {
         self.partitions += 1;
-        let group = |node: u32| groups.iter().position(|group| group.contains(&node));
+        let group = |host: u32| groups.iter().position(|group| group.contains(&host));
         for a in 0..self.node_count() {
             for b in (0..self.node_count()).filter(|b| *b != a) {
-                let cut = group(a) != group(b);
+                let cut = group(self.host(a)) != group(self.host(b));
                 self.path_mut(a, b).cut = cut;
                 if cut && a < b {
                     self.await_unreachable(a, b);
@@ -147,6 +147,9 @@ impl WorldState {
                 if !self.lives(peer) {
                     self.announce_loss(node, peer);
                 }
+            }
+            if self.path(a, b).cut {
+                self.await_unreachable(a, b);
             }
         }
     }

@@ -87,10 +87,11 @@ impl WorldState {
 
     fn land_next(&mut self, id: LaneId) -> Progress {
         let [from, to] = [self.lanes[id].from, self.lanes[id].to];
-        let path = self.path_mut(from, to);
+        let [host, target] = [from, to].map(|node| self.host(node));
+        let path = self.path_mut(host, target);
         path.pieces += 1;
         let pieces = path.pieces;
-        while let Some(rule) = super::rule::due(&mut self.path_mut(from, to).piece_rules, pieces) {
+        while let Some(rule) = super::rule::due(&mut self.path_mut(host, target).piece_rules, pieces) {
             self.on_rule(rule);
         }
         if self.lanes[id].posts.is_empty() || self.path(from, to).is_shut() {

@@ -133,6 +133,12 @@ impl SimWorld {
         self.world.borrow_mut().add_node()
     }
 
+    /// Adds a node on the machine of node `host`: a process that joins a group once more, as another node. Rules that
+    /// name `host` apply to both.
+    pub fn add_node_at(&self, host: u32) -> u32 {
+        self.world.borrow_mut().add_node_at(host)
+    }
+
     /// Returns the number of nodes, dead or alive.
     #[must_use]
     pub fn nodes(&self) -> u32 {

@@ -19,6 +19,8 @@ use crate::{
 /// The world's state of a node.
 #[derive(Debug)]
 pub(super) struct SimNode {
+    /// The node with which it shares a machine; usually itself.
+    pub(super) host: u32,
     /// When its processor will have finished all the work charged to it.
     pub(super) clock: u64,
     pub(super) dial: DriftingClock,
@@ -86,8 +88,9 @@ pub struct NodeCounters {
 }
 
 impl SimNode {
-    pub(super) fn new(dial: DriftingClock, now: u64) -> Self {
+    pub(super) fn new(host: u32, dial: DriftingClock, now: u64) -> Self {
         Self {
+            host,
             clock: now,
             dial,
             ready_at: Some(now),

@@ -49,7 +49,7 @@ pub enum RuleTrigger {
     },
 }
 
-/// The effect of a rule.
+/// The effect of a rule. A rule for a node applies to all nodes of its machine ([`super::SimWorld::add_node_at`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Kills a node, as `kill -9` would; its posts land up to some point.
@@ -122,10 +122,10 @@ impl WorldState {
 
     /// Counts a request for memory and applies the rules that are due.
     pub(super) fn begin_request(&mut self, node: u32) {
-        let state = &mut self.nodes[node as usize];
-        state.requests += 1;
-        let count = state.requests;
-        while let Some(rule) = due(&mut self.nodes[node as usize].memory_rules, count) {
+        let host = self.host(node) as usize;
+        self.nodes[host].requests += 1;
+        let count = self.nodes[host].requests;
+        while let Some(rule) = due(&mut self.nodes[host].memory_rules, count) {
             self.on_rule(rule);
         }
     }
@@ -140,14 +140,24 @@ impl WorldState {
     pub(super) fn strike(&mut self, verdict: &Verdict) {
         self.trace.add(self.now, verdict.node(), Happening::Fault(verdict.clone()));
         match verdict {
-            Verdict::Crash(node) => self.crash(*node),
-            Verdict::Pause { node, span } => self.pause(*node, Some(*span)),
+            Verdict::Crash(node) => self.hosted(*node).into_iter().for_each(|node| self.crash(node)),
+            Verdict::Pause { node, span } => {
+                self.hosted(*node).into_iter().for_each(|node| self.pause(node, Some(*span)));
+            }
             Verdict::Partition(groups) => self.partition(groups),
-            Verdict::Cut { a, b } => self.cut_between(*a, *b),
+            Verdict::Cut { a, b } => self.hosted_pairs(*a, *b).for_each(|(a, b)| self.cut_between(a, b)),
             Verdict::Heal => self.heal(),
-            Verdict::Slow { from, to, extra } => self.path_mut(*from, *to).extra = *extra,
-            Verdict::Break { a, b } => self.break_between(*a, *b),
+            Verdict::Slow { from, to, extra } => {
+                self.hosted_pairs(*from, *to).for_each(|(from, to)| self.path_mut(from, to).extra = *extra);
+            }
+            Verdict::Break { a, b } => self.hosted_pairs(*a, *b).for_each(|(a, b)| self.break_between(a, b)),
         }
+    }
+
+    /// The nodes of one machine with those of another.
+    fn hosted_pairs(&self, a: u32, b: u32) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let others = self.hosted(b);
+        self.hosted(a).into_iter().flat_map(move |a| others.clone().into_iter().map(move |b| (a, b)))
     }
 }
 

@@ -127,12 +127,33 @@ impl WorldState {
     /// Adds a node, reachable from all others.
     pub(super) fn add_node(&mut self) -> u32 {
         let dial = self.draw_dial();
-        self.nodes.push(SimNode::new(dial, self.now));
+        self.nodes.push(SimNode::new(self.node_count(), dial, self.now));
         for row in &mut self.paths {
             row.push(NetworkPath::default());
         }
         self.paths.push(vec![NetworkPath::default(); self.nodes.len()]);
         self.node_count() - 1
+    }
+
+    /// A further node on the machine of `host`, which shares its paths, and its faults.
+    pub(super) fn add_node_at(&mut self, host: u32) -> u32 {
+        let node = self.add_node();
+        self.nodes[node as usize].host = host;
+        for (from, to) in (0..node).flat_map(|other| [(node, other), (other, node)]) {
+            let NetworkPath { cut, extra, .. } = *self.path(self.host(from), self.host(to));
+            let path = self.path_mut(from, to);
+            (path.cut, path.extra) = (cut, extra);
+        }
+        node
+    }
+
+    pub(super) fn host(&self, node: u32) -> u32 {
+        self.nodes[node as usize].host
+    }
+
+    /// The node and those that share its machine with it, if it was there first.
+    pub(super) fn hosted(&self, host: u32) -> Vec<u32> {
+        (0..self.node_count()).filter(|node| *node == host || self.host(*node) == host).collect()
     }
 
     pub(super) fn node_count(&self) -> u32 {
@@ -232,13 +253,13 @@ impl WorldState {
 
     /// Counts a post that costs nothing; returns false if the node dies before it.
     pub(super) fn begin_free_post(&mut self, node: u32) -> bool {
-        let state = &mut self.nodes[node as usize];
-        if state.state == NodeState::Crashed {
+        if !self.lives(node) {
             return false;
         }
-        state.posts += 1;
-        let count = state.posts;
-        while let Some(rule) = super::rule::due(&mut self.nodes[node as usize].post_rules, count) {
+        let host = self.host(node) as usize;
+        self.nodes[host].posts += 1;
+        let count = self.nodes[host].posts;
+        while let Some(rule) = super::rule::due(&mut self.nodes[host].post_rules, count) {
             self.on_rule(rule);
         }
         self.lives(node)

@@ -149,10 +149,7 @@ impl Membership {
         let mut most = JOINS_MAX;
         mutant!(OneJoinPerView => most = 1);
         let places = most.min(MEMBERS_MAX - (members - removed.count_ones() as usize));
-        let joins: Vec<_> = self.joins.iter().copied().take(places).collect();
-        if joins.len() > 1 {
-            reach(Point::JoinedTogether);
-        }
+        let joins = self.joins.iter().copied().take(places).collect();
         let trims = self.segments.iter().flat_map(|segment| self.trim(segment, cut)).collect();
         Proposal { removed, leaving, joins, holders: self.holders(removed), trims }
     }

@@ -1,7 +1,6 @@
 //! Views that end because the leader admits processes, or because numbers are used up (Derecho §2).
 
 use super::{MEMBERS_MAX, Member, Membership};
-use crate::coverage::{Point, reach};
 use crate::mutation;
 
 impl Membership {
@@ -23,9 +22,6 @@ impl Membership {
     /// Returns whether this member leads, and a joiner waits for which the view has a place.
     pub(super) fn can_admit(&self) -> bool {
         let is_full = self.view.members.len() >= MEMBERS_MAX && !mutant!(EndFullView);
-        if is_full && !self.joins.is_empty() {
-            reach(Point::JoinedInVain);
-        }
         self.leads() && !self.joins.is_empty() && !is_full
     }
 }

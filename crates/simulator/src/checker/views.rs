@@ -264,16 +264,16 @@ impl ViewHistory {
         self.histories.values().filter_map(|history| history.reached.get(&node)).sum()
     }
 
-    /// Returns whether any view has contained `node`. A node is admitted once, and returns as another node.
-    #[must_use]
-    pub fn has_seen(&self, node: NodeId) -> bool {
-        self.views.values().any(|view| view.rank(node).is_some())
-    }
-
     /// Returns the number of views with the same members, and the same leaving members, as the previous view \[V12\].
     #[must_use]
     pub const fn unchanged(&self) -> usize {
         self.unchanged
+    }
+
+    /// Returns the id of the latest view that any node has installed.
+    #[must_use]
+    pub fn last(&self) -> Option<u64> {
+        self.views.last_key_value().map(|(id, _)| *id)
     }
 
     /// Returns the number of views.

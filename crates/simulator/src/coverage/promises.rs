@@ -63,6 +63,7 @@ promises!(
 promises!(
     TAKEOVER,
     [
+        Admitted,
         WedgedByAccusation,
         WedgedByJoin,
         WedgedByLeave,
@@ -107,6 +108,7 @@ promises!(
 promises!(
     GROUP,
     [
+        Admitted,
         AccusedSilent,
         BackFromPause,
         WedgedByAccusation,
@@ -124,7 +126,6 @@ promises!(
         Decided,
         DecisionTakenOver,
         DecisionUnheard,
-        JoinedTogether,
         StoppedAsMinority,
         StoppedAccused,
         StoppedLeaderless,
@@ -169,6 +170,7 @@ promises!(
 promises!(
     ALIVE,
     [
+        Admitted,
         AccusedSilent,
         BackFromPause,
         WedgedByAccusation,
@@ -222,6 +224,7 @@ promises!(
 promises!(
     SHAPE,
     [
+        Admitted,
         AccusedSilent,
         BackFromPause,
         WedgedByAccusation,
@@ -238,8 +241,6 @@ promises!(
         Decided,
         DecisionTakenOver,
         DecisionUnheard,
-        JoinedTogether,
-        JoinedInVain,
         StoppedAsMinority,
         StoppedAccused,
         SignAfterDecision,
@@ -276,6 +277,7 @@ promises!(
 promises!(
     REPLICA,
     [
+        Admitted,
         AccusedSilent,
         BackFromPause,
         WedgedByAccusation,
@@ -290,7 +292,6 @@ promises!(
         Decided,
         DecisionTakenOver,
         DecisionUnheard,
-        JoinedTogether,
         LeaverHeldBack,
         StoppedAsMinority,
         StoppedAccused,
@@ -400,7 +401,7 @@ promises!(
         "leave",
         "link under a foreign number",
         "lost request",
-        "member that comes again",
+        "member that rejoins",
         "pause at a time",
         "rank of another",
         "views of high numbers",

@@ -35,7 +35,7 @@ impl SendersOnly {
 impl GroupScene for SendersOnly {
     type Program = GroupApp;
 
-    fn program(&mut self, node: NodeId) -> GroupApp {
+    fn program(&mut self, _place: u32, node: NodeId) -> GroupApp {
         GroupApp::new(node, &self.plan, &self.watch)
     }
 
@@ -72,6 +72,8 @@ pub(crate) struct GroupApp {
     plan: Rc<GroupPlan>,
     watch: Rc<RefCell<RunChecks>>,
     view: Option<View>,
+    /// Its process is a member.
+    is_in: bool,
     slots: BTreeMap<SubgroupId, AppSlot>,
     next_send: Instant,
     blocked: bool,
@@ -95,11 +97,20 @@ impl GroupApp {
         let start = Instant::from_nanos(0);
         let (plan, watch) = (Rc::clone(plan), Rc::clone(watch));
         let slots = BTreeMap::new();
-        Self { node, plan, watch, view: None, slots, next_send: start, blocked: false, next_consume: start }
+        let (view, is_in, blocked) = (None, false, false);
+        Self { node, plan, watch, view, is_in, slots, next_send: start, blocked, next_consume: start }
     }
 }
 
 impl NodeProgram for GroupApp {
+    fn come_as(&mut self, node: NodeId) {
+        (self.node, self.view) = (node, None);
+    }
+
+    fn arrive(&mut self) {
+        self.is_in = true;
+    }
+
     /// Commits a burst in each subgroup, if it is time and the windows have space.
     fn send(&mut self, now: Instant, prng: &mut Prng) -> bool {
         if now < self.next_send {
@@ -223,7 +234,7 @@ impl GroupApplication for GroupApp {
 
     fn install(&mut self, view: &View, placements: &[Placement], _unplaced: &[Unplaced]) {
         let mut watch = self.watch.borrow_mut();
-        if let Some(before) = &self.view {
+        if let Some(before) = self.view.as_ref().filter(|_| self.is_in) {
             // Those with upcalls have delivered all of the view before; pulls end when they are consumed.
             for id in self.slots.iter().filter(|(_, slot)| slot.pulls.is_empty()).map(|(id, _)| *id) {
                 let result = watch.views.on_view_end(self.node, id, before.id);

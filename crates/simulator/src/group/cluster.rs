@@ -3,16 +3,19 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
-use squall_fabric::{Core, Duration, Fabric, FabricEvent, Instant, NodeId};
-use squall_protocols::group::{GroupCore, GroupEnd, GroupSettings};
-use squall_protocols::membership::{self, MEMBERS_MAX, Member, MembershipState, StopReason, View};
+use squall_fabric::sim::{CostModel, Prng, SimConfig, SimWorld};
+use squall_fabric::{Core as _, Duration, Fabric as _, Instant, NodeId};
+use squall_protocols::admission::JoinFailure;
+use squall_protocols::group::{GroupCore, GroupEnd};
+use squall_protocols::membership::{MEMBERS_MAX, Member, MembershipState, StopReason, View};
 
+use super::host::GroupHost;
 use super::plan::GroupPlan;
 use super::program::{GroupScene, NodeProgram, RunChecks};
+use crate::admission::{JoinBus, JoinProcess, SimAdmission};
 use crate::run::{RunOutcome, Violation};
 
-/// After the last fault all is delivered, and all who live and are wanted are in one view, within this virtual time.
+/// Within this virtual time after the last fault all is delivered, and all nodes that live and are to stay are in one view.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// How long a partition lasts before the nodes lose each other.
@@ -22,20 +25,18 @@ pub const UNREACHABLE_AFTER: Duration = Duration::from_millis(3);
 /// blocks in up to 150,000.
 const STEPS_MAX: u32 = 400_000;
 
-/// Whether a run with heartbeats is over is looked at once in so many turns.
+/// Whether a run with heartbeats is over is checked once in this number of turns.
 const LOOK_EVERY: u32 = 64;
 
 /// Subgroups that may have a state, at most: those of the scenario `replica`.
 pub(crate) const STATES: usize = 8;
 
-/// How often a joiner asks again.
-const ASK_EVERY: Duration = Duration::from_micros(700);
-
+/// The processes of a plan are called its nodes, by their places in it; a joiner is a node of the fabric of its own in each
+/// attempt to join.
 pub(crate) struct GroupCluster<S: GroupScene> {
     plan: GroupPlan,
-    scene: S,
-    world: SimWorld,
-    nodes: Vec<Node<S::Program>>,
+    all: SimAdmission<GroupHost<S>>,
+    nodes: Vec<NodePlan>,
     watch: Rc<RefCell<RunChecks>>,
     prng: Prng,
 }
@@ -71,22 +72,15 @@ impl NodeFate {
     }
 }
 
-struct Node<P: NodeProgram> {
-    id: NodeId,
-    fabric: SimFabric,
-    /// Events that the group has not seen.
-    events: Vec<FabricEvent>,
-    group: Option<GroupCore<P>>,
-    /// The members of the latest view.
-    members: Vec<NodeId>,
-    /// How many nodes there are.
-    nodes: u32,
-    /// It has closed all its connections.
-    has_parted: bool,
-    /// When it begins, or asks again, to join; by its own clock.
-    asks_at: Option<Instant>,
+/// What a node is to do, by its own clock.
+struct NodePlan {
+    joins_at: Option<Instant>,
     leaves_at: Option<Instant>,
+    /// Its group has ended, and it has closed all its connections.
+    has_parted: bool,
 }
+
+type NodeProcess<S> = JoinProcess<<S as GroupScene>::Program>;
 
 impl<S: GroupScene> GroupCluster<S> {
     pub(crate) fn new(
@@ -107,41 +101,46 @@ impl<S: GroupScene> GroupCluster<S> {
         };
         let world = SimWorld::new(plan.seed, config, plan.nodes());
         let watch = Rc::new(RefCell::new(RunChecks::new(plan.seed)));
-        let mut scene = scene(&world, &watch);
-        let nodes = (0..plan.nodes()).map(|i| Node::new(plan, &world, i, &mut scene)).collect();
+        let scene = scene(&world, &watch);
+        let host = GroupHost { plan: plan.clone(), scene };
+        let bus = JoinBus::new(plan.bus.clone(), plan.seed, plan.nodes() as usize);
+        let mut all = SimAdmission::new(host, world, bus, plan.nodes(), plan.members, plan.limits.first_view);
+        let node = |process: &NodeProcess<S>| {
+            let (place, now) = (process.place, process.now());
+            let joins_at = place.checked_sub(plan.members).map(|nth| now + plan.joins[nth as usize]);
+            let leaves_at = plan.leaves.iter().find(|(leaver, _)| *leaver == place).map(|(_, at)| now + *at);
+            NodePlan { joins_at, leaves_at, has_parted: false }
+        };
+        let nodes = all.processes.iter().map(node).collect();
+        all.processes.iter_mut().filter_map(|process| process.group.as_mut()).for_each(|group| {
+            group.application().arrive();
+        });
         let prng = Prng::new(plan.seed ^ 0x6e0);
-        Self { plan: plan.clone(), scene, world, nodes, watch, prng }
+        Self { plan: plan.clone(), all, nodes, watch, prng }
     }
 
     pub(crate) fn drive(&mut self) -> RunOutcome {
         let mut last_fault = Instant::from_nanos(0) + self.plan.last_fault();
         let (mut steps, mut deaths) = (0, 0);
-        let unchanged_max = self.plan.unchanged_views_max();
-        while let Some(i) = self.world.next_poll(last_fault + SETTLE) {
+        while let Some(node) = self.all.world.next_poll(last_fault + SETTLE) {
             steps += 1;
-            if std::mem::replace(&mut deaths, self.world.deaths()) != deaths {
-                last_fault = last_fault.max(self.world.now());
+            if std::mem::replace(&mut deaths, self.all.world.deaths()) != deaths && self.bury() {
+                last_fault = last_fault.max(self.all.world.now());
             }
-            let (worked, deadline) = match self.nodes.get(i as usize) {
-                Some(_) => (self.step(i as usize), self.nodes[i as usize].next_deadline()),
-                None => self.scene.client_step(i, &mut self.prng),
-            };
-            self.world.rest(i, worked, deadline);
-            let is_busy = steps > STEPS_MAX && self.plan.suspicion_after.is_none();
-            if is_busy {
-                let text = format!("[N4] the members are still busy after {STEPS_MAX} steps");
-                self.watch.borrow_mut().take(Err(Violation { checker: "quiescence", text }));
+            match self.all.numbers.owner_of(node) {
+                Some(place) => self.poll_node(place, node),
+                None => {
+                    let (worked, deadline) = self.all.host.scene.client_step(node, &mut self.prng);
+                    self.all.world.rest(node, worked, deadline);
+                }
             }
-            if self.watch.borrow().views.unchanged() > unchanged_max {
-                let text = format!("[V12] more than {unchanged_max} views ended without a change");
-                self.watch.borrow_mut().take(Err(Violation { checker: "useless views", text }));
-            }
+            self.check_step(steps);
             if self.watch.borrow().violation.is_some() {
                 break;
             }
-            // Heartbeats go on forever. To look at everything takes longer than many turns.
+            // Heartbeats continue forever. Checking everything takes longer than many turns.
             let may_be_over = self.plan.suspicion_after.is_some() && steps.is_multiple_of(LOOK_EVERY);
-            if may_be_over && self.world.now() > last_fault && self.is_settled() {
+            if may_be_over && self.all.world.now() > last_fault && self.is_settled() {
                 break;
             }
         }
@@ -149,102 +148,173 @@ impl<S: GroupScene> GroupCluster<S> {
         let violation = found.or_else(|| self.check_end().err());
         RunOutcome {
             violation,
-            elapsed: self.world.now().since(Instant::from_nanos(0)),
-            delivered: self.scene.delivered(),
-            trace_hash: self.world.trace_hash(),
-            trace: self.world.trace(),
+            elapsed: self.all.world.now().since(Instant::from_nanos(0)),
+            delivered: self.all.host.scene.delivered(),
+            trace_hash: self.all.world.trace_hash(),
+            trace: self.all.world.trace(),
         }
     }
 
-    /// What has become of each node.
+    /// Notes which processes have died; whether there are any.
+    fn bury(&mut self) -> bool {
+        let has_died = |process: &&NodeProcess<S>| process.is_up && !self.all.lives(process);
+        let dead: Vec<u32> =
+            self.all.processes.iter().filter(has_died).map(|process| process.place).collect();
+        dead.iter().for_each(|place| self.all.hang_up(*place));
+        !dead.is_empty()
+    }
+
+    fn check_step(&mut self, steps: u32) {
+        let mut watch = self.watch.borrow_mut();
+        watch.take(self.all.violation.take().map_or(Ok(()), Err));
+        let is_busy = steps > STEPS_MAX && self.plan.suspicion_after.is_none();
+        if is_busy {
+            let text = format!("[N4] the members are still busy after {STEPS_MAX} steps");
+            watch.take(Err(Violation { checker: "quiescence", text }));
+        }
+        // A view may end for an attempt to join that fails.
+        let unchanged_max = self.plan.unchanged_views_max() + self.all.attempts;
+        if watch.views.unchanged() > unchanged_max {
+            let text = format!("[V12] more than {unchanged_max} views ended without a change");
+            watch.take(Err(Violation { checker: "useless views", text }));
+        }
+    }
+
+    /// What has become of each node, with its view in the places of nodes.
     pub(crate) fn fates(&self) -> Vec<NodeFate> {
-        let fate = |node: &Node<S::Program>| {
-            let group = node.group.as_ref();
+        let fate = |process: &NodeProcess<S>| {
+            let group = process.group.as_ref().filter(|_| process.joiner.is_none());
             match (group.and_then(GroupCore::ended), group.and_then(GroupCore::membership)) {
-                _ if !self.world.lives(node.id.0) => NodeFate::Dead,
+                _ if !self.all.lives(process) => NodeFate::Dead,
                 (Some(ended), _) => NodeFate::Ended(ended),
-                (None, Some(membership)) => NodeFate::Member(membership.view().clone()),
+                (None, Some(membership)) => NodeFate::Member(self.all.numbers.places(membership.view())),
                 (None, None) => NodeFate::Waiting,
             }
         };
-        self.nodes.iter().map(fate).collect()
+        self.all.processes.iter().map(fate).collect()
     }
 
     /// How many messages of total order each node has delivered.
     pub(crate) fn deliveries(&self) -> Vec<usize> {
         let watch = self.watch.borrow();
-        self.nodes.iter().map(|node| watch.views.delivered_by(node.id)).collect()
+        self.all.processes.iter().map(|process| watch.views.delivered_by(process.node())).collect()
     }
 
-    fn step(&mut self, i: usize) -> bool {
-        let mut worked = self.nodes[i].start(&self.plan, &mut self.scene);
-        worked |= self.ask(i);
-        let node = &mut self.nodes[i];
-        worked |= node.fabric.poll(&mut |event| node.events.push(event)) > 0;
-        let Some(group) = &mut node.group else { return worked };
-        let now = node.fabric.now();
-        if node.leaves_at.is_some_and(|at| now >= at) {
-            node.leaves_at = None;
-            group.leave();
+    fn poll_node(&mut self, place: u32, node: u32) {
+        let i = place as usize;
+        if !self.all.processes[i].nodes().contains(&node) {
+            return self.all.world.rest(node, false, None);
         }
-        worked |= group.application().send(now, &mut self.prng);
-        node.events.drain(..).for_each(|event| group.handle_event(&mut node.fabric, &event));
-        worked |= group.poll(&mut node.fabric) > 0;
-        if group.ended().is_some() {
-            group.application().end();
+        let worked = self.step(place);
+        let (process, plan) = (&self.all.processes[i], &self.nodes[i]);
+        let home = [plan.joins_at, plan.leaves_at.filter(|_| process.member().is_some())];
+        let home = home.into_iter().flatten().min();
+        let member = process.member().and_then(|program| program.next_deadline(process.member_now()));
+        for (node, deadline) in process.deadlines(self.all.next_message(place), home, member) {
+            self.all.world.rest(node, worked, deadline);
         }
-        worked |= group.application().consume(node.fabric.now(), &mut self.prng);
-        node.part_with_the_departed();
-        let Some(group) = &node.group else { return worked };
-        if let Some(GroupEnd::Failed(id, failure)) = group.ended() {
-            let text = format!("[O6] {} has stopped: {id}: {failure}", node.id);
-            self.watch.borrow_mut().take(Err(Violation { checker: "failure", text }));
+    }
+
+    fn step(&mut self, place: u32) -> bool {
+        let mut worked = self.start(place);
+        while let Some(message) = self.all.bus.take(self.all.world.now(), place) {
+            worked = true;
+            self.all.handle_message(place, message);
+        }
+        worked |= self.poll_group(place);
+        let was_joining = self.all.processes[place as usize].joiner.is_some();
+        worked |= self.all.poll_joiner(place, !worked);
+        let process = &mut self.all.processes[place as usize];
+        if was_joining && process.joiner.is_none() {
+            process.group.iter_mut().for_each(|group| group.application().arrive());
+        }
+        if process.is_up {
+            self.all.poll_service(place);
+        }
+        self.check_failure(place);
+        worked
+    }
+
+    /// A joiner begins when it is time. It knows where all nodes are reached.
+    fn start(&mut self, place: u32) -> bool {
+        let now = self.all.processes[place as usize].now();
+        if self.nodes[place as usize].joins_at.take_if(|at| now >= *at).is_none() {
+            return false;
+        }
+        let mut contacts: Vec<u32> = (0..self.plan.nodes()).filter(|other| *other != place).collect();
+        self.prng.shuffle(&mut contacts);
+        self.all.start(place, contacts);
+        true
+    }
+
+    /// A turn of the process in its group; a program acts once it is a member.
+    fn poll_group(&mut self, place: u32) -> bool {
+        let mut worked = self.all.poll_fabric(place) > 0;
+        let process = &mut self.all.processes[place as usize];
+        let (is_member, home_now) = (process.joiner.is_none(), process.now());
+        let Some(group) = &mut process.group else { return worked };
+        if is_member {
+            if self.nodes[place as usize].leaves_at.take_if(|at| home_now >= *at).is_some() {
+                group.leave();
+            }
+            worked |= group.application().send(process.fabric.now(), &mut self.prng);
+        }
+        self.all.handle_events(place);
+        let process = &mut self.all.processes[place as usize];
+        let Some(group) = &mut process.group else { return worked };
+        worked |= group.poll(&mut process.fabric) > 0;
+        if is_member {
+            if group.ended().is_some() {
+                group.application().end();
+            }
+            worked |= group.application().consume(process.fabric.now(), &mut self.prng);
         }
         worked
     }
 
-    /// A joiner asks who leads, as far as it can tell: what the bootstrap does on real machines.
-    fn ask(&mut self, i: usize) -> bool {
-        let node = &self.nodes[i];
-        let is_joining =
-            node.group.as_ref().is_some_and(|group| group.membership().is_none() && group.ended().is_none());
-        if self.watch.borrow().views.has_seen(node.id) {
-            self.nodes[i].asks_at = None;
-            return false;
+    /// The process ends with its group: processes that are joining lose this node, too.
+    fn check_failure(&mut self, place: u32) {
+        let process = &mut self.all.processes[place as usize];
+        let Some(group) = process.group.as_ref().filter(|_| process.joiner.is_none()) else { return };
+        let distrusted = group.membership().map_or(&[][..], |membership| membership.distrusted());
+        assert!(distrusted.is_empty(), "[V1], [V2] no node here violates the protocol: {distrusted:?}");
+        let Some(ended) = group.ended() else { return };
+        if let GroupEnd::Failed(id, failure) = ended {
+            let text = format!("[O6] node {place} has stopped: {id}: {failure}");
+            self.watch.borrow_mut().take(Err(Violation { checker: "failure", text }));
         }
-        if !is_joining || node.asks_at.is_none_or(|at| node.fabric.now() < at) {
-            return false;
+        if !std::mem::replace(&mut self.nodes[place as usize].has_parted, true) {
+            let own = process.node();
+            let others = (0..self.all.world.nodes()).map(NodeId).filter(|node| *node != own);
+            others.for_each(|node| process.fabric.remove_peer(node));
+            process.service = None;
+            self.all.hang_up(place);
         }
-        let joiner = Member { node: node.id, tag: u64::from(node.id.0) };
-        let next = node.fabric.now() + ASK_EVERY;
-        self.nodes[i].asks_at = Some(next);
-        let leads = |node: &&mut Node<S::Program>| {
-            let membership = node.group.as_ref().and_then(GroupCore::membership);
-            self.world.lives(node.id.0) && membership.is_some_and(membership::Membership::leads)
-        };
-        let leader = self.nodes.iter_mut().filter(leads).max_by_key(|node| node.view_id());
-        if let Some(leader) = leader {
-            leader.group.as_mut().expect("it leads").admit(joiner);
-            self.world.wake(leader.id.0);
-        }
-        true
     }
 
-    /// Nodes that live and have not stopped.
-    fn going(&self) -> impl Iterator<Item = &Node<S::Program>> {
-        let lives = |node: &&Node<S::Program>| self.world.lives(node.id.0);
-        self.nodes
-            .iter()
-            .filter(lives)
-            .filter(|node| node.group.as_ref().is_none_or(|group| group.ended().is_none()))
+    /// Nodes that live, and have neither stopped nor given up to join.
+    fn going(&self) -> impl Iterator<Item = &NodeProcess<S>> {
+        let has_given_up = |process: &NodeProcess<S>| self.given_up(process.place).is_some();
+        let has_ended =
+            move |process: &NodeProcess<S>| self.ended(process).is_some() || has_given_up(process);
+        self.all.processes.iter().filter(move |process| self.all.lives(process) && !has_ended(process))
+    }
+
+    /// How the group has ended at a node that was a member.
+    fn ended(&self, process: &NodeProcess<S>) -> Option<GroupEnd> {
+        process.group.as_ref().filter(|_| process.joiner.is_none())?.ended()
+    }
+
+    fn given_up(&self, place: u32) -> Option<&JoinFailure> {
+        self.all.given_up.iter().find(|(other, _)| *other == place).map(|(_, failure)| failure)
     }
 
     fn is_settled(&self) -> bool {
         self.check_one_view().is_ok()
             && self.check_leavers().is_ok()
             && self.check_complete().is_ok()
-            && self.going().all(Node::is_done)
-            && self.scene.is_done()
+            && self.going().all(is_done)
+            && self.all.host.scene.is_done()
     }
 
     fn check_end(&self) -> Result<(), Violation> {
@@ -258,13 +328,13 @@ impl<S: GroupScene> GroupCluster<S> {
     /// \[V10\] The healthy members are in the last view, and have nothing more to do.
     fn check_healthy(&self) -> Result<(), Violation> {
         let fail = |text: String| Err(Violation { checker: "availability", text });
-        for node in self.healthy() {
-            let node = &self.nodes[node as usize];
-            if node.view_id().is_none() {
-                return fail(format!("[V10] {} is healthy and is not in the last view", node.id));
+        for place in self.healthy() {
+            let process = &self.all.processes[place as usize];
+            if view_id(process).is_none() {
+                return fail(format!("[V10] node {place} is healthy and is not in the last view"));
             }
-            if self.scene.owes_work(node.id) && !node.is_done() {
-                return fail(format!("[V10] {} is healthy and cannot continue its work", node.id));
+            if self.all.host.scene.owes_work(NodeId(place)) && !is_done(process) {
+                return fail(format!("[V10] node {place} is healthy and cannot continue its work"));
             }
         }
         Ok(())
@@ -273,21 +343,27 @@ impl<S: GroupScene> GroupCluster<S> {
     /// The nodes that have to end in one view together.
     fn healthy(&self) -> Vec<u32> {
         let excluded = GroupEnd::Stopped(StopReason::Excluded);
-        self.plan.healthy(|node| !self.world.lives(node) || self.scene.excuses(NodeId(node), excluded))
+        let excuses = |node| self.all.host.scene.excuses(NodeId(node), excluded);
+        let mut healthy =
+            self.plan.healthy(|node| !self.all.lives(&self.all.processes[node as usize]) || excuses(node));
+        healthy.retain(|node| !self.is_shut_out(&self.all.processes[*node as usize]));
+        healthy
     }
 
-    /// \[V13\] Whoever wished to leave has left.
+    /// \[V13\] Every node that wished to leave has left.
     fn check_leavers(&self) -> Result<(), Violation> {
-        let wished = |node: &&Node<S::Program>| {
-            let leaves = self.plan.leaves.iter().any(|(leaver, _)| *leaver == node.id.0);
-            leaves && node.leaves_at.is_none() && node.view_id().is_some() && self.scene.lets_go(node.id)
+        let wished = |process: &&NodeProcess<S>| {
+            let place = process.place;
+            let leaves = self.plan.leaves.iter().any(|(leaver, _)| *leaver == place);
+            let has_wished = leaves && self.nodes[place as usize].leaves_at.is_none();
+            has_wished && view_id(process).is_some() && self.all.host.scene.lets_go(NodeId(place))
         };
         match self.going().find(wished) {
-            Some(node) => {
+            Some(process) => {
                 let text = format!(
-                    "[V13] {} wished to leave, and is a member of view {:?}",
-                    node.id,
-                    node.view_id()
+                    "[V13] node {} wished to leave, and is a member of view {:?}",
+                    process.place,
+                    view_id(process)
                 );
                 Err(Violation { checker: "liveness", text })
             }
@@ -295,49 +371,69 @@ impl<S: GroupScene> GroupCluster<S> {
         }
     }
 
-    /// \[V8\] All who live and have not stopped are in one view, of just them, in which messages flow.
+    /// \[V8\] All nodes that live and have not stopped are in one view, of exactly these, in which messages flow.
     fn check_one_view(&self) -> Result<(), Violation> {
         let fail = |text: String| Err(Violation { checker: "liveness", text });
-        let last = self.going().filter_map(Node::view_id).max();
+        let last = self.going().filter_map(view_id).max();
         let Some(last) = last else { return Ok(()) };
-        for node in self.going().filter(|node| !self.is_cut_off(node)) {
-            let Some(membership) = node.group.as_ref().and_then(GroupCore::membership) else {
-                return fail(format!("[V8] {} still waits to join view {last}", node.id));
+        for process in self.going().filter(|process| !self.is_shut_out(process)) {
+            let membership = process.group.as_ref().filter(|_| process.joiner.is_none());
+            let Some(membership) = membership.and_then(GroupCore::membership) else {
+                return fail(format!("[V8] node {} still waits to join view {last}", process.place));
             };
             let (view, state) = (membership.view(), membership.state());
             if view.id != last || state != MembershipState::Normal {
-                return fail(format!("[V8] {} is in {view}, {state:?}; the last view is {last}", node.id));
+                return fail(format!(
+                    "[V8] node {} is in {view}, {state:?}; the last view is {last}",
+                    process.place
+                ));
             }
-            let is_going = |member: &Member| self.going().any(|other| other.id == member.node);
+            let is_going = |member: &Member| self.going().any(|other| other.node() == member.node);
             if let Some(gone) = view.members.iter().find(|member| !is_going(member)) {
-                return fail(format!("[V8] {} is in {view}, although {} has stopped", node.id, gone.node));
+                return fail(format!(
+                    "[V8] node {} is in {view}, although {} has stopped",
+                    process.place, gone.node
+                ));
             }
         }
         Ok(())
     }
 
-    /// A joiner that has lost a member, or that there is no place for, cannot join; it gives up when its time is over.
-    fn is_cut_off(&self, node: &Node<S::Program>) -> bool {
-        let members = |node: &Node<S::Program>| {
-            let membership = node.group.as_ref().and_then(GroupCore::membership);
-            membership.map_or(0, |membership| membership.view().members.len())
+    /// A joiner that cannot reach a member, that there is no place for, or no number, cannot join.
+    fn is_shut_out(&self, process: &NodeProcess<S>) -> bool {
+        let is_cut_off = |member: &NodeProcess<S>| {
+            let (own, other) = (process.home.node().0, member.home.node().0);
+            !self.all.world.can_reach(own, other) || !self.all.world.can_reach(other, own)
         };
-        if node.view_id().is_none() && self.going().any(|other| members(other) == MEMBERS_MAX) {
-            return true;
-        }
-        let lost =
-            |other: &Node<S::Program>| node.group.as_ref().is_some_and(|group| group.has_lost(other.id));
-        node.view_id().is_none() && self.going().any(lost)
+        let is_full =
+            |member: &NodeProcess<S>| member.view().is_some_and(|view| view.members.len() == MEMBERS_MAX);
+        // It may have been refused by a member that has left since.
+        let has_no_number =
+            || self.watch.borrow().views.last().is_some_and(|last| last + 1 >= VIEWS_WITH_NUMBERS);
+        let mut members = self.going().filter(|member| view_id(member).is_some());
+        let is_kept_out = members.any(|member| is_cut_off(member) || is_full(member)) || has_no_number();
+        view_id(process).is_none() && is_kept_out
     }
 
-    /// Whoever has stopped had a reason.
+    /// Every node that has stopped had a reason.
     fn check_stops(&self) -> Result<(), Violation> {
         let is_sure = !self.plan.has_false_suspicion();
         let healthy = self.healthy();
-        for node in &self.nodes {
-            let ended = node.group.as_ref().and_then(GroupCore::ended);
-            let Some(ended) = ended.filter(|_| self.world.lives(node.id.0)) else { continue };
-            let leaves = self.plan.leaves.iter().any(|(leaver, _)| *leaver == node.id.0);
+        for process in self.all.processes.iter().filter(|process| self.all.lives(process)) {
+            let place = process.place;
+            let leaves = self.plan.leaves.iter().any(|(leaver, _)| *leaver == place);
+            if let Some(failure) = self.given_up(place) {
+                let is_fine = match failure {
+                    JoinFailure::Removed(_) => !is_sure && !healthy.contains(&place),
+                    JoinFailure::Hopeless(_) => self.is_shut_out(process),
+                    _ => false,
+                };
+                if !is_fine {
+                    let text = format!("[J5] node {place} has given up to join: {failure:?}");
+                    return Err(Violation { checker: "liveness", text });
+                }
+            }
+            let Some(ended) = self.ended(process) else { continue };
             let is_fine = match ended {
                 GroupEnd::Stopped(StopReason::Left) => leaves,
                 GroupEnd::Stopped(StopReason::Minority { .. }) => !is_sure || self.plan.crashes() > 0,
@@ -345,105 +441,37 @@ impl<S: GroupScene> GroupCluster<S> {
                 GroupEnd::NobodyLeft => true,
                 GroupEnd::Failed(..) => false,
             };
-            if !is_fine && !self.scene.excuses(node.id, ended) {
-                let text = format!("[V5] {} has stopped without a reason: {ended}", node.id);
+            if !is_fine && !self.all.host.scene.excuses(NodeId(place), ended) {
+                let text = format!("[V5] node {place} has stopped without a reason: {ended}");
                 return Err(Violation { checker: "liveness", text });
             }
-            if healthy.contains(&node.id.0) {
-                let text = format!("[V10] {} has stopped, one of the healthy {healthy:?}: {ended}", node.id);
+            if healthy.contains(&place) {
+                let text = format!("[V10] node {place} has stopped, one of the healthy {healthy:?}: {ended}");
                 return Err(Violation { checker: "availability", text });
             }
         }
         Ok(())
     }
 
-    /// What the scene says of those who are in a view.
+    /// What the scene checks of the nodes that are in a view.
     fn check_complete(&self) -> Result<(), Violation> {
         let present: Vec<(NodeId, &S::Program)> = self
             .going()
-            .filter(|node| node.view_id().is_some())
-            .filter_map(|node| Some((node.id, node.group.as_ref()?.application_ref())))
+            .filter(|process| view_id(process).is_some())
+            .filter_map(|process| Some((process.node(), process.member()?)))
             .collect();
-        self.scene.check_complete(&present)
+        self.all.host.scene.check_complete(&present)
     }
 }
 
-impl<P: NodeProgram> Node<P> {
-    fn new(plan: &GroupPlan, world: &SimWorld, i: u32, scene: &mut impl GroupScene<Program = P>) -> Self {
-        let mut fabric = world.fabric(i);
-        let (id, now) = (NodeId(i), fabric.now());
-        let leaves_at = plan.leaves.iter().find(|(leaver, _)| *leaver == i).map(|(_, at)| now + *at);
-        let mut asks_at = None;
-        let group = if i < plan.members {
-            let members = (0..plan.members).map(|n| Member { node: NodeId(n), tag: u64::from(n) }).collect();
-            let view = View { id: plan.limits.first_view, ..View::first(members) };
-            Some(GroupCore::begin(&mut fabric, view, scene.layout(), settings(plan), scene.program(id)))
-        } else {
-            asks_at = Some(now + plan.joins[(i - plan.members) as usize]);
-            None
-        };
-        let (events, members, nodes) = (Vec::new(), Vec::new(), plan.nodes());
-        Self { id, fabric, events, group, members, nodes, has_parted: false, asks_at, leaves_at }
-    }
-
-    /// A joiner begins when it is time.
-    fn start(&mut self, plan: &GroupPlan, scene: &mut impl GroupScene<Program = P>) -> bool {
-        if self.group.is_some() || self.asks_at.is_some_and(|at| self.fabric.now() < at) {
-            return false;
-        }
-        let contacts: Vec<NodeId> = (0..plan.nodes()).map(NodeId).filter(|node| *node != self.id).collect();
-        let (layout, program) = (scene.layout(), scene.program(self.id));
-        self.group = Some(GroupCore::join(&mut self.fabric, &contacts, layout, settings(plan), program));
-        true
-    }
-
-    /// Closes the connections to those who are no longer members, and to all when the group has ended here.
-    fn part_with_the_departed(&mut self) {
-        let Some(group) = &self.group else { return };
-        let distrusted = group.membership().map_or(&[][..], |membership| membership.distrusted());
-        assert!(distrusted.is_empty(), "[V1], [V2] nobody here writes what cannot be: {distrusted:?}");
-        let members = match (group.membership(), group.ended()) {
-            // Not before all members know of the view: who departs might mislead those who do not.
-            (Some(membership), _) if membership.is_ready() => membership.view().nodes(),
-            (None, Some(_)) => return self.part_with_all(),
-            _ => return,
-        };
-        let departed = self.members.extract_if(.., |node| *node != self.id && !members.contains(node));
-        departed.for_each(|node| self.fabric.remove_peer(node));
-        self.members = members;
-    }
-
-    /// The process ends with its group: also those who were on their way into it lose this node.
-    fn part_with_all(&mut self) {
-        if !std::mem::replace(&mut self.has_parted, true) {
-            let others = (0..self.nodes).map(NodeId).filter(|node| *node != self.id);
-            others.for_each(|node| self.fabric.remove_peer(node));
-        }
-    }
-
-    fn view_id(&self) -> Option<u64> {
-        self.group.as_ref()?.membership().map(|membership| membership.view().id)
-    }
-
-    fn is_done(&self) -> bool {
-        self.group.as_ref().is_none_or(|group| group.application_ref().is_done())
-    }
-
-    fn next_deadline(&self) -> Option<Instant> {
-        let Some(group) = &self.group else { return self.asks_at };
-        let asks = self.asks_at.filter(|_| group.membership().is_none() && group.ended().is_none());
-        let leaves = self.leaves_at;
-        let app = group.application_ref().next_deadline(self.fabric.now());
-        let core = Core::<SimFabric>::next_deadline(group);
-        [asks, leaves, app, core].into_iter().flatten().min()
-    }
+/// The view that a member is in.
+fn view_id<P: NodeProgram>(process: &JoinProcess<P>) -> Option<u64> {
+    process.view().filter(|_| process.joiner.is_none()).map(|view| view.id)
 }
 
-fn settings(plan: &GroupPlan) -> GroupSettings {
-    let (suspicion_after, partition_safety) = (plan.suspicion_after, plan.partition_safety);
-    GroupSettings {
-        membership: membership::MembershipSettings { suspicion_after, partition_safety, states: STATES },
-        relays: Some(plan.relays.clone()),
-        view_indexes_max: plan.limits.view_indexes_max,
-    }
+fn is_done<P: NodeProgram>(process: &JoinProcess<P>) -> bool {
+    process.member().is_none_or(NodeProgram::is_done)
 }
+
+/// Views from this one on have no numbers for joiners \[J1\].
+const VIEWS_WITH_NUMBERS: u64 = 1 << 26;

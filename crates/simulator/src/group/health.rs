@@ -1,4 +1,4 @@
-//! Who is healthy, as far as the plan tells: what the others do is no reason for a healthy member to stop \[V10\].
+//! Which nodes are healthy, as far as the plan determines: what the others do is no reason for a healthy member to stop \[V10\].
 //!
 //! A node is *healthy* if it never crashes, does not leave, does not pause for as long as the others wait for a sign of
 //! life, and has no bad link to any node. A link is *bad* if the network may report it as lost, or if what passes on it

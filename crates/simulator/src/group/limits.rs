@@ -1,5 +1,5 @@
-//! Counts that begin just below a limit, or have a low one, and memory that runs short. All of it is drawn from the seed
-//! alone, beside the rest of the plan, so that the rest does not depend on it.
+//! Counts that begin just below a limit, or have a low one, memory that runs short, and clocks that differ. All of it is drawn
+//! from the seed alone, beside the rest of the plan, so that the rest does not depend on it.
 
 use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_protocols::group::GroupSettings;
@@ -50,3 +50,12 @@ pub(super) fn draw_shortage(seed: u64, nodes: u64) -> Option<Rule> {
     let when = RuleTrigger::Memory { node, nth: 1 + prng.below(80) };
     prng.chance(120).then_some(Rule { when, what: Verdict::Crash(node) })
 }
+
+/// How much the rates of clocks differ, in millionths: as real ones do, far more, or not at all.
+pub(crate) fn draw_drift(seed: u64) -> u32 {
+    let mut prng = Prng::new(seed ^ DRIFT);
+    [0, 0, 0, 0, 0, 0, 1_000, 1_000, 1_000, 500_000][prng.index(10)]
+}
+
+/// With this the seeds that have found something, and are pinned in tests, keep their clocks as they were.
+const DRIFT: u64 = 0xd607;

@@ -1,11 +1,13 @@
 //! Scenario: a group whose members crash, pause, part, join and leave (Derecho §2, §3.4).
 //!
 //! Checked: \[V1\]–\[V4\], \[V7\], \[D6\] by [`crate::checker::ViewHistory`], \[V5\] \[V8\] by the state of all nodes some time
-//! after the last fault, \[O6\] by the absence of corruption, completeness of what living senders have sent.
+//! after the last fault, \[O6\] by the absence of corruption, completeness of what living senders have sent. Nodes join as they
+//! do in the scenario [`crate::join`], whatever happens to the members that let them in.
 
 mod app;
 mod cluster;
 mod health;
+mod host;
 mod limits;
 mod plan;
 mod program;
@@ -15,7 +17,8 @@ mod stagger;
 pub(crate) use cluster::{GroupCluster, STATES};
 pub use cluster::{NodeFate, UNREACHABLE_AFTER};
 pub use limits::CounterLimits;
-pub(crate) use plan::{FOR_EVER, draw_drift, draw_rules};
+pub(crate) use limits::draw_drift;
+pub(crate) use plan::{FOR_EVER, draw_rules};
 pub use plan::{GroupPlan, SubgroupPlan};
 pub(crate) use program::{GroupScene, NodeProgram, RunChecks};
 pub(crate) use stagger::stagger;

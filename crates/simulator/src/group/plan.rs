@@ -9,7 +9,8 @@ use squall_protocols::membership::{PartitionSafety, View};
 use squall_protocols::multicast::{Batching, Carrier, DeliveryMode, LargeMessages, SubgroupSettings};
 use squall_protocols::rdmc::{self, schedule::Algorithm};
 
-use super::limits::{CounterLimits, draw_shortage};
+use super::limits::{CounterLimits, draw_drift, draw_shortage};
+use crate::admission::BusPlan;
 use crate::coverage::rule_kinds;
 use crate::explain::Shrink;
 
@@ -22,7 +23,7 @@ pub struct GroupPlan {
     pub members: u32,
     /// When each further node asks to join.
     pub joins: Vec<Duration>,
-    /// Who leaves, and when.
+    /// The nodes that leave, and when.
     pub leaves: Vec<(u32, Duration)>,
     /// The subgroups.
     pub subgroups: Vec<SubgroupPlan>,
@@ -36,9 +37,9 @@ pub struct GroupPlan {
     pub consumer_pause_max: Duration,
     /// How bodies of large messages are relayed.
     pub relays: rdmc::RdmcSettings,
-    /// Members that are silent for so long are suspected.
+    /// Members that are silent for this time are suspected.
     pub suspicion_after: Option<Duration>,
-    /// When a part of a view goes on.
+    /// When a part of a view continues.
     pub partition_safety: PartitionSafety,
     /// What the fabric does.
     pub adversary: Adversary,
@@ -50,9 +51,11 @@ pub struct GroupPlan {
     pub rules: Vec<Rule>,
     /// Where counts begin and end.
     pub limits: CounterLimits,
+    /// What joiners and members say to each other beside the group.
+    pub bus: BusPlan,
 }
 
-/// A subgroup, and who is in it.
+/// A subgroup and its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubgroupPlan {
     /// Which.
@@ -115,11 +118,12 @@ impl GroupPlan {
             one_sided_progress: prng.chance(750),
             rules: draw_rules(prng, nodes),
             limits: CounterLimits::draw(seed),
+            bus: BusPlan::draw(seed),
             joins,
         }
     }
 
-    /// A view that ends because somebody joins or leaves, with leaders that die or are lost at any step of that. There
+    /// A view that ends because a node joins or leaves, with leaders that die or are lost at any step of that. There
     /// is little else in such a run, so that most posts are steps of the agreement.
     fn draw_takeover(seed: u64, prng: &mut Prng) -> Self {
         let members = 3 + u32::try_from(prng.index(3)).expect("few");
@@ -163,6 +167,7 @@ impl GroupPlan {
             one_sided_progress: prng.chance(750),
             rules,
             limits: CounterLimits::draw(seed),
+            bus: BusPlan::draw(seed),
         }
     }
 
@@ -202,6 +207,7 @@ impl GroupPlan {
             one_sided_progress: seed.is_multiple_of(2),
             rules: Vec::new(),
             limits: CounterLimits::usual(),
+            bus: BusPlan::calm(Duration::from_micros(2)),
         }
     }
 
@@ -355,15 +361,6 @@ fn draw_large(prng: &mut Prng) -> Option<LargeMessages> {
         carrier: if prng.chance(750) { Carrier::Relayed } else { Carrier::Pushed },
     })
 }
-
-/// How much the rates of clocks differ, in millionths: as real ones do, far more, or not at all.
-pub(crate) fn draw_drift(seed: u64) -> u32 {
-    let mut prng = Prng::new(seed ^ DRIFT);
-    [0, 0, 0, 0, 0, 0, 1_000, 1_000, 1_000, 500_000][prng.index(10)]
-}
-
-/// With this the seeds that have found something, and are pinned in tests, keep their clocks as they were.
-const DRIFT: u64 = 0xd607;
 
 /// Few blocks or many, by any schedule.
 fn draw_relays(seed: u64) -> rdmc::RdmcSettings {

@@ -28,13 +28,19 @@ impl RunChecks {
 
 /// The application at one node. All times are by the node's own clock.
 pub(crate) trait NodeProgram: GroupApplication {
+    /// Its process comes to the group as this node, after an attempt that has failed.
+    fn come_as(&mut self, node: NodeId);
+
+    /// Its process is a member. Before that it acts in no other way than as the group's application.
+    fn arrive(&mut self);
+
     /// Does what it has to do before the group's evaluation; whether there was anything.
     fn send(&mut self, now: Instant, prng: &mut Prng) -> bool;
 
     /// Does what it has to do after the group's evaluation; whether there was anything.
     fn consume(&mut self, now: Instant, prng: &mut Prng) -> bool;
 
-    /// The group has ended here. Told more than once.
+    /// The group has ended here. This is called more than once.
     fn end(&mut self) {}
 
     /// When it wants to act next.
@@ -44,14 +50,15 @@ pub(crate) trait NodeProgram: GroupApplication {
     fn is_done(&self) -> bool;
 }
 
-/// What is around the nodes of a group: their programs, where subgroups lie, and nodes that never join.
+/// What is around the nodes of a group: their programs, the placement of subgroups, and nodes that never join. Nodes are
+/// named by their places in the plan, except in [`GroupScene::check_complete`].
 pub(crate) trait GroupScene {
     type Program: NodeProgram;
 
-    /// The program of a node that starts.
-    fn program(&mut self, node: NodeId) -> Self::Program;
+    /// The program of the process at `place` in the plan, which comes to the group as `node`.
+    fn program(&mut self, place: u32, node: NodeId) -> Self::Program;
 
-    /// Where the subgroups lie.
+    /// Returns the placement of the subgroups.
     fn layout(&self) -> Box<dyn SubgroupLayout + Send>;
 
     /// A turn of a node that it has added to the world beyond those of the plan: whether it worked, and when it wants to
@@ -75,7 +82,7 @@ pub(crate) trait GroupScene {
         false
     }
 
-    /// Whether `node`, while it is healthy, has to finish its work: nobody that the plan lets hang keeps it waiting.
+    /// Whether `node`, while it is healthy, has to finish its work: it waits for no node that the plan lets hang.
     fn owes_work(&self, _node: NodeId) -> bool {
         true
     }

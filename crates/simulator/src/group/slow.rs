@@ -1,8 +1,8 @@
 //! Scenario: a member whose consumer stops taking messages, for a while or for good (Derecho §3.4).
 //!
-//! Checked: under `wait` nothing is lost, nobody is removed, and all is delivered when the consumer goes on; under
+//! Checked: under `wait` nothing is lost, no member is removed, and all is delivered when the consumer continues; under
 //! `exclude` that member ends as excluded, and the rest delivers all that the rest has sent; a pause that is shorter than
-//! the settings allow removes nobody. Everything that the scenario `group` checks, too.
+//! the settings allow removes no member. Everything that the scenario `group` checks, too.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -41,7 +41,7 @@ pub const SCENARIO: PlannedScenario<SlowPlan> = PlannedScenario {
 pub struct SlowPlan {
     /// The group, without faults.
     pub group: GroupPlan,
-    /// Who stops taking messages.
+    /// The member whose consumer stops taking messages.
     pub sleeper: u32,
     /// For how long at a time; `None`: for good.
     pub sleep: Option<Duration>,
@@ -130,8 +130,8 @@ struct Slow {
 impl GroupScene for Slow {
     type Program = Sleeper;
 
-    fn program(&mut self, node: NodeId) -> Sleeper {
-        let sleep = if node.0 == self.plan.sleeper { self.plan.sleep } else { Some(Duration::ZERO) };
+    fn program(&mut self, place: u32, node: NodeId) -> Sleeper {
+        let sleep = if place == self.plan.sleeper { self.plan.sleep } else { Some(Duration::ZERO) };
         Sleeper {
             app: GroupApp::new(node, &self.group, &self.watch),
             sleep,
@@ -176,6 +176,14 @@ impl Sleeper {
 }
 
 impl NodeProgram for Sleeper {
+    fn come_as(&mut self, node: NodeId) {
+        self.app.come_as(node);
+    }
+
+    fn arrive(&mut self) {
+        self.app.arrive();
+    }
+
     fn send(&mut self, now: Instant, prng: &mut Prng) -> bool {
         self.app.send(now, prng)
     }

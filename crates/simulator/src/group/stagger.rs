@@ -4,11 +4,12 @@
 use squall_fabric::sim::{Prng, Rule, RuleTrigger, Verdict};
 use squall_fabric::{Duration, Instant};
 
-/// Members look at each other so often within the time that they wait for a sign of life.
+/// How often members check each other within the time that they wait for a sign of life.
 const LOOKS: u32 = 4;
 
-/// Short pauses, one for each of the `members` that begin together, which nobody minds: each begins just before its member would
-/// look for the first time, and ends within the time between two looks. Until twice that time has passed, all have looked.
+/// Short pauses, one for each of the `members` that begin together, which have no effect on the others: each begins just
+/// before its member would check for the first time, and ends within the time between two checks. When twice that time has
+/// passed, all have checked.
 pub(crate) fn stagger(seed: u64, members: u32, suspicion_after: Duration) -> Vec<Rule> {
     let mut prng = Prng::new(seed ^ 0x57a9);
     let between = suspicion_after / LOOKS;

@@ -1,76 +1,25 @@
-//! The cluster of a run: its processes, their nodes in the world, what happens to them, and what the end must look like.
-
-use std::collections::BTreeMap;
+//! The cluster of a run: its processes, what happens to them, and what the end must look like.
 
 use squall_fabric::sim::{CostModel, SimConfig, SimWorld, Verdict};
-use squall_fabric::{Duration, Instant, NodeId};
-use squall_protocols::admission::Joiner;
+use squall_fabric::{Core as _, Duration, Instant, NodeId};
+use squall_protocols::admission::{JoinAnswer, JoinFailure, REMOVALS_MAX};
 use squall_protocols::group::{GroupCore, GroupEnd};
-use squall_protocols::membership::{Member, StopReason, View};
+use squall_protocols::membership::StopReason;
 
-use super::bus::{BusBody, BusMessage, JoinBus};
 use super::plan::{JoinEvent, JoinPlan};
-use super::process::{JOIN_TIMEOUT, JoinProcess, joiner_settings};
+use super::recorder::Recorders;
+use crate::admission::{BusBody, JoinBus, SimAdmission};
 use crate::group::UNREACHABLE_AFTER;
 use crate::run::{RunOutcome, Violation};
 
 pub(super) struct JoinCluster {
-    pub(super) plan: JoinPlan,
-    pub(super) world: SimWorld,
-    pub(super) processes: Vec<JoinProcess>,
-    pub(super) bus: JoinBus,
-    pub(super) numbers: ProcessNumbers,
-    pub(super) violation: Option<Violation>,
+    plan: JoinPlan,
+    all: SimAdmission<Recorders>,
     /// The processes that are to start again, and when.
     restarts: Vec<(Instant, u32)>,
+    /// Those that are about to leave.
+    leavers: Vec<u32>,
     views: u64,
-}
-
-/// Which process a node of the world is, and under which number it was admitted.
-#[derive(Default)]
-pub(super) struct ProcessNumbers {
-    nodes: BTreeMap<NodeId, u32>,
-    numbers: Vec<Option<NodeId>>,
-    owners: Vec<u32>,
-}
-
-impl ProcessNumbers {
-    /// A further node of the world is `owner`'s.
-    pub(super) fn add(&mut self, owner: u32, number: Option<NodeId>) {
-        if let Some(number) = number {
-            let node = u32::try_from(self.owners.len()).expect("few nodes");
-            assert!(self.nodes.insert(number, node).is_none(), "[J1] {number} was given before");
-        }
-        self.owners.push(owner);
-        self.numbers.push(number);
-    }
-
-    /// The node that was admitted as `number`.
-    pub(super) fn node(&self, number: NodeId) -> Option<NodeId> {
-        self.nodes.get(&number).copied().map(NodeId)
-    }
-
-    pub(super) fn number(&self, node: NodeId) -> NodeId {
-        self.numbers[node.0 as usize].expect("a node that was admitted")
-    }
-
-    pub(super) fn owner(&self, node: u32) -> u32 {
-        self.owners[node as usize]
-    }
-
-    /// The view in the numbers of admission.
-    pub(super) fn translate(&self, view: &View) -> View {
-        let member = |member: &Member| Member { node: self.number(member.node), tag: member.tag };
-        View { members: view.members.iter().map(member).collect(), ..view.clone() }
-    }
-
-    /// A number was given to `owner`, which is a further node of the world without links.
-    pub(super) fn add_spent(&mut self, world: &SimWorld, owner: u32, number: NodeId) -> u32 {
-        let node = world.add_node();
-        self.add(owner, Some(number));
-        unlink(world, node);
-        node
-    }
 }
 
 impl JoinCluster {
@@ -84,21 +33,12 @@ impl JoinCluster {
             ..SimConfig::hardware()
         };
         let world = SimWorld::new(plan.seed, config, plan.processes() + 1);
-        let mut numbers = ProcessNumbers::default();
-        let mut processes = Vec::new();
         // The last one never starts.
-        for place in 0..=plan.processes() {
-            let is_first = place < plan.members;
-            numbers.add(place, is_first.then_some(NodeId(place)));
-            processes.push(match is_first {
-                true => JoinProcess::first(place, &world, plan),
-                false => JoinProcess::new(place, world.fabric(place), world.fabric(place)),
-            });
-        }
-        (plan.members..=plan.processes()).for_each(|home| unlink(&world, home));
-        let bus = JoinBus::new(plan.bus.clone(), plan.seed, processes.len());
-        let (violation, restarts, views) = (None, Vec::new(), 0);
-        Self { plan: plan.clone(), world, processes, bus, numbers, violation, restarts, views }
+        let processes = plan.processes() + 1;
+        let bus = JoinBus::new(plan.bus.clone(), plan.seed, processes as usize);
+        let host = Recorders(plan.clone());
+        let all = SimAdmission::new(host, world, bus, processes, plan.members, plan.first_view);
+        Self { plan: plan.clone(), all, restarts: Vec::new(), leavers: Vec::new(), views: 0 }
     }
 
     pub(super) fn drive(mut self) -> RunOutcome {
@@ -107,11 +47,11 @@ impl JoinCluster {
         let end = start + self.plan.last_fault() + SETTLE;
         let calm = start + self.plan.last_fault();
         let mut steps = 0_u64;
-        while self.violation.is_none() && self.world.now() < end {
+        while self.all.violation.is_none() && self.all.world.now() < end {
             let next = events.peek().map(|(at, _)| start + *at);
             let restart = self.restarts.iter().map(|(at, _)| *at).min();
             let until = [next, restart, Some(end)].into_iter().flatten().min().unwrap_or(end);
-            match self.world.next_poll(until) {
+            match self.all.world.next_poll(until) {
                 Some(node) => self.poll_node(node),
                 None if restart == Some(until) => self.restart(until),
                 None => {
@@ -121,63 +61,138 @@ impl JoinCluster {
                 }
             }
             steps += 1;
-            let may_be_over = steps.is_multiple_of(LOOK_EVERY) && self.world.now() > calm;
+            let may_be_over = steps.is_multiple_of(LOOK_EVERY) && self.all.world.now() > calm;
             if may_be_over && self.check_end().is_ok() {
                 break;
             }
         }
-        let violation = self.violation.take().or_else(|| self.check_end().err());
+        let violation = self.all.violation.take().or_else(|| self.check_end().err());
         RunOutcome {
             violation,
-            elapsed: self.world.now().since(start),
+            elapsed: self.all.world.now().since(start),
             delivered: self.views,
-            trace_hash: self.world.trace_hash(),
-            trace: self.world.trace(),
+            trace_hash: self.all.world.trace_hash(),
+            trace: self.all.world.trace(),
         }
-    }
-
-    pub(super) fn fail(&mut self, checker: &'static str, text: String) {
-        self.violation.get_or_insert(Violation { checker, text });
     }
 
     /// A turn of a node of the world.
     fn poll_node(&mut self, node: u32) {
-        let place = self.numbers.owner(node);
-        let nodes = self.processes[place as usize].nodes();
-        if !self.processes[place as usize].is_up || !nodes.contains(&node) {
-            return self.world.rest(node, false, None);
+        let place = self.all.numbers.owner(node);
+        let nodes = self.all.processes[place as usize].nodes();
+        if !self.all.processes[place as usize].is_up || !nodes.contains(&node) {
+            return self.all.world.rest(node, false, None);
         }
         let worked = self.step(place);
-        if !self.processes[place as usize].is_up {
-            return self.world.rest(node, false, None);
+        if !self.all.processes[place as usize].is_up {
+            return self.all.world.rest(node, false, None);
         }
         self.note_views(place);
         self.check_ended(place);
-        let process = &self.processes[place as usize];
-        let now = self.world.now();
-        let next = self.bus.next_at(place).map(|at| at.max(now).since(now));
-        for (node, deadline) in process.deadlines(next) {
-            self.world.rest(node, worked, deadline);
+        let next = self.all.next_message(place);
+        for (node, deadline) in self.all.processes[place as usize].deadlines(next, None, None) {
+            self.all.world.rest(node, worked, deadline);
         }
+    }
+
+    /// All that a process does in a turn; whether it worked.
+    fn step(&mut self, place: u32) -> bool {
+        let mut worked = false;
+        while let Some(message) = self.all.bus.take(self.all.world.now(), place) {
+            worked = true;
+            let has_reported = self.all.handle_message(place, message);
+            if has_reported && self.plan.leader_ends && place == 0 {
+                self.end(place);
+            }
+        }
+        if !self.all.processes[place as usize].is_up {
+            return worked;
+        }
+        worked |= self.poll_group(place) > 0;
+        worked |= self.all.poll_joiner(place, !worked);
+        for (place, failure) in std::mem::take(&mut self.all.given_up) {
+            self.on_given_up(place, &failure);
+        }
+        self.all.poll_service(place);
+        worked
+    }
+
+    fn poll_group(&mut self, place: u32) -> usize {
+        if let Some(group) = &mut self.all.processes[place as usize].group
+            && self.leavers.extract_if(.., |leaver| *leaver == place).count() > 0
+        {
+            group.leave();
+        }
+        let mut worked = self.all.poll_fabric(place);
+        self.all.handle_events(place);
+        let process = &mut self.all.processes[place as usize];
+        let Some(group) = &mut process.group else { return 0 };
+        worked += usize::from(group.application().send());
+        let before = group.application_ref().delivered.get();
+        worked += group.poll(&mut process.fabric);
+        let has_taken = process.joiner.is_some() && group.application_ref().delivered.get() > before;
+        if has_taken {
+            self.all.fail("attempts", format!("[J8] process {place} takes messages, and has not arrived"));
+        }
+        worked
+    }
+
+    fn on_given_up(&mut self, place: u32, failure: &JoinFailure) {
+        let is_stranded = self.plan.is_stranded && place + 1 == self.plan.processes();
+        let expected = self.plan.removals(place) + self.all.processes[place as usize].links_broken;
+        if is_stranded || (matches!(failure, JoinFailure::Removed(_)) && expected > REMOVALS_MAX) {
+            return self.end(place);
+        }
+        self.all.fail("liveness", format!("[J5] process {place} has given up to join: {failure:?}"));
+    }
+
+    /// A process asks the leader for the rank of the member at `place` \[J2\].
+    fn claim(&mut self, place: u32) {
+        let all = &mut self.all;
+        let Some(view) = all.processes[place as usize].view().cloned() else { return };
+        let member = view.members.iter().find(|member| all.numbers.owner(member.node.0) == place);
+        let Some(rank) = member.map(|member| member.tag) else { return };
+        let leader = all.numbers.owner(view.members[0].node.0);
+        let BusBody::Answer(JoinAnswer::Admit(admitted)) = all.answer(leader, Some(rank)) else { return };
+        let leads = all.processes[leader as usize].view();
+        if leads.is_some_and(|view| view.members.iter().any(|member| member.tag == rank)) {
+            all.fail("ranks", format!("[J2] a process is admitted with rank {rank}, which a member has"));
+        }
+        let spent = all.add_spent(place, admitted.node);
+        all.world.crash(spent);
+        if let Some(service) = &mut all.processes[leader as usize].service {
+            service.handle_gone(admitted.node);
+        }
+    }
+
+    /// A stranger links with the member under the number of a candidate, or one that is given soon.
+    fn impersonate(&mut self, place: u32) {
+        let all = &mut self.all;
+        let candidates = all.processes.iter().filter_map(|process| process.service.as_ref()?.candidate());
+        let guess = all.processes[place as usize].view().map_or(0, |view| view.id + 1) * 64;
+        let number = candidates.max().unwrap_or(NodeId(u32::try_from(guess).expect("few views")));
+        // Where it says that it is reached does not matter: no process calls it before it is a member.
+        all.take_link(place, place, number);
+        all.wake(place);
     }
 
     /// \[J2\] Tags are unique in each view.
     fn note_views(&mut self, place: u32) {
-        let Some(group) = &mut self.processes[place as usize].group else { return };
+        let Some(group) = &mut self.all.processes[place as usize].group else { return };
         for view in std::mem::take(&mut group.application().views) {
             self.views += 1;
             let mut tags: Vec<u64> = view.members.iter().map(|member| member.tag).collect();
             tags.sort_unstable();
             if let Some(pair) = tags.windows(2).find(|pair| pair[0] == pair[1]) {
                 let text = format!("[J2] two members of {view} have the rank {}", pair[0]);
-                return self.fail("ranks", text);
+                return self.all.fail("ranks", text);
             }
         }
     }
 
     /// A process whose group has ended starts again, unless it has left.
     fn check_ended(&mut self, place: u32) {
-        let process = &self.processes[place as usize];
+        let process = &self.all.processes[place as usize];
         let Some(ended) =
             process.group.as_ref().and_then(GroupCore::ended).filter(|_| process.joiner.is_none())
         else {
@@ -185,12 +200,13 @@ impl JoinCluster {
         };
         if self.plan.is_left_alone(place) {
             return self
+                .all
                 .fail("availability", format!("process {place} was left alone, and has stopped: {ended}"));
         }
         let has_left = ended == GroupEnd::Stopped(StopReason::Left);
         self.end(place);
         if !has_left {
-            self.restarts.push((self.world.now() + RESTART_AFTER, place));
+            self.restarts.push((self.all.world.now() + RESTART_AFTER, place));
         }
     }
 
@@ -202,20 +218,14 @@ impl JoinCluster {
 
     /// The process starts, and joins.
     fn start(&mut self, place: u32) {
-        if self.processes[place as usize].is_up {
+        if self.all.processes[place as usize].is_up {
             return;
         }
-        let node = self.world.add_node();
-        self.numbers.add(place, None);
-        unlink(&self.world, node);
-        let mut process = JoinProcess::new(place, self.world.fabric(node), self.world.fabric(node));
-        (process.is_up, process.started) = (true, self.world.now());
+        self.leavers.retain(|leaver| *leaver != place);
+        self.all.renew_home(place);
         let is_stranded = self.plan.is_stranded && place + 1 == self.plan.processes();
         let contacts = if is_stranded { vec![self.plan.processes()] } else { self.draw_contacts(place) };
-        process.joiner = Some(Joiner::new(joiner_settings(), contacts, process.now()));
-        process.calls = self.processes[place as usize].calls + 1;
-        self.processes[place as usize] = process;
-        self.world.wake(node);
+        self.all.start(place, contacts);
     }
 
     /// One to three of the first members, in any order; one of them at least is left alone.
@@ -223,10 +233,10 @@ impl JoinCluster {
         let members = 0..self.plan.members;
         let calm: Vec<u32> =
             members.clone().filter(|other| *other != place && !self.plan.disturbs(*other)).collect();
-        let mut contacts = vec![calm[self.world.draw(|prng| prng.index(calm.len()))]];
+        let mut contacts = vec![calm[self.all.world.draw(|prng| prng.index(calm.len()))]];
         for other in members.filter(|other| *other != place) {
-            if !contacts.contains(&other) && self.world.draw(|prng| prng.chance(400)) {
-                let at = self.world.draw(|prng| prng.index(contacts.len() + 1));
+            if !contacts.contains(&other) && self.all.world.draw(|prng| prng.chance(400)) {
+                let at = self.all.world.draw(|prng| prng.index(contacts.len() + 1));
                 contacts.insert(at, other);
             }
         }
@@ -234,47 +244,25 @@ impl JoinCluster {
     }
 
     /// The process ends at once, or after it has parted with all.
-    pub(super) fn end(&mut self, place: u32) {
-        let process = &mut self.processes[place as usize];
-        process.is_up = false;
-        process.nodes().into_iter().for_each(|node| self.world.crash(node));
-        self.bus.clear(place);
-        let now = self.world.now();
-        if let Some(attempt) = process.attempt.take().filter(|_| process.joiner.is_some()) {
-            let body = BusBody::Gone { number: attempt.number };
-            self.bus.post(now, attempt.leader, BusMessage { from: place, call: 0, body });
-            self.wake(attempt.leader);
-        }
-        for other in 0..self.plan.processes() {
-            let caller = &self.processes[other as usize];
-            let is_admitted_here =
-                caller.joiner.is_some() && caller.attempt.is_some_and(|attempt| attempt.leader == place);
-            if let Some(call) = caller.call.filter(|call| call.to == place || is_admitted_here) {
-                let body = BusBody::Broken("the process has ended");
-                self.bus.post(now, other, BusMessage { from: place, call: call.number, body });
-                self.wake(other);
-            }
-        }
-    }
-
-    pub(super) fn wake(&self, place: u32) {
-        self.processes[place as usize].nodes().into_iter().for_each(|node| self.world.wake(node));
+    fn end(&mut self, place: u32) {
+        self.all.processes[place as usize].nodes().into_iter().for_each(|node| self.all.world.crash(node));
+        self.all.hang_up(place);
     }
 
     fn strike(&mut self, event: JoinEvent) {
         match event {
             JoinEvent::Start(place) => self.start(place),
-            JoinEvent::Crash(place) if self.processes[place as usize].is_up => self.end(place),
+            JoinEvent::Crash(place) if self.all.processes[place as usize].is_up => self.end(place),
             JoinEvent::Crash(_) => {}
             JoinEvent::Pause(place, span) => {
-                for node in self.processes[place as usize].nodes() {
-                    self.world.strike(&Verdict::Pause { node, span });
+                for node in self.all.processes[place as usize].nodes() {
+                    self.all.world.strike(&Verdict::Pause { node, span });
                 }
             }
             JoinEvent::Cut(place, span) => self.cut(place, span),
             JoinEvent::Leave(place) => {
-                self.processes[place as usize].leaves = true;
-                self.wake(place);
+                self.leavers.push(place);
+                self.all.wake(place);
             }
             JoinEvent::Claim(place) => self.claim(place),
             JoinEvent::Impostor(place, times) => (0..times).for_each(|_| self.impersonate(place)),
@@ -282,24 +270,24 @@ impl JoinCluster {
     }
 
     fn cut(&mut self, place: u32, span: Duration) {
-        let is_its = |node: &u32| self.numbers.owner(*node) == place;
-        let (own, others): (Vec<u32>, Vec<u32>) = (0..self.world.nodes()).partition(is_its);
-        self.world.partition(&[own, others]);
+        let is_its = |node: &u32| self.all.numbers.owner(*node) == place;
+        let (own, others): (Vec<u32>, Vec<u32>) = (0..self.all.world.nodes()).partition(is_its);
+        self.all.world.partition(&[own, others]);
         let heal = squall_fabric::sim::Rule {
-            when: squall_fabric::sim::RuleTrigger::At(self.world.now() + span),
+            when: squall_fabric::sim::RuleTrigger::At(self.all.world.now() + span),
             what: Verdict::Heal,
         };
-        self.world.add_rule(heal);
+        self.all.world.add_rule(heal);
     }
 
     fn check_end(&self) -> Result<(), Violation> {
         let fail = |checker, text: String| Err(Violation { checker, text });
-        let up = || self.processes.iter().filter(|process| process.is_up);
+        let up = || self.all.processes.iter().filter(|process| process.is_up);
         let last = up().filter_map(|process| process.view()).max_by_key(|view| view.id);
         let Some(last) = last else { return fail("liveness", "no group is left".into()) };
         let mut nodes: Vec<NodeId> = last.nodes();
         nodes.sort_unstable();
-        let mut present: Vec<NodeId> = up().map(|process| NodeId(process.node())).collect();
+        let mut present: Vec<NodeId> = up().map(|process| process.node()).collect();
         present.sort_unstable();
         for process in up() {
             let place = process.place;
@@ -323,30 +311,17 @@ impl JoinCluster {
             return fail("liveness", format!("[J5] {present:?} live, and the last view is {last}"));
         }
         let has_ended =
-            |place: &u32| self.plan.is_left_alone(*place) && !self.processes[*place as usize].is_up;
+            |place: &u32| self.plan.is_left_alone(*place) && !self.all.processes[*place as usize].is_up;
         match (0..self.plan.processes()).find(has_ended) {
             Some(place) => fail("liveness", format!("[J5] process {place} has ended")),
             None => Ok(()),
         }
     }
-
-    /// \[J7\] A joiner is over in time.
-    pub(super) fn check_time(&mut self, place: u32) {
-        let process = &self.processes[place as usize];
-        if process.joiner.is_some() && self.world.now() > process.started + JOIN_TIMEOUT * 2 {
-            self.fail("time", format!("[J7] process {place} joins for longer than it may"));
-        }
-    }
 }
 
-/// The node has no link with the earlier ones.
-pub(super) fn unlink(world: &SimWorld, node: u32) {
-    (0..node).for_each(|other| world.set_linked(other, node, false));
-}
-
-/// After the last fault all are members, and nothing is left of those who are not.
+/// Within this time after the last fault all are members, and nothing is left of processes that are not.
 const SETTLE: Duration = Duration::from_millis(1_500);
-/// A process that was excluded comes again.
+/// A process that was excluded rejoins after this time.
 const RESTART_AFTER: Duration = Duration::from_millis(1);
-/// Whether a run is over is looked at once in so many turns.
+/// Whether a run is over is checked once in this number of turns.
 const LOOK_EVERY: u64 = 64;

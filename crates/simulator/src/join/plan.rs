@@ -5,6 +5,7 @@ use std::fmt;
 use squall_fabric::Duration;
 use squall_fabric::sim::{Adversary, Prng};
 
+use crate::admission::BusPlan;
 use crate::explain::Shrink;
 use crate::group::draw_drift;
 
@@ -33,23 +34,10 @@ pub struct JoinPlan {
     pub asks_for_rank: bool,
     /// Whether the first leader ends as soon as a candidate has reported to it.
     pub leader_ends: bool,
-    /// Whether the last joiner knows one contact only, where nobody listens: it gives up in time.
+    /// Whether the last joiner knows one contact only, where no process listens: it gives up in time.
     pub is_stranded: bool,
     /// What happens, and when, in ascending order.
     pub events: Vec<(Duration, JoinEvent)>,
-}
-
-/// How messages beside the group travel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BusPlan {
-    /// Most messages take at most as long.
-    pub delay_max: Duration,
-    /// How often a connection breaks with a message.
-    pub loss_per_mille: u32,
-    /// How often a message takes up to `late_max`.
-    pub late_per_mille: u32,
-    /// Longer than a joiner waits for an answer.
-    pub late_max: Duration,
 }
 
 /// What happens to a process.
@@ -59,13 +47,13 @@ pub enum JoinEvent {
     Start(u32),
     /// It ends at once.
     Crash(u32),
-    /// It stands still.
+    /// It stalls.
     Pause(u32, Duration),
     /// It is cut off from all others for a while.
     Cut(u32, Duration),
     /// It leaves.
     Leave(u32),
-    /// A process that is started by mistake asks for the rank of this member.
+    /// A process that should not have been started asks for the rank of this member.
     Claim(u32),
     /// A stranger that knows the secret links with it, once or twice, under the number of a candidate, or one that may be given
     /// soon.
@@ -184,7 +172,7 @@ impl JoinPlan {
     pub fn faults(&self) -> Vec<&'static str> {
         let is_late = self.bus.late_per_mille > 0;
         let kinds = self.events.iter().map(|(_, event)| match event {
-            JoinEvent::Start(process) if *process < self.members => "member that comes again",
+            JoinEvent::Start(process) if *process < self.members => "member that rejoins",
             JoinEvent::Start(_) => "join",
             JoinEvent::Crash(0) => "crash of the first leader",
             JoinEvent::Crash(_) => "crash at a time",
@@ -264,7 +252,7 @@ fn draw_disturbance(
             _ => JoinEvent::Crash(process),
         };
         events.push((at, event));
-        // Its death is noticed before it comes again: else it might be two members that are dead.
+        // Its death is noticed before it rejoins: otherwise it might be two members that are dead.
         at += span + NOTICED_AFTER;
         if prng.chance(200) {
             events.push((at, JoinEvent::Crash(process)));

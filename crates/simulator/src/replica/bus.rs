@@ -47,7 +47,7 @@ pub(super) struct MessageBus {
     world: SimWorld,
     prng: Prng,
     /// By receiver.
-    boxes: Vec<BTreeMap<(Instant, u64), Datagram>>,
+    boxes: BTreeMap<u32, BTreeMap<(Instant, u64), Datagram>>,
     posted: u64,
     /// When the last datagram of a connection arrives, by sender, receiver and connection.
     last: BTreeMap<(u32, u32, u64), Instant>,
@@ -58,8 +58,7 @@ pub(super) struct MessageBus {
 
 impl MessageBus {
     pub(super) fn new(world: &SimWorld, seed: u64, delay_max: Duration) -> Self {
-        let boxes = vec![BTreeMap::new(); world.nodes() as usize];
-        let (prng, views) = (Prng::new(seed ^ 0x0ff1ce), BTreeMap::new());
+        let (boxes, prng, views) = (BTreeMap::new(), Prng::new(seed ^ 0x0ff1ce), BTreeMap::new());
         Self { world: world.clone(), prng, boxes, posted: 0, last: BTreeMap::new(), delay_max, views }
     }
 
@@ -68,10 +67,11 @@ impl MessageBus {
         self.world.now()
     }
 
-    /// A further node, which is in no group.
-    pub(super) fn add_node(&mut self) -> u32 {
-        self.boxes.push(BTreeMap::new());
-        self.world.add_node()
+    /// A further node, which is in no group: it has no links.
+    pub(super) fn add_node(&self) -> u32 {
+        let node = self.world.add_node();
+        (0..node).for_each(|other| self.world.set_linked(other, node, false));
+        node
     }
 
     pub(super) fn lives(&self, node: u32) -> bool {
@@ -90,7 +90,7 @@ impl MessageBus {
             let last = self.last.entry((from, to, call.connection)).or_insert(at);
             *last = at.max(*last);
             self.posted += 1;
-            self.boxes[to as usize].insert((*last, self.posted), Datagram { from, call, body });
+            self.boxes.entry(to).or_default().insert((*last, self.posted), Datagram { from, call, body });
             self.world.wake(to);
         }
     }
@@ -98,15 +98,16 @@ impl MessageBus {
     /// The next datagram that has come.
     pub(super) fn take(&mut self, node: u32) -> Option<Datagram> {
         let (now, world) = (self.world.now(), &self.world);
-        let mut due = self.boxes[node as usize].range(..=(now, u64::MAX));
+        let datagrams = self.boxes.get_mut(&node)?;
+        let mut due = datagrams.range(..=(now, u64::MAX));
         let (key, _) = due.find(|(_, datagram)| world.can_reach(datagram.from, node))?;
         let key = *key;
-        self.boxes[node as usize].remove(&key)
+        datagrams.remove(&key)
     }
 
     /// When to look for the next datagram.
     pub(super) fn next_at(&self, node: u32) -> Option<Instant> {
-        let ((at, _), _) = self.boxes[node as usize].first_key_value()?;
+        let ((at, _), _) = self.boxes.get(&node)?.first_key_value()?;
         // What has come and is not taken waits for the network to heal.
         Some(if *at > self.now() { *at } else { self.now() + LOOK_EVERY })
     }

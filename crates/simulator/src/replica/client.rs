@@ -82,7 +82,7 @@ impl SimClient {
         self.left > 0 && self.under_way() < self.shared.plan.client_window
     }
 
-    /// Does some of what there is to do; says when it wants to go on, by its own clock.
+    /// Does some of what there is to do; returns when it wants to continue, by its own clock.
     pub(super) fn step(&mut self, prng: &mut Prng) -> (bool, Option<Instant>) {
         let mut worked = self.fabric.poll(&mut |_| ()) > 0;
         worked |= self.take_datagrams(prng);
@@ -193,7 +193,7 @@ impl SimClient {
         let call = CallId { asker: self.node, connection, number };
         let shard = u32::try_from(shard).expect("few");
         self.shared.post(self.node, node, call, DatagramBody::Ask(shard, request));
-        // The connection may break behind what was written, and nobody knows how much of it has come.
+        // The connection may break behind what was written, and it is unknown how much of that has arrived.
         if prng.chance(if lives { self.shared.plan.breaks_per_mille } else { 500 }) {
             let line = &mut self.lines[shard as usize];
             line.connection = None;
@@ -230,13 +230,14 @@ impl SimClient {
         let result = match (job, outcome) {
             (Job::Update(id, place), TaskOutcome::Reply(reply)) => {
                 let (by, at, _) = answered.expect("a reply is an answer");
-                let at = at.expect("who replies holds the state");
+                let at = at.expect("a member that replies holds the state");
                 history.on_answered(shard, place, ListAnswer::Place(place_of(&reply)), self.shared.now());
                 history.on_reply(id, shard, place_of(&reply), (by, at), self.node)
             }
             (Job::Query, TaskOutcome::Reply(reply)) => {
                 let (by, at, view) = answered.expect("a reply is an answer");
-                let (at, view) = (at.expect("who replies holds the state"), view.expect("it was asked"));
+                let (at, view) =
+                    (at.expect("a member that replies holds the state"), view.expect("it was asked"));
                 history.on_answer(shard, view, (by, at), self.node, &ids_of(&reply))
             }
             (Job::Latest(place), TaskOutcome::Reply(reply)) => {
@@ -261,7 +262,7 @@ impl SimClient {
                 Ok(())
             }
             (Job::Query | Job::Latest(_), TaskOutcome::Unreachable(_)) => Ok(()),
-            (job, outcome) => fail(format!("[A11] node {} is told {outcome:?} of {job:?}", self.node)),
+            (job, outcome) => fail(format!("[A11] node {} gets {outcome:?} for {job:?}", self.node)),
         };
         drop(history);
         self.shared.check(result);

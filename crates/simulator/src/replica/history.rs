@@ -26,15 +26,15 @@ pub(super) struct UpdateHistory {
     clients: BTreeMap<u64, u32>,
     /// What was asked for and answered, by shard.
     operations: BTreeMap<u32, Vec<CompletedOperation<ListOperation, ListAnswer>>>,
-    /// What members and clients were told to be applied.
+    /// The updates that were acknowledged to members and clients.
     acknowledged: BTreeMap<u64, Acknowledged>,
-    /// What their senders were told to be not delivered.
+    /// The updates that were reported to their senders as not delivered.
     denied: BTreeSet<u64>,
-    /// Who holds which shard, and in which view it is, as far as it has come; by shard and node.
+    /// The holders of each shard, and the view that each of them has reached, by shard and node.
     standings: BTreeMap<(u32, u32), u64>,
-    /// Who takes which shard for lost.
+    /// The shards that are considered lost, and by which node.
     losses: BTreeSet<(u32, u32)>,
-    /// Who had the state of a shard last, by shard: all that hold it, and those that died, were cut off, or let go of it
+    /// The last nodes that had the state of a shard, by shard: all that hold it, and those that died, were cut off, or let go of it
     /// when there was no other.
     keepers: BTreeMap<u32, BTreeSet<u32>>,
     /// Whose group has ended, and whether they have left it as they wished.
@@ -54,7 +54,7 @@ struct Acknowledged {
     shard: u32,
     /// How far the member had come that said so.
     at: ShardPosition,
-    /// Who was told, and by whom.
+    /// The node that got the answer, and the one that gave it.
     to: u32,
     by: u32,
 }
@@ -175,7 +175,7 @@ impl UpdateHistory {
         Ok(())
     }
 
-    /// `to` is told by the member `by`, which has come to `at`, that update `id` is at `place` in the list.
+    /// The member `by`, which has come to `at`, answers `to` that update `id` is at `place` in the list.
     pub(super) fn on_reply(
         &mut self,
         id: u64,
@@ -218,7 +218,7 @@ impl UpdateHistory {
             self.acknowledged.iter().find(|(id, acknowledged)| reports(acknowledged) && !ids.contains(id));
         match missing {
             Some((id, _)) => fail(format!(
-                "[A5] node {by} has told node {to} of update {id} in shard {shard}, and answers without it"
+                "[A5] node {by} has acknowledged update {id} in shard {shard} to node {to}, and answers without it"
             )),
             None => Ok(()),
         }
@@ -278,8 +278,8 @@ impl UpdateHistory {
         Ok(())
     }
 
-    /// \[A8\] Whoever had the state of a lost shard last has died or was cut off. For the end, when all have come to the same
-    /// view: who is behind may hold a state that the group has given up.
+    /// \[A8\] Every node that had the state of a lost shard last has died or was cut off. For the end, when all have come to
+    /// the same view: a node that is behind may hold a state that the group has given up.
     pub(super) fn check_losses(&self, lives: impl Fn(u32) -> bool) -> Result<(), Violation> {
         let was_cut_off = |keeper: &u32| !lives(*keeper) || self.ended.get(keeper) == Some(&false);
         for (shard, node) in &self.losses {
@@ -318,7 +318,7 @@ impl UpdateHistory {
         }
     }
 
-    /// The sender of update `id`, at this place among what was asked of the shard, is told that it is not delivered.
+    /// The sender of update `id`, at this place among what was asked of the shard, learns that it is not delivered.
     pub(super) fn deny(&mut self, shard: u32, id: u64, place: usize) {
         self.denied.insert(id);
         self.tally.denied += 1;

@@ -42,6 +42,8 @@ struct Giving {
 
 /// All times are the world's.
 pub(super) struct ReplicaMember {
+    /// Its place in the plan.
+    pub(super) place: u32,
     node: u32,
     shared: SharedRun,
     view: Option<View>,
@@ -53,16 +55,17 @@ pub(super) struct ReplicaMember {
     /// For each shard at most one.
     questions: Vec<Question>,
     giving: Vec<Giving>,
-    /// It holds more states than the group has been told.
+    /// It holds more states than it has reported to the group.
     has_state_news: bool,
+    has_arrived: bool,
     has_ended: bool,
 }
 
 impl ReplicaMember {
-    pub(super) fn new(node: NodeId, shared: &SharedRun) -> Self {
-        let plan = &shared.plan;
-        let start = shared.bus.borrow().now();
+    pub(super) fn new(place: u32, node: NodeId, shared: &SharedRun) -> Self {
+        let (plan, start) = (&shared.plan, shared.bus.borrow().now());
         Self {
+            place,
             node: node.0,
             shared: shared.clone(),
             view: None,
@@ -74,6 +77,7 @@ impl ReplicaMember {
             questions: Vec::new(),
             giving: Vec::new(),
             has_state_news: false,
+            has_arrived: false,
             has_ended: false,
         }
     }
@@ -100,7 +104,7 @@ impl ReplicaMember {
 
     fn on_question(&mut self, call: CallId, shard: u32, request: ShardRequest) {
         let (now, waiter) = (self.shared.now(), UpdateWaiter::Client(call));
-        let hangs = self.shared.plan.hanging == Some(self.node);
+        let hangs = self.shared.plan.hanging == Some(self.place);
         match request {
             ShardRequest::Open => {
                 self.part(shard).queue.push_back(Submission { source: UpdateSource::Opening, id: 0, waiter });
@@ -144,7 +148,7 @@ impl ReplicaMember {
         self.shared.post(self.node, call.asker, call, DatagramBody::Answer { view, answer, at, snapshot });
     }
 
-    /// What somebody waited for is known.
+    /// Reports what a client or this member waited for.
     fn report(&mut self, shard: u32, (waiter, answer, at): PendingReports) {
         let (id, place) = match waiter {
             UpdateWaiter::Client(call) => return self.answer(call, answer, at, None),
@@ -387,7 +391,9 @@ impl GroupApplication for ReplicaMember {
     fn install(&mut self, view: &View, placements: &[Placement], _unplaced: &[Unplaced]) {
         let result = self.shared.watch.borrow_mut().views.on_install(NodeId(self.node), view, placements);
         self.shared.check(result);
-        self.shared.bus.borrow_mut().announce(self.node, view);
+        if self.has_arrived {
+            self.shared.bus.borrow_mut().announce(self.node, view);
+        }
         for part in &mut self.parts {
             let placement = placements.iter().find(|placement| placement.id.0 == part.shard);
             part.install(view, placement.map_or_else(Vec::new, |placement| placement.members.clone()));
@@ -426,6 +432,17 @@ impl GroupApplication for ReplicaMember {
 }
 
 impl NodeProgram for ReplicaMember {
+    fn come_as(&mut self, node: NodeId) {
+        *self = Self::new(self.place, node, &self.shared.clone());
+    }
+
+    fn arrive(&mut self) {
+        self.has_arrived = true;
+        if let Some(view) = &self.view {
+            self.shared.bus.borrow_mut().announce(self.node, view);
+        }
+    }
+
     fn send(&mut self, _now: Instant, prng: &mut Prng) -> bool {
         let now = self.shared.now();
         let mut worked = self.take_datagrams();
@@ -452,8 +469,8 @@ impl NodeProgram for ReplicaMember {
         self.has_ended = true;
         self.shared.bus.borrow_mut().withdraw(self.node);
         let plan = &self.shared.plan.group;
-        // Who is taken for dead on its way out says that it has left, too.
-        let leaves = plan.leaves.iter().any(|(leaver, _)| *leaver == self.node);
+        // A member that is taken for dead while it leaves also reports that it has left.
+        let leaves = plan.leaves.iter().any(|(leaver, _)| *leaver == self.place);
         let has_left = leaves && !plan.has_false_suspicion();
         let group = self.view.as_ref().map_or_else(Vec::new, View::nodes);
         let bus = self.shared.bus.borrow();

@@ -2,10 +2,10 @@
 //! (Derecho §3.3, app. A).
 //!
 //! Checked: \[V6\] \[A1\]–\[A4\] \[A11\] \[A12\] by `history`, which knows from all deliveries what every state, reply and answer has to
-//! be; \[A5\] where questions are answered; \[A7\] when a member takes a state for lost, \[A8\] \[A9\] in the end: whoever
-//! had it last has died or was cut off; \[A6\] by the core's assertions; \[V1\] \[D6\] \[V5\] \[V8\] \[V13\] as in
-//! [`crate::group`], and that in the end all members of a shard hold its state, or all know that it is lost, and nobody
-//! waits for anything.
+//! be; \[A5\] where questions are answered; \[A7\] when a member takes a state for lost, \[A8\] \[A9\] in the end: every member
+//! that had it last has died or was cut off; \[A6\] by the core's assertions; \[V1\] \[D6\] \[V5\] \[V8\] \[V13\] as in
+//! [`crate::group`], and that in the end all members of a shard hold its state, or all know that it is lost, and no
+//! member waits for anything.
 
 mod bus;
 mod client;
@@ -77,7 +77,7 @@ impl Objects {
         watch: &Rc<RefCell<RunChecks>>,
         tally: &Rc<Cell<ReplicaTally>>,
     ) -> Self {
-        let mut bus = MessageBus::new(world, plan.group.seed, plan.datagram_max);
+        let bus = MessageBus::new(world, plan.group.seed, plan.datagram_max);
         let client_nodes: Vec<u32> = (0..plan.clients).map(|_| bus.add_node()).collect();
         let history = UpdateHistory::new(plan.sessions_max);
         let shared = SharedRun {
@@ -100,8 +100,8 @@ impl Drop for Objects {
 impl GroupScene for Objects {
     type Program = ReplicaMember;
 
-    fn program(&mut self, node: NodeId) -> ReplicaMember {
-        ReplicaMember::new(node, &self.shared)
+    fn program(&mut self, place: u32, node: NodeId) -> ReplicaMember {
+        ReplicaMember::new(place, node, &self.shared)
     }
 
     fn layout(&self) -> Box<dyn SubgroupLayout + Send> {
@@ -111,7 +111,7 @@ impl GroupScene for Objects {
 
     fn client_step(&mut self, client_node: u32, prng: &mut Prng) -> (bool, Option<Instant>) {
         let client = self.clients.iter_mut().find(|client| client.node == client_node);
-        client.expect("all guests are clients").step(prng)
+        client.expect("the nodes outside the group are clients").step(prng)
     }
 
     fn is_done(&self) -> bool {
@@ -123,7 +123,7 @@ impl GroupScene for Objects {
         self.shared.history.borrow().tally.delivered
     }
 
-    /// Who lives and never gives a state may stay for ever, if nobody else can give it.
+    /// A member that lives and never gives a state may stay forever, if no other can give it.
     fn lets_go(&self, node: NodeId) -> bool {
         self.shared.plan.hanging != Some(node.0)
     }
@@ -132,14 +132,14 @@ impl GroupScene for Objects {
         self.shared.plan.hanging.is_none()
     }
 
-    /// \[V8\] Nobody waits for anything, \[A7\] all members of a shard have its state, or none of them, and \[A8\] what is
-    /// lost has died with those that had it. But nobody can get a state that one member has which never gives it.
+    /// \[V8\] No member waits for anything, \[A7\] all members of a shard have its state, or none of them, and \[A8\] what is
+    /// lost has died with those that had it. But no member gets a state from one that never gives it.
     fn check_complete(&self, present: &[(NodeId, &ReplicaMember)]) -> Result<(), Violation> {
         let fail = |text: String| Err(Violation { checker: "liveness", text });
         let hanging = self.shared.plan.hanging;
         let is_stuck = |shard: u32| {
             let holders = present.iter().filter(|(_, member)| member.holds(shard) == Some(true));
-            hanging.is_some() && holders.map(|(node, _)| node.0).eq(hanging)
+            hanging.is_some() && holders.map(|(_, member)| member.place).eq(hanging)
         };
         for (node, member) in present {
             if let Some(why) = member.is_waiting_for(is_stuck) {

@@ -19,7 +19,7 @@ use super::list::{AppendList, update};
 use super::plan::ReplicaPlan;
 use crate::run::Violation;
 
-/// Who waits for an update.
+/// What waits for an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UpdateWaiter {
     /// This member itself, for an update with this id, at this place in the history.
@@ -36,7 +36,7 @@ pub(super) struct Submission {
     pub(super) waiter: UpdateWaiter,
 }
 
-/// What is to be told to somebody, by a member that has come so far.
+/// An answer, for what waits for it, from a member that has come to this position.
 pub(super) type PendingReports = (UpdateWaiter, ShardAnswer, Option<ShardPosition>);
 
 pub(super) struct ShardPart {

@@ -11,6 +11,7 @@ use squall_protocols::rdmc;
 use squall_protocols::replica::{self, StateTransferSettings, members_of_shard, place};
 
 use super::list::UPDATE_MAX;
+use crate::admission::BusPlan;
 use crate::explain::Shrink;
 use crate::group;
 
@@ -23,7 +24,7 @@ pub struct ReplicaPlan {
     pub shards: u32,
     /// Members of each shard.
     pub replicas: usize,
-    /// Where shards lie.
+    /// How shards are placed.
     pub layout: ShardLayout,
     /// The window of a shard.
     pub window: usize,
@@ -63,7 +64,7 @@ pub struct ReplicaPlan {
     pub hanging: Option<u32>,
 }
 
-/// Where shards lie: a function of the view alone \[D6\].
+/// How shards are placed: a function of the view alone \[D6\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardLayout {
     /// As the library places them: few move.
@@ -93,7 +94,7 @@ impl ReplicaPlan {
             client_jobs: prng.below(20),
             client_window: 1,
             breaks_per_mille: 0,
-            // All of them together in less time than a run takes when nobody answers any more.
+            // All of them together in less time than a run takes when no member answers any more.
             client_timeout: micros(&mut prng, 8_000),
             client_period: Duration::from_millis(1),
             is_replaced: false,
@@ -111,6 +112,8 @@ impl ReplicaPlan {
             if prng.chance(600) {
                 plan.bequeath(&mut prng);
             }
+        } else {
+            plan.group.bus = BusPlan::draw(seed);
         }
         // Of their own, so that other plans do not depend on them.
         let (mut further, mut wandering) = (Prng::new(seed ^ 0x4011), Prng::new(seed ^ 0x77a4d));
@@ -138,7 +141,7 @@ impl ReplicaPlan {
         plan
     }
 
-    /// All first members are replaced one by one, while the clients are idle, and ask for the members now and then, or busy,
+    /// All first members are replaced one by one, while the clients are idle, and ask for the members occasionally, or busy,
     /// and learn of the members by their answers alone.
     fn replace(&mut self, prng: &mut Prng) {
         let step = Duration::from_micros(3_000 + prng.below(3_000));
@@ -148,6 +151,7 @@ impl ReplicaPlan {
         group.joins = (0..members).map(|nth| step * (2 * nth + 1)).collect();
         group.leaves = (0..members).map(|nth| (nth, step * (2 * nth + 2))).collect();
         (group.rules, group.suspicion_after) = (Vec::new(), None);
+        group.bus = BusPlan::calm(Duration::from_micros(2));
         let span = step * (2 * members + 1);
         (self.client_period, self.gap_max, self.client_jobs) = if prng.chance(500) {
             (step / 4, span, 3)
@@ -165,8 +169,8 @@ impl ReplicaPlan {
         self.group.adversary.clock_drift_max = 0;
     }
 
-    /// A rolling restart: joins and graceful leaves in quick succession, while each state takes long to get anywhere. Nobody
-    /// dies, so nothing may be lost.
+    /// A rolling restart: joins and graceful leaves in quick succession, while the transfer of each state takes long. No
+    /// member dies, so nothing may be lost.
     fn roll(&mut self, prng: &mut Prng) {
         let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
         (self.shards, self.replicas) = ([1, 2, 8][prng.index(3)], 1 + prng.index(3));
@@ -225,8 +229,8 @@ impl ReplicaPlan {
         group.rules = (0..group.members).map(death).collect();
     }
 
-    /// Shards that move from member to member as fast as states do, while all send: who leaves a shard has something under
-    /// way.
+    /// Shards that move from member to member as fast as states do, while all send: a member that leaves a shard has something
+    /// under way.
     fn wander(&mut self, prng: &mut Prng) {
         let micros = |prng: &mut Prng, most: u64| Duration::from_micros(1 + prng.below(most));
         (self.layout, self.shards) = (ShardLayout::Anywhere, 1 + u32::try_from(prng.below(2)).expect("few"));
@@ -310,7 +314,7 @@ impl ReplicaPlan {
     }
 }
 
-/// A group whose views change often: where nobody comes or goes, no state moves.
+/// A group whose views change often: where no member comes or goes, no state moves.
 fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::GroupPlan {
     let span = 500_000 + prng.below(3_000_000);
     let time = |prng: &mut Prng| Duration::from_nanos(prng.below(span));
@@ -357,9 +361,10 @@ fn draw_group(seed: u64, clients: u32, prng: &mut Prng) -> group::GroupPlan {
         one_sided_progress: prng.chance(750),
         rules,
         limits: group::CounterLimits::usual(),
+        bus: BusPlan::calm(Duration::from_micros(2)),
     };
     if !plan.has_false_suspicion() && prng.chance(600) {
-        // Nobody is lost who lives, so small groups need not stop.
+        // No member is lost that lives, so small groups need not stop.
         plan.partition_safety = PartitionSafety::Off;
     }
     plan

@@ -6,7 +6,7 @@ use squall_protocols::membership::PartitionSafety;
 
 use crate::group::GroupPlan;
 
-/// Why a view ends. Who goes is the youngest, so that it is never the leader.
+/// Why a view ends. The youngest member goes, so that it is never the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ViewEnd {
     /// A member dies.
@@ -73,7 +73,8 @@ impl TakeoverCase {
             |micros: u64| RuleTrigger::At(Instant::from_nanos(0) + BEGIN + Duration::from_micros(micros));
         let loss = |back: u32| Rule { when: at(5 * u64::from(back)), what: Verdict::Crash(youngest(back)) };
         let joins = match change {
-            ViewEnd::Join | ViewEnd::LossAndJoin => vec![BEGIN / 2],
+            // It has links with all members, and the leader knows that, at about the time at which the view begins to end.
+            ViewEnd::Join | ViewEnd::LossAndJoin => vec![Duration::ZERO],
             _ => Vec::new(),
         };
         let leaves = if change == ViewEnd::Leave { vec![(youngest(0), BEGIN)] } else { Vec::new() };
@@ -108,7 +109,7 @@ impl TakeoverCase {
     }
 }
 
-/// Nobody is suspected who lives, so those who are left may go on also where they are no majority.
+/// No member is suspected that lives, so the rest may continue even if they are no majority.
 const fn safety(members: u32, deaths: u32) -> PartitionSafety {
     if deaths > (members - 1) / 2 { PartitionSafety::Off } else { PartitionSafety::Majority }
 }

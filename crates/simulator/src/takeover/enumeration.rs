@@ -61,7 +61,9 @@ pub fn enumerate_pieces(case: &TakeoverCase, tally: &mut TakeoverTally) {
     let trace = group::run(&calm, RECORDS_MAX).trace;
     for reader in 1..calm.nodes() {
         let lands = |record: &&TraceRecord| {
-            record.node == reader && matches!(record.what, Happening::Landed { from: 0, .. })
+            // Beyond the members there is one joiner, under further numbers.
+            record.node.min(case.members) == reader
+                && matches!(record.what, Happening::Landed { from: 0, .. })
         };
         for nth in 1..=trace.iter().filter(lands).count() as u64 {
             tally.torn += 1;

@@ -62,7 +62,7 @@ fn draw(seed: u64) -> GroupPlan {
     plan
 }
 
-/// Paths that are slow from the beginning: some members have echoed a proposal, and the next leader has not heard of it.
+/// Paths that are slow from the beginning: some members have echoed a proposal, and the next leader does not know of it.
 fn draw_slow_paths(prng: &mut Prng, members: u32) -> Vec<Rule> {
     if prng.chance(500) {
         return Vec::new();

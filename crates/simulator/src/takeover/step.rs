@@ -11,7 +11,7 @@ use crate::group::STATES;
 pub enum TakeoverStep {
     /// Messages, announcements and acknowledgements.
     Multicast,
-    /// Whom the member suspects.
+    /// The members that the member suspects.
     Suspicion,
     /// The wish to leave.
     Leaving,

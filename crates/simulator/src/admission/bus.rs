@@ -6,11 +6,37 @@ use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::admission::JoinAnswer;
 
-use super::plan::BusPlan;
+/// How messages beside the group travel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BusPlan {
+    /// Most messages take at most as long.
+    pub delay_max: Duration,
+    /// How often a connection breaks with a message.
+    pub loss_per_mille: u32,
+    /// How often a message takes up to `late_max`.
+    pub late_per_mille: u32,
+    /// Longer than a joiner waits for an answer.
+    pub late_max: Duration,
+}
+
+impl BusPlan {
+    /// Nothing is lost or late; as fast as a group, or far slower.
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0xb1);
+        let most = [2, 20, 200][prng.index(3)];
+        Self::calm(Duration::from_micros(1 + prng.below(most)))
+    }
+
+    /// Nothing is lost or late.
+    #[must_use]
+    pub const fn calm(delay_max: Duration) -> Self {
+        Self { delay_max, loss_per_mille: 0, late_per_mille: 0, late_max: delay_max }
+    }
+}
 
 /// What is said. Processes are reached at their places in the plan.
 #[derive(Clone, Debug)]
-pub(super) enum BusBody {
+pub(crate) enum BusBody {
     Ask {
         rank: Option<u64>,
     },
@@ -31,7 +57,7 @@ pub(super) enum BusBody {
     Answer(JoinAnswer<u32>),
     Linked,
     Reported,
-    /// Nobody listens there, or takes no such requests.
+    /// No process listens there, or it takes no such requests.
     Unheard(&'static str),
     /// The connection has ended, or is turned away.
     Broken(&'static str),
@@ -39,15 +65,15 @@ pub(super) enum BusBody {
 
 /// A message from one incarnation of a process.
 #[derive(Clone, Debug)]
-pub(super) struct BusMessage {
-    pub(super) from: u32,
+pub(crate) struct BusMessage {
+    pub(crate) from: u32,
     /// Which call of the asker it belongs to.
-    pub(super) call: u64,
-    pub(super) body: BusBody,
+    pub(crate) call: u64,
+    pub(crate) body: BusBody,
 }
 
 /// All messages on their way.
-pub(super) struct JoinBus {
+pub(crate) struct JoinBus {
     plan: BusPlan,
     prng: Prng,
     /// By receiver.
@@ -56,13 +82,13 @@ pub(super) struct JoinBus {
 }
 
 impl JoinBus {
-    pub(super) fn new(plan: BusPlan, seed: u64, processes: usize) -> Self {
+    pub(crate) fn new(plan: BusPlan, seed: u64, processes: usize) -> Self {
         let boxes = vec![BTreeMap::new(); processes];
         Self { plan, prng: Prng::new(seed ^ 0xb05), boxes, posted: 0 }
     }
 
     /// Posts a message; a connection that breaks says so at the caller's end, whether the message has arrived or not.
-    pub(super) fn post(&mut self, now: Instant, to: u32, message: BusMessage) {
+    pub(crate) fn post(&mut self, now: Instant, to: u32, message: BusMessage) {
         let is_lost = self.prng.chance(self.plan.loss_per_mille);
         if is_lost {
             let (from, call) = (message.from, message.call);
@@ -81,7 +107,7 @@ impl JoinBus {
     }
 
     /// As [`JoinBus::post`], within a process: nothing is lost, or late.
-    pub(super) fn hand_over(&mut self, now: Instant, within: u32, body: BusBody) {
+    pub(crate) fn hand_over(&mut self, now: Instant, within: u32, body: BusBody) {
         self.put_within(self.plan.delay_max, now, within, BusMessage { from: within, call: 0, body });
     }
 
@@ -100,18 +126,23 @@ impl JoinBus {
     }
 
     /// The next message that has come.
-    pub(super) fn take(&mut self, now: Instant, to: u32) -> Option<BusMessage> {
+    pub(crate) fn take(&mut self, now: Instant, to: u32) -> Option<BusMessage> {
         let first = self.boxes[to as usize].first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
     /// When the next message comes.
-    pub(super) fn next_at(&self, to: u32) -> Option<Instant> {
+    pub(crate) fn next_at(&self, to: u32) -> Option<Instant> {
         Some(self.boxes[to as usize].first_key_value()?.0.0)
     }
 
-    /// The process has died: what was on its way to it is lost.
-    pub(super) fn clear(&mut self, of: u32) {
-        self.boxes[of as usize].clear();
+    /// The process has died: what was on its way to it is lost. Returns the joiners whose connections it has not taken yet.
+    pub(crate) fn clear(&mut self, of: u32) -> Vec<NodeId> {
+        let lost = std::mem::take(&mut self.boxes[of as usize]).into_values();
+        let untaken = |message: BusMessage| match message.body {
+            BusBody::Stream { number } => Some(number),
+            _ => None,
+        };
+        lost.filter_map(untaken).collect()
     }
 }

@@ -1,0 +1,201 @@
+//! What processes say to each other beside the group, and what comes of it: the part of the library that the simulator replaces
+//! (Derecho §3.3).
+
+use squall_fabric::{BreakReason, Fabric as _, FabricEvent, NodeId};
+use squall_protocols::admission::{AdmissionService, Admitted, CallFailure, JoinAnswer, LinkVerdict};
+
+use super::process::JoinAttempt;
+use super::{BusBody, BusMessage, JoinHost, SimAdmission};
+
+impl<H: JoinHost> SimAdmission<H> {
+    pub(super) fn post(&mut self, from: u32, to: u32, call: u64, body: BusBody) {
+        let homes = [from, to].map(|place| self.processes[place as usize].home.node().0);
+        let now = self.world.now();
+        let body = if self.processes[to as usize].is_up {
+            body
+        } else {
+            let broken = BusBody::Unheard("no process listens there");
+            self.bus.post(now, from, BusMessage { from: to, call, body: broken });
+            return self.wake(from);
+        };
+        if self.world.can_reach(homes[0], homes[1]) {
+            self.bus.post(now, to, BusMessage { from, call, body });
+            self.wake(to);
+            self.wake(from);
+        }
+    }
+
+    /// Takes a message; whether it was the report of a candidate, which is answered.
+    pub(crate) fn handle_message(&mut self, place: u32, message: BusMessage) -> bool {
+        let BusMessage { from, call, body } = message;
+        match body {
+            BusBody::Ask { rank } => {
+                let body = self.answer(place, rank);
+                self.post(place, from, call, body);
+            }
+            BusBody::Link { number } => {
+                let body = self.take_link(place, from, number);
+                if matches!(body, BusBody::Linked) {
+                    // The thread that has heard the request answers it, and then hands the connection over.
+                    self.bus.hand_over(self.world.now(), place, BusBody::Stream { number });
+                }
+                self.post(place, from, call, body);
+            }
+            BusBody::Stream { number } => self.take_stream(place, number),
+            BusBody::Report { number } => {
+                let body = self.take_report(place, from, number);
+                let is_taken = matches!(body, BusBody::Reported);
+                self.post(place, from, call, body);
+                return is_taken;
+            }
+            BusBody::Gone { number } => {
+                if let Some(service) = &mut self.processes[place as usize].service {
+                    service.handle_gone(number);
+                }
+            }
+            BusBody::Answer(_)
+            | BusBody::Linked
+            | BusBody::Reported
+            | BusBody::Unheard(_)
+            | BusBody::Broken(_) => self.handle_reply(place, call, body),
+        }
+        false
+    }
+
+    pub(crate) fn answer(&mut self, place: u32, rank: Option<u64>) -> BusBody {
+        let process = &mut self.processes[place as usize];
+        let now = process.now();
+        let (Some(service), Some(group)) = (&mut process.service, &process.group) else { return NOT_YET };
+        let view = group.membership().map(|membership| self.numbers.translate(membership.view()));
+        BusBody::Answer(service.handle_request(now, rank, view.as_ref(), group.is_ready()))
+    }
+
+    pub(crate) fn take_link(&mut self, place: u32, from: u32, number: NodeId) -> BusBody {
+        let process = &mut self.processes[place as usize];
+        let now = process.now();
+        let (Some(service), Some(group)) = (&mut process.service, &process.group) else { return NOT_YET };
+        let Some(membership) = group.membership() else { return NOT_YET };
+        let (view, node) = (self.numbers.translate(membership.view()), self.numbers.node(number));
+        let is_lost = node.is_some_and(|node| group.has_lost(node));
+        let verdict = service.handle_link(now, number, from, &view, is_lost);
+        match verdict {
+            LinkVerdict::Take => BusBody::Linked,
+            LinkVerdict::Close | LinkVerdict::Report => BusBody::Broken("the member does not take the link"),
+        }
+    }
+
+    fn take_stream(&mut self, place: u32, number: NodeId) {
+        let process = &mut self.processes[place as usize];
+        let (own, view) = (process.node(), process.view().map(|view| self.numbers.translate(view)));
+        let Some(node) = self.numbers.node(number) else { return };
+        let is_taken = process
+            .service
+            .as_ref()
+            .zip(view)
+            .is_some_and(|(service, view)| service.has_taken(number, &view));
+        if is_taken {
+            return self.world.set_linked(own.0, node.0, true);
+        }
+        // It was given up meanwhile.
+        self.close_stream(own, number);
+    }
+
+    /// A member closes the connection of a joiner that it has not taken, or dies before it has.
+    pub(super) fn close_stream(&mut self, member: NodeId, number: NodeId) {
+        let Some(node) = self.numbers.node(number) else { return };
+        let joiner = self.numbers.owner(node.0);
+        let process = &mut self.processes[joiner as usize];
+        if process.node() == node {
+            process.events.push(FabricEvent::PeerLost { peer: member, reason: BreakReason::PeerClosed });
+            self.wake(joiner);
+        }
+    }
+
+    fn take_report(&mut self, place: u32, from: u32, number: NodeId) -> BusBody {
+        let candidate = self.processes[place as usize].service.as_ref().and_then(AdmissionService::candidate);
+        if candidate != Some(number) {
+            return BusBody::Broken("it took too long");
+        }
+        match self.take_link(place, from, number) {
+            BusBody::Linked => {
+                self.take_stream(place, number);
+                if let Some(service) = &mut self.processes[place as usize].service {
+                    service.handle_connected(number);
+                }
+                BusBody::Reported
+            }
+            refused => refused,
+        }
+    }
+
+    fn handle_reply(&mut self, place: u32, call: u64, body: BusBody) {
+        let process = &mut self.processes[place as usize];
+        let now = process.now();
+        let Some(call) = process.call.take_if(|under_way| under_way.number == call) else {
+            // It was given up: an admission for which the joiner no longer waits is closed.
+            if let BusBody::Answer(JoinAnswer::Admit(Admitted { node, leader, .. })) = body {
+                let leader = self.numbers.owner(self.leader_node(leader).0);
+                let spent = self.add_spent(place, node);
+                self.world.crash(spent);
+                self.post(place, leader, 0, BusBody::Gone { number: node });
+            }
+            return;
+        };
+        self.world.note(process.home.node().0, format!("process {place}: {body:?}"));
+        let Some(joiner) = &mut process.joiner else { return };
+        match body {
+            BusBody::Answer(JoinAnswer::Refuse(reason)) => {
+                joiner.handle_failure(now, CallFailure::Never(reason))
+            }
+            BusBody::Answer(JoinAnswer::Admit(admitted)) => {
+                self.begin_attempt(place, call.to, &admitted);
+                let joiner = self.processes[place as usize].joiner.as_mut().expect("it joins");
+                joiner.handle_answer(now, JoinAnswer::Admit(admitted));
+            }
+            BusBody::Answer(answer) => joiner.handle_answer(now, answer),
+            BusBody::Linked => joiner.handle_linked(now),
+            BusBody::Reported => joiner.handle_reported(),
+            BusBody::Unheard(cause) => joiner.handle_failure(now, CallFailure::Unheard(cause.into())),
+            BusBody::Broken(cause) => {
+                joiner.handle_failure(now, CallFailure::Again(cause.into()));
+                // That connection is the link with the leader.
+                if let Some(attempt) = process.attempt.filter(|_| call.is_report) {
+                    process.links_broken += 1;
+                    let (peer, reason) = (attempt.leader_node, BreakReason::PeerClosed);
+                    process.events.push(FabricEvent::PeerLost { peer, reason });
+                }
+            }
+            BusBody::Ask { .. }
+            | BusBody::Link { .. }
+            | BusBody::Stream { .. }
+            | BusBody::Report { .. }
+            | BusBody::Gone { .. } => unreachable!("a request"),
+        }
+    }
+
+    fn begin_attempt(&mut self, place: u32, leader: u32, admitted: &Admitted<u32>) {
+        if self.processes[place as usize].attempt.is_some() {
+            self.fail("attempts", format!("[J6] process {place} is admitted, and has an earlier attempt"));
+        }
+        self.attempts += 1;
+        let (node, leader_node) = (self.add_spent(place, admitted.node), self.leader_node(admitted.leader));
+        let process = &mut self.processes[place as usize];
+        process.attempt = Some(JoinAttempt { number: admitted.node, leader, leader_node });
+        process.fabric = self.world.fabric(node);
+        process.events.clear();
+    }
+
+    /// A number was given to a process, which is a further node of the world then.
+    pub(crate) fn add_spent(&mut self, place: u32, number: NodeId) -> u32 {
+        let home = self.processes[place as usize].home.node().0;
+        self.numbers.add_spent(&self.world, place, home, number)
+    }
+
+    /// The node of a leader, which was admitted under its number.
+    fn leader_node(&self, leader: NodeId) -> NodeId {
+        self.numbers.node(leader).expect("a leader is a member")
+    }
+}
+
+/// The process there is not a member.
+const NOT_YET: BusBody = BusBody::Unheard("its group has not come together yet");

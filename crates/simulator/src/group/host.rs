@@ -1,0 +1,49 @@
+//! What the processes of the scenario are (Derecho §2, §3.3).
+
+use squall_fabric::{Duration, NodeId};
+use squall_protocols::admission::AdmissionSettings;
+use squall_protocols::group::{GroupSettings, SubgroupLayout};
+use squall_protocols::membership::MembershipSettings;
+
+use super::cluster::STATES;
+use super::plan::GroupPlan;
+use super::program::{GroupScene, NodeProgram};
+use crate::admission::JoinHost;
+
+/// The processes of a plan, which run the programs of a scene.
+pub(super) struct GroupHost<S> {
+    pub(super) plan: GroupPlan,
+    pub(super) scene: S,
+}
+
+impl<S: GroupScene> JoinHost for GroupHost<S> {
+    type Application = S::Program;
+
+    fn layout(&self) -> Box<dyn SubgroupLayout + Send> {
+        self.scene.layout()
+    }
+
+    fn group_settings(&self) -> GroupSettings {
+        let (suspicion_after, partition_safety) = (self.plan.suspicion_after, self.plan.partition_safety);
+        GroupSettings {
+            membership: MembershipSettings { suspicion_after, partition_safety, states: STATES },
+            relays: Some(self.plan.relays.clone()),
+            view_indexes_max: self.plan.limits.view_indexes_max,
+        }
+    }
+
+    fn admission_settings(&self) -> AdmissionSettings {
+        let (candidate_life, link_life) = (Duration::from_millis(12), Duration::from_millis(40));
+        AdmissionSettings { candidate_life, link_life, ..AdmissionSettings::default() }
+    }
+
+    fn application(&mut self, place: u32, node: NodeId, left: Option<S::Program>) -> S::Program {
+        match left {
+            Some(mut program) => {
+                program.come_as(node);
+                program
+            }
+            None => self.scene.program(place, node),
+        }
+    }
+}
