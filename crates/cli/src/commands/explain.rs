@@ -21,7 +21,8 @@ pub(crate) struct ExplainArguments {
     json: bool,
 }
 
-const EXAMPLES: &str = "Prints the run's plan, reduced as far as it still breaks the same invariant, and a timeline of its end. \
+const EXAMPLES: &str = "Prints the run's plan, reduced as far as it still breaks the same invariant, and a timeline: the faults, \
+and what the members do (views, suspicions, ends), with a lane for each node; then the last events of the fabric. \
 The exit status is 0 whether or not the run breaks an invariant; --json reports that as `violates`.
 
 Examples:

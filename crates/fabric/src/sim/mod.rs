@@ -264,6 +264,18 @@ impl SimWorld {
         world.trace.add(world.now, i, Happening::Note(text.into()));
     }
 
+    /// Returns whether records of the trace are kept, so that remarks are worth their time.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.world.borrow().trace.keeps_records()
+    }
+
+    /// Adds a remark to the trace, which is no part of the run ([`Happening::Remark`]).
+    pub fn remark(&self, i: u32, text: String) {
+        let world = &mut *self.world.borrow_mut();
+        world.trace.remark(world.now, i, text);
+    }
+
     /// Returns the latest records of the trace, as many as the configuration keeps.
     #[must_use]
     pub fn trace(&self) -> Vec<TraceRecord> {

@@ -69,6 +69,8 @@ pub enum Happening {
     Fault(Verdict),
     /// A note of the driver.
     Note(String),
+    /// A remark of the driver on what happens inside of the node. It is no event of the run, so the hash omits it.
+    Remark(String),
 }
 
 /// The trace of a world's run.
@@ -94,6 +96,17 @@ impl Trace {
         if self.records_max > 0 {
             self.keep(TraceRecord { at_ns, node, what });
         }
+    }
+
+    /// Adds a remark, which the hash omits.
+    pub(super) fn remark(&mut self, at_ns: u64, node: u32, text: String) {
+        if self.records_max > 0 {
+            self.keep(TraceRecord { at_ns, node, what: Happening::Remark(text) });
+        }
+    }
+
+    pub(super) const fn keeps_records(&self) -> bool {
+        self.records_max > 0
     }
 
     #[inline]
@@ -130,7 +143,7 @@ impl Happening {
             Self::Revoked { peer } => [4, u64::from(*peer), 0],
             Self::Yielded(event) => digest_event(event),
             Self::Fault(verdict) => [6, text_digest(&verdict.to_string()), 0],
-            Self::Note(text) => [7, text_digest(text), 0],
+            Self::Note(text) | Self::Remark(text) => [7, text_digest(text), 0],
         }
     }
 }
@@ -179,7 +192,7 @@ impl fmt::Display for Happening {
             Self::Revoked { peer } => write!(f, "has revoked a grant of node {peer}"),
             Self::Yielded(event) => write!(f, "gets {event:?}"),
             Self::Fault(verdict) => write!(f, "FAULT: {verdict}"),
-            Self::Note(text) => f.write_str(text),
+            Self::Note(text) | Self::Remark(text) => f.write_str(text),
         }
     }
 }

@@ -91,6 +91,7 @@ impl<H: JoinHost> SimAdmission<H> {
     fn abandon(&mut self, place: u32) {
         let process = &mut self.processes[place as usize];
         process.call = None;
+        process.told.forget();
         process.application = process.group.take().map(GroupCore::into_application);
         if let Some(attempt) = process.attempt.take() {
             self.world.crash(process.node().0);

@@ -10,6 +10,7 @@ mod drive;
 mod exchange;
 mod numbers;
 mod process;
+mod story;
 
 use squall_fabric::sim::SimWorld;
 use squall_fabric::{Duration, NodeId};

@@ -6,6 +6,8 @@ use squall_protocols::admission::{AdmissionService, JoinStanding, Joiner};
 use squall_protocols::group::{GroupApplication, GroupCore, GroupEnd};
 use squall_protocols::membership::View;
 
+use super::story::ToldProcess;
+
 /// A call that is not answered yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingCall {
@@ -50,6 +52,7 @@ pub(crate) struct JoinProcess<A: GroupApplication> {
     pub(crate) links_broken: u32,
     /// The latest view that was ready.
     pub(crate) seen: Option<u64>,
+    pub(super) told: ToldProcess,
 }
 
 impl<A: GroupApplication> JoinProcess<A> {
@@ -73,6 +76,7 @@ impl<A: GroupApplication> JoinProcess<A> {
             peers: Vec::new(),
             links_broken: 0,
             seen: None,
+            told: ToldProcess::default(),
         }
     }
 

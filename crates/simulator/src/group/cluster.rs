@@ -231,6 +231,7 @@ impl<S: GroupScene> GroupCluster<S> {
         if process.is_up {
             self.all.poll_service(place);
         }
+        self.all.tell(place, |process| self.watch.borrow().views.delivered_by(process.node()));
         self.check_failure(place);
         worked
     }

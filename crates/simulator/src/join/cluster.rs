@@ -8,7 +8,7 @@ use squall_protocols::membership::StopReason;
 
 use super::plan::{JoinEvent, JoinPlan};
 use super::recorder::Recorders;
-use crate::admission::{BusBody, JoinBus, SimAdmission};
+use crate::admission::{BusBody, JoinBus, JoinProcess, SimAdmission};
 use crate::group::UNREACHABLE_AFTER;
 use crate::run::{RunOutcome, Violation};
 
@@ -114,6 +114,10 @@ impl JoinCluster {
             self.on_given_up(place, &failure);
         }
         self.all.poll_service(place);
+        let delivered = |process: &JoinProcess<_>| {
+            process.group.as_ref().map_or(0, |group| group.application_ref().delivered.get() as usize)
+        };
+        self.all.tell(place, delivered);
         worked
     }
 
