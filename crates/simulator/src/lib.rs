@@ -14,6 +14,7 @@ pub mod checker;
 pub mod coverage;
 pub mod explain;
 pub mod figures;
+pub mod genuine;
 pub mod group;
 pub mod join;
 pub mod multicast;
