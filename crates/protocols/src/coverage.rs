@@ -206,7 +206,7 @@ points! {
     CoordinatorLostLate,
     /// What a sender had under way in a view is sent again in the next, to several shards.
     GenuineResent,
-    /// A record of a message to several shards comes again, and is known.
+    /// A record of a message to several shards arrives once more, and is known.
     GenuineKnown,
     /// A message is ordered that the state of a joiner has in it.
     GenuineInState,

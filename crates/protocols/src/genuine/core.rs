@@ -7,12 +7,12 @@ use squall_fabric::window::{CorruptRecord, WindowReader};
 use squall_fabric::{Fabric, FabricEvent, MirrorId, NodeId};
 
 use super::clock::ShardClock;
-use super::inbox::Inbox;
+use super::inbox::ShardInbox;
 use super::log::{CorruptTimestamp, LogReader, LogWriter};
 use super::marks::DeliveredMarks;
 use super::mutation::{GenuineMutation, is_on};
-use super::order::{Coverage, MessageKey, ShardOrder};
-use super::outbox::{GenuineSendError, Outbox, counting};
+use super::order::{LogCoverage, MessageKey, ShardOrder};
+use super::outbox::{GenuineSendError, ShardOutbox, counting};
 use super::placement::shards_of;
 use super::table::{ShardRow, ShardTable};
 use super::wedge::GenuineCarryover;
@@ -65,7 +65,7 @@ pub struct GenuineMember {
     pub(super) settings: GenuineSettings,
     pub(super) table: ShardTable,
     row: ShardRow,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: ShardOutbox,
     /// The own shard's part; `None` for a member that is in no shard.
     pub(super) shard: Option<ShardMember>,
     /// The view is over: nothing is sent, sequenced, acknowledged or delivered any more \[G9\].
@@ -79,7 +79,7 @@ pub(super) struct ShardMember {
     pub(super) shard: usize,
     pub(super) order: ShardOrder,
     /// The records of each sender, by rank.
-    pub(super) inboxes: Vec<Inbox>,
+    pub(super) inboxes: Vec<ShardInbox>,
     /// The logs of each shard's leader, with the leader's rank.
     logs: Vec<(usize, LogReader)>,
     /// The acknowledgements of all members, by rank, as read at the beginning of the evaluation \[G7\].
@@ -128,7 +128,7 @@ impl GenuineMember {
         if !backlog.is_empty() {
             reach(Point::GenuineResent);
         }
-        let outbox = Outbox::new(&table, &row, &placement, backlog, number);
+        let outbox = ShardOutbox::new(&table, &row, &placement, backlog, number);
         let shard = table.own().map(|shard| {
             let leads = placement.leads(rank);
             ShardMember::new(shard, leads, &table, &placement, &settings, nodes.len(), has_state, marks)
@@ -269,7 +269,7 @@ impl ShardMember {
         marks: DeliveredMarks,
     ) -> Self {
         let row = |writer: usize| ShardRow::new(settings, members, placement.leads(writer));
-        let inbox = |writer: usize| Inbox::new(WindowReader::new(table.row(writer), row(writer).window));
+        let inbox = |writer: usize| ShardInbox::new(WindowReader::new(table.row(writer), row(writer).window));
         let log = |shard: usize| {
             let leader = placement.leader(shard).expect("a shard with members");
             (leader, LogReader::new(shard, row(leader).log))
@@ -354,7 +354,8 @@ impl ShardMember {
         now: u64,
     ) -> usize {
         let Some(sequencer) = &mut self.sequencer else { return 0 };
-        if !self.has_state && !is_on(GenuineMutation::AssignWithoutState) {
+        // Without the marks it would give timestamps to what other shards' leaders know to be delivered [G14].
+        if !self.has_state {
             return 0;
         }
         let mut work = 0;
@@ -386,7 +387,7 @@ impl ShardMember {
         placement: &ShardPlacement,
         rank: usize,
     ) -> usize {
-        let Some(Coverage { reach, destinations, clock }) = self.order.cover() else { return 0 };
+        let Some(LogCoverage { reach, destinations, clock }) = self.order.cover() else { return 0 };
         if let Some(sequencer) = &mut self.sequencer {
             sequencer.clock.raise(clock);
         }

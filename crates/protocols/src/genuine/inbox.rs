@@ -10,7 +10,7 @@ use super::record::RecordHeader;
 /// A walk over the records of one sender. The window rule holds: a record is reported as done when it is delivered, and not
 /// read after that.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct ShardInbox {
     reader: WindowReader,
     /// Records taken; `done <= taken <= done + window`.
     taken: u64,
@@ -27,7 +27,7 @@ struct TakenRecord {
     is_done: bool,
 }
 
-impl Inbox {
+impl ShardInbox {
     pub(super) const fn new(reader: WindowReader) -> Self {
         Self { reader, taken: 0, done: 0, records: VecDeque::new() }
     }

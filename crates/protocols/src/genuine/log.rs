@@ -119,7 +119,7 @@ impl LogReader {
         self.shard
     }
 
-    /// The next entry of `row`, of which so many are announced.
+    /// The next entry of `row`, of which the first `announced` are there.
     pub(super) fn next(
         &mut self,
         row: &Region,

@@ -50,7 +50,7 @@ impl DeliveredMarks {
         }
     }
 
-    /// Forgets senders that are gone: nothing of theirs comes again.
+    /// Forgets senders that are gone: they send nothing any more.
     pub(super) fn retain(&mut self, is_member: impl Fn(NodeId) -> bool) {
         self.senders.retain(|sender, _| is_member(*sender));
     }

@@ -25,7 +25,7 @@
 //! [`GenuineGroup`] evaluates membership before that, and goes from view to view: when the next view is decided, the shards deliver
 //! what the trims hold, in the order of final timestamps; all else is sent again by its sender, or dropped with it.
 //!
-//! **Invariants.** \[G1\] to \[G16\] are stated in docs/invariants.md. Why the order is right: (a) whoever delivers `m` counts the
+//! **Invariants.** \[G1\] to \[G16\] are stated in docs/invariants.md. Why the order is right: (a) a member that delivers `m` counts the
 //! acknowledgement of its own shard's leader, which that leader has posted after all timestamps that it had given, and after
 //! it had raised its clock to the final timestamp of `m`: so no smaller timestamp can come. (b) Whatever any member has delivered
 //! is acknowledged by enough members of each destination shard that every trim holds it. (c) A member within the trim has the

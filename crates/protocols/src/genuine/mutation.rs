@@ -39,13 +39,11 @@ mutations! {
         DropHeld,
         /// \[G13\] What a sender has under way is forgotten.
         ForgetBacklog,
-        /// \[G13\] A message that was delivered is not recognised when it comes again.
+        /// \[G13\] A message that was delivered is not recognised when it is sent again.
         ForgetMarks,
         /// \[G14\] The state of a joiner comes without marks.
         LeaveMarksBehind,
-        /// \[G14\] A leader that joined gives timestamps before it has the state.
-        AssignWithoutState,
-        /// \[G15\] Positions of different views are not told apart.
+        /// \[G15\] Positions of different views are not distinguished.
         PositionWithoutView,
         /// \[G16\] Acknowledgements go to all shards.
         AcknowledgeToAll,

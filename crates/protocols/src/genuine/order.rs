@@ -33,7 +33,7 @@ impl PendingMessage {
 
 /// How far a member's acknowledgement has risen \[G5\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Coverage {
+pub(super) struct LogCoverage {
     /// The new acknowledgement.
     pub(super) reach: u64,
     /// The shards that the newly covered messages address, as a set of bits.
@@ -102,8 +102,8 @@ impl ShardOrder {
     }
 
     /// Raises the acknowledgement as far as the log is complete here, without gaps \[G5\].
-    pub(super) fn cover(&mut self) -> Option<Coverage> {
-        let mut covered: Option<Coverage> = None;
+    pub(super) fn cover(&mut self) -> Option<LogCoverage> {
+        let mut covered: Option<LogCoverage> = None;
         let mut next = 0;
         while let Some((clock, key)) = self.log.get(next).copied() {
             let message = self.messages.get(&key);
@@ -118,7 +118,7 @@ impl ShardOrder {
             next += 1;
             if is_complete {
                 let destinations = message.and_then(|message| message.destinations).unwrap_or(0);
-                let coverage = covered.get_or_insert(Coverage { reach: 0, destinations: 0, clock: 0 });
+                let coverage = covered.get_or_insert(LogCoverage { reach: 0, destinations: 0, clock: 0 });
                 coverage.reach = clock;
                 coverage.destinations |= destinations;
                 coverage.clock = coverage.clock.max(last.map_or(0, |last| last.clock));

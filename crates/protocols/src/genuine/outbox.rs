@@ -71,7 +71,7 @@ struct ShardWindow {
 
 /// The windows of a sender in one view.
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub(super) struct ShardOutbox {
     /// By shard; `None` for those without members.
     windows: Vec<Option<ShardWindow>>,
     populated: u64,
@@ -83,7 +83,7 @@ pub(super) struct Outbox {
     is_closed: bool,
 }
 
-impl Outbox {
+impl ShardOutbox {
     pub(super) fn new(
         table: &ShardTable,
         row: &ShardRow,

@@ -54,7 +54,7 @@ pub struct Timestamp {
 /// A message, as it is delivered.
 #[derive(Clone, Copy, Debug)]
 pub struct GenuineMessage<'a> {
-    /// Who sent it.
+    /// Its sender.
     pub sender: NodeId,
     /// Its number among the sender's messages; messages of a sender are not delivered in the order of their numbers unless the
     /// sender waits for each delivery.

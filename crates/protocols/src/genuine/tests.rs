@@ -1,7 +1,7 @@
 //! The rules of the order, one by one (RamCast §3.4).
 
 use super::mutation::{GenuineMutation, with};
-use super::order::{Coverage, MessageKey, ShardOrder};
+use super::order::{LogCoverage, MessageKey, ShardOrder};
 use super::{QuorumRule, ShardPlacement, Timestamp};
 
 const M: MessageKey = (0, 0);
@@ -70,7 +70,7 @@ fn an_acknowledgement_covers_what_is_complete_without_a_gap() {
     order.on_record(M, 0b11);
     assert_eq!(order.cover(), None, "a timestamp of M is missing");
     order.on_timestamp(M, at(20, 1));
-    assert_eq!(order.cover(), Some(Coverage { reach: 2, destinations: 0b11, clock: 20 }));
+    assert_eq!(order.cover(), Some(LogCoverage { reach: 2, destinations: 0b11, clock: 20 }));
     assert_eq!((order.cover(), order.reach()), (None, 2));
 }
 
@@ -106,7 +106,7 @@ fn the_trims_of_all_shards_decide() {
     assert_eq!(with(GenuineMutation::OwnTrimDecides, own), Ok(vec![N, M]));
 }
 
-/// \[G10\] A trim below what was delivered would be a mistake of the agreement.
+/// \[G10\] A trim below what was delivered would be a fault of the agreement.
 #[test]
 #[should_panic(expected = "[G10]")]
 fn what_was_delivered_is_within_the_trim() {

@@ -16,13 +16,13 @@ use super::program::{GenuineApp, Workload, member, place};
 use crate::group::UNREACHABLE_AFTER;
 use crate::run::{RunOutcome, Violation};
 
-/// After the last fault all is delivered, and all who live and are wanted are in one view, within this virtual time.
+/// After the last fault all is delivered, and all nodes that live and are wanted are in one view, within this virtual time.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// The nodes do their work in fewer turns.
 const STEPS_MAX: u32 = 400_000;
 
-/// Whether a run with heartbeats is over is looked at once in so many turns.
+/// Whether a run with heartbeats is over is checked once in this number of turns.
 const LOOK_EVERY: u32 = 64;
 
 /// How often a joiner asks again, to be admitted or for the state.
@@ -91,7 +91,7 @@ impl GenuineCluster {
             if self.history.borrow().violation.is_some() {
                 break;
             }
-            // Heartbeats go on forever. To look at everything takes longer than many turns.
+            // Heartbeats never end. To look at everything takes longer than many turns.
             let may_be_over = self.plan.group.suspicion_after.is_some() && steps.is_multiple_of(LOOK_EVERY);
             if may_be_over && self.world.now() > last_fault && self.is_settled() {
                 break;
@@ -274,7 +274,7 @@ impl GenuineCluster {
         !self.going().any(|other| other.view_id().is_some() && is_home(other))
     }
 
-    /// \[V13\] Whoever wished to leave has left.
+    /// \[V13\] Nodes that wished to leave have left.
     fn check_leavers(&self) -> Result<(), Violation> {
         let wished = |node: &&ClusterNode| {
             let leaves = self.plan.group.leaves.iter().any(|(leaver, _)| *leaver == node.id.0);
@@ -317,7 +317,7 @@ impl GenuineCluster {
         Ok(())
     }
 
-    /// Whoever has stopped had a reason.
+    /// Nodes that have stopped had a reason.
     fn check_stops(&self) -> Result<(), Violation> {
         let is_sure = !self.plan.group.has_false_suspicion();
         let healthy = self.plan.group.healthy(|node| !self.world.lives(node));
@@ -410,9 +410,9 @@ impl ClusterNode {
     fn part_with_the_departed(&mut self) {
         let Some(group) = &self.group else { return };
         let distrusted = group.membership().map_or(&[][..], Membership::distrusted);
-        assert!(distrusted.is_empty(), "[V1], [V2] nobody here writes what cannot be: {distrusted:?}");
+        assert!(distrusted.is_empty(), "[V1], [V2] no member here writes what cannot be: {distrusted:?}");
         let members = match (group.membership(), group.ended()) {
-            // Not before all members know of the view: who departs might mislead those who do not.
+            // Not before all members know of the view: a member that departs might mislead those that do not.
             (Some(membership), _) if membership.is_ready() => membership.view().nodes(),
             (None, Some(_)) => return self.part_with_all(),
             _ => return,

@@ -13,10 +13,10 @@ use squall_protocols::membership::{Member, MembershipSettings, View};
 
 use super::program::place;
 
-/// A write takes so long.
+/// The time that a write takes.
 const DELAY: Duration = Duration::from_micros(1);
 
-/// Who sends the message.
+/// The sender of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepSender {
     /// The leader of the first destination shard.
