@@ -1,7 +1,7 @@
 //! The clock of a shard, which its leader alone has (RamCast §3.4) \[G3\].
 
 use super::ClockKind;
-use super::mutation::{GenuineMutation, is_on};
+use super::mutation;
 
 /// Gives each message of a shard a greater timestamp than the one before, and than all that the leader has acknowledged.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ impl ShardClock {
 
     /// The next timestamp, where it is `now` by the leader's own time in nanoseconds.
     pub(super) fn next(&mut self, now: u64) -> u64 {
-        let step = u64::from(!is_on(GenuineMutation::RepeatTimestamp) || self.clock == 0);
+        let step = u64::from(!mutant!(RepeatTimestamp) || self.clock == 0);
         let counter = self.clock + step;
         self.clock = match self.kind {
             ClockKind::Logical => counter,
@@ -29,7 +29,7 @@ impl ShardClock {
 
     /// No timestamp up to `clock` is given any more \[G5\].
     pub(super) fn raise(&mut self, clock: u64) {
-        if !is_on(GenuineMutation::KeepClock) {
+        if !mutant!(KeepClock) {
             self.clock = self.clock.max(clock);
         }
     }

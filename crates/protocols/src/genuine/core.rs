@@ -10,7 +10,7 @@ use super::clock::ShardClock;
 use super::inbox::ShardInbox;
 use super::log::{CorruptTimestamp, LogReader, LogWriter};
 use super::marks::DeliveredMarks;
-use super::mutation::{GenuineMutation, is_on};
+use super::mutation;
 use super::order::{LogCoverage, MessageKey, ShardOrder};
 use super::outbox::{GenuineSendError, ShardOutbox, counting};
 use super::placement::shards_of;
@@ -122,9 +122,7 @@ impl GenuineMember {
         let row = ShardRow::new(&settings, nodes.len(), placement.leads(rank));
         let GenuineCarryover { mut marks, backlog, number } = before;
         marks.retain(|node| nodes.contains(&node));
-        if is_on(GenuineMutation::ForgetMarks) {
-            marks = DeliveredMarks::default();
-        }
+        mutant!(ForgetMarks => marks = DeliveredMarks::default());
         if !backlog.is_empty() {
             reach(Point::GenuineResent);
         }
@@ -177,7 +175,7 @@ impl GenuineMember {
     /// delivered since its first view and is not in the state comes after it.
     pub fn take_state(&mut self, marks: &DeliveredMarks) {
         let Some(shard) = &mut self.shard else { return };
-        if !is_on(GenuineMutation::LeaveMarksBehind) {
+        if !mutant!(LeaveMarksBehind) {
             shard.marks.merge(marks);
         }
         shard.has_state = true;
@@ -210,7 +208,7 @@ impl GenuineMember {
 
     /// Evaluates once; returns the amount of work done.
     pub fn poll<F: Fabric>(&mut self, fabric: &mut F, mut deliver: impl FnMut(GenuineMessage<'_>)) -> usize {
-        let is_over = self.is_wedged && !is_on(GenuineMutation::ActAfterWedge);
+        let is_over = self.is_wedged && !mutant!(ActAfterWedge);
         if is_over || self.failure.is_some() || !self.table.is_ready() {
             return 0;
         }
@@ -392,7 +390,7 @@ impl ShardMember {
             sequencer.clock.raise(clock);
         }
         self.acknowledged[rank] = self.acknowledged[rank].max(reach);
-        let all = is_on(GenuineMutation::AcknowledgeToAll);
+        let all = mutant!(AcknowledgeToAll);
         for shard in counting(if all { u64::MAX } else { destinations }, placement) {
             table.acknowledge(shard, row.acknowledged, reach);
         }
@@ -410,7 +408,7 @@ impl ShardMember {
         let (writer, number) = key;
         let sender = nodes[writer];
         let inbox = &mut self.inboxes[writer];
-        if self.marks.has(sender, number) && !is_on(GenuineMutation::ForgetMarks) {
+        if self.marks.has(sender, number) && !mutant!(ForgetMarks) {
             reach(Point::GenuineInState);
         } else {
             let (header, bytes) = inbox.message(number);
@@ -426,6 +424,6 @@ impl ShardMember {
 
 /// The place in the order of all messages of what has this final timestamp in this view \[G15\].
 pub(super) fn position(view: u64, timestamp: Timestamp) -> GenuinePosition {
-    let view = if is_on(GenuineMutation::PositionWithoutView) { 0 } else { view };
+    let view = if mutant!(PositionWithoutView) { 0 } else { view };
     GenuinePosition { view, timestamp }
 }

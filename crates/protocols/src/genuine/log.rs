@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use squall_fabric::Region;
 
-use super::mutation::{GenuineMutation, is_on};
+use super::mutation;
 use super::order::MessageKey;
 
 /// Words of an entry: sender and number, clock.
@@ -130,7 +130,7 @@ impl LogReader {
         }
         let place = self.geometry.place(self.read);
         let (name, clock) = (row.load(place.start), row.load(place.start + 1));
-        if clock <= self.clock && !is_on(GenuineMutation::RepeatTimestamp) {
+        if clock <= self.clock && !mutant!(RepeatTimestamp) {
             return Err(CorruptTimestamp { shard: self.shard, entry: self.read });
         }
         (self.read, self.clock) = (self.read + 1, clock);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::mutation::{GenuineMutation, is_on};
+use super::mutation;
 use super::placement::shards_of;
 use super::{QuorumRule, ShardPlacement, Timestamp};
 
@@ -24,9 +24,7 @@ impl PendingMessage {
         let timestamp = |shard| Some(Timestamp { clock: *self.timestamps.get(&shard)?, shard });
         let all: Option<Vec<Timestamp>> = shards_of(self.destinations?).map(timestamp).collect();
         let all = all?;
-        if is_on(GenuineMutation::FinalOfOwnShard) {
-            return timestamp(own);
-        }
+        mutant!(FinalOfOwnShard => return timestamp(own));
         all.into_iter().max()
     }
 }
@@ -109,10 +107,9 @@ impl ShardOrder {
             let message = self.messages.get(&key);
             let last = message.and_then(|message| message.final_timestamp(self.shard));
             let has_record = message.is_none_or(|message| message.destinations.is_some());
-            let is_complete = message.is_none()
-                || last.is_some()
-                || has_record && is_on(GenuineMutation::AcknowledgeIncomplete);
-            if !is_complete && !is_on(GenuineMutation::AcknowledgePastGap) {
+            let is_complete =
+                message.is_none() || last.is_some() || has_record && mutant!(AcknowledgeIncomplete);
+            if !is_complete && !mutant!(AcknowledgePastGap) {
                 break;
             }
             next += 1;
@@ -147,8 +144,8 @@ impl ShardOrder {
         for key in self.queue.values() {
             let message = &self.messages[key];
             let Some(last) = message.final_timestamp(self.shard) else {
-                let is_passed = is_on(GenuineMutation::PassUnordered)
-                    || message.destinations.is_none() && is_on(GenuineMutation::PassMissingRecord);
+                let is_passed =
+                    mutant!(PassUnordered) || message.destinations.is_none() && mutant!(PassMissingRecord);
                 if is_passed {
                     continue;
                 }
@@ -157,8 +154,7 @@ impl ShardOrder {
             let is_acknowledged = |(shard, clock): (&usize, &u64)| {
                 is_stable(placement.members(*shard), quorum, acknowledged, *clock)
             };
-            let is_ready = message.timestamps.iter().all(is_acknowledged)
-                || is_on(GenuineMutation::DeliverUnacknowledged);
+            let is_ready = message.timestamps.iter().all(is_acknowledged) || mutant!(DeliverUnacknowledged);
             return is_ready.then_some((*key, last));
         }
         None
@@ -196,20 +192,18 @@ impl ShardOrder {
         for key in self.queue.values() {
             let message = &self.messages[key];
             let last = message.final_timestamp(self.shard);
-            if is_on(GenuineMutation::KeepOrdered) {
+            if mutant!(KeepOrdered) {
                 held.extend(last.map(|last| (*key, last)));
             } else if within(self.shard, message.timestamps[&self.shard]) {
                 let last = last.ok_or(*key)?;
                 let is_in = message.timestamps.iter().all(|(shard, clock)| within(*shard, *clock));
-                if is_in || is_on(GenuineMutation::OwnTrimDecides) {
+                if is_in || mutant!(OwnTrimDecides) {
                     held.push((*key, last));
                 }
             }
         }
         // Those with a final timestamp are in its order.
-        if is_on(GenuineMutation::DropHeld) {
-            held.clear();
-        }
+        mutant!(DropHeld => held.clear());
         Ok(held)
     }
 }
@@ -224,6 +218,6 @@ fn bound(message: &PendingMessage, shard: usize) -> Option<Timestamp> {
 fn is_stable(members: &[usize], quorum: QuorumRule, acknowledged: &[u64], clock: u64) -> bool {
     let has = |rank: &&usize| acknowledged[**rank] >= clock;
     let leader = members.first().is_none_or(|leader| acknowledged[*leader] >= clock);
-    (leader || is_on(GenuineMutation::QuorumWithoutLeader))
+    (leader || mutant!(QuorumWithoutLeader))
         && members.iter().filter(has).count() >= quorum.least(members.len())
 }

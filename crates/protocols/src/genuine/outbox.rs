@@ -9,7 +9,7 @@ use squall_fabric::trusted;
 use squall_fabric::window::{ReserveError, WindowPublisher, WindowReader, WindowWriter};
 
 use super::ShardPlacement;
-use super::mutation::{GenuineMutation, is_on};
+use super::mutation;
 use super::placement::shards_of;
 use super::record::{HEADER_BYTES, RecordHeader};
 use super::table::{ShardRow, ShardTable};
@@ -135,7 +135,7 @@ impl ShardOutbox {
             if header.destinations & self.populated == 0 {
                 continue;
             }
-            if is_on(GenuineMutation::NumberAgain) {
+            if mutant!(NumberAgain) {
                 header.number = self.number;
                 self.number += 1;
             }
@@ -191,7 +191,7 @@ impl ShardOutbox {
                 continue;
             }
             let reports = placement.members(shard).iter().map(|rank| done(shard, *rank));
-            let least = if is_on(GenuineMutation::ReuseAfterFirst) { reports.max() } else { reports.min() };
+            let least = if mutant!(ReuseAfterFirst) { reports.max() } else { reports.min() };
             let least = least.unwrap_or(0);
             // The reader follows, so that it is at the oldest record when the view ends.
             for index in *freed..least {
@@ -233,9 +233,7 @@ impl ShardOutbox {
         }
         let mut backlog: VecDeque<BacklogMessage> = left.into_values().collect();
         backlog.append(&mut self.backlog);
-        if is_on(GenuineMutation::ForgetBacklog) {
-            backlog.clear();
-        }
+        mutant!(ForgetBacklog => backlog.clear());
         (backlog, self.number)
     }
 }

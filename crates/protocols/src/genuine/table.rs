@@ -16,7 +16,7 @@ use squall_fabric::window::{Announcement, WindowGeometry};
 use squall_fabric::{Column, Fabric, FabricEvent, MirrorId, MirrorKey, NodeId, Region, RowLayout};
 
 use super::log::LogGeometry;
-use super::mutation::{GenuineMutation, is_on};
+use super::mutation;
 use super::record::HEADER_BYTES;
 use super::{GenuineSettings, SHARDS_MAX, ShardPlacement};
 use crate::membership::View;
@@ -182,9 +182,7 @@ impl ShardTable {
     /// Stores an acknowledgement for the members of a shard.
     pub(super) fn acknowledge(&mut self, shard: usize, column: Column<u64>, value: u64) {
         self.raise(shard, column, value);
-        if is_on(GenuineMutation::AcknowledgeFirst) {
-            self.posts.rotate_right(1);
-        }
+        mutant!(AcknowledgeFirst => self.posts.rotate_right(1));
     }
 
     /// Reports that `done` records of another member are done here.

@@ -6,7 +6,7 @@ use squall_fabric::{Fabric, NodeId};
 
 use super::core::{ShardMember, position};
 use super::marks::DeliveredMarks;
-use super::mutation::{GenuineMutation, is_on};
+use super::mutation;
 use super::outbox::BacklogMessage;
 use super::{GenuineFailure, GenuineMember, GenuineMessage};
 use crate::coverage::{Point, reach};
@@ -34,7 +34,7 @@ impl<F: Fabric> Subgroups<F> for GenuineMember {
     fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) {
         self.stop();
         let Some(shard) = &self.shard else { return };
-        let count = shard.order.reach() + u64::from(is_on(GenuineMutation::CountTooMuch));
+        let count = shard.order.reach() + u64::from(mutant!(CountTooMuch));
         counts[0] = 1 + count;
         if shard.has_state {
             states[shard.shard / 64] |= 1 << (shard.shard % 64);

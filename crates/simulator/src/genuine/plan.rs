@@ -110,7 +110,8 @@ impl GenuinePlan {
         let group = &mut self.group;
         group.suspicion_after = None;
         self.homes.truncate(group.members as usize);
-        (group.joins.clear(), group.leaves.clear());
+        group.joins.clear();
+        group.leaves.clear();
         if prng.chance(600) {
             self.settings.quorum = QuorumRule::Majority;
         }
