@@ -124,6 +124,7 @@ promises!(
         "eight shards",
         "hybrid clock",
         "join",
+        "late request for the state",
         "leave",
         "member of no shard",
         "partition",

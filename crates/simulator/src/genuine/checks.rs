@@ -31,9 +31,13 @@ pub(super) struct GenuineHistory {
     sent: BTreeMap<MessageId, Sent>,
     /// Messages in the order in which each was delivered first.
     told: Vec<MessageId>,
+    /// The same messages.
+    told_set: BTreeSet<MessageId>,
     positions: BTreeMap<MessageId, GenuinePosition>,
     /// By node.
     delivered: Vec<Delivered>,
+    /// The same messages, by node.
+    delivered_sets: Vec<BTreeSet<MessageId>>,
     /// The members of each view.
     views: BTreeMap<u64, Vec<NodeId>>,
     /// How many messages were delivered, over all nodes.
@@ -47,8 +51,10 @@ impl GenuineHistory {
             plan: plan.clone(),
             sent: BTreeMap::new(),
             told: Vec::new(),
+            told_set: BTreeSet::new(),
             positions: BTreeMap::new(),
             delivered: vec![Vec::new(); plan.homes.len()],
+            delivered_sets: vec![BTreeSet::new(); plan.homes.len()],
             views: BTreeMap::new(),
             total: 0,
             violation: None,
@@ -86,6 +92,7 @@ impl GenuineHistory {
 
     /// A node takes over the state of another one.
     pub(super) fn on_state(&mut self, node: NodeId, state: Delivered) {
+        self.delivered_sets[node.0 as usize] = state.iter().map(|(id, _)| *id).collect();
         self.delivered[node.0 as usize] = state;
     }
 
@@ -108,7 +115,7 @@ impl GenuineHistory {
             })
         };
         let Some(sent) = self.sent.get(&id) else { return fail("integrity", "[G2] it was never sent") };
-        let mine = &self.delivered[node.0 as usize];
+        let (mine, mine_set) = (&self.delivered[node.0 as usize], &self.delivered_sets[node.0 as usize]);
         if !self.plan.concerns(sent.destinations, node.0) || message.destinations != sent.destinations {
             return fail("integrity", "[G2] it is addressed to others");
         }
@@ -116,7 +123,7 @@ impl GenuineHistory {
         if !payload::matches(seed, sender, message.number, MESSAGE_MAX, message.bytes) {
             return fail("contents", "[G8] its bytes are others");
         }
-        if mine.iter().any(|(other, _)| *other == id) {
+        if mine_set.contains(&id) {
             return fail("integrity", "[G13] it was delivered here before");
         }
         if mine.last().is_some_and(|(_, last)| *last >= message.position) {
@@ -127,16 +134,16 @@ impl GenuineHistory {
         }
         let known = &self.told[..sent.told];
         let missing = known.iter().find(|other| {
-            self.plan.concerns(self.sent[other].destinations, node.0)
-                && mine.iter().all(|(id, _)| id != *other)
+            !mine_set.contains(*other) && self.plan.concerns(self.sent[*other].destinations, node.0)
         });
         if let Some(other) = missing {
             return fail("time", &format!("[G6] {other:?} had been delivered when it was sent"));
         }
-        if !self.told.contains(&id) {
+        if self.told_set.insert(id) {
             self.told.push(id);
         }
         self.delivered[node.0 as usize].push((id, message.position));
+        self.delivered_sets[node.0 as usize].insert(id);
         self.total += 1;
         Ok(())
     }
@@ -194,14 +201,13 @@ impl GenuineHistory {
     /// node has delivered, and all that members have sent.
     pub(super) fn check_complete(&self, present: &[NodeId]) -> Result<(), Violation> {
         for (id, sent) in &self.sent {
-            let is_told = self.told.contains(id);
+            let is_told = self.told_set.contains(id);
             if !is_told && !present.contains(&id.0) {
                 continue;
             }
             let lacks = |node: &&NodeId| {
-                let delivered = &self.delivered[node.0 as usize];
                 self.plan.concerns(sent.destinations, node.0)
-                    && delivered.iter().all(|(other, _)| other != id)
+                    && !self.delivered_sets[node.0 as usize].contains(id)
             };
             if let Some(node) = present.iter().find(lacks) {
                 let checker = if is_told { "agreement" } else { "validity" };

@@ -5,14 +5,12 @@ use std::rc::Rc;
 
 use squall_fabric::sim::{CostModel, Prng, SimConfig, SimFabric, SimWorld};
 use squall_fabric::{Core, Duration, Fabric, FabricEvent, Instant, NodeId};
-use squall_protocols::genuine::{
-    DeliveredMarks, GenuineEnd, GenuineGroup, GenuineGroupSettings, ShardPlacement,
-};
+use squall_protocols::genuine::{DeliveredMarks, GenuineEnd, GenuineGroup, GenuineGroupSettings};
 use squall_protocols::membership::{Membership, MembershipSettings, MembershipState, StopReason, View};
 
 use super::checks::{Delivered, GenuineHistory};
 use super::plan::GenuinePlan;
-use super::program::{GenuineApp, Workload, member, place};
+use super::program::{GenuineApp, Workload, member};
 use crate::group::UNREACHABLE_AFTER;
 use crate::run::{RunOutcome, Violation};
 
@@ -51,7 +49,7 @@ struct ClusterNode {
     asks_at: Option<Instant>,
     leaves_at: Option<Instant>,
     /// When it asks for the state of its shard, and the one that is on its way.
-    wants_state_at: Instant,
+    wants_state_at: Option<Instant>,
     state: Option<(Instant, DeliveredMarks, Delivered)>,
 }
 
@@ -155,27 +153,29 @@ impl GenuineCluster {
         let leader = self.nodes.iter_mut().filter(leads).max_by_key(|node| node.view_id());
         let Some(leader) = leader else { return true };
         let (id, group) = (leader.id, leader.group.as_mut().expect("it leads"));
-        let view = group.membership().expect("it leads").view();
-        if holders(self.plan.shards, view, self.plan.homes[i]).next().is_some() {
+        let is_held = |shard| group.membership().expect("it leads").is_held(shard);
+        if self.plan.homes[i].is_none_or(is_held) {
             group.admit(joiner);
             self.world.wake(id.0);
         }
         true
     }
 
-    /// A joiner that is in a view asks a member that holds the state.
+    /// A joiner that is in a view asks a member of its shard that holds the state. What that member has delivered by the time at
+    /// which it is asked is in the state.
     fn ask_for_state(&mut self, i: usize) -> bool {
         let node = &self.nodes[i];
-        let Some(view) = node.lacks_state().filter(|_| node.fabric.now() >= node.wants_state_at) else {
+        let Some(id) = node.lacks_state().map(|view| view.id) else { return false };
+        let (now, asked) = (node.fabric.now(), node.wants_state_at);
+        let at = asked.unwrap_or_else(|| now + draw_up_to(self.plan.request_max, &mut self.prng));
+        self.nodes[i].wants_state_at = Some(at);
+        if now < at {
             return false;
-        };
-        let now = node.fabric.now();
-        let candidates: Vec<NodeId> = holders(self.plan.shards, view, self.plan.homes[i]).collect();
-        let id = view.id;
+        }
+        let home = self.plan.homes[i];
         let gives = |node: &&ClusterNode| {
-            let holds = node.group.as_ref().is_some_and(GenuineGroup::has_state);
-            candidates.contains(&node.id)
-                && holds
+            self.plan.homes[node.id.0 as usize] == home
+                && node.holds_state()
                 && self.world.lives(node.id.0)
                 && node.view_id() >= Some(id)
         };
@@ -184,12 +184,12 @@ impl GenuineCluster {
             let provider = providers[self.prng.index(providers.len())];
             let marks =
                 provider.group.as_ref().and_then(GenuineGroup::member).and_then(|member| member.marks());
-            let delay = Duration::from_nanos(self.prng.below(1 + self.plan.transfer_max.as_nanos() as u64));
+            let delay = draw_up_to(self.plan.transfer_max, &mut self.prng);
             let delivered = self.history.borrow().delivered(provider.id).clone();
             (now + delay, marks.expect("a member of a shard").clone(), delivered)
         });
         let node = &mut self.nodes[i];
-        node.wants_state_at = now + ASK_EVERY;
+        node.wants_state_at = Some(now + ASK_EVERY);
         if node.state.is_none() {
             node.state = state;
         }
@@ -242,12 +242,7 @@ impl GenuineCluster {
 
     /// Whether all members that held the state of a shard are gone, though it has members.
     fn has_lost_a_state(&self) -> bool {
-        let holds = |node: &&ClusterNode| node.group.as_ref().is_some_and(GenuineGroup::has_state);
-        let home = |node: &ClusterNode| self.plan.homes[node.id.0 as usize];
-        let is_lost = |node: &ClusterNode| {
-            node.lacks_state().is_some() && !self.going().filter(holds).any(|other| home(other) == home(node))
-        };
-        self.going().any(is_lost)
+        self.going().any(|node| node.lacks_state().is_some() && !self.is_held_elsewhere(node))
     }
 
     /// \[V10\] The healthy members are in the last view, and have sent all.
@@ -255,9 +250,8 @@ impl GenuineCluster {
         let fail = |text: String| Err(Violation { checker: "availability", text });
         for node in self.plan.group.healthy(|node| !self.world.lives(node)) {
             let node = &self.nodes[node as usize];
-            if node.view_id().is_none()
-                && (node.id.0 < self.plan.group.members || !self.has_lost_a_shard(node))
-            {
+            let may_join = node.id.0 < self.plan.group.members || self.is_held_elsewhere(node);
+            if node.view_id().is_none() && may_join {
                 return fail(format!("[V10] {} is healthy and is not in the last view", node.id));
             }
             if node.view_id().is_some() && !node.work.is_done() && !self.has_lost_a_state() {
@@ -267,20 +261,28 @@ impl GenuineCluster {
         Ok(())
     }
 
-    /// Whether no member of a joiner's shard is left that could admit it \[G14\].
-    fn has_lost_a_shard(&self, node: &ClusterNode) -> bool {
-        let home = self.plan.homes[node.id.0 as usize];
-        let is_home = |other: &ClusterNode| self.plan.homes[other.id.0 as usize] == home;
-        !self.going().any(|other| other.view_id().is_some() && is_home(other))
+    /// Whether another member of a node's shard holds its state: else no joiner may come into the shard, even if it has
+    /// members, which have joined and then lost all that held the state \[G14\].
+    fn is_held_elsewhere(&self, node: &ClusterNode) -> bool {
+        let home = |node: &ClusterNode| self.plan.homes[node.id.0 as usize];
+        let holds = |other: &ClusterNode| {
+            other.id != node.id
+                && home(other) == home(node)
+                && other.view_id().is_some()
+                && other.holds_state()
+        };
+        self.going().any(holds)
     }
 
     /// \[V13\] Nodes that wished to leave have left.
     fn check_leavers(&self) -> Result<(), Violation> {
         let wished = |node: &&ClusterNode| {
             let leaves = self.plan.group.leaves.iter().any(|(leaver, _)| *leaver == node.id.0);
-            let home = self.plan.homes[node.id.0 as usize];
-            // A member that alone holds a state stays while another one waits for it.
-            leaves && node.leaves_at.is_none() && node.view_id().is_some() && home.is_none()
+            // A member that alone holds a state stays.
+            let is_needed = node.holds_state()
+                && self.plan.homes[node.id.0 as usize].is_some()
+                && !self.is_held_elsewhere(node);
+            leaves && node.leaves_at.is_none() && node.view_id().is_some() && !is_needed
         };
         match self.going().find(wished) {
             Some(node) => {
@@ -300,7 +302,7 @@ impl GenuineCluster {
                 let is_cut_off = self
                     .going()
                     .any(|other| node.group.as_ref().is_some_and(|group| group.has_lost(other.id)));
-                if is_cut_off || self.has_lost_a_shard(node) || self.has_lost_a_state() {
+                if is_cut_off || !self.is_held_elsewhere(node) {
                     continue;
                 }
                 return fail(format!("[V8] {} still waits to join view {last}", node.id));
@@ -345,16 +347,9 @@ impl GenuineCluster {
     }
 }
 
-/// The members of a view that hold the state of a shard; of no shard, all.
-fn holders(shards: usize, view: &View, home: Option<usize>) -> impl Iterator<Item = NodeId> {
-    let placement: ShardPlacement = place(shards, view);
-    let ranks: Vec<usize> = match home {
-        Some(shard) => placement.members(shard).to_vec(),
-        None => (0..view.members.len()).collect(),
-    };
-    let held = home.and_then(|shard| view.holders.get(shard).copied()).unwrap_or(u64::MAX);
-    let nodes = view.nodes();
-    ranks.into_iter().filter(move |rank| held >> rank & 1 == 1).map(move |rank| nodes[rank])
+/// Up to `max`; nothing is drawn for a plan without it.
+fn draw_up_to(max: Duration, prng: &mut Prng) -> Duration {
+    if max.is_zero() { max } else { Duration::from_nanos(prng.below(1 + max.as_nanos() as u64)) }
 }
 
 impl ClusterNode {
@@ -382,7 +377,7 @@ impl ClusterNode {
             has_parted: false,
             asks_at,
             leaves_at,
-            wants_state_at: Instant::from_nanos(0),
+            wants_state_at: None,
             state: None,
         }
     }
@@ -404,6 +399,11 @@ impl ClusterNode {
         let group = self.group.as_ref().filter(|group| !group.has_state())?;
         let marks = group.member()?.marks();
         marks.and_then(|_| group.membership()).map(Membership::view)
+    }
+
+    /// Whether it has the state of its shard; a joiner before its first view has none.
+    fn holds_state(&self) -> bool {
+        self.group.as_ref().is_some_and(GenuineGroup::has_state)
     }
 
     /// Closes the connections to those who are no longer members, and to all when the group has ended here.
@@ -438,7 +438,8 @@ impl ClusterNode {
         let Some(group) = &self.group else { return self.asks_at };
         let asks = self.asks_at.filter(|_| group.membership().is_none() && group.ended().is_none());
         let send = self.work.next_deadline().filter(|_| group.member().is_some());
-        let wants = self.lacks_state().map(|_| self.wants_state_at);
+        // At once in a view that it has just begun: to ask for the state.
+        let wants = self.lacks_state().map(|_| self.wants_state_at.unwrap_or(Instant::from_nanos(0)));
         let state = self.state.as_ref().map(|(at, ..)| *at).filter(|_| group.member().is_some());
         let core = Core::<SimFabric>::next_deadline(group);
         [asks, self.leaves_at.filter(|_| group.ended().is_none()), send, wants, state, core]

@@ -5,10 +5,6 @@
 //! was delivered before a message was sent comes before it; \[G15\] positions; \[G16\] that no word passes between nodes that a
 //! message does not concern; after the last fault one view, in which all that its members have sent is delivered by all members of
 //! the destination shards; \[V5\] \[V8\] \[V10\] as in [`crate::group`]. [`steps`] counts write delays.
-//!
-//! **Open defects.** Seed 3042 violates \[V10\]: node 7, which joins shard 1 at 1.3 ms, is healthy and is not in the last view; nodes
-//! 0 and 2 have crashed before. Whether the core or the checker is at fault is not known. No run of seeds 0 to 7,999 reaches
-//! `GenuineInState`, though the scenario promises it.
 
 mod checks;
 mod cluster;

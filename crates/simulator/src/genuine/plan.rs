@@ -24,6 +24,8 @@ pub struct GenuinePlan {
     pub destinations: Vec<u64>,
     /// The settings.
     pub settings: GenuineSettings,
+    /// How long a joiner in its first view takes to ask for the state, at most.
+    pub request_max: Duration,
     /// How long the state of a joiner is on its way, at most.
     pub transfer_max: Duration,
     /// Words that pass between nodes are counted.
@@ -47,6 +49,9 @@ impl GenuinePlan {
         }
         if prng.chance(150) {
             plan.add_slow_shard(&mut prng);
+        }
+        if prng.chance(500) {
+            plan.add_late_state(&mut prng);
         }
         plan
     }
@@ -99,6 +104,7 @@ impl GenuinePlan {
             senders: prng.draw() | prng.draw(),
             destinations,
             settings,
+            request_max: Duration::ZERO,
             transfer_max: Duration::from_nanos(prng.below(300_000)),
             counts_words: !group.early_sight && prng.chance(200),
             group,
@@ -142,6 +148,15 @@ impl GenuinePlan {
         }
     }
 
+    /// The state of a joiner is taken while messages of its first views are under way: some are in it that the joiner has not
+    /// delivered, if it comes faster than their acknowledgements.
+    fn add_late_state(&mut self, prng: &mut Prng) {
+        self.request_max = Duration::from_nanos(1 + prng.below(100_000));
+        if prng.chance(700) {
+            self.transfer_max = Duration::from_nanos(prng.below(2_000));
+        }
+    }
+
     /// The nodes whose home is a shard of the set.
     pub(super) fn concerns(&self, destinations: u64, node: u32) -> bool {
         self.homes[node as usize].is_some_and(|shard| destinations >> shard & 1 == 1)
@@ -151,6 +166,7 @@ impl GenuinePlan {
     pub(crate) fn faults(&self) -> Vec<&'static str> {
         let own = [
             ("counted words", self.counts_words),
+            ("late request for the state", !self.request_max.is_zero()),
             ("hybrid clock", self.settings.clock == ClockKind::Hybrid),
             ("member of no shard", self.homes.contains(&None)),
             ("eight shards", self.shards == 8),
