@@ -82,8 +82,8 @@ fn genuine_multicast_holds_under_the_adversary() {
     assert!(summary.delivered > 150_000, "the scenario does too little: {}", summary.delivered);
 }
 
-/// Joiner 6 of shard 1 was in the view when both members that held its state died, and joiner 7 was to be in the last view all the
-/// same: no member could have given it a state \[G14\].
+/// Joiner 6 was let into shard 1 although the leader had suspected both members that held its state, and joiner 7 was then to be
+/// in the last view, too: no joiner comes into a shard whose state is lost \[G14\].
 #[test]
 fn a_joiner_of_a_shard_without_its_state_need_not_arrive() {
     assert_eq!(genuine::SCENARIO.run(3_042).violation, None);

@@ -230,7 +230,7 @@ impl<A: GenuineApplication> GenuineGroup<A> {
     }
 
     /// Lets a joiner in with the next view, if this member leads; it has connections to all members. Its shard has to have a
-    /// member with its state \[G14\].
+    /// member with its state ([`Membership::is_held`]) \[G14\].
     pub fn admit(&mut self, joiner: Member) {
         if let GenuineStage::Present(membership, _) = &mut self.stage
             && !self.lost.contains(&joiner.node)
