@@ -173,6 +173,24 @@ points! {
     SilentCoordinatorLeft,
     /// A member has lost its coordinator when the others may have begun.
     CoordinatorLostLate,
+    /// What a sender had under way in a view is sent again in the next, to several shards.
+    GenuineResent,
+    /// A record of a message to several shards arrives once more, and is known.
+    GenuineKnown,
+    /// A message is ordered that the state of a joiner has in it.
+    GenuineInState,
+    /// A message is kept until a joiner has the state.
+    GenuineKept,
+    /// Messages that the trims of several shards hold are delivered at the end of a view.
+    GenuineFlushed,
+    /// Messages with timestamps are beyond a trim.
+    GenuineOut,
+    /// A shard has lost all its members.
+    GenuineShardLost,
+    /// A member of a shard has left.
+    GenuineLeft,
+    /// A member of a shard was removed, and delivers what the trims hold.
+    GenuineExcluded,
 }
 
 #[cfg(test)]

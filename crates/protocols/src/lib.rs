@@ -4,7 +4,7 @@
 //!
 //! docs/invariants.md states their numbered invariants: [`sst`] [S1]–[S5], [`multicast`] [O1]–[O6] and [N1]–[N7], [`group`]
 //! [L1]–[L2], [`membership`] [V1]–[V15] and [D1]–[D8], [`replica`] [A1]–[A12], [`admission`] [J1]–[J9], [`assembly`]
-//! [Q1]–[Q6], [`stream`] [E1]–[E10], [`rdmc`] [B1]–[B9].
+//! [Q1]–[Q6], [`stream`] [E1]–[E10], [`rdmc`] [B1]–[B9], [`genuine`] [G1]–[G16].
 #![forbid(unsafe_code)]
 
 #[macro_use(mutant, mutations, points)]
@@ -13,6 +13,7 @@ extern crate squall_fabric;
 pub mod admission;
 pub mod assembly;
 pub mod coverage;
+pub mod genuine;
 pub mod group;
 pub mod membership;
 pub mod multicast;

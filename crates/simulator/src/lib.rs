@@ -17,6 +17,7 @@ pub mod checker;
 pub mod coverage;
 pub mod explain;
 pub mod figures;
+pub mod genuine;
 pub mod group;
 pub mod join;
 pub mod log;

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use squall_protocols::{admission, assembly, mutation};
 use squall_simulator::{
-    self as simulator, RunOutcome, Scenario, alive, group, join, replica, scenarios, takeover,
+    self as simulator, RunOutcome, Scenario, alive, genuine, group, join, replica, scenarios, takeover,
 };
 
 /// The number of seeds within which each mutation must be caught.
@@ -166,4 +166,15 @@ fn every_mutation_in_assembly_is_caught() {
         AssemblyMutation::TakeStaleReport => Some("a unit test".into()),
         _ => with(mutation, caught),
     });
+}
+
+/// Messages to several shards. At the end of a view they rest on the agreement of all groups \[G11\], whose mutations break them
+/// too: two of these are looked for here.
+#[test]
+fn every_mutation_in_genuine_multicast_is_caught() {
+    use squall_protocols::genuine::mutation::{GenuineMutation, with};
+    let caught = || (0..SEEDS).find_map(|seed| run(&genuine::SCENARIO, seed));
+    check(GenuineMutation::ALL, |mutation| with(mutation, caught));
+    let of_views = [mutation::GroupMutation::TrimOfOne, mutation::GroupMutation::DecideAlone];
+    check(&of_views, |mutation| mutation::with(mutation, caught));
 }

@@ -82,6 +82,12 @@ impl Membership {
         (0..self.row.states).filter(is_sole).filter_map(|state| u32::try_from(state).ok()).collect()
     }
 
+    /// Returns whether a member that this one hears holds a state, as far as this member knows.
+    #[must_use]
+    pub fn is_held(&self, state: usize) -> bool {
+        ranks(self.heard_members()).any(|rank| self.holds(rank, state))
+    }
+
     /// Returns whether `rank` wishes to leave, as far as this member knows.
     pub(super) fn wishes_to_leave(&self, rank: usize) -> bool {
         self.view.leaving >> rank & 1 == 1 || self.row.leaving.load(self.table.row(rank))

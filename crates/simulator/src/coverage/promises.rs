@@ -106,6 +106,36 @@ promises!(
 );
 
 promises!(
+    GENUINE,
+    [
+        GenuineResent,
+        GenuineKnown,
+        GenuineInState,
+        GenuineKept,
+        GenuineFlushed,
+        GenuineOut,
+        GenuineShardLost,
+        GenuineLeft,
+        GenuineExcluded
+    ],
+    [
+        "counted words",
+        "crash at a time",
+        "crash before a post",
+        "eight shards",
+        "hybrid clock",
+        "join",
+        "late request for the state",
+        "leave",
+        "member of no shard",
+        "partition",
+        "pause at a time",
+        "slow link",
+        "suspicion"
+    ]
+);
+
+promises!(
     GROUP,
     [
         Admitted,

@@ -31,7 +31,7 @@ impl GroupPlan {
     /// The nodes that have to end in one view together, in ascending order, given those that have not `fallen` by a crash
     /// or the scene's own rules; none if the plan promises nothing.
     #[must_use]
-    pub(super) fn healthy(&self, fallen: impl Fn(u32) -> bool) -> Vec<u32> {
+    pub(crate) fn healthy(&self, fallen: impl Fn(u32) -> bool) -> Vec<u32> {
         let nodes = self.nodes();
         if nodes as usize > MEMBERS_MAX || self.is_too_slow() || self.has_doubtful_pause() {
             return Vec::new();

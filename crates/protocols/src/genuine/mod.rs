@@ -1,0 +1,67 @@
+//! Genuine atomic multicast: messages to several shards of a group in one order, which only the members of these shards, and
+//! the sender, take part in (RamCast §2.2, §3).
+//!
+//! RamCast's groups are the shards of one group with views, and its rounds are the views: so there is one failure detector, one
+//! agreement and one state transfer in the system. A shard is a log that its leader sequences; an acknowledgement is one
+//! cumulative word per member; the agreement of [`crate::membership`] ends a view, with one count per shard as its trim. Clocks,
+//! timestamps and messages that are not delivered do not cross a view.
+//!
+//! **State** of a member in a view, all of it in tables of the view: for each shard a window of what it has sent there; of each
+//! message to its own shard the record, the timestamps that are here, and by both its place in the queue; how far the log of its
+//! shard is complete here (*reach*), and how far that of each other member is, as it has acknowledged; as leader of its shard the
+//! clock. Across views: which messages it has delivered (*marks*), what it has sent and does not know to be delivered, and the
+//! number of its next message.
+//!
+//! **Step order** of one evaluation (`poll` of [`GenuineMember`]):
+//! 1. *Send*: publish the records that were written, to the members of their shards \[G2\].
+//! 2. *Read* all acknowledgements \[G7\].
+//! 3. *Receive* records, then timestamps.
+//! 4. *Sequence*, as leader: a timestamp for each record that has none, to the members of all its shards \[G3\].
+//! 5. *Acknowledge* as far as the log is complete, as leader with the clock raised first \[G5\].
+//! 6. *Deliver* from the front of the queue, as long as the acknowledgements suffice \[G6\].
+//! 7. *Report* to each sender how many of its records are done, and free the own ones that all have reported \[G8\].
+//! 8. Post all that was stored, in order.
+//!
+//! [`GenuineGroup`] evaluates membership before that, and goes from view to view: when the next view is decided, the shards deliver
+//! what the trims hold, in the order of final timestamps; all else is sent again by its sender, or dropped with it.
+//!
+//! **Invariants.** \[G1\] to \[G16\] are stated in docs/invariants.md. Why the order is right: (a) a member that delivers `m` counts the
+//! acknowledgement of its own shard's leader, which that leader has posted after all timestamps that it had given, and after
+//! it had raised its clock to the final timestamp of `m`: so no smaller timestamp can come. (b) Whatever any member has delivered
+//! is acknowledged by enough members of each destination shard that every trim holds it. (c) A member within the trim has the
+//! record and all timestamps, so the same final timestamp. (d) If one that died had delivered `m` and not `n` with a smaller final
+//! timestamp, where `n` is in, it would have had the timestamp of `n` by (a), and waited for it.
+//!
+//! `Deviation:` (§3.5) RamCast's groups elect leaders by themselves and carry timestamps from round to round; here a view ends for
+//! all shards at once, and none of that is needed. `Deviation:` (§3.4) the leader of each shard writes its timestamp to the
+//! members of all destination shards, and a member acknowledges only what has all its timestamps: as printed, members may deliver
+//! in different orders. All are collected in docs/papers/ramcast.md.
+
+mod clock;
+mod core;
+mod group;
+mod inbox;
+mod log;
+mod marks;
+pub mod mutation;
+mod order;
+mod outbox;
+mod placement;
+mod record;
+mod settings;
+mod table;
+mod wedge;
+
+#[cfg(test)]
+mod tests;
+
+pub use core::{GenuineFailure, GenuineMember};
+pub use group::{GenuineApplication, GenuineEnd, GenuineGroup, GenuineGroupSettings};
+pub use log::CorruptTimestamp;
+pub use marks::DeliveredMarks;
+pub use outbox::GenuineSendError;
+pub use placement::{SHARDS_MAX, ShardPlacement};
+pub use record::{GenuineMessage, GenuinePosition, Timestamp};
+pub use settings::{ClockKind, GenuineSettings, QuorumRule};
+pub use table::is_genuine_mirror;
+pub use wedge::GenuineCarryover;

@@ -1,0 +1,51 @@
+//! Mutations in genuine multicast (RamCast §3). The simulator catches them.
+
+mutations! {
+    /// A mutation: each leaves out one of the rules \[G2\] to \[G16\], or a part of one.
+    pub enum GenuineMutation {
+        /// \[G2\] A message that is sent again gets a new number.
+        NumberAgain,
+        /// \[G3\] Two messages may get one timestamp.
+        RepeatTimestamp,
+        /// \[G4\] The timestamp of the own shard counts as the final one.
+        FinalOfOwnShard,
+        /// \[G5\] A member acknowledges without all timestamps.
+        AcknowledgeIncomplete,
+        /// \[G5\] A leader acknowledges without raising its clock.
+        KeepClock,
+        /// \[G5\] A member acknowledges past a message that is not complete.
+        AcknowledgePastGap,
+        /// \[G5\] Acknowledgements are posted before timestamps.
+        AcknowledgeFirst,
+        /// \[G6\] Messages are delivered when all timestamps are here, at two delays.
+        DeliverUnacknowledged,
+        /// \[G6\] A majority of a shard counts without its leader.
+        QuorumWithoutLeader,
+        /// \[G6\] A timestamp without its record holds nothing back.
+        PassMissingRecord,
+        /// \[G6\] Only messages whose final timestamp is known hold others back.
+        PassUnordered,
+        /// \[G8\] A record is reused when the first member has delivered it.
+        ReuseAfterFirst,
+        /// \[G9\] A member acknowledges and delivers after its wedge.
+        ActAfterWedge,
+        /// \[G10\] A member counts one timestamp more than it has acknowledged.
+        CountTooMuch,
+        /// \[G12\] The trim of the own shard alone decides what is in.
+        OwnTrimDecides,
+        /// \[G12\] Whatever is ordered at the end of a view is delivered, whatever the trims.
+        KeepOrdered,
+        /// \[G12\] What the trims hold is dropped and sent again.
+        DropHeld,
+        /// \[G13\] What a sender has under way is forgotten.
+        ForgetBacklog,
+        /// \[G13\] A message that was delivered is not recognised when it is sent again.
+        ForgetMarks,
+        /// \[G14\] The state of a joiner comes without marks.
+        LeaveMarksBehind,
+        /// \[G15\] Positions of different views are not distinguished.
+        PositionWithoutView,
+        /// \[G16\] Acknowledgements go to all shards.
+        AcknowledgeToAll,
+    }
+}

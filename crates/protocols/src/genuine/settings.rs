@@ -1,0 +1,64 @@
+//! What can be chosen for genuine multicast (RamCast §2.2, §3.7).
+
+/// Whose acknowledgements a delivery waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QuorumRule {
+    /// All members of each destination shard in the view, as in Derecho: all but one of a shard may die.
+    #[default]
+    All,
+    /// More than half of the members of each destination shard in the view, among them its leader, as in RamCast: a follower
+    /// that stalls delays no delivery. A group with it ends with its first view: what a majority has may be missing at the members
+    /// that continue, and nothing brings it to them yet.
+    Majority,
+}
+
+impl QuorumRule {
+    /// How many of the `members` members of a shard have to acknowledge.
+    #[must_use]
+    pub const fn least(self, members: usize) -> usize {
+        match self {
+            Self::All => members,
+            Self::Majority => members / 2 + 1,
+        }
+    }
+}
+
+/// What the leader of a shard takes its timestamps from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockKind {
+    /// A counter.
+    #[default]
+    Logical,
+    /// The greater of a counter and the leader's own time in nanoseconds: if clocks of leaders are close to each other, a message
+    /// seldom waits for one that got its timestamp later. Order rests on the counter alone.
+    Hybrid,
+}
+
+/// Settings of genuine multicast, the same at all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GenuineSettings {
+    /// Whose acknowledgements a delivery waits for.
+    pub quorum: QuorumRule,
+    /// What timestamps are taken from.
+    pub clock: ClockKind,
+    /// The most messages that a sender has under way to a shard.
+    pub window: usize,
+    /// The longest message in bytes.
+    pub message_max: usize,
+    /// The most bytes of a sender's window for a shard (and always space for two of the longest messages).
+    pub window_bytes: usize,
+}
+
+impl GenuineSettings {
+    /// Windows of `window` messages of up to `message_max` bytes each.
+    #[must_use]
+    pub const fn new(window: usize, message_max: usize) -> Self {
+        Self {
+            quorum: QuorumRule::All,
+            clock: ClockKind::Logical,
+            window,
+            message_max,
+            window_bytes: usize::MAX,
+        }
+    }
+}

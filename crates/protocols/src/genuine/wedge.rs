@@ -1,0 +1,104 @@
+//! The end of a view: wedge, count, and what the trims hold (beside RamCast §3.5, which has rounds instead) \[G9\]–\[G13\].
+
+use std::collections::VecDeque;
+
+use squall_fabric::{Fabric, NodeId};
+
+use super::core::{ShardMember, position};
+use super::marks::DeliveredMarks;
+use super::mutation;
+use super::outbox::BacklogMessage;
+use super::{GenuineFailure, GenuineMember, GenuineMessage};
+use crate::coverage::{Point, reach};
+use crate::membership::Subgroups;
+
+/// What a view leaves to the next one: nothing of clocks, timestamps or messages that are not delivered, but for those of this
+/// member \[G1\] \[G13\].
+#[derive(Debug, Default)]
+pub struct GenuineCarryover {
+    pub(super) marks: DeliveredMarks,
+    pub(super) backlog: VecDeque<BacklogMessage>,
+    /// The number of this member's next message \[G2\].
+    pub(super) number: u64,
+}
+
+impl<F: Fabric> Subgroups<F> for GenuineMember {
+    /// From the first suspicion on the view only ends, so nothing is written for a member that may never read it.
+    fn freeze(&mut self, fabric: &mut F, member: NodeId) {
+        let rank = self.nodes.iter().position(|node| *node == member).expect("a member of the view");
+        self.table.freeze(fabric, rank);
+        self.stop();
+    }
+
+    /// One more than the acknowledgement: 0 in a proposal is a shard of which no member was counted \[G10\].
+    fn wedge(&mut self, counts: &mut [u64], states: &mut [u64]) {
+        self.stop();
+        let Some(shard) = &self.shard else { return };
+        let count = shard.order.reach() + u64::from(mutant!(CountTooMuch));
+        counts[0] = 1 + count;
+        if shard.has_state {
+            states[shard.shard / 64] |= 1 << (shard.shard % 64);
+        }
+    }
+
+    fn hold(&mut self, states: &mut [u64]) -> bool {
+        let Some(shard) = self.shard.as_mut().filter(|shard| shard.has_state && !shard.holds) else {
+            return false;
+        };
+        shard.holds = true;
+        states[shard.shard / 64] |= 1 << (shard.shard % 64);
+        true
+    }
+}
+
+impl GenuineMember {
+    /// Nothing is sent, sequenced, acknowledged or delivered any more in this view \[G9\].
+    fn stop(&mut self) {
+        self.is_wedged = true;
+        self.outbox.close();
+    }
+
+    /// Whether all that the trims hold is here. A member that others took for dead may lack a part, or its shard may have no
+    /// trim.
+    #[must_use]
+    pub fn covers(&self, trims: &[u64]) -> bool {
+        let counts = |shard: &ShardMember| (1..=1 + shard.order.reach()).contains(&trims[shard.shard]);
+        self.shard.as_ref().is_none_or(counts)
+    }
+
+    /// Ends the view as decided: delivers what the trims hold, in its order, and returns what goes into the next view
+    /// \[G12\] \[G13\]. `trims` is by shard, each one more than a timestamp, or 0 for a shard none of whose members was counted.
+    ///
+    /// # Errors
+    /// [`GenuineFailure`] if what the trims hold is not here.
+    pub fn finish(
+        mut self,
+        trims: &[u64],
+        mut deliver: impl FnMut(GenuineMessage<'_>),
+    ) -> Result<GenuineCarryover, GenuineFailure> {
+        self.stop();
+        let mut marks = DeliveredMarks::default();
+        if let Some(mut shard) = self.shard.take() {
+            let bounds: Vec<Option<u64>> = trims.iter().map(|trim| trim.checked_sub(1)).collect();
+            if bounds.contains(&None) {
+                reach(Point::GenuineShardLost);
+            }
+            let held = shard.order.held(&bounds).map_err(|(writer, number)| GenuineFailure::Incomplete {
+                sender: self.nodes[writer],
+                number,
+            })?;
+            if !held.is_empty() {
+                reach(Point::GenuineFlushed);
+            }
+            if shard.order.has_more_than(held.len()) {
+                reach(Point::GenuineOut);
+            }
+            for (key, last) in held {
+                shard.deliver(key, position(self.view, last), &self.nodes, &mut deliver);
+            }
+            marks = shard.marks;
+        }
+        let (backlog, number) = self.outbox.end();
+        Ok(GenuineCarryover { marks, backlog, number })
+    }
+}

@@ -1,0 +1,34 @@
+//! Scenario: genuine multicast between the shards of a group, under the adversary, with crashes, pauses, partitions, joins and
+//! leaves (RamCast §2.2, §3).
+//!
+//! Checked: integrity, uniform agreement, uniform prefix order and acyclic order over all nodes, dead ones among them; that what
+//! was delivered before a message was sent comes before it; \[G15\] positions; \[G16\] that no word passes between nodes that a
+//! message does not concern; after the last fault one view, in which all that its members have sent is delivered by all members of
+//! the destination shards; \[V5\] \[V8\] \[V10\] as in [`crate::group`]. [`steps`] counts write delays.
+
+mod checks;
+mod cluster;
+mod plan;
+mod program;
+pub mod steps;
+
+pub use plan::GenuinePlan;
+
+use crate::coverage;
+use crate::run::{PlannedScenario, RunOutcome};
+
+/// The scenario.
+pub const SCENARIO: PlannedScenario<GenuinePlan> = PlannedScenario {
+    name: "genuine",
+    about: "messages to several of 1 to 8 shards in one order; crashes, pauses, partitions, joins, leaves",
+    draw: GenuinePlan::draw,
+    run,
+    faults: GenuinePlan::faults,
+    promises: coverage::GENUINE,
+};
+
+/// Runs a plan, keeping the latest `trace_records_max` happenings.
+#[must_use]
+pub fn run(plan: &GenuinePlan, trace_records_max: usize) -> RunOutcome {
+    cluster::GenuineCluster::new(plan, trace_records_max).run()
+}

@@ -1,0 +1,216 @@
+//! The plan of a run: shards, members, workload and faults, drawn from a seed.
+
+use std::fmt;
+
+use squall_fabric::Duration;
+use squall_fabric::sim::{Adversary, Prng, Rule, RuleTrigger, Verdict};
+use squall_protocols::genuine::{ClockKind, GenuineSettings, QuorumRule};
+
+use crate::explain::Shrink;
+use crate::group::{GroupPlan, draw_drift, draw_rules};
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GenuinePlan {
+    /// Nodes, joins, leaves, workload, adversary and faults; it has no subgroups.
+    pub group: GroupPlan,
+    /// How many shards there are.
+    pub shards: usize,
+    /// The shard of each node, if it is in one.
+    pub homes: Vec<Option<usize>>,
+    /// The nodes that send, as a set of bits.
+    pub senders: u64,
+    /// The sets of destinations that messages have.
+    pub destinations: Vec<u64>,
+    /// The settings.
+    pub settings: GenuineSettings,
+    /// How long a joiner in its first view takes to ask for the state, at most.
+    pub request_max: Duration,
+    /// How long the state of a joiner is on its way, at most.
+    pub transfer_max: Duration,
+    /// Words that pass between nodes are counted.
+    pub counts_words: bool,
+}
+
+/// Messages are at most that long.
+pub(super) const MESSAGE_MAX: usize = 40;
+
+impl GenuinePlan {
+    /// The plan of `seed`.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0x6e41);
+        let mut plan = Self::draw_shape(seed, &mut prng);
+        let nodes = u64::from(plan.group.nodes());
+        match prng.below(5) {
+            0 => plan.calm_down(&mut prng),
+            1 => plan.add_deaths(&mut prng),
+            _ => plan.group.rules = draw_rules(&mut prng, nodes),
+        }
+        if prng.chance(150) {
+            plan.add_slow_shard(&mut prng);
+        }
+        if prng.chance(500) {
+            plan.add_late_state(&mut prng);
+        }
+        plan
+    }
+
+    /// Shards and workload, without faults.
+    fn draw_shape(seed: u64, prng: &mut Prng) -> Self {
+        let shards = [1, 2, 2, 2, 3, 3, 4, 8][prng.index(8)];
+        let most = if shards > 4 { 2 } else { [2, 3, 3, 5][prng.index(4)] };
+        let mut homes = Vec::new();
+        for shard in 0..shards {
+            homes.extend(std::iter::repeat_n(Some(shard), 1 + prng.index(most)));
+        }
+        homes.extend(prng.chance(200).then_some(None));
+        homes.truncate(MEMBERS);
+        prng.shuffle(&mut homes);
+        let members = u32::try_from(homes.len()).expect("few");
+        let joins: Vec<Duration> = (0..prng.below(6).saturating_sub(3))
+            .map(|_| Duration::from_nanos(prng.below(2_000_000)))
+            .collect();
+        homes.extend(joins.iter().map(|_| Some(prng.index(shards))));
+        let nodes = homes.len() as u64;
+        let leaves = (0..u64::from(prng.chance(200))).map(|_| {
+            (u32::try_from(prng.below(nodes)).expect("few"), Duration::from_nanos(prng.below(2_000_000)))
+        });
+        let leaves = leaves.collect();
+        let set =
+            |prng: &mut Prng| (prng.draw() & prng.draw() | 1 << prng.index(shards)) & ((1 << shards) - 1);
+        let is_quiet = prng.chance(500);
+        let group = GroupPlan {
+            joins,
+            leaves,
+            subgroups: Vec::new(),
+            messages: prng.below(16),
+            burst: 1 + prng.below(6),
+            gap_max: Duration::from_nanos(if prng.chance(300) { 0 } else { prng.below(150_000) }),
+            suspicion_after: (!is_quiet).then(|| Duration::from_nanos(400_000 + prng.below(3_000_000))),
+            adversary: Adversary { clock_drift_max: draw_drift(seed), ..Adversary::drawn(prng) },
+            early_sight: prng.chance(400),
+            one_sided_progress: prng.chance(750),
+            ..GroupPlan::calm(seed, members)
+        };
+        let destinations = (0..1 + prng.below(4)).map(|_| set(prng)).collect();
+        let window = [1, 2, 3, 4, 12][prng.index(5)];
+        let clock = if prng.chance(300) { ClockKind::Hybrid } else { ClockKind::Logical };
+        let window_bytes = if prng.chance(500) { 1 + prng.index(600) } else { usize::MAX };
+        let settings = GenuineSettings { clock, window_bytes, ..GenuineSettings::new(window, MESSAGE_MAX) };
+        Self {
+            shards,
+            homes,
+            senders: prng.draw() | prng.draw(),
+            destinations,
+            settings,
+            request_max: Duration::ZERO,
+            transfer_max: Duration::from_nanos(prng.below(300_000)),
+            counts_words: !group.early_sight && prng.chance(200),
+            group,
+        }
+    }
+
+    /// Nothing ends the first view. Only then a majority may be enough: see [`QuorumRule::Majority`].
+    fn calm_down(&mut self, prng: &mut Prng) {
+        let group = &mut self.group;
+        group.suspicion_after = None;
+        self.homes.truncate(group.members as usize);
+        group.joins.clear();
+        group.leaves.clear();
+        if prng.chance(600) {
+            self.settings.quorum = QuorumRule::Majority;
+        }
+    }
+
+    /// Members that die one soon after the other, each just before one of its posts.
+    fn add_deaths(&mut self, prng: &mut Prng) {
+        let nodes = u64::from(self.group.members);
+        let first = 1 + prng.below(500);
+        for _ in 0..1 + prng.below(2) {
+            // The leader of the view, or any member.
+            let node = if prng.chance(400) { 0 } else { u32::try_from(prng.below(nodes)).expect("few") };
+            let nth = first + prng.below(60);
+            self.group.rules.push(Rule { when: RuleTrigger::Post { node, nth }, what: Verdict::Crash(node) });
+        }
+    }
+
+    /// What the others write comes late to all members of a shard.
+    fn add_slow_shard(&mut self, prng: &mut Prng) {
+        let (shard, extra) = (prng.index(self.shards), Duration::from_nanos(prng.below(100_000)));
+        let nodes = self.group.nodes();
+        let is_in = |node: &u32| self.homes[*node as usize] == Some(shard);
+        for to in (0..nodes).filter(is_in) {
+            for from in (0..nodes).filter(|from| *from != to) {
+                let when = RuleTrigger::At(squall_fabric::Instant::from_nanos(0));
+                self.group.rules.push(Rule { when, what: Verdict::Slow { from, to, extra } });
+            }
+        }
+    }
+
+    /// The state of a joiner is taken while messages of its first views are under way: some are in it that the joiner has not
+    /// delivered, if it comes faster than their acknowledgements.
+    fn add_late_state(&mut self, prng: &mut Prng) {
+        self.request_max = Duration::from_nanos(1 + prng.below(100_000));
+        if prng.chance(700) {
+            self.transfer_max = Duration::from_nanos(prng.below(2_000));
+        }
+    }
+
+    /// The nodes whose home is a shard of the set.
+    pub(super) fn concerns(&self, destinations: u64, node: u32) -> bool {
+        self.homes[node as usize].is_some_and(|shard| destinations >> shard & 1 == 1)
+    }
+
+    /// What can happen in the run, by kinds.
+    pub(crate) fn faults(&self) -> Vec<&'static str> {
+        let own = [
+            ("counted words", self.counts_words),
+            ("late request for the state", !self.request_max.is_zero()),
+            ("hybrid clock", self.settings.clock == ClockKind::Hybrid),
+            ("member of no shard", self.homes.contains(&None)),
+            ("eight shards", self.shards == 8),
+            ("majority", self.settings.quorum == QuorumRule::Majority),
+        ];
+        let own = own.into_iter().filter_map(|(kind, is_there)| is_there.then_some(kind));
+        self.group.faults().into_iter().chain(own).collect()
+    }
+}
+
+/// The most members of the first view.
+const MEMBERS: usize = 14;
+
+impl Shrink for GenuinePlan {
+    fn smaller(&self) -> Vec<Self> {
+        // A node's number is its place: so nodes are not taken away.
+        let groups = self.group.smaller().into_iter().filter(|group| group.nodes() == self.group.nodes());
+        let mut plans: Vec<Self> = groups.map(|group| Self { group, ..self.clone() }).collect();
+        for i in 1..self.destinations.len() {
+            let mut plan = self.clone();
+            plan.destinations.remove(i);
+            plans.push(plan);
+        }
+        for node in 0..self.group.nodes() {
+            if self.senders >> node & 1 == 1 {
+                plans.push(Self { senders: self.senders & !(1 << node), ..self.clone() });
+            }
+        }
+        plans
+    }
+}
+
+impl fmt::Display for GenuinePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let homes: Vec<String> =
+            self.homes.iter().map(|home| home.map_or("-".into(), |shard| shard.to_string())).collect();
+        write!(f, "{}", self.group)?;
+        writeln!(
+            f,
+            "  shards of the nodes: {}; senders {:b}",
+            homes.join(" "),
+            self.senders & ((1 << homes.len()) - 1)
+        )?;
+        let destinations: Vec<String> = self.destinations.iter().map(|set| format!("{set:b}")).collect();
+        writeln!(f, "  destinations {}; {:?}", destinations.join(" "), self.settings)
+    }
+}

@@ -1,0 +1,132 @@
+//! The application at one node: sends what the plan says, reports what it is given.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use squall_fabric::sim::Prng;
+use squall_fabric::{Duration, Fabric, Instant, NodeId};
+use squall_protocols::genuine::{
+    GenuineApplication, GenuineGroup, GenuineMessage, GenuineSendError, ShardPlacement,
+};
+use squall_protocols::membership::{Member, View};
+
+use super::checks::GenuineHistory;
+use super::plan::GenuinePlan;
+
+/// The application.
+pub(super) struct GenuineApp {
+    node: NodeId,
+    history: Rc<RefCell<GenuineHistory>>,
+    shards: usize,
+}
+
+impl GenuineApplication for GenuineApp {
+    fn place(&self, view: &View) -> ShardPlacement {
+        place(self.shards, view)
+    }
+
+    fn install(&mut self, view: &View, _placement: &ShardPlacement) {
+        let mut history = self.history.borrow_mut();
+        let result = history.on_install(view.id, view.nodes());
+        history.take(result);
+    }
+
+    fn deliver(&mut self, message: GenuineMessage<'_>) {
+        let mut history = self.history.borrow_mut();
+        let result = history.on_delivery(self.node, &message);
+        history.take(result);
+    }
+}
+
+impl GenuineApp {
+    pub(super) fn new(node: NodeId, plan: &GenuinePlan, history: &Rc<RefCell<GenuineHistory>>) -> Self {
+        Self { node, history: Rc::clone(history), shards: plan.shards }
+    }
+}
+
+/// The shards of a view: members say by their tags where they belong.
+pub(super) fn place(shards: usize, view: &View) -> ShardPlacement {
+    let of = |shard: usize| {
+        let ranks = view.members.iter().enumerate().filter(move |(_, member)| member.tag == 1 + shard as u64);
+        ranks.map(|(rank, _)| rank).collect()
+    };
+    ShardPlacement::new((0..shards).map(of).collect())
+}
+
+/// A node as a member.
+pub(super) fn member(plan: &GenuinePlan, node: u32) -> Member {
+    let tag = plan.homes[node as usize].map_or(0, |shard| 1 + shard as u64);
+    Member { node: NodeId(node), tag }
+}
+
+/// What a node has yet to send.
+#[derive(Debug)]
+pub(super) struct Workload {
+    unsent: u64,
+    next: Instant,
+    is_blocked: bool,
+}
+
+impl Workload {
+    pub(super) fn new(plan: &GenuinePlan, node: u32) -> Self {
+        let unsent = if plan.senders >> node & 1 == 1 { plan.group.messages } else { 0 };
+        Self { unsent, next: Instant::from_nanos(0), is_blocked: false }
+    }
+
+    /// Sends a burst, if it is time and the windows have space.
+    pub(super) fn send(
+        &mut self,
+        plan: &GenuinePlan,
+        group: &mut GenuineGroup<GenuineApp>,
+        fabric: &impl Fabric,
+        prng: &mut Prng,
+    ) -> bool {
+        let now = fabric.now();
+        if self.unsent == 0 || now < self.next || group.member().is_none() {
+            return false;
+        }
+        let history = Rc::clone(&group.application_ref().history);
+        self.is_blocked = false;
+        let mut has_sent = false;
+        for _ in 0..1 + prng.below(plan.group.burst) {
+            if self.unsent == 0 {
+                break;
+            }
+            let destinations = plan.destinations[prng.index(plan.destinations.len())];
+            let number = plan.group.messages - self.unsent;
+            let bytes = history.borrow().payload(fabric.node(), number);
+            match group.send(destinations, &bytes) {
+                Ok(sent) => {
+                    assert_eq!(sent, number, "[G2] numbers follow each other");
+                    history.borrow_mut().on_send((fabric.node(), number), destinations);
+                }
+                // Nobody is left there: what the application would do then is not the subject.
+                Err(GenuineSendError::NoDestination) => {
+                    self.unsent = 0;
+                    break;
+                }
+                Err(GenuineSendError::Full | GenuineSendError::Closed) => {
+                    self.is_blocked = true;
+                    break;
+                }
+                Err(GenuineSendError::TooLong { .. }) => unreachable!("the plan's messages fit"),
+            }
+            self.unsent -= 1;
+            has_sent = true;
+        }
+        if !self.is_blocked {
+            self.next = now + Duration::from_nanos(1 + prng.below(1 + plan.group.gap_max.as_nanos() as u64));
+        }
+        has_sent
+    }
+
+    /// When it wants to send next.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        (self.unsent > 0 && !self.is_blocked).then_some(self.next)
+    }
+
+    /// Whether everything is sent.
+    pub(super) const fn is_done(&self) -> bool {
+        self.unsent == 0
+    }
+}

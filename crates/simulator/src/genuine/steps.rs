@@ -1,0 +1,116 @@
+//! Write delays of one message without faults: every write takes the same time, processors take none (RamCast §3.4, §5.4).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use squall_fabric::sim::{CostModel, Happening, SimConfig, SimFabric, SimWorld};
+use squall_fabric::{Core, Duration, Fabric, FabricEvent, Instant, NodeId};
+use squall_protocols::genuine::{
+    GenuineApplication, GenuineGroup, GenuineGroupSettings, GenuineMessage, GenuineSettings, QuorumRule,
+    ShardPlacement, is_genuine_mirror,
+};
+use squall_protocols::membership::{Member, MembershipSettings, View};
+
+use super::program::place;
+
+/// The time that a write takes.
+const DELAY: Duration = Duration::from_micros(1);
+
+/// The sender of the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepSender {
+    /// The leader of the first destination shard.
+    Leader,
+    /// Another member of it.
+    Follower,
+    /// A member of a further shard.
+    Outsider,
+}
+
+/// How a message went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteSteps {
+    /// Write delays until the first member delivers.
+    pub first: u64,
+    /// Write delays until the last one does.
+    pub last: u64,
+    /// Writes up to then and after that, reports among them.
+    pub writes: usize,
+}
+
+struct StepApp {
+    world: SimWorld,
+    delivered: Rc<RefCell<Vec<Instant>>>,
+    shards: usize,
+}
+
+impl GenuineApplication for StepApp {
+    fn place(&self, view: &View) -> ShardPlacement {
+        place(self.shards, view)
+    }
+
+    fn install(&mut self, _view: &View, _placement: &ShardPlacement) {}
+
+    fn deliver(&mut self, _message: GenuineMessage<'_>) {
+        self.delivered.borrow_mut().push(self.world.now());
+    }
+}
+
+/// Counts the write delays of a message to `shards` shards of `members` members each; there is one shard more.
+///
+/// # Panics
+/// If it is not delivered by all.
+#[must_use]
+pub fn count(shards: usize, members: usize, quorum: QuorumRule, sender: StepSender) -> WriteSteps {
+    let cost = CostModel { wire_byte_ns: 1_000, wire_4_kib_ns: 1_000, ..CostModel::FREE };
+    let config = SimConfig { cost, trace_records_max: usize::MAX, ..SimConfig::hardware() };
+    let count = u32::try_from((shards + 1) * members).expect("few");
+    let world = SimWorld::new(1, config, count);
+    let delivered = Rc::new(RefCell::new(Vec::new()));
+    let member = |node: u32| Member { node: NodeId(node), tag: 1 + u64::from(node) / members as u64 };
+    let view = View::first((0..count).map(member).collect());
+    let membership =
+        MembershipSettings { suspicion_after: None, states: shards + 1, ..MembershipSettings::default() };
+    let multicast = GenuineSettings { quorum, ..GenuineSettings::new(4, 64) };
+    let settings = GenuineGroupSettings { membership, multicast };
+    let node = |i: u32| {
+        let mut fabric = world.fabric(i);
+        let app = StepApp { world: world.clone(), delivered: Rc::clone(&delivered), shards: shards + 1 };
+        let group = GenuineGroup::begin(&mut fabric, &view, settings.clone(), app);
+        (fabric, group)
+    };
+    let mut nodes: Vec<(SimFabric, GenuineGroup<StepApp>)> = (0..count).map(node).collect();
+    settle(&world, &mut nodes);
+    let (begin, before) = (world.now() + DELAY, world.trace().len());
+    world.advance_to(begin);
+    let sender = match sender {
+        StepSender::Leader => 0,
+        StepSender::Follower => 1,
+        StepSender::Outsider => shards * members,
+    };
+    nodes[sender].1.send((1 << shards) - 1, b"message").expect("an empty window");
+    world.wake(u32::try_from(sender).expect("few"));
+    settle(&world, &mut nodes);
+    let delays: Vec<u64> = delivered
+        .borrow()
+        .iter()
+        .map(|at| u64::try_from(at.since(begin).as_nanos() / DELAY.as_nanos()).expect("few"))
+        .collect();
+    assert_eq!(delays.len(), shards * members, "all members of the shards deliver");
+    let is_write = |what: &Happening| matches!(what, Happening::Posted { mirror: Some((key, _)), .. } if is_genuine_mirror(*key));
+    let writes = world.trace()[before..].iter().filter(|record| is_write(&record.what)).count();
+    let (first, last) = (delays.iter().min(), delays.iter().max());
+    WriteSteps { first: *first.expect("some"), last: *last.expect("some"), writes }
+}
+
+/// Lets the cluster work until nothing is under way.
+fn settle(world: &SimWorld, nodes: &mut [(SimFabric, GenuineGroup<StepApp>)]) {
+    while let Some(i) = world.next_poll(world.now() + 100 * DELAY) {
+        let (fabric, group) = &mut nodes[i as usize];
+        let mut events: Vec<FabricEvent> = Vec::new();
+        let mut worked = fabric.poll(&mut |event| events.push(event)) > 0;
+        events.iter().for_each(|event| group.handle_event(fabric, event));
+        worked |= group.poll(fabric) > 0;
+        world.rest(i, worked, None);
+    }
+}
