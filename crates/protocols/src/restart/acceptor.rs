@@ -1,20 +1,19 @@
 //! The acceptor of a restart's proposal: promise, transfer, acceptance (Derecho §3.4, "Total failures").
 
 use super::leader::leading;
-use super::member::Restarter;
+use super::member::{RestartMembers, Restarter};
 use super::mutation::{RestartMutation, is_on};
 use super::view_end::{ViewEnd, Vote};
 use crate::coverage::{Point, reach};
 
 impl Restarter {
     /// Follows the leader with the highest ballot: promises, and accepts what it proposes.
-    pub(super) fn accept(&mut self) {
+    pub(super) fn accept(&mut self, members: &RestartMembers) {
         self.awaited = None;
         if !self.file.durable().is_member() {
             return;
         }
-        let members = self.members();
-        let Some(report) = leading(&members).map(|rank| &members[&rank]) else { return };
+        let Some(report) = leading(members).map(|rank| &members[&rank]) else { return };
         let Some(ballot) = report.lead else { return };
         // [T12] The answer, which is the report, follows when the promise is on the disk.
         self.file.change().promise(ballot);

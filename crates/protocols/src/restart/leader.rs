@@ -1,11 +1,9 @@
 //! The leader of a restart: it gathers a quorum of the last view and proposes how that view ends (Derecho §3.4, "Total failures").
 
-use std::collections::BTreeMap;
-
-use squall_fabric::Instant;
+use squall_fabric::{Duration, Instant};
 
 use super::ballot::Ballot;
-use super::member::Restarter;
+use super::member::{RestartMembers, Restarter};
 use super::message::RestartReport;
 use super::mutation::{RestartMutation, is_on};
 use super::placement::keep_holders;
@@ -25,30 +23,21 @@ pub(super) struct RestartLead {
 
 impl Restarter {
     /// A leader that sees a higher promise cannot propose any more \[T11\].
-    pub(super) fn step_down(&mut self) {
-        let highest = self.members().values().filter_map(|report| report.promise.max(report.lead)).max();
+    pub(super) fn step_down(&mut self, members: &RestartMembers) {
+        let highest = members.values().filter_map(|report| report.promise.max(report.lead)).max();
         if self.lead.as_ref().is_some_and(|lead| Some(lead.ballot) < highest) {
             reach(Point::RestartLeadLost);
             self.lead = None;
         }
     }
 
-    /// When this process may begin to lead, if nothing changes before.
-    pub(super) fn lead_at(&self) -> Option<Instant> {
-        let (since, _) = self.quorum_since?;
-        match &self.lead {
-            Some(lead) => lead.proposal.is_none().then_some(lead.since + self.settings.patience),
-            None => Some(since + self.lead_delay(&self.members())),
-        }
-    }
-
     /// The lowest present member waits for those that are absent; every other one waits for a leader to fail.
-    fn lead_delay(&self, members: &BTreeMap<usize, RestartReport>) -> squall_fabric::Duration {
+    fn lead_delay(&self, members: &RestartMembers) -> Duration {
         let own = self.view().rank(self.node()).unwrap_or(0);
         let is_lowest = members.keys().next() == Some(&own);
         let turns = u32::try_from(own).expect("few members") + 1 << self.attempts.min(ATTEMPTS_MAX);
         match is_lowest && leading(members).is_none() {
-            true if members.len() == self.view().members.len() => squall_fabric::Duration::ZERO,
+            true if members.len() == self.view().members.len() => Duration::ZERO,
             true => self.settings.gather,
             false => self.settings.gather + self.settings.patience * turns,
         }
@@ -56,10 +45,9 @@ impl Restarter {
 
     /// Begins to lead, if this process is to, with a ballot above all that it has seen \[T11\]. The own promise comes first: it is
     /// on the disk before others see that this process leads.
-    pub(super) fn start_to_lead(&mut self, now: Instant) {
-        let members = self.members();
+    pub(super) fn start_to_lead(&mut self, now: Instant, members: &RestartMembers) {
         let is_member = self.file.durable().is_member();
-        if !is_member || self.hears_a_group() || !self.is_quorum(&members, set_of(members.keys().copied())) {
+        if !is_member || self.hears_a_group() || !self.is_quorum(members, set_of(members.keys().copied())) {
             self.quorum_since = None;
             return;
         }
@@ -68,13 +56,20 @@ impl Restarter {
         if self.quorum_since.is_none_or(|(_, ballot)| ballot != seen) {
             self.quorum_since = Some((now, seen));
         }
-        let behind_another = seen.is_some_and(Ballot::is_restart) && leading(&members).is_none();
+        if self.lead.is_some() {
+            return;
+        }
+        let behind_another = seen.is_some_and(Ballot::is_restart) && leading(members).is_none();
         if is_on(RestartMutation::WaitForDeadLeader) && behind_another {
             return;
         }
-        let may_lead = members.keys().next() == self.view().rank(self.node()).as_ref()
-            || !is_on(RestartMutation::LeadByLowestOnly);
-        if self.lead.is_some() || !may_lead || self.lead_at().is_none_or(|at| now < at) {
+        let is_lowest = members.keys().next() == self.view().rank(self.node()).as_ref();
+        if is_on(RestartMutation::LeadByLowestOnly) && !is_lowest {
+            return;
+        }
+        let at = self.quorum_since.map_or(now, |(since, _)| since) + self.lead_delay(members);
+        if now < at {
+            self.lead_at = Some(at);
             return;
         }
         reach(if behind_another { Point::RestartLeadTakenOver } else { Point::RestartLed });
@@ -86,7 +81,7 @@ impl Restarter {
 
     /// Whether these ranks can end the view \[T13\]: a majority of its members, and of each shard two logs, or its only one, of
     /// which one is not damaged.
-    fn is_quorum(&self, members: &BTreeMap<usize, RestartReport>, ranks: u64) -> bool {
+    fn is_quorum(&self, members: &RestartMembers, ranks: u64) -> bool {
         let view = self.view();
         let all = count(view.ranks());
         let outsiders = if is_on(RestartMutation::CountOutsiders) { self.outsiders() } else { 0 };
@@ -108,18 +103,22 @@ impl Restarter {
     }
 
     /// Proposes, when a quorum has promised \[T13\], and all others that are here have, or have had their time.
-    pub(super) fn propose(&mut self, now: Instant) {
-        let members = self.members();
+    pub(super) fn propose(&mut self, now: Instant, members: &RestartMembers) {
         let Some(lead) = self.lead.as_ref().filter(|lead| lead.proposal.is_none()) else { return };
         let has_promised = |report: &RestartReport| report.promise == Some(lead.ballot);
         let promised = members.iter().filter(|(_, report)| has_promised(report));
         let promised = set_of(promised.map(|(rank, _)| *rank));
         let own = self.view().rank(self.node()).expect("a leader is a member");
-        let are_all = members.len() == count(promised) as usize || now >= lead.since + self.settings.patience;
-        if promised >> own & 1 == 0 || !are_all || !self.is_quorum(&members, promised) {
+        let until = lead.since + self.settings.patience;
+        let are_all = members.len() == count(promised) as usize;
+        if promised >> own & 1 == 0 || !self.is_quorum(members, promised) {
             return;
         }
-        let proposal = self.adopted(&members, promised).unwrap_or_else(|| self.new_end(&members, promised));
+        if !are_all && now < until {
+            self.lead_at = Some(until);
+            return;
+        }
+        let proposal = self.adopted(members, promised).unwrap_or_else(|| self.new_end(members, promised));
         if let Some(lead) = &mut self.lead {
             lead.proposal = Some(proposal);
         }
@@ -128,7 +127,7 @@ impl Restarter {
     /// The vote of the highest ballot, if what it is for may have been decided \[T14\]: those that answered with it and those that are
     /// away are a majority, and, of each shard, as many as a restart needs. A live decision needs no copies: those that stay hold
     /// everything, but some of those that the end keeps may have been suspected since.
-    fn adopted(&self, members: &BTreeMap<usize, RestartReport>, promised: u64) -> Option<ViewEnd> {
+    fn adopted(&self, members: &RestartMembers, promised: u64) -> Option<ViewEnd> {
         let counts = |vote: &&Vote| match vote.ballot.is_restart() {
             _ if is_on(RestartMutation::IgnoreVotes) => false,
             true => !is_on(RestartMutation::IgnoreAcceptances),
@@ -164,7 +163,7 @@ impl Restarter {
 
     /// A new end of the view \[T14\]: of each shard the longest log that has answered counts, for a damaged one what it still has. The
     /// next members are those that have answered.
-    fn new_end(&self, members: &BTreeMap<usize, RestartReport>, promised: u64) -> ViewEnd {
+    fn new_end(&self, members: &RestartMembers, promised: u64) -> ViewEnd {
         reach(Point::RestartProposedNew);
         let view = self.view();
         let shard_trim = |(shard, ranks): (usize, &u64)| {
@@ -191,13 +190,12 @@ impl Restarter {
     }
 
     /// Decides, when enough members have accepted \[T16\]: a majority of the view, and of each shard two of those that the end keeps.
-    pub(super) fn decide(&mut self) {
+    pub(super) fn decide(&mut self, members: &RestartMembers) {
         let Some((ballot, end)) =
             self.lead.as_ref().and_then(|lead| Some((lead.ballot, lead.proposal.clone()?)))
         else {
             return;
         };
-        let members = self.members();
         let has_accepted =
             |report: &RestartReport| report.vote.as_ref().is_some_and(|vote| vote.ballot == ballot);
         let accepted = members.iter().filter(|(_, report)| has_accepted(report));
@@ -225,7 +223,7 @@ impl Restarter {
 }
 
 /// The member that leads with the highest ballot, if no promise is above it: its rank.
-pub(super) fn leading(members: &BTreeMap<usize, RestartReport>) -> Option<usize> {
+pub(super) fn leading(members: &RestartMembers) -> Option<usize> {
     let promised = members.values().filter_map(|report| report.promise).max();
     let (rank, report) = members.iter().max_by_key(|(_, report)| report.lead)?;
     (report.lead.is_some() && report.lead >= promised).then_some(*rank)

@@ -5,6 +5,8 @@
 //! they are; these say what the values are, and what must be on the disk.
 
 use super::ballot::Ballot;
+use squall_fabric::NodeId;
+
 use super::durable_log::DurableLog;
 use super::mutation::{RestartMutation, is_on};
 use super::placement::keep_holders;
@@ -63,6 +65,15 @@ pub fn live_end(
     let trims = view.shards.iter().enumerate().map(trim).collect::<Option<_>>()?;
     let next = keep_holders(view, stay, whole, next);
     Some(ViewEnd { trims, next, origin: EndOrigin::Live })
+}
+
+/// Whether a member may echo an end \[T6\]: what counts of its shards is on its disk, as it said when it wedged.
+#[must_use]
+pub fn may_echo(log: &DurableLog, view: &DurableView, own: NodeId, end: &ViewEnd) -> bool {
+    let log = log.durable();
+    let mut shards = view.shards_of(own);
+    is_on(RestartMutation::CountUnflushed)
+        || shards.all(|shard| log.shards[shard].count(view.number) >= end.trims[shard])
 }
 
 /// Whether a live view's end is decided \[T7\]: all members that stay have echoed the leader's proposal, `echoes`, in which the

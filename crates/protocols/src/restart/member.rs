@@ -40,6 +40,8 @@ pub struct Restarter {
     pub(super) attempts: u32,
     /// Since when enough members are here, under the ballot that was the highest then.
     pub(super) quorum_since: Option<(Instant, Option<Ballot>)>,
+    /// When to lead, or to propose without those that have not answered, if nothing changes before.
+    pub(super) lead_at: Option<Instant>,
     /// What the own shards need before this process may accept the proposal.
     pub(super) awaited: Option<Vec<u64>>,
     transfer: LogTransfer,
@@ -53,6 +55,9 @@ pub struct Restarter {
     /// When all was looked at last.
     stepped_at: Instant,
 }
+
+/// Reports of members of the view that is to end, by rank.
+pub(super) type RestartMembers = BTreeMap<usize, RestartReport>;
 
 /// How far a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +101,7 @@ impl Restarter {
             lead: None,
             attempts: 0,
             quorum_since: None,
+            lead_at: None,
             awaited: None,
             transfer: LogTransfer::new(settings.fetch),
             actions: VecDeque::new(),
@@ -123,7 +129,7 @@ impl Restarter {
         }
         let silent = self.peers.values().map(|(_, heard_at)| *heard_at + self.settings.silence).min();
         let fetch = self.wanted_fetch().map(|_| self.transfer.next_deadline());
-        let deadlines = [Some(self.report_at), silent, fetch, self.lead_at()];
+        let deadlines = [Some(self.report_at), silent, fetch, self.lead_at];
         // What is over has been seen, and waits for something else.
         deadlines.into_iter().flatten().filter(|at| *at > self.stepped_at).min()
     }
@@ -138,6 +144,12 @@ impl Restarter {
     #[must_use]
     pub const fn log(&self) -> &DurableLog {
         &self.log
+    }
+
+    /// The register and the log, for the view that begins.
+    #[must_use]
+    pub fn into_parts(self) -> (RegisterWriter, DurableLog) {
+        (self.file, self.log)
     }
 
     /// A message has come.
@@ -218,17 +230,18 @@ impl Restarter {
 
     fn step(&mut self, now: Instant) {
         let silence = self.settings.silence;
-        self.stepped_at = now;
+        (self.stepped_at, self.lead_at) = (now, None);
         self.peers.retain(|_, (_, heard_at)| now < *heard_at + silence);
         match self.phase {
             RestartPhase::Recording if self.file.has_recorded_view() => self.on_recorded(),
             RestartPhase::Meeting => {
                 self.join();
-                self.step_down();
-                self.accept();
-                self.start_to_lead(now);
-                self.propose(now);
-                self.decide();
+                let members = self.members();
+                self.step_down(&members);
+                self.accept(&members);
+                self.start_to_lead(now, &members);
+                self.propose(now, &members);
+                self.decide(&members);
             }
             _ => {}
         }
@@ -332,7 +345,7 @@ impl Restarter {
     }
 
     /// The reports of members of the view that is to end, by rank, this one's included.
-    pub(super) fn members(&self) -> BTreeMap<usize, RestartReport> {
+    fn members(&self) -> RestartMembers {
         let view = self.view();
         let takes_part = |report: &RestartReport| !report.is_live && report.view == Some(view.number);
         let others = self.peers.iter().filter(|(_, (report, _))| takes_part(report));

@@ -11,7 +11,7 @@
 //! it, the promise and the vote. It changes by transitions, live and in restarts alike, and only what is on the disk is shown to
 //! others ([`RegisterWriter`], [`DurableLog`]).
 //!
-//! # While a view runs ([`deliverable`], [`wedge_counts`], [`live_end`], [`is_decided`])
+//! # While a view runs ([`deliverable`], [`wedge_counts`], [`live_end`], [`may_echo`], [`is_decided`])
 //! - \[T1\] A message is appended as received; `persisted` is published when the flush has returned.
 //! - \[T2\] A message is delivered as durable when all members of its shard in this view, joiners included, have persisted it, and
 //!   the own base (everything before the view) is whole on the own disk.
@@ -96,7 +96,7 @@ pub use self::action::{RestartAction, RestartSettings};
 pub use self::ballot::Ballot;
 pub use self::codec::RegisterError;
 pub use self::durable_log::{DurableLog, FetchAnswer, FetchRequest, LogState, ShardLog};
-pub use self::live::{deliverable, is_decided, live_end, wedge_counts};
+pub use self::live::{deliverable, is_decided, live_end, may_echo, wedge_counts};
 pub use self::member::Restarter;
 pub use self::message::{RestartMessage, RestartReport};
 pub use self::placement::ShardPlacement;
