@@ -14,8 +14,10 @@ impl LiveMember {
         let is_accused = self.take_over_suspicions(own, all);
         let is_ahead = context.now < self.ahead_until;
         let stay = all & !self.suspected;
-        if !is_ahead && (is_accused || !self.can_continue(stay)) {
-            return self.actions.push(LiveAction::Stop(None));
+        if is_accused || !self.can_continue(stay) {
+            // A process that is ahead reports how the view has ended.
+            self.actions.extend((!is_ahead).then_some(LiveAction::Stop(None)));
+            return;
         }
         let leader = stay.trailing_zeros() as usize;
         let joins = self.joins(context.now, stay);

@@ -115,7 +115,6 @@ impl RestartWorld<'_> {
     fn perform_live(&mut self, slot: usize, action: LiveAction) {
         let node = self.processes[slot].node;
         let ProcessActivity::Live(member) = &self.processes[slot].activity else { return };
-        let record = member.record().clone();
         match action {
             LiveAction::WriteRegister(register) => self.write(slot, &register),
             LiveAction::FlushLog => self.begin_flush(slot),
@@ -124,8 +123,9 @@ impl RestartWorld<'_> {
                 self.send(slot, from, SimParcel::Ask(request));
             }
             LiveAction::Show(row) => {
-                for member in record.view.members.iter().filter(|member| **member != node) {
-                    self.send(slot, *member, SimParcel::Row(row.clone()));
+                let members = member.record().view.members.clone();
+                for member in members.into_iter().filter(|member| *member != node) {
+                    self.send(slot, member, SimParcel::Row(row.clone()));
                 }
             }
             LiveAction::Report(report) => self.broadcast(slot, &RestartMessage::Report(report)),
@@ -157,7 +157,8 @@ impl RestartWorld<'_> {
                 }
             }
             LiveAction::Enter => {
-                self.oracle.enter(node, record.view.number);
+                let view = member.record().view.number;
+                self.oracle.enter(node, view);
                 self.count_event(RestartEvent::Enter);
             }
             LiveAction::Stop(left) => {

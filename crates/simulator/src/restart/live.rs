@@ -94,6 +94,7 @@ pub(super) struct LiveMember {
     rows_made: u64,
     shown: Option<LiveRow>,
     show_at: Instant,
+    report_at: Instant,
     pub(super) actions: Vec<LiveAction>,
 }
 
@@ -123,6 +124,7 @@ impl LiveMember {
             rows_made: 0,
             shown: None,
             show_at: now,
+            report_at: now,
             actions: Vec::new(),
         };
         member.open(now);
@@ -134,7 +136,7 @@ impl LiveMember {
         let view = self.file.wanted().view();
         self.heard_at = vec![now + OPENING; view.members.len()];
         self.delivered = vec![0; view.shards.len()];
-        (self.suspected, self.counts, self.is_recording) = (0, None, false);
+        (self.suspected, self.counts, self.is_recording, self.ahead_until) = (0, None, false, now);
         self.rows.clear();
     }
 
@@ -400,7 +402,10 @@ impl LiveMember {
         let order = (register.starts, self.rows_made);
         let report = RestartReport::live(self.rows_made, register);
         self.actions.push(LiveAction::Show(Box::new(LiveRow { order, ..row })));
-        self.actions.push(LiveAction::Report(Box::new(report)));
+        if now >= self.report_at {
+            self.report_at = now + SIGN_OF_LIFE;
+            self.actions.push(LiveAction::Report(Box::new(report)));
+        }
     }
 }
 

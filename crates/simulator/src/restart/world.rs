@@ -374,7 +374,7 @@ impl<'a> RestartWorld<'a> {
             prng,
         };
         member.step(&mut context);
-        let pause = Duration::from_micros(50 + prng.below(250));
+        let pause = Duration::from_micros(100 + prng.below(400));
         process.timer = Some(*now + pause);
     }
 }
