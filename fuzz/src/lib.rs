@@ -22,6 +22,7 @@ pub mod offer;
 pub mod proof;
 pub mod rdmc;
 pub mod records;
+pub mod register;
 pub mod sessions;
 pub mod shm;
 pub mod stream;
@@ -54,6 +55,7 @@ pub const PARSERS: &[Parser] = &[
     Parser { name: "proof", feed: proof::feed, seeds: proof::seeds },
     Parser { name: "rdmc", feed: rdmc::feed, seeds: rdmc::seeds },
     Parser { name: "records", feed: records::feed, seeds: records::seeds },
+    Parser { name: "register", feed: register::feed, seeds: register::seeds },
     Parser { name: "sessions", feed: sessions::feed, seeds: sessions::seeds },
     Parser { name: "shm", feed: shm::feed, seeds: shm::seeds },
     Parser { name: "stream", feed: stream::feed, seeds: stream::seeds },

@@ -230,6 +230,8 @@ points! {
     CheckpointFetched,
     /// The lists of ended views of two processes do not meet.
     ListsApart,
+    /// A process learns of trims that its list of ended views does not reach back to.
+    ListExtended,
     /// A member stays in a shard, since the others do not have it.
     HolderKept,
 }

@@ -32,9 +32,9 @@ pub enum RestartAction {
     /// To ask `from` for a part of its log ([`super::LogState::answer`]), to append what comes, and then to call
     /// [`super::Restarter::handle_fetched`].
     Fetch {
-        /// Whom.
+        /// The process to ask.
         from: NodeId,
-        /// For what.
+        /// What is missing.
         request: FetchRequest,
     },
     /// To send the report to all processes of the cluster that the driver knows of.

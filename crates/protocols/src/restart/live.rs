@@ -1,7 +1,7 @@
 //! The rules of a durable view that runs and ends (Derecho §3.4): the pieces that membership and groups need so that a live view
 //! change and a restart are one consensus.
 //!
-//! They are functions of what the rows of the view show. Membership's own rules of who proposes, who echoes and who decides stay as
+//! They are functions of what the rows of the view show. Membership's own rules of when to propose, to echo and to decide stay as
 //! they are; these say what the values are, and what must be on the disk.
 
 use super::ballot::Ballot;
@@ -76,6 +76,20 @@ pub fn may_echo(log: &DurableLog, view: &DurableView, own: NodeId, end: &ViewEnd
         || shards.all(|shard| log.shards[shard].count(view.number) >= end.trims[shard])
 }
 
+/// Whether a member may forget the trims of the views before the present one \[T19\], which checkpoints of its own shards cover: all
+/// members are live in the present view, so that they know these trims, and each is whole in all its shards. A member of other shards
+/// needs the trims as much, and it may have been away.
+///
+/// `whole` is by rank what each member shows of itself, by shard; none for a member that has not been seen in the present view.
+#[must_use]
+pub fn may_forget(view: &DurableView, whole: &[Option<Vec<bool>>]) -> bool {
+    let is_whole = |(rank, shown): (usize, &Option<Vec<bool>>)| {
+        let has_all = |shown: &Vec<bool>| view.shards_of(view.members[rank]).all(|shard| shown[shard]);
+        shown.as_ref().is_some_and(has_all)
+    };
+    is_on(RestartMutation::ForgetTooSoon) || whole.iter().enumerate().all(is_whole)
+}
+
 /// Whether a live view's end is decided \[T7\]: all members that stay have echoed the leader's proposal, `echoes`, in which the
 /// leader's own comes first. They are a majority of the view.
 #[must_use]
@@ -87,6 +101,8 @@ pub fn is_decided<'a>(mut echoes: impl Iterator<Item = Option<&'a Vote>>, leader
 
 #[cfg(test)]
 mod tests {
+    use super::super::durable_log::LogState;
+    use super::super::mutation::with;
     use super::super::register::ViewChain;
     use super::super::register::tests::view;
     use super::*;
@@ -104,10 +120,38 @@ mod tests {
         assert_eq!(live_end(&record, 0b0011, &counts, &vec![vec![true; 2]; 4], next()), None);
     }
 
+    /// A process of one shard made checkpoints and forgot how a view had ended while both members of another shard were away.
+    #[test]
+    fn trims_are_kept_until_all_members_are_whole() {
+        let mut present = view(3, &[0, 1, 2]);
+        present.shards = vec![0b001, 0b110];
+        let of_one = || vec![Some(vec![true, false]), Some(vec![false, true]), None];
+        assert!(!may_forget(&present, &of_one()));
+        let mut of_all = of_one();
+        of_all[2] = Some(vec![false, true]);
+        assert!(may_forget(&present, &of_all));
+        of_all[1] = Some(vec![true, false]);
+        assert!(!may_forget(&present, &of_all), "it has another shard's");
+    }
+
     #[test]
     fn all_members_of_a_shard_persist_what_is_delivered() {
         assert_eq!(deliverable(&[4, 2, 3], &[false; 3], true), 2);
         assert_eq!(deliverable(&[4, 2, 3], &[false, true, false], true), 2, "a joiner counts");
         assert_eq!(deliverable(&[4, 2, 3], &[false; 3], false), 0);
+        let caught = || deliverable(&[4, 2, 3], &[false, true, false], true) == 3;
+        assert!(with(RestartMutation::DeliverWithoutJoiners, caught));
+    }
+
+    #[test]
+    fn counts_of_a_wedged_member_are_on_its_disk() {
+        let mut log = DurableLog::new(LogState::new(1));
+        log.append(0, 0, 4);
+        let counts = |log: &DurableLog| wedge_counts(log, &view(0, &[0]));
+        assert_eq!(counts(&log), None);
+        assert!(with(RestartMutation::CountUnflushed, || counts(&log).is_some()));
+        assert!(log.poll_flush());
+        log.handle_flushed();
+        assert_eq!(counts(&log), Some(vec![4]));
     }
 }

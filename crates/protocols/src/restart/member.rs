@@ -205,14 +205,18 @@ impl Restarter {
         self.peers.insert(from, (report, now));
     }
 
-    /// Another process knows a newer view \[T10\].
+    /// Another process knows a newer view \[T10\], or more of earlier ones \[T19\].
     fn on_views(&mut self, record: &ViewRecord) {
-        if is_on(RestartMutation::IgnoreNewerViews) && !self.view().members.is_empty() {
+        let is_ignored = is_on(RestartMutation::IgnoreNewerViews) && !self.view().members.is_empty();
+        if is_ignored || self.phase == RestartPhase::Starting {
             return;
         }
-        if self.phase != RestartPhase::Starting && self.file.change().learn(record) {
+        if self.file.change().learn(record) {
             reach(Point::ViewLearned);
             self.begin_recording();
+        } else if self.file.change().extend(&record.chain) {
+            reach(Point::ListExtended);
+            self.log.cut(&self.file.wanted().record.chain);
         }
     }
 

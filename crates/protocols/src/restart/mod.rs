@@ -11,14 +11,15 @@
 //! it, the promise and the vote. It changes by transitions, live and in restarts alike, and only what is on the disk is shown to
 //! others ([`RegisterWriter`], [`DurableLog`]).
 //!
-//! # While a view runs ([`deliverable`], [`wedge_counts`], [`live_end`], [`may_echo`], [`is_decided`])
+//! # While a view runs ([`deliverable`], [`wedge_counts`], [`live_end`], [`may_echo`], [`is_decided`], [`may_forget`])
 //! - \[T1\] A message is appended as received; `persisted` is published when the flush has returned.
 //! - \[T2\] A message is delivered as durable when all members of its shard in this view, joiners included, have persisted it, and
 //!   the own base (everything before the view) is whole on the own disk.
 //! - \[T3\] A joiner logs and acknowledges at once and counts for majorities, and serves nothing until its base is whole and flushed.
 //! - \[T4\] To wedge: stop receiving, flush the log, then publish the counts.
 //! - \[T5\] The trim is the least count of those that stay. A shard of which no member stays cannot end: the members stop.
-//! - \[T6\] An echo is a vote in the register: it is flushed, then published, the leader's own too.
+//! - \[T6\] An echo is a vote in the register: it is flushed, then published, the leader's own too, and before the member shows that
+//!   it suspects that leader.
 //! - \[T7\] When all that stay, a majority, have echoed, the end is decided; the trim is delivered at once.
 //! - \[T8\] The next view is recorded and flushed before the member acts in it. A process that finds the record of a view when it
 //!   boots is never live in that view again.
@@ -42,8 +43,10 @@
 //! - \[T16\] *Decide:* acceptances of a majority, and in each shard of two of those members that the end keeps. Then \[T8\].
 //! - \[T17\] What is missing is fetched by (view, sequence) from any process. All up to the trims is durable.
 //! - \[T18\] All of this can be cut off at any step and begun again.
-//! - \[T19\] *Compaction.* Checkpoints of all own shards shorten the list of ended views. A process that was away for longer than the
-//!   lists of the others reach back cannot check its own records of these views: they count no more, and a checkpoint is fetched.
+//! - \[T19\] *Compaction.* Checkpoints of all own shards shorten the list of ended views, once all members of the present view are live
+//!   in it and whole: before that a member of another shard may need the trims, and know them from no one else. A process that was away for longer than the
+//!   lists of the others reach back cannot check its own records of these views: they count no more, until it has a checkpoint, or
+//!   the list of a process that was not away.
 //! - \[T20\] *Placement.* A shard that moves keeps two of its logs, whole ones first, until others are whole: the layout only adds
 //!   members.
 //!
@@ -58,16 +61,16 @@
 //!    torn last write is reported as such.
 //! 2. Make a [`Restarter`] of these, and carry out its actions. Writing the register replaces it as a whole: after a crash either the
 //!    old or the new one is read. A write or a flush that fails ends the process; it is never repeated.
-//! 3. Answer [`RestartAction::Fetch`] of others by [`LogState::answer`] at any time, in a restart and in a view, with the records
-//!    themselves, and append what comes for the own requests before [`Restarter::handle_fetched`]. A fetched checkpoint takes the place of
-//!    all records of its shard that it covers.
+//! 3. Answer [`RestartAction::Fetch`] of others at any time, in a restart and in a view, by [`LogState::answer`] with the records
+//!    themselves, and if there are none by [`Register::missing_trims`]. Append what comes for the own requests before
+//!    [`Restarter::handle_fetched`]. A fetched checkpoint takes the place of all records of its shard that it covers.
 //! 4. On [`RestartAction::Join`], ask the group for admission. The process is let in by a view that has it, which comes as
 //!    [`RestartMessage::Views`].
 //! 5. On [`RestartAction::Enter`], begin the view with the same register and log: answer reports of processes that are behind
 //!    ([`RestartReport::missing_views`]), and report as [`RestartReport::live`]. A member that learns of a newer view while it is live
 //!    ends its own view as the list says.
 //! 6. Never append to a log of an ended view but what was fetched; never delete records but for a checkpoint of their shard that is on
-//!    the disk, and then call [`Register::forget_before`] with the least of all own shards.
+//!    the disk. Then, and when [`may_forget`] allows it, call [`Register::forget_before`].
 //!
 //! `Deviation:` (Derecho §3.4) the paper restarts from the log with the highest commit sequence, of those that are there. A commit
 //! record is not flushed before delivery, so the highest that is found may be below what was delivered; here every member has a
@@ -89,6 +92,8 @@ pub mod mutation;
 mod placement;
 mod register;
 mod register_writer;
+#[cfg(test)]
+mod tests;
 mod transfer;
 mod view_end;
 
@@ -96,7 +101,7 @@ pub use self::action::{RestartAction, RestartSettings};
 pub use self::ballot::Ballot;
 pub use self::codec::RegisterError;
 pub use self::durable_log::{DurableLog, FetchAnswer, FetchRequest, LogState, ShardLog};
-pub use self::live::{deliverable, is_decided, live_end, may_echo, wedge_counts};
+pub use self::live::{deliverable, is_decided, live_end, may_echo, may_forget, wedge_counts};
 pub use self::member::Restarter;
 pub use self::message::{RestartMessage, RestartReport};
 pub use self::placement::ShardPlacement;

@@ -19,6 +19,8 @@ mutations! {
         ShowEchoEarly,
         /// \[T6\] An echo is never written.
         ForgetEcho,
+        /// \[T6\] A member shows that it suspects a leader while its echo for that leader is under way.
+        SuspectBeforeEcho,
         /// \[T7\] The leader's echo alone decides.
         DecideByOneEcho,
         /// \[T8\] A member acts in a view before that is on the disk.
@@ -73,6 +75,8 @@ mutations! {
         FetchHeld,
         /// \[T19\] Records of views whose trims are not known count.
         TrustUncheckedViews,
+        /// \[T19\] A member forgets trims that a member of another shard may need.
+        ForgetTooSoon,
         /// \[T20\] A shard moves to members none of which has it.
         MoveAway,
     }

@@ -66,6 +66,7 @@ pub(super) fn keep_holders(
 
 #[cfg(test)]
 mod tests {
+    use super::super::mutation::with;
     use super::super::register::tests::view;
     use super::*;
 
@@ -77,6 +78,7 @@ mod tests {
         let kept =
             |whole, shards| keep_holders(&present, 0b1110, &vec![vec![whole]; 4], next(shards)).shards[0];
         assert_eq!(kept(true, 0b1100), 0b1111, "members 1 and 2 stay in it");
+        assert_eq!(with(RestartMutation::MoveAway, || kept(true, 0b1100)), 0b1100);
         assert_eq!(kept(true, 0b0011), 0b0011);
         assert_eq!(kept(false, 0b1000), 0b1011, "a part is better than nothing");
     }

@@ -4,6 +4,8 @@
 use squall_fabric::NodeId;
 
 use super::ballot::Ballot;
+use super::durable_log::FetchRequest;
+use super::message::RestartMessage;
 use super::view_end::{DurableView, ViewEnd, Vote};
 use crate::coverage::{Point, reach};
 
@@ -176,6 +178,28 @@ impl Register {
         true
     }
 
+    /// Takes over what another process knows of earlier views than the own list does, if the lists meet; false if there is nothing
+    /// \[T19\].
+    pub fn extend(&mut self, other: &ViewChain) -> bool {
+        let own = &mut self.record.chain;
+        let is_more =
+            !self.record.view.members.is_empty() && other.first < own.first && own.first <= other.end();
+        if is_more {
+            let earlier = usize::try_from(own.first - other.first).expect("in memory");
+            own.trims.splice(..0, other.trims[..earlier].iter().cloned());
+            own.first = other.first;
+        }
+        is_more
+    }
+
+    /// What to send, instead of a checkpoint that does not exist, to a process that asks for one since its list does not reach back as
+    /// far as this one \[T19\].
+    #[must_use]
+    pub fn missing_trims(&self, request: FetchRequest) -> Option<RestartMessage> {
+        let FetchRequest::Checkpoint { from, .. } = request else { return None };
+        (self.record.chain.first < from).then(|| RestartMessage::Views(Box::new(self.record.clone())))
+    }
+
     /// Forgets the trims of all views before `view`, which a checkpoint of each of the own shards covers. The checkpoints must be on
     /// the disk.
     pub fn forget_before(&mut self, view: u64) {
@@ -241,6 +265,12 @@ pub(super) mod tests {
         let mut apart = own.clone();
         assert!(apart.learn(&other));
         assert_eq!(apart.record, other);
+        // A process that was there all the time knows it.
+        let request = FetchRequest::Checkpoint { shard: 0, from: 2, to: 4 };
+        let witness = Register { record: whole.clone(), ..own };
+        assert_eq!(witness.missing_trims(request), Some(RestartMessage::Views(Box::new(whole.clone()))));
+        assert!(apart.extend(&whole.chain) && !apart.extend(&whole.chain));
+        assert_eq!(apart.record, whole);
     }
 
     #[test]

@@ -70,6 +70,13 @@ impl RegisterWriter {
         if is_early { Some(vote) } else { self.durable.vote.as_ref() }
     }
 
+    /// Whether others see the latest vote. Until they do, a member must not show them that it suspects the leader for which it has
+    /// voted: a later leader that sees the suspicion takes it that no vote follows any more \[T6\].
+    #[must_use]
+    pub fn shows_vote(&self) -> bool {
+        self.visible_vote() == self.wanted.vote.as_ref() || is_on(RestartMutation::SuspectBeforeEcho)
+    }
+
     /// The promise that others may see.
     #[must_use]
     pub fn visible_promise(&self) -> Option<Ballot> {
@@ -106,6 +113,7 @@ fn stored(register: &Register) -> Register {
 mod tests {
     use squall_fabric::NodeId;
 
+    use super::super::mutation::with;
     use super::super::register::tests::{end, view};
     use super::*;
 
@@ -117,6 +125,8 @@ mod tests {
         assert!(writer.change().vote(vote.clone()));
         let written = writer.poll_write().expect("a change");
         assert_eq!((written.vote.as_ref(), writer.visible_vote()), (Some(&vote), None));
+        assert!(!writer.shows_vote(), "a suspicion of the leader has to wait");
+        assert!(with(RestartMutation::SuspectBeforeEcho, || writer.shows_vote()));
         let ballot = Ballot::above(None, NodeId(1));
         assert!(writer.change().promise(ballot));
         assert_eq!(writer.poll_write(), None, "one write at a time");

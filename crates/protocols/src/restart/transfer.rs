@@ -6,7 +6,7 @@ use super::durable_log::{FetchAnswer, FetchRequest};
 
 /// Asks one process after the other for what is missing \[T17\].
 ///
-/// **Law.** [`LogTransfer::poll`] says whom to ask for what is wanted; the driver hands in what has come of it
+/// **Law.** [`LogTransfer::poll`] says which process to ask for what is wanted; the driver hands in what has come of it
 /// ([`LogTransfer::handle_answer`]), or nothing at all, in which case the next process is asked after a time. One request is under
 /// way.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl LogTransfer {
         Self { pause, under_way: None, last: None, in_vain: 0, not_before: Instant::from_nanos(0) }
     }
 
-    /// Whom to ask for `wanted`, of `providers` in ascending order.
+    /// The process to ask for `wanted`, of `providers` in ascending order.
     pub fn poll(
         &mut self,
         now: Instant,

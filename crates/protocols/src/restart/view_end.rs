@@ -5,7 +5,7 @@ use squall_fabric::NodeId;
 use super::ballot::Ballot;
 use crate::membership::MEMBERS_MAX;
 
-/// A view as the register keeps it: who was in it, and which of them had which durable shard.
+/// A view as the register keeps it: its members, and which of them had which durable shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DurableView {
     /// Views are numbered from 0, without gaps.
@@ -67,7 +67,7 @@ pub struct ViewEnd {
     pub trims: Vec<u64>,
     /// The view after it.
     pub next: DurableView,
-    /// Who proposed it first.
+    /// Where it was proposed first.
     pub origin: EndOrigin,
 }
 

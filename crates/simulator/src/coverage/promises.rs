@@ -51,6 +51,7 @@ promises!(
         LogFetched,
         CheckpointFetched,
         ListsApart,
+        ListExtended,
         HolderKept
     ],
     [

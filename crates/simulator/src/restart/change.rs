@@ -14,15 +14,16 @@ impl LiveMember {
         let is_accused = self.take_over_suspicions(own, all);
         let is_ahead = context.now < self.ahead_until;
         let stay = all & !self.suspected;
-        if is_accused || !self.can_continue(stay) {
+        if is_accused || self.suspected != 0 && !self.can_continue(stay) {
             // A process that is ahead reports how the view has ended.
             self.actions.extend((!is_ahead).then_some(LiveAction::Stop(None)));
             return;
         }
         let leader = stay.trailing_zeros() as usize;
-        let joins = self.joins(context.now, stay);
-        let leaver = self.leaver(stay);
-        let wants_change = leader == own
+        let is_leader = leader == own;
+        let joins = if is_leader { self.joins(context.now, stay) } else { Vec::new() };
+        let leaver = self.leaver(stay).filter(|_| is_leader);
+        let wants_change = is_leader
             && (!joins.is_empty() || leaver.is_some())
             && (self.delivered.iter().any(|count| *count > 0) || context.prng.chance(100));
         let has_wedged = |rank: &usize| self.rows.get(rank).is_some_and(|row| row.counts.is_some());
@@ -152,7 +153,7 @@ impl LiveMember {
         live_end(self.record(), stay, &counts, &whole, self.next_view(stay, joins, leaver))
     }
 
-    fn own_whole(&self) -> Vec<bool> {
+    pub(super) fn own_whole(&self) -> Vec<bool> {
         let log = self.log.durable();
         (0..log.shards.len()).map(|shard| log.is_whole(shard, self.record())).collect()
     }

@@ -19,7 +19,7 @@ pub(super) struct RestartOracle {
     pub(super) sent: BTreeMap<(u64, usize), u64>,
     /// Messages that were delivered as durable anywhere.
     pub(super) delivered: BTreeMap<(u64, usize), u64>,
-    /// Who has been live in which view.
+    /// Which process has been live in which view.
     lived: BTreeSet<(u64, NodeId)>,
     pub(super) violation: Option<Violation>,
 }

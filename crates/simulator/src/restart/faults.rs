@@ -7,6 +7,7 @@ use squall_protocols::restart::{DurableView, Register, Vote};
 
 use super::checks::{is_quorum, leaves_one_copy};
 use super::plan::{RestartStrike, TailDamage};
+use super::process::{ProcessActivity, SimProcess};
 use super::world::RestartWorld;
 
 impl RestartWorld<'_> {
@@ -66,7 +67,7 @@ impl RestartWorld<'_> {
         }
     }
 
-    /// Who is to be there after a strike: a majority of the last view, whatever the plan says.
+    /// The processes that are to be there after a strike: a majority of the last view, whatever the plan says.
     fn back(&mut self, strike: &RestartStrike) -> u32 {
         let mut back = strike.back;
         let Some((_, view)) = self.oracle.views.last_key_value() else { return back };
@@ -139,7 +140,7 @@ impl RestartWorld<'_> {
                 false => self.oracle.delivered.get(&key).copied().unwrap_or(0).max(voted).max(ended),
             };
             let needed = needed.min(own.count(*number));
-            let has_it = |(other, process): (usize, &super::process::SimProcess)| {
+            let has_it = |(other, process): (usize, &SimProcess)| {
                 let content = process.disk.synced_content(shard);
                 let first = process.stored().record.chain.first;
                 let is_certain = content.base > *number || *number >= first;
@@ -152,7 +153,7 @@ impl RestartWorld<'_> {
     /// The votes on all disks for how a view ends.
     pub(super) fn votes(&self, view: u64) -> Vec<Vote> {
         let here = self.processes.iter().filter(|process| !process.is_gone);
-        here.map(super::process::SimProcess::stored)
+        here.map(SimProcess::stored)
             .filter(|register| register.view().number == view)
             .filter_map(|register| register.vote.clone())
             .collect()
@@ -187,6 +188,9 @@ impl RestartWorld<'_> {
         if self.oracle.violation.is_some() {
             return;
         }
+        // A leader that has died may still propose, by a message that is late.
+        let until = self.after(UNDER_WAY_MAX);
+        self.pass(until, |_| false);
         let must_settle = self.can_restart();
         let until = self.after(if must_settle { SETTLE } else { SETTLE / 5 });
         let mut next_look = self.now;
@@ -208,15 +212,14 @@ impl RestartWorld<'_> {
     /// Whether those that are there, or come now, are a quorum of the views that may be the last one, with all that counts of earlier
     /// ones.
     fn can_restart(&self) -> bool {
-        let here = |process: &&super::process::SimProcess| {
-            !process.is_gone && (process.is_up() || process.wakes_at.is_some())
-        };
-        let here: Vec<&super::process::SimProcess> = self.processes.iter().filter(here).collect();
+        let here =
+            |process: &&SimProcess| !process.is_gone && (process.is_up() || process.wakes_at.is_some());
+        let here: Vec<&SimProcess> = self.processes.iter().filter(here).collect();
         let up: BTreeSet<NodeId> = here.iter().map(|process| process.node).collect();
         let Some((last, _)) = self.oracle.views.last_key_value() else { return false };
         let known = here.iter().map(|process| process.stored()).filter(|own| !own.view().members.is_empty());
         let Some(known) = known.map(|own| own.view().number).max() else { return false };
-        let is_good = |process: &&&super::process::SimProcess, view: u64| {
+        let is_good = |process: &&&SimProcess, view: u64| {
             !process.disk.is_damaged && process.stored().damaged_in != Some(view)
         };
         let has_quorum = |view: &DurableView| {
@@ -225,7 +228,7 @@ impl RestartWorld<'_> {
         };
         let has_base = |shard: usize| {
             self.oracle.trims.iter().all(|(view, trims)| {
-                let has_it = |process: &&super::process::SimProcess| {
+                let has_it = |process: &&SimProcess| {
                     let content = process.disk.content(shard);
                     let first = process.stored().record.chain.first;
                     (content.base > *view || *view >= first) && content.count(*view) >= trims[shard]
@@ -242,7 +245,7 @@ impl RestartWorld<'_> {
     fn is_settled(&self) -> bool {
         let up = || self.processes.iter().filter(|process| process.is_up() && process.left_for.is_none());
         let Some((last, view)) = self.oracle.views.last_key_value() else { return false };
-        let is_fine = |process: &super::process::SimProcess| {
+        let is_fine = |process: &SimProcess| {
             process.live().is_some_and(|member| {
                 let first = member.record().chain.first;
                 let mut shards = member.record().view.shards_of(process.node);
@@ -258,19 +261,19 @@ impl RestartWorld<'_> {
     }
 
     fn describe(&self) -> String {
-        let one = |process: &super::process::SimProcess| {
+        let one = |process: &SimProcess| {
             let own = process.stored();
             let kind = match &process.activity {
-                super::process::ProcessActivity::Down => "down",
-                super::process::ProcessActivity::Restarting(_) => "waits",
-                super::process::ProcessActivity::Live(_) => "live",
+                ProcessActivity::Down => "down",
+                ProcessActivity::Restarting(_) => "waiting",
+                ProcessActivity::Live(_) => "live",
             };
+            let vote = own.vote.as_ref().map(|vote| vote.ballot);
             format!(
-                "{} {kind} in view {} promise {:?} vote {:?}",
+                "{} {kind} in view {}, promise {:?}, vote {vote:?}",
                 process.node,
                 own.view().number,
-                own.promise,
-                own.vote
+                own.promise
             )
         };
         self.processes.iter().map(one).collect::<Vec<_>>().join("; ")
@@ -292,5 +295,7 @@ const NO_STRIKE: RestartStrike = RestartStrike {
 const HURTS_MAX: u32 = 2;
 /// Those that can restart do so, and deliver, within this time.
 const SETTLE: Duration = Duration::from_millis(150);
+/// No message is under way for longer.
+const UNDER_WAY_MAX: Duration = Duration::from_millis(7);
 /// Between two looks at whether they do.
 const LOOK: Duration = Duration::from_millis(1);

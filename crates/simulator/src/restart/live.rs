@@ -7,7 +7,7 @@ use squall_fabric::sim::Prng;
 use squall_fabric::{Duration, Instant, NodeId};
 use squall_protocols::restart::{
     DurableLog, FetchAnswer, FetchRequest, LogTransfer, Register, RegisterWriter, RestartMessage,
-    RestartReport, ShardPlacement, ViewEnd, ViewRecord, Vote, deliverable,
+    RestartReport, ShardPlacement, ViewEnd, ViewRecord, Vote, deliverable, may_forget,
 };
 
 /// What the others see of a member.
@@ -195,7 +195,13 @@ impl LiveMember {
 
     /// The own view has ended, and others know how.
     fn learn(&mut self, record: &ViewRecord) {
-        if self.is_recording || !record.view.is_after(&self.record().view) {
+        if !record.view.is_after(&self.record().view) {
+            if self.file.change().extend(&record.chain) {
+                self.log.cut(&self.file.wanted().record.chain);
+            }
+            return;
+        }
+        if self.is_recording {
             return;
         }
         if record.view.rank(self.file.wanted().node).is_none() {
@@ -323,11 +329,19 @@ impl LiveMember {
             }
             return;
         }
+        if !context.compacts || view <= register.record.chain.first || !context.prng.chance(20) {
+            return;
+        }
         let has_others = (0..log.shards.len())
             .any(|shard| !own.contains(&shard) && log.shards[shard] != Default::default());
         let is_whole = own.iter().all(|shard| log.is_whole(*shard, &register.record));
-        let is_due = context.compacts && view > register.record.chain.first && context.prng.chance(20);
-        if !is_due || has_others || own.is_empty() || !is_whole || !self.log.is_flushed() {
+        let shown = |rank: usize| match self.rows.get(&rank) {
+            _ if rank == self.own_rank() => Some(self.own_whole()),
+            row => row.map(|row| row.whole.clone()),
+        };
+        let shown: Vec<_> = (0..register.view().members.len()).map(shown).collect();
+        let is_whole = is_whole && may_forget(register.view(), &shown);
+        if has_others || own.is_empty() || !is_whole || !self.log.is_flushed() {
             return;
         }
         for shard in own {
@@ -337,7 +351,7 @@ impl LiveMember {
         self.compacting = Some(view);
     }
 
-    /// Whom it does not hear, and whom others suspect that it hears.
+    /// Suspects members that it does not hear, and sometimes one that it hears.
     fn suspect(&mut self, context: &mut LiveContext<'_>) {
         let view = &self.record().view;
         let (own, count) = (self.own_rank(), view.members.len());
@@ -383,13 +397,19 @@ impl LiveMember {
             return;
         }
         let (record, log) = (&register.record, self.log.durable());
+        // [T6] An echo that is under way is seen before the suspicion of its leader is.
+        let shown = self.shown.as_ref().filter(|row| row.view == self.record().view.number);
+        let suspected = match self.file.shows_vote() {
+            true => self.suspected,
+            false => shown.map_or(0, |row| row.suspected),
+        };
         let row = LiveRow {
             order: (0, 0),
             view: self.record().view.number,
             persisted: log.shards.iter().map(|shard| shard.count(self.record().view.number)).collect(),
             whole: (0..log.shards.len()).map(|shard| log.is_whole(shard, record)).collect(),
             counts: self.counts.clone(),
-            suspected: self.suspected,
+            suspected,
             echo: self.file.visible_vote().cloned(),
             wishes_to_leave: self.wishes_to_leave,
         };

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use squall_fabric::sim::{Happening, Prng, TraceRecord};
 use squall_fabric::{Duration, Instant, NodeId};
-use squall_protocols::restart::{DurableView, Register, RestartMessage, RestartSettings, Restarter};
+use squall_protocols::restart::{
+    DurableLog, DurableView, FetchAnswer, FetchRequest, Register, RegisterWriter, RestartMessage,
+    RestartSettings, Restarter,
+};
 
 use super::checks::RestartOracle;
-use super::disk::SimDisk;
+use super::disk::{CheckpointContent, SimDisk};
 use super::live::{LiveContext, LiveMember};
 use super::plan::{RestartEvent, RestartPlan};
 use super::process::{ProcessActivity, SimParcel, SimProcess};
@@ -99,10 +102,8 @@ impl<'a> RestartWorld<'a> {
         };
         if is_member {
             self.oracle.enter(process.node, 0);
-            let parts = (
-                squall_protocols::restart::RegisterWriter::new(register),
-                squall_protocols::restart::DurableLog::new(process.disk.state(self.plan.shards)),
-            );
+            let parts =
+                (RegisterWriter::new(register), DurableLog::new(process.disk.state(self.plan.shards)));
             let member = LiveMember::new(self.plan.placement(), parts, false, self.now);
             process.activity = ProcessActivity::Live(Box::new(member));
         } else {
@@ -212,7 +213,10 @@ impl<'a> RestartWorld<'a> {
                 self.count_event(RestartEvent::Flushed);
             }
         }
-        self.drive(to);
+        // A member looks at what has come when it polls the next time.
+        if self.processes[to].live().is_none() {
+            self.drive(to);
+        }
     }
 
     fn on_written(&mut self, to: usize) {
@@ -231,7 +235,6 @@ impl<'a> RestartWorld<'a> {
 
     fn receive(&mut self, to: usize, from: NodeId, parcel: SimParcel) {
         let now = self.now;
-        let own = self.processes[to].node;
         match parcel {
             SimParcel::Restart(message) => match &mut self.processes[to].activity {
                 ProcessActivity::Restarting(restarter) => restarter.handle_message(now, from, message),
@@ -245,9 +248,13 @@ impl<'a> RestartWorld<'a> {
             }
             SimParcel::Ask(request) => {
                 let answer = self.processes[to].answer(request);
+                let trims = self.processes[to].stored().missing_trims(request);
+                if let Some(trims) = trims.filter(|_| answer == FetchAnswer::Nothing) {
+                    return self.send(to, from, SimParcel::Restart(trims));
+                }
                 let content = self.processes[to].disk.content(request.shard());
                 let before = match answer {
-                    squall_protocols::restart::FetchAnswer::Checkpoint(base) => base,
+                    FetchAnswer::Checkpoint(base) => base,
                     _ => 0,
                 };
                 let content = content.counts.into_iter().filter(|(view, _)| *view < before).collect();
@@ -264,17 +271,15 @@ impl<'a> RestartWorld<'a> {
                 self.count_event(RestartEvent::Fetched);
             }
         }
-        debug_assert_eq!(own, self.processes[to].node);
     }
 
     fn append_fetched(
         &mut self,
         to: usize,
-        request: squall_protocols::restart::FetchRequest,
-        answer: squall_protocols::restart::FetchAnswer,
-        content: super::disk::CheckpointContent,
+        request: FetchRequest,
+        answer: FetchAnswer,
+        content: CheckpointContent,
     ) {
-        use squall_protocols::restart::{FetchAnswer, FetchRequest};
         let disk = &mut self.processes[to].disk;
         match (request, answer) {
             (FetchRequest::Records { shard, view, to, .. }, FetchAnswer::Records(count)) => {
