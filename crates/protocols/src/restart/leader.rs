@@ -35,7 +35,7 @@ impl Restarter {
     fn lead_delay(&self, members: &RestartMembers) -> Duration {
         let own = self.view().rank(self.node()).unwrap_or(0);
         let is_lowest = members.keys().next() == Some(&own);
-        let turns = u32::try_from(own).expect("few members") + 1 << self.attempts.min(ATTEMPTS_MAX);
+        let turns = (u32::try_from(own).expect("few members") + 1) << self.attempts.min(ATTEMPTS_MAX);
         match is_lowest && leading(members).is_none() {
             true if members.len() == self.view().members.len() => Duration::ZERO,
             true => self.settings.gather,
