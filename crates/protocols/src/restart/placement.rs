@@ -9,7 +9,9 @@ use super::view_end::{DurableView, copies_needed, count, ranks_of};
 use crate::coverage::{Point, reach};
 
 /// The layout of the group: for the members of a view, by rank, the members of each durable shard, as sets of ranks.
-pub struct ShardPlacement(Box<dyn Fn(&[NodeId]) -> Vec<u64> + Send>);
+pub struct ShardPlacement(Box<PlacementFunction>);
+
+type PlacementFunction = dyn Fn(&[NodeId]) -> Vec<u64> + Send;
 
 impl ShardPlacement {
     /// A layout. It is a function of the members alone.
